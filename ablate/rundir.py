@@ -1,0 +1,225 @@
+"""The folder of one run: every file name in it, written whole or not at all. Both halves use it.
+
+Who writes what: `run.json` the driver, before it starts the worker; everything else the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+_temporary = itertools.count()
+
+FORMAT = 1  # of run.json and result.json; raised when a reader of the old would be wrong
+
+
+# How a worker that leaves no result says why; anything else is a death of its own.
+STOPPED = "stopped"  # asked to, checkpoint written
+DISK_FULL = "disk full"
+OOM = "oom"
+FAILED = "failed"  # an exception
+EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write `path` so that a reader finds all of `content` or what was there before.
+
+    `os.replace`, since a reader may look between two steps; fsync of the file, since a power cut
+    may keep the name and lose the bytes; fsync of the folder, since it may lose the name. The
+    temporary name is unique, so that a crash here blocks no later write.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{next(_temporary)}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def to_json(value: Any) -> bytes:
+    return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def read_json(path: Path) -> Any:
+    """The parsed file, or None where it is missing, torn or not JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+class Lock:
+    """A file that is locked while its holder lives: the kernel lets go when the holder dies.
+
+    `flock` belongs to the open file, which a forked child would inherit: children of a holder are
+    started by spawn or forkserver. The file's content is the holder's notes (a JSON object: pid,
+    progress, how it ended), written in place: readers take torn notes for none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+        self._notes: dict[str, Any] = {}
+
+    def acquire(self, wait_s: float = 0.0) -> bool:
+        """Take the lock, trying for `wait_s` seconds; False if somebody else holds it."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(descriptor)
+                    return False
+                time.sleep(0.01)
+            else:
+                self._descriptor = descriptor
+                return True
+
+    def note(self, **notes: Any) -> None:
+        """Add to the holder's notes; nothing here is relied on to be whole, or on disk."""
+        assert self._descriptor is not None
+        self._notes |= notes
+        content = json.dumps(self._notes).encode()
+        os.pwrite(self._descriptor, content, 0)
+        os.ftruncate(self._descriptor, len(content))
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)  # closing frees the lock
+            self._descriptor = None
+
+    @contextlib.contextmanager
+    def held(self, wait_s: float = 3600.0) -> Iterator[None]:
+        """The lock for a `with` block; TimeoutError after `wait_s` seconds."""
+        if not self.acquire(wait_s):
+            raise TimeoutError(f"{self.path}: still locked after {wait_s:.0f} s")
+        try:
+            yield
+        finally:
+            self.release()
+
+    def is_held(self) -> bool:
+        """Does a living process hold it? A probe holds it for a moment itself."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def notes(self) -> dict[str, Any]:
+        """What the last holder noted; {} where there is nothing whole."""
+        notes = read_json(self.path)
+        return notes if isinstance(notes, dict) else {}
+
+
+class RunDir:
+    """The files of one run. Nothing else knows their names."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run = path / "run.json"
+        self.env = path / "env.json"
+        self.metrics = path / "metrics.jsonl"
+        self.result = path / "result.json"
+        self.predictions = path / "predictions.npy"
+        self.log = path / "log.txt"
+        self.lock = Lock(path / "lock")
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    def create(self, spec: dict[str, Any]) -> None:
+        """The folder with its `run.json`, once: a whole one is left as it is."""
+        if read_json(self.run) is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self.run, to_json({"format": FORMAT, "id": self.id, "spec": spec}))
+
+    def read_spec(self) -> dict[str, Any]:
+        """The spec's plain tree. Raises Failure-worthy ValueError where run.json is not whole."""
+        content = read_json(self.run)
+        if not isinstance(content, dict) or not isinstance(content.get("spec"), dict):
+            raise ValueError(f"{self.run}: missing or not whole")
+        spec: dict[str, Any] = content["spec"]
+        return spec
+
+    def read_result(self) -> dict[str, Any] | None:
+        """The result, or None where there is no whole one."""
+        result = read_json(self.result)
+        return result if isinstance(result, dict) and "status" in result else None
+
+    def has_result(self) -> bool:
+        """Cheap: results appear whole, so a name is a result."""
+        return self.result.exists()
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """(step, file) of every checkpoint, newest first."""
+        found = []
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for entry in os.scandir(self.path):
+                if match := re.fullmatch(r"checkpoint-(\d+)\.safetensors", entry.name):
+                    found.append((int(match[1]), Path(entry.path)))
+        return sorted(found, reverse=True)
+
+    def write_checkpoint(self, step: int, content: bytes) -> None:
+        """One more checkpoint; the two newest are kept: the second outlives a torn first."""
+        write_whole(self.path / f"checkpoint-{step}.safetensors", content)
+        for _, old in self.checkpoints()[2:]:
+            old.unlink()
+
+    def drop_checkpoints(self) -> None:
+        """A run with its result needs none."""
+        for _, path in self.checkpoints():
+            path.unlink()
+
+    def append_metrics(self, line: dict[str, Any]) -> None:
+        with open(self.metrics, "ab") as file:
+            file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Every whole line; a torn last one is left out."""
+        try:
+            content = self.metrics.read_bytes()
+        except FileNotFoundError:
+            return []
+        lines = []
+        for line in content.split(b"\n"):
+            with contextlib.suppress(ValueError):
+                lines.append(json.loads(line))
+        return [line for line in lines if isinstance(line, dict)]
+
+    def rewind_metrics(self, keep: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop what a resumed run will write again."""
+        kept = [json.dumps(line).encode() + b"\n" for line in self.read_metrics() if keep(line)]
+        write_whole(self.metrics, b"".join(kept))
