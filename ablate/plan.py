@@ -7,6 +7,8 @@ that a table needs to know of a sweep, so that an edited sweep file leaves old t
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -122,7 +124,13 @@ class Plan:
             title=tree["title"],
             words=tuple(tree["words"]),
             rows=tuple(
-                Row(r["label"], r["settings"], r["family"], tuple(r["confounds"]), tuple(r["aliases"]))
+                Row(
+                    r["label"],
+                    r["settings"],
+                    r["family"],
+                    tuple(r["confounds"]),
+                    tuple(r["aliases"]),
+                )
                 for r in tree["rows"]
             ),
             columns=tuple(Column(**column) for column in tree["columns"]),
@@ -142,3 +150,13 @@ class Plan:
             paper=tree["paper"],
             notes=tuple(tree["notes"]),
         )
+
+
+def file_name(name: str) -> str:
+    """A sweep's name as a file name: it can't leave its folder, nor be too long for one."""
+    quoted = urllib.parse.quote(name, safe="+=@, ")
+    if quoted in (".", "..", ""):
+        quoted = quoted.replace(".", "%2E") or "%"
+    if len(quoted) > 200:
+        quoted = f"{quoted[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return quoted

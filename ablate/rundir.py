@@ -6,6 +6,7 @@ Who writes what: `run.json` the driver, before it starts the worker; everything 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import json
@@ -27,6 +28,7 @@ DISK_FULL = "disk full"
 OOM = "oom"
 FAILED = "failed"  # an exception
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -122,6 +124,11 @@ class Lock:
             yield
         finally:
             self.release()
+
+    def clear(self) -> None:
+        """Forget the last holder's notes."""
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(self.path, 0)
 
     def is_held(self) -> bool:
         """Does a living process hold it? A probe holds it for a moment itself."""

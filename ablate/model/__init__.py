@@ -1,0 +1,44 @@
+"""The model: one Vision Transformer whose norms, stem and block are chosen by name.
+
+In shape comments: B batch, N tokens, D width, H heads, d head dim, M MLP width, P patch side,
+C channels, K = P*P*C values of a patch; h and w are the sides of the grid of patches.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from typing import Any
+
+import torch
+
+from ablate import spec
+from ablate.model.init import initialise
+from ablate.model.stem import Patches
+from ablate.model.vit import ViT
+
+__all__ = ["ViT", "build"]
+
+
+def build(run: spec.Run, device: torch.device | str = "cpu") -> ViT:
+    """The run's model with its seed's weights; on the meta device without weights, to count."""
+    device = torch.device(device)
+    with torch.device("meta" if device.type == "meta" else "cpu"):
+        model = ViT(
+            run.model,
+            Patches(run.data.size, run.model.patch, run.data.channels),
+            run.data.classes,
+            norm=_constructor(spec.NORMS, run.norm),
+            stem=_constructor(spec.STEMS, run.stem),
+            block=_constructor(spec.BLOCKS, run.block),
+        )
+    if device.type == "meta":
+        return model
+    initialise(model, run.seed)  # on the CPU: the same weights on every device
+    return model.to(device)
+
+
+def _constructor(table: dict[str, spec.Choice], chosen: spec.Chosen) -> partial[Any]:
+    """The class behind a choice, its settings filled in; the host gives the rest."""
+    module, _, name = table[chosen.name].path.partition(":")
+    return partial(getattr(importlib.import_module(module), name), **chosen.settings)

@@ -1,0 +1,388 @@
+"""Drives a plan: decides for every run what comes next, keeps the slots full, records what happened.
+
+What comes next is one pure function, `next_step`: the same command starts, resumes and extends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from ablate.launch import Launcher, Slot
+from ablate.ledger import FINAL, Ledger, RunState, Store
+from ablate.plan import Plan, PlannedRun
+from ablate.rundir import DISK_FULL, EXIT_TAKEN, FAILED, FULL, OOM, STOPPED, RunDir
+from ablate.spec import Failure
+
+Then = Literal["start", "adopt", "wait", "leave", "again"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Record this event first, if any; then do that. `again`: ask once more after recording."""
+
+    record: str | None
+    then: Then
+
+
+def next_step(
+    state: RunState, *, result: bool, alive: bool, exit: str | None = None, attempts: int
+) -> Step:
+    """What to do about a run: total, and the only place where it is decided.
+
+    `state` is the ledger's, `result`: its folder has a whole one, `alive`: its lock is held,
+    `exit`: the reason that its last worker left (None: it died, or there was none), `attempts`:
+    the limit on deaths without progress. Rows from the top, as in the README's table.
+    """
+    final = state.status in FINAL
+    if result and alive:
+        return Step(None, "wait")  # tearing down
+    if result and not final:
+        return Step("result", "leave")
+    if final and not result:
+        return Step("interrupted", "start")  # its folder was lost
+    if alive:
+        return Step(None, "adopt")
+    match state.status:
+        case "planned" | "interrupted":
+            return Step(None, "start")
+        case "started" if exit == FAILED:
+            return Step("failed", "leave")
+        case "started" if exit == OOM:
+            return Step("oom", "again")
+        case "started" if exit in (STOPPED, DISK_FULL) or state.attempts < attempts:
+            return Step("interrupted", "start")
+        case "started":
+            return Step("failed", "leave")
+        case "oom" if state.oom <= 1:
+            return Step(None, "start")
+        case "hung" if state.hung <= 1:
+            return Step(None, "start")
+    return Step(None, "leave")
+
+
+# --- What a view is told ------------------------------------------------------------------------
+
+
+@dataclass
+class Working:
+    """A run that has a worker."""
+
+    run: PlannedRun
+    folder: RunDir
+    slot: Slot | None  # None: adopted, on a slot that this launcher does not have
+    child: bool  # our own: the launcher will tell when it ends
+    notes: dict[str, Any] = field(default_factory=dict)
+    noted_at: float = 0.0  # monotonic: when the notes last changed
+    killed: bool = False
+
+
+@dataclass
+class Progress:
+    """Where a sweep stands."""
+
+    total: int
+    counts: dict[str, int]
+    working: list[Working]
+    waiting: str | None = None  # why nothing is started
+
+    @property
+    def done(self) -> int:
+        return sum(self.counts.get(status, 0) for status in FINAL)
+
+
+class View(Protocol):
+    """Somebody watching. `say` is an event, `show` comes several times a second."""
+
+    def say(self, text: str) -> None: ...
+
+    def show(self, progress: Progress) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a drive ended: counts by status, and the signal that stopped it, if one did."""
+
+    total: int
+    counts: Mapping[str, int]
+    signal: int | None
+
+    @property
+    def done(self) -> int:
+        return sum(self.counts.get(status, 0) for status in FINAL)
+
+
+# --- The driver ---------------------------------------------------------------------------------
+
+SPARE_BYTES = 64 << 20  # a full disk has room again when it has so much
+
+
+@contextlib.contextmanager
+def driving(store: Store) -> Iterator[Ledger]:
+    """The driver's lock and the open ledger. Raises Failure where another driver holds the lock."""
+    store.root.mkdir(parents=True, exist_ok=True)
+    if not store.driver.acquire(wait_s=0.5):
+        pid = store.driver.notes().get("pid", "?")
+        raise Failure(
+            f"{store.root}: process {pid} drives this store already; `ablate status` shows it"
+        )
+    try:
+        store.driver.note(pid=os.getpid())
+        with Ledger.driving(store) as ledger:
+            yield ledger
+    finally:
+        store.driver.release()
+
+
+def drive(
+    plan: Plan,
+    store: Store,
+    ledger: Ledger,
+    launcher: Launcher,
+    settings: Mapping[str, Any],
+    view: View,
+    retry: Sequence[str] = (),
+) -> Outcome:
+    """Train what the plan lacks. Returns when nothing is left to do, or after a signal.
+
+    `settings` is the launcher group; runs whose status is in `retry` are started afresh. SIGINT,
+    SIGTERM and SIGHUP stop the workers, each with a checkpoint; a second one kills them.
+    """
+    store.write_plan(plan)
+    ledger.plan(plan)
+    return _Drive(plan, store, ledger, launcher, settings, view).run(retry)
+
+
+class _Drive:
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        ledger: Ledger,
+        launcher: Launcher,
+        settings: Mapping[str, Any],
+        view: View,
+    ) -> None:
+        self.store, self.ledger, self.launcher, self.view = store, ledger, launcher, view
+        self.attempts, self.hang_s = settings["attempts"], settings["hang_s"]
+        self.runs = {run.id: run for run in plan.runs()}
+        self.states = ledger.states(self.runs)
+        self.pending: list[str] = []
+        self.working: dict[str, Working] = {}
+        self.pause: str | None = None
+        self.signals: list[int] = []
+
+    def run(self, retry: Sequence[str]) -> Outcome:
+        with self._listening():
+            for run in self.runs:
+                if self.states[run].status in retry:
+                    self._record(run, "retried")
+                self._settle(run)
+            while (self.pending or self.working) and not self.signals:
+                self._fill()
+                self.view.show(self._progress())
+                self._watch(self.launcher.poll(0.2))
+            self._wind_down()
+        self.view.show(self._progress())
+        return Outcome(
+            len(self.runs), self._progress().counts, self.signals[0] if self.signals else None
+        )
+
+    # --- One run ---
+
+    def _settle(self, run: str, exit: str | None = None) -> None:
+        """Do what `next_step` says until it says nothing new."""
+        folder = self.store.rundir(run)
+        while True:
+            step = next_step(
+                self.states[run],
+                result=folder.has_result(),
+                alive=folder.lock.is_held(),
+                exit=exit or folder.lock.notes().get("exit"),
+                attempts=self.attempts,
+            )
+            if step.record == "result":
+                self._record_result(run, folder)
+            elif step.record is not None:
+                self._record(run, step.record, reason=exit or folder.lock.notes().get("error"))
+                if step.record in ("failed", "oom"):
+                    self.view.say(f"{step.record}: {self.runs[run].label}: {self._why(folder)}")
+            if step.then == "again":
+                continue
+            if step.then == "start":
+                self.pending.append(run)
+            elif step.then in ("adopt", "wait"):
+                self._adopt(run, folder)
+            return
+
+    def _record(self, run: str, kind: str, **detail: Any) -> None:
+        self.states[run] = self.ledger.record(run, kind, **detail)
+
+    def _record_result(self, run: str, folder: RunDir) -> None:
+        result = folder.read_result()
+        if result is None:  # a name without whole content: a disk that lied; train it again
+            folder.result.unlink()
+            self._record(run, "interrupted", reason="result.json was not whole")
+            self.pending.append(run)
+            return
+        seconds = result.get("seconds")
+        self._record(run, result["status"], seconds=seconds, device=result.get("device"))
+        self.view.say(_summary(self.runs[run].label, result))
+
+    def _why(self, folder: RunDir) -> str:
+        error = folder.lock.notes().get("error", "died without a word")
+        return f"{error} (see {folder.log})"
+
+    def _adopt(self, run: str, folder: RunDir) -> None:
+        if self.states[run].status != "started":
+            self._record(run, "started", step=newest(folder))
+        name = folder.lock.notes().get("slot")
+        slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
+        now = time.monotonic()
+        self.working[run] = Working(self.runs[run], folder, slot, child=False, noted_at=now)
+
+    # --- Slots ---
+
+    def _fill(self) -> None:
+        """Start what fits. A run that was out of memory comes last, alone on its place."""
+        if self._paused():
+            return
+        self.pending.sort(key=lambda run: self.states[run].status == "oom")
+        while self.pending and not self.signals:
+            run = self.pending[0]
+            slot = self._free_slot(alone=self.states[run].status == "oom")
+            if slot is None:
+                return
+            self.pending.pop(0)
+            folder = self.store.rundir(run)
+            if folder.lock.is_held():  # a worker of a driver that died a moment ago
+                self._settle(run)
+                continue
+            try:
+                folder.create(self.runs[run].spec())
+                folder.lock.clear()  # an old worker's last words are not the new one's
+                self._record(run, "started", step=newest(folder), slot=slot.name)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self.pending.insert(0, run)
+                self._pause()
+                return
+            self.working[run] = Working(
+                self.runs[run], folder, slot, child=True, noted_at=time.monotonic()
+            )
+            self.launcher.start(folder, slot)
+
+    def _free_slot(self, alone: bool) -> Slot | None:
+        taken = {w.slot.name for w in self.working.values() if w.slot}
+        busy = {w.slot.place for w in self.working.values() if w.slot}
+        reserved = {
+            w.slot.place
+            for run, w in self.working.items()
+            if w.slot and self.states[run].oom and w.slot
+        }
+        strangers = sum(w.slot is None for w in self.working.values())
+        free = [
+            slot
+            for slot in self.launcher.slots
+            if slot.name not in taken
+            and slot.place not in reserved
+            and not (alone and slot.place in busy)
+        ]
+        return free[0] if len(free) > strangers else None
+
+    # --- Watching ---
+
+    def _watch(self, exits: Mapping[str, int]) -> None:
+        now = time.monotonic()
+        for run, worker in list(self.working.items()):
+            if run in exits or not worker.child:
+                if worker.folder.lock.is_held():
+                    worker.child = False  # a code is no proof of death
+                else:
+                    self._ended(run, worker, exits.get(run))
+                    continue
+            notes = worker.folder.lock.notes()
+            if notes != worker.notes:
+                worker.notes, worker.noted_at = notes, now
+            elif now - worker.noted_at > self.hang_s and not worker.killed:
+                worker.killed = True
+                self.launcher.stop(worker.folder, now=True)
+
+    def _ended(self, run: str, worker: Working, code: int | None) -> None:
+        del self.working[run]
+        folder = worker.folder
+        exit = folder.lock.notes().get("exit")
+        if not folder.has_result():
+            if worker.killed:
+                self._record(run, "hung")
+                self.view.say(f"hung: {worker.run.label}: no sign of life for {self.hang_s:.0f} s")
+            elif exit == DISK_FULL:
+                self._pause()
+            elif exit is None and code is not None and code != EXIT_TAKEN and not self.signals:
+                self._record(run, "died", step=newest(folder), code=code)
+                self.view.say(f"died: {worker.run.label}: {_code(code)} (see {folder.log})")
+        self._settle(run)
+
+    # --- Pausing and stopping ---
+
+    def _pause(self) -> None:
+        if self.pause is None:
+            self.pause = f"the disk of {self.store.root} is full: make space, the sweep goes on"
+            self.view.say(self.pause)
+
+    def _paused(self) -> bool:
+        if self.pause and shutil.disk_usage(self.store.root).free >= SPARE_BYTES:
+            self.pause = None
+        return self.pause is not None
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Signals are noted; the loop looks at them several times a second."""
+        names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {s: signal.signal(s, lambda s, _: self.signals.append(s)) for s in names}
+        try:
+            yield
+        finally:
+            for s, handler in before.items():
+                signal.signal(s, handler)
+
+    def _wind_down(self) -> None:
+        """After a signal: every worker checkpoints and stops; after a second one it is killed."""
+        if self.working:
+            self.view.say("stopping: workers write their checkpoints (again: at once)")
+        while self.working:
+            now = len(self.signals) > 1
+            for worker in self.working.values():
+                self.launcher.stop(worker.folder, now)
+            self.view.show(self._progress())
+            self._watch(self.launcher.poll(0.2))
+
+    def _progress(self) -> Progress:
+        counts: dict[str, int] = {}
+        for state in self.states.values():
+            counts[state.status] = counts.get(state.status, 0) + 1
+        return Progress(len(self.runs), counts, list(self.working.values()), self.pause)
+
+
+def newest(folder: RunDir) -> int:
+    """The step of the newest checkpoint, 0 for none."""
+    return max((step for step, _ in folder.checkpoints()), default=0)
+
+
+def _code(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _summary(label: str, result: Mapping[str, Any]) -> str:
+    if result["status"] != "finished":
+        return f"{result['status']} at step {result.get('step')}: {label}"
+    top1 = result.get("validation", {}).get("top1")
+    figure = "" if top1 is None else f", validation {100 * top1:.2f} %"
+    return f"finished: {label}{figure}, {result.get('seconds', 0):.0f} s"

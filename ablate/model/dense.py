@@ -1,0 +1,26 @@
+"""The dense layer: torch's, but initialised by role instead of by shape."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Dense(nn.Linear):
+    """x W^T + b. `role` says what the layer is for; `init` has a rule for each role."""
+
+    def __init__(self, inputs: int, outputs: int, role: str) -> None:
+        super().__init__(inputs, outputs)
+        self.roles = {"weight": f"{role}.kernel", "bias": f"{role}.bias"}
+
+    def reset_parameters(self) -> None:
+        """Nothing: `init.initialise` fills every parameter, drawing here would be wasted time."""
+
+
+class Representation(Dense):
+    """tanh(dense): what few-shot evaluation reads (`pre_logits` in big_vision/models/vit.py)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, width, role="rep")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).tanh()
