@@ -45,10 +45,10 @@ def next_step(
         return Step(None, "wait")  # tearing down
     if result and not final:
         return Step("result", "leave")
-    if final and not result:
-        return Step("interrupted", "start")  # its folder was lost
     if alive:
         return Step(None, "adopt")
+    if final and not result:
+        return Step("interrupted", "start")  # its folder was lost
     match state.status:
         case "planned" | "interrupted":
             return Step(None, "start")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +21,29 @@ from ablate.spec import UserError
 IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 
 # What of the `data` section belongs to the data's content: how it is read and split.
-_READING = ("source", "hub", "revision", "image", "label", "size", "channels", "validation", "test")
+_READING = ("source", "image", "label", "size", "channels", "train", "validation", "test")
 
 
 def fingerprint(data: dict[str, Any], memo: Path | None = None) -> str:
     """16 hex digits for a plain `data` section (without its `fingerprint`).
 
-    `memo`: a JSON file that remembers hashes by (path, size, mtime), so that a plan re-reads no
+    `memo`: a JSON file that remembers hashes by path, size and times, so that a plan re-reads no
     gigabytes. Raises UserError where `data.path` does not exist or holds no images.
     """
-    if data["path"] is None:
-        content: Any = [data["name"], data["hub"], data["revision"]]
+    name, path = str(data["name"]), data["path"]
+    content: Any
+    if path is None:
         if data["source"] == "datasets" and data["hub"] is None:
             raise UserError(
-                f"data.path: data={data['name']} needs data.path=FOLDER with its parquet files "
+                f"data.path: data={name} needs data.path=FOLDER with its parquet files "
                 f"or folders of images"
             )
+        content = [name, data["hub"], data["revision"]]
+    elif data["source"] == "sklearn":
+        raise UserError(f"data.path: data={name} is bundled with scikit-learn; leave data.path out")
     else:
-        content = _files(Path(data["path"]).expanduser(), str(data["name"]), memo)
-    reading = {key: data[key] for key in (*_READING, "train")}
+        content = _files(Path(path).expanduser(), name, memo)
+    reading = {key: data[key] for key in _READING}
     text = json.dumps([content, reading], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -45,46 +51,88 @@ def fingerprint(data: dict[str, Any], memo: Path | None = None) -> str:
 def local_files(path: Path, name: str) -> tuple[str, list[Path]]:
     """("parquet" | "folder", files in name order) of the data that lies at `path`.
 
-    Raises UserError where there is none.
+    Names that begin with a dot are passed over. Raises UserError where nothing is left.
     """
     hint = f"give data.path=FOLDER with the files of data={name}"
     if not path.is_dir():
         what = "is not a folder" if path.exists() else "no such folder"
         raise UserError(f"data.path: {path}: {what}; {hint}")
-    parquet = sorted(path.glob("*.parquet"))
+    parquet = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
     if parquet:
         return "parquet", parquet
-    images = sorted(
-        Path(folder, file)
-        for folder, _, files in os.walk(path)
-        for file in files
-        if Path(file).suffix.lower() in IMAGES
-    )
+    images: list[str] = []
+    for folder, folders, files in os.walk(path, followlinks=True):  # subsets are made of links
+        folders[:] = [entry for entry in folders if not entry.startswith(".")]
+        images += [
+            os.path.join(folder, file)
+            for file in files
+            if os.path.splitext(file)[1].lower() in IMAGES and not file.startswith(".")
+        ]
     if images:
-        return "folder", images
+        return "folder", [Path(image) for image in sorted(images)]
     raise UserError(f"data.path: {path}: holds neither *.parquet nor images in folders; {hint}")
 
 
+def local_splits(path: Path, name: str) -> list[str]:
+    """The splits that lie at `path`, in name order; UserError where there is no data.
+
+    Of parquet files each file name's leading letters (`train-00000-of-00002.parquet`: train); of
+    image folders the folders beside `train`, or "train" alone where there is no such folder.
+    """
+    kind, files = local_files(path, name)
+    if kind == "parquet":
+        return sorted({split_of(file) for file in files} - {""})
+    return _subfolders(path) if _has_splits(path) else ["train"]
+
+
+def split_of(file: Path) -> str:
+    """The split that a parquet file belongs to, "" where its name begins with no letter."""
+    letters = re.match(r"[A-Za-z]*", file.name.removesuffix(".parquet"))
+    assert letters
+    return letters[0]
+
+
+def split_folder(path: Path, split: str) -> Path:
+    """The folder that holds a split's class folders."""
+    return path / split if _has_splits(path) else path
+
+
 def class_folders(path: Path) -> list[str]:
-    """The class names of an image folder: of `path/train` where that exists, else of `path`."""
-    root = path / "train" if (path / "train").is_dir() else path
-    return sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+    """The class names of an image folder, in name order: of its `train` where it has splits."""
+    return _subfolders(split_folder(path, "train"))
+
+
+def _has_splits(path: Path) -> bool:
+    """Is `train` a split? One that holds no folders is a class of its own, as in COCO."""
+    train = path / "train"
+    return train.is_dir() and bool(_subfolders(train))
+
+
+def _subfolders(path: Path) -> list[str]:
+    return sorted(e.name for e in os.scandir(path) if e.is_dir() and not e.name.startswith("."))
 
 
 def _files(path: Path, name: str, memo: Path | None) -> Any:
     kind, files = local_files(path, name)
     if kind == "folder":
         return [(str(file.relative_to(path)), file.stat().st_size) for file in files]
-    known: dict[str, list[Any]] = (read_json(memo) if memo else None) or {}
+    remembered = read_json(memo) if memo else None
+    known: dict[str, Any] = remembered if isinstance(remembered, dict) else {}
     hashes, fresh = [], False
     for file in files:
         stat = file.stat()
-        key, stamp = str(file.resolve()), [stat.st_size, stat.st_mtime_ns]
-        if known.get(key, [None])[:-1] != stamp:
+        key = str(file.resolve())
+        # ctime, too: a copy can set mtime, nobody can set ctime.
+        stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+        entry = known.get(key)
+        if not (isinstance(entry, list) and len(entry) == 4 and entry[:3] == stamp):
             with open(file, "rb") as stream:
-                known[key] = [*stamp, hashlib.file_digest(stream, "sha256").hexdigest()]
-            fresh = True
-        hashes.append((file.name, known[key][-1]))
+                entry = [*stamp, hashlib.file_digest(stream, "sha256").hexdigest()]
+            # A file this young may change again within one tick of the file system's clock.
+            if time.time_ns() - stat.st_ctime_ns > 2_000_000_000:
+                known[key] = entry
+                fresh = True
+        hashes.append((file.name, entry[3]))
     if memo and fresh:
         memo.parent.mkdir(parents=True, exist_ok=True)
         write_whole(memo, to_json(known))

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -27,7 +29,9 @@ class Failure(Exception):
     """Something broke that the user did not do wrong: one line. Exit 1."""
 
 
-def unknown(place: str, value: object, choices: Iterable[object], what: str = "one of") -> UserError:
+def unknown(
+    place: str, value: object, choices: Iterable[object], what: str = "one of"
+) -> UserError:
     """The error for a value outside its choices, with the nearest one where there is one."""
     names = [str(choice) for choice in choices]
     near = difflib.get_close_matches(str(value), names, n=1)
@@ -109,7 +113,10 @@ CHOICES: dict[str, dict[str, Choice]] = {"norm": NORMS, "stem": STEMS, "block": 
 
 @dataclass(frozen=True)
 class Arch:
-    """A size: what `model.arch=NAME/PATCH` stands for. Any field can be overridden in `model`."""
+    """A size: what `model.arch=NAME/PATCH` stands for. Any field can be overridden in `model`.
+
+    One with a `patch` of its own is `model.arch=NAME`.
+    """
 
     width: int
     depth: int
@@ -117,6 +124,7 @@ class Arch:
     source: str
     mlp_ratio: float = 4.0
     rep: bool = False
+    patch: int | None = None
 
 
 _BIG_VISION = "big_vision/models/vit.py decode_variant; arXiv 2106.04560, Table 2"
@@ -291,20 +299,19 @@ def build(tree: Mapping[str, Any]) -> Run:
     Raises UserError, one line with the dotted key, the value and what was expected: for unknown
     and missing keys, wrong types, values out of range and impossible geometry.
     """
-    sections = typing.get_type_hints(Run)
-    _same_keys("", tree, sections)
-    data = _section(Data, tree["data"], "data")
-    model = _section(Model, _expand(tree["model"], data), "model")
+    _same_keys("", tree, hints(Run))
+    data = section(Data, tree["data"], "data")
+    model = section(Model, _expand(tree["model"], data), "model")
     chosen = {kind: _chosen(kind, tree[kind]) for kind in CHOICES}
     run = Run(
         data=data,
         model=model,
         **chosen,
-        optim=_section(Optim, tree["optim"], "optim"),
-        train=_section(Train, tree["train"], "train"),
-        augment=_section(Augment, tree["augment"], "augment"),
-        eval=_section(Eval, tree["eval"], "eval"),
-        seed=_coerce(tree["seed"], int, "seed"),
+        optim=section(Optim, tree["optim"], "optim"),
+        train=section(Train, tree["train"], "train"),
+        augment=section(Augment, tree["augment"], "augment"),
+        eval=section(Eval, tree["eval"], "eval"),
+        seed=coerce(tree["seed"], int, "seed"),
     )
     _check(run)
     return run
@@ -328,10 +335,18 @@ def _same_keys(place: str, tree: Any, expected: Iterable[str]) -> None:
             raise UserError(f"{dot}{name}: missing; give {dot}{name}=VALUE")
 
 
-def _section(cls: Any, tree: Any, place: str) -> Any:
-    hints = typing.get_type_hints(cls)
-    _same_keys(place, tree, hints)
-    return cls(**{key: _coerce(tree[key], hint, f"{place}.{key}") for key, hint in hints.items()})
+@functools.cache  # evaluating annotations takes longer than all the rest of `build`
+def hints(cls: Any) -> dict[str, Any]:
+    """The evaluated annotations of a dataclass."""
+    return typing.get_type_hints(cls)
+
+
+def section(cls: Any, tree: Any, place: str) -> Any:
+    """A dataclass from its plain tree. Raises UserError as `build` does."""
+    _same_keys(place, tree, hints(cls))
+    return cls(
+        **{key: coerce(tree[key], hint, f"{place}.{key}") for key, hint in hints(cls).items()}
+    )
 
 
 def _chosen(kind: str, tree: Any) -> Chosen:
@@ -339,16 +354,21 @@ def _chosen(kind: str, tree: Any) -> Chosen:
     if isinstance(tree, str):  # a name where settings stand: what an unknown group choice leaves
         raise unknown(kind, tree, table)
     name = tree.get("name") if isinstance(tree, Mapping) else tree
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise unknown(kind, name, table)
     params = table[name].params
     _same_keys(kind, tree, ["name", *params])
-    settings = {key: _coerce(tree[key], p.type, f"{kind}.{key}") for key, p in params.items()}
+    settings = {key: coerce(tree[key], p.type, f"{kind}.{key}") for key, p in params.items()}
     return Chosen(name, settings)
 
 
-def _coerce(value: Any, hint: Any, place: str) -> Any:
-    """`value` as the annotated type: an int is taken for a float, nothing else is guessed."""
+def coerce(value: Any, hint: Any, place: str) -> Any:
+    """`value` as the annotated type: an int is taken for a float, nothing else is guessed.
+
+    Raises UserError where it is not of that type, or a number that JSON can't hold.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{place}: expected a finite number, got {value!r}")
     if hint is Any:
         return value
     if get_origin(hint) is Literal:
@@ -383,21 +403,25 @@ _TYPES = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 def _expand(tree: Any, data: Data) -> dict[str, Any]:
     """`model.arch` spelled out: every null in `model` takes the architecture's value."""
-    _same_keys("model", tree, typing.get_type_hints(Model))
+    _same_keys("model", tree, hints(Model))
     arch = tree["arch"]
-    size, slash, patch = str(arch).rpartition("/")
-    if not slash or not patch.isdigit() or int(patch) == 0:
-        raise UserError(
-            f"model.arch: expected SIZE/PATCH such as S/16 (sizes: {', '.join(ARCHS)}), got {arch!r}"
-        )
-    if size not in ARCHS:
-        raise unknown("model.arch", size, ARCHS, "a size among")
-    defaults = dataclasses.asdict(ARCHS[size]) | {"patch": int(patch)}
+    if isinstance(arch, str) and arch in ARCHS and ARCHS[arch].patch is not None:
+        defaults = dataclasses.asdict(ARCHS[arch])
+    else:
+        size, slash, patch = str(arch).rpartition("/")
+        if not slash or not patch.isdecimal() or int(patch) == 0:
+            raise UserError(
+                f"model.arch: expected SIZE/PATCH such as S/16 (sizes: {', '.join(ARCHS)}), "
+                f"got {arch!r}"
+            )
+        if size not in ARCHS:
+            raise unknown("model.arch", size, ARCHS, "a size among")
+        defaults = dataclasses.asdict(ARCHS[size]) | {"patch": int(patch)}
     model = {k: defaults.get(k) if v is None else v for k, v in tree.items()}
     if model["head_dim"] is None:
         width, heads = model["width"], model["heads"]
         for key, value in (("width", width), ("heads", heads)):
-            _positive(f"model.{key}", _coerce(value, int, f"model.{key}"))
+            _positive(f"model.{key}", coerce(value, int, f"model.{key}"))
         if width % heads:
             raise UserError(
                 f"model.heads: {heads} heads do not divide width {width}: "

@@ -1,0 +1,1 @@
+"""Training a run: the loop, its optimiser and schedule, its checkpoints."""

@@ -1,0 +1,121 @@
+"""What a plan costs: parameters and multiply-adds a variant, device-seconds of what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ablate import __version__, spec
+from ablate.launch import Launcher
+from ablate.launch.ask import ask
+from ablate.ledger import FINAL, RunState, Store
+from ablate.plan import Cell, Plan
+from ablate.rundir import read_json, to_json, write_whole
+
+EVALUATION = 1.15  # what validation and starting add to the steps' time; measured on digits
+CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in size
+SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
+
+
+@dataclass(frozen=True)
+class Costs:
+    """By (row, column): the worker's description; seconds a run, and how they are known."""
+
+    described: Mapping[tuple[str, str], Mapping[str, Any]]
+    seconds: Mapping[tuple[str, str], float]
+    measured: bool  # all from finished runs; else some from a calibration
+    left_s: float  # device-seconds of all runs that are not done
+
+    def warnings(self) -> list[str]:
+        """Norms over so few values that what they normalise is lost."""
+        found: dict[str, str] = {}
+        for (row, _), answer in self.described.items():
+            for site, group in answer["groups"].items():
+                if group < SMALLEST_GROUP:
+                    found.setdefault(row, f"{row}: {site} normalises over {group} values only")
+        return list(found.values())
+
+
+def costs(
+    plan: Plan,
+    store: Store,
+    launcher: Launcher,
+    states: Mapping[str, RunState],
+    finished: Mapping[str, Mapping[str, Any]],
+) -> Costs:
+    """The plan's costs; asks one worker process for what is not known yet.
+
+    `finished`: the details of the runs' "finished" events (seconds). Raises UserError for a
+    combination that cannot be built.
+    """
+    device = launcher.slots[0].device
+    known = _described(plan, store, device, finished)
+    described = {(cell.row, cell.column): known[_key(cell, device)] for cell in plan.cells}
+    rates = {
+        answer["multiply_adds"]: answer["step_s"] / (answer["multiply_adds"] * _batch(cell))
+        for cell in plan.cells
+        if "step_s" in (answer := known[_key(cell, device)])
+    }
+    seconds, measured, left = {}, True, 0.0
+    for cell in plan.cells:
+        done = [finished[run]["seconds"] for run in cell.ids.values() if run in finished]
+        if done:
+            each = sum(done) / len(done)
+        else:
+            each, measured = _estimate(cell, known[_key(cell, device)], rates), False
+        seconds[cell.row, cell.column] = each
+        missing = [r for r in cell.ids.values() if states.get(r, RunState()).status not in FINAL]
+        left += each * len(missing)
+    return Costs(described, seconds, measured, left)
+
+
+def _estimate(cell: Cell, answer: Mapping[str, Any], rates: Mapping[int, float]) -> float:
+    size = answer["multiply_adds"]
+    rate = rates[min(rates, key=lambda other: abs(other - size))]
+    train = cell.spec["train"]
+    steps = train["steps"] or train["epochs"] * (answer["examples"]["train"] // train["batch"])
+    return float(steps * train["batch"] * size * rate * EVALUATION)
+
+
+def _described(
+    plan: Plan, store: Store, device: str, finished: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The worker's answer for every cell, from the store's cache as far as it goes."""
+    path = store.cache / "costs.json"
+    known: dict[str, dict[str, Any]] = read_json(path) or {}
+    cells = {_key(cell, device): cell for cell in plan.cells}
+    unmeasured = [
+        key for key, cell in cells.items() if not any(run in finished for run in cell.ids.values())
+    ]
+    new = {key for key in cells if key not in known}
+    calibrate = set(_spread(unmeasured)) - {k for k, v in known.items() if "step_s" in v}
+    if any("step_s" in known.get(key, {}) for key in cells):
+        calibrate &= new
+    if new or calibrate:
+        question = {
+            "specs": {key: {**cells[key].spec, "seed": 0} for key in sorted(new | calibrate)},
+            "calibrate": sorted(calibrate),
+            "cache": str(store.cache),
+            "device": device,
+        }
+        known |= ask("describe", question)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, to_json(known))
+    return known
+
+
+def _spread(keys: list[str]) -> list[str]:
+    """Some of the keys, evenly through the plan."""
+    return keys[:: max(1, -(-len(keys) // CALIBRATED))]
+
+
+def _key(cell: Cell, device: str) -> str:
+    identity = spec.identity(spec.build({**cell.spec, "seed": 0}))
+    return hashlib.sha256(f"{__version__} {device} {identity}".encode()).hexdigest()[:16]
+
+
+def _batch(cell: Cell) -> int:
+    batch: int = cell.spec["train"]["batch"]
+    return batch

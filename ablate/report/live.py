@@ -1,0 +1,131 @@
+"""What a running sweep shows: progress bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+PLAIN_EVERY_S = 30.0
+
+
+class Clock:
+    """Time left, from what the runs of this drive took: progress made against time gone."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._first: float | None = None
+
+    def left_s(self, done: float, total: int) -> float | None:
+        """Seconds left, or None while too little is done to tell. `done` counts parts of runs."""
+        if self._first is None:
+            self._first = done
+        gone, made = time.monotonic() - self._start, done - self._first
+        if made < 0.02 * max(total - self._first, 1) or gone < 2:
+            return None
+        return gone / made * (total - done)
+
+
+def parts_done(progress: Any) -> float:
+    """Runs done, those under way counted in part."""
+    done: float = progress.done
+    for worker in progress.working:
+        step, total = worker.notes.get("step"), worker.notes.get("total")
+        if step is not None and total:
+            done += step / total
+    return done
+
+
+def duration(seconds: float | None) -> str:
+    """90 -> "1 min 30 s"; None -> "?"."""
+    if seconds is None:
+        return "?"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    if seconds < 48 * 3600:
+        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    return f"{seconds / 86400:.1f} days"
+
+
+def counts_line(progress: Any) -> str:
+    """ "12 of 30 done, 2 running, 1 failed"."""
+    counts = progress.counts
+    words = [f"{progress.done} of {progress.total} done"]
+    if progress.working:
+        words.append(f"{len(progress.working)} running")
+    words += [f"{counts[s]} {s}" for s in ("diverged", "failed", "oom", "hung") if counts.get(s)]
+    return ", ".join(words)
+
+
+class PlainView:
+    """A line an event, and one now and then: for files, pipes and CI."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._clock = Clock()
+        self._last = time.monotonic()
+
+    def say(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+    def show(self, progress: Any) -> None:
+        left = self._clock.left_s(parts_done(progress), progress.total)
+        if time.monotonic() - self._last >= PLAIN_EVERY_S:
+            self._last = time.monotonic()
+            self.say(f"{counts_line(progress)}; time left: {duration(left)}")
+
+
+class RichView:
+    """Bars: the sweep's, and one a worker. Events scroll above them."""
+
+    def __init__(self, live: Any) -> None:
+        self._live = live
+        self._clock = Clock()
+
+    def say(self, text: str) -> None:
+        self._live.console.print(text, highlight=False, markup=False)
+
+    def show(self, progress: Any) -> None:
+        self._live.update(self._render(progress))
+
+    def _render(self, progress: Any) -> RenderableType:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        left = self._clock.left_s(parts_done(progress), progress.total)
+        table = Table.grid(padding=(0, 1))
+        table.add_row(
+            counts_line(progress),
+            ProgressBar(total=progress.total, completed=parts_done(progress), width=30),
+            progress.waiting or f"time left: {duration(left)}",
+        )
+        for worker in progress.working:
+            notes = worker.notes
+            step, total = notes.get("step", 0), notes.get("total")
+            place = worker.slot.name if worker.slot else notes.get("slot", "")
+            table.add_row(
+                f"  {place} {worker.run.label}",
+                ProgressBar(total=total or 1, completed=step, width=30),
+                f"{notes.get('phase', 'start')} {step}/{total}" if total else "start",
+            )
+        return table
+
+
+@contextmanager
+def view() -> Iterator[PlainView | RichView]:
+    """Bars only if standard output is a terminal, whatever FORCE_COLOR says."""
+    if not sys.stdout.isatty():
+        yield PlainView(sys.stdout)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(), refresh_per_second=5, transient=True) as live:
+        yield RichView(live)

@@ -1,0 +1,52 @@
+"""How long a training step takes on this machine: a few steps, measured."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import torch
+
+from ablate.keyed import Draws, Step
+from ablate.model import build
+from ablate.spec import Run
+from ablate.task.classify import Classification
+from ablate.train.loop import DTYPES, arithmetic
+from ablate.train.optim import adamw
+
+ENOUGH = 2e9  # multiply-adds of a forward that tell the rate; a whole batch may not fit
+LONGEST_S = 1.5
+
+
+def seconds_per_step(run: Run, device: torch.device, multiply_adds: int) -> float:
+    """Seconds of one step at the run's batch: the median of a few on random images.
+
+    Measured on as many images as take about `ENOUGH` multiply-adds and scaled to the batch; the
+    first two steps warm up.
+    """
+    dtype = DTYPES[run.train.precision]
+    images = int(min(run.train.batch, max(1, ENOUGH // max(multiply_adds, 1))))
+    model = build(run, device)
+    if dtype == torch.float64:
+        model = model.double()
+    masks = Step(Draws(run.seed, device))
+    masks.batch = images
+    model.bind(masks)
+    optimizer = adamw(model, run.optim)
+    task = Classification(run.data.classes, run.train.label_smoothing)
+    shape = (images, run.data.size, run.data.size, run.data.channels)
+    x = torch.rand(shape, device=device, dtype=next(model.parameters()).dtype)
+    y = torch.randint(run.data.classes, (images,), device=device)
+
+    times: list[float] = []
+    begun = time.perf_counter()
+    while len(times) < 12 and (len(times) < 3 or time.perf_counter() - begun < LONGEST_S):
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        with arithmetic(device, dtype):
+            loss = task.loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        loss.item()  # waits for the device
+        times.append(time.perf_counter() - start)
+    return median(times[2:]) * run.train.batch / images

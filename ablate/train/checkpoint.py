@@ -1,0 +1,74 @@
+"""The state of a training as bytes and back: weights, optimiser, sums. No generator states.
+
+Serialised to bytes and written by us: torch.save and safetensors' own writers hide a full disk.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from ablate.rundir import RunDir
+
+
+@dataclass
+class Progress:
+    """What a training carries from step to step beside weights and moments."""
+
+    step: int = 0
+    loss_sum: float = 0.0  # of the steps since the last line of metrics.jsonl
+    loss_steps: int = 0
+    bad_step: int = -1  # first step with a non-finite loss
+    seconds: float = 0.0
+
+
+def save_checkpoint(
+    rundir: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
+) -> None:
+    """Write `checkpoint-<step>.safetensors`. Raises OSError where the disk is full."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state[parameter].items():
+            tensors[f"optim.{key}.{name}"] = value
+    whole = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    rundir.write_checkpoint(progress.step, save(whole, {"progress": json.dumps(vars(progress))}))
+
+
+def load_checkpoint(rundir: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+    """Continue from the newest whole checkpoint; a torn one gives way to the one before."""
+    for _, path in rundir.checkpoints():
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                progress = Progress(**json.loads(file.metadata()["progress"]))
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError):
+            continue
+        _restore(model, optimizer, tensors)
+        return progress
+    return Progress()
+
+
+@torch.no_grad()
+def _restore(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
+) -> None:
+    for name, tensor in model.state_dict().items():
+        tensor.copy_(tensors[f"model.{name}"])
+    state: dict[str, dict[str, Any]] = {}
+    for name, tensor in tensors.items():
+        prefix, key, *parameter = name.split(".", 2)
+        if prefix == "optim":
+            state.setdefault(parameter[0], {})[key] = tensor
+    for name, parameter in model.named_parameters():
+        if name in state:
+            optimizer.state[parameter] = {
+                # Adam's step counter stays where it was made: on the device, when fused.
+                key: value.to(parameter.device, copy=True)
+                for key, value in state[name].items()
+            }

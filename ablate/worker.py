@@ -1,0 +1,222 @@
+"""The training half's door. Reached by name, never by import.
+
+`work` trains the run of one folder, in a process of its own. `python -m ablate.worker VERB` answers
+what only torch or the data can tell, one JSON object in on standard input and one out: `describe`
+(sizes and costs of specs), `prepare` (decode a dataset).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ablate import spec
+from ablate.data.cache import count, prepare
+from ablate.model.count import describe
+from ablate.rundir import (
+    DISK_FULL,
+    EXIT_TAKEN,
+    FAILED,
+    FULL,
+    OOM,
+    STOPPED,
+    RunDir,
+    to_json,
+    write_whole,
+)
+from ablate.train.calibrate import seconds_per_step
+from ablate.train.loop import Machine, Stopped, train
+
+EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_DISK_FULL = 76, 1, 71, 74
+
+
+def _digest() -> str:
+    """What code trains: a hash of the training half's sources, taken when they were loaded."""
+    package = Path(__file__).parent
+    files = [package / name for name in ("worker.py", "spec.py", "rundir.py", "keyed.py")]
+    for folder in ("train", "task", "data", "model"):
+        files += sorted((package / folder).glob("*.py"))
+    text = hashlib.sha256()
+    for file in files:
+        text.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
+    return text.hexdigest()[:16]
+
+
+DIGEST = _digest()
+
+
+def work(path: str, options: dict[str, Any]) -> int:
+    """Train the run in the folder `path`; returns the exit code.
+
+    `options`: device ("cpu" | "cuda"), threads, cache (folder), checkpoint_s, slot. Takes the
+    folder's lock first; one that finds it taken returns EXIT_TAKEN. Why it left without a result
+    stands in the lock's notes, for whoever drives by then.
+    """
+    rundir = RunDir(Path(path))
+    with stop_signals() as stopping:
+        if not rundir.lock.acquire(wait_s=1.0):  # a probe holds it for a moment
+            return EXIT_TAKEN
+        try:
+            rundir.lock.note(pid=os.getpid(), slot=options["slot"], phase="start")
+            if not rundir.has_result():
+                _train(rundir, options, stopping)
+            return 0
+        except Stopped:
+            return _left(rundir, EXIT_STOPPED, STOPPED)
+        except torch.OutOfMemoryError as error:
+            return _left(rundir, EXIT_OOM, OOM, error)
+        except OSError as error:
+            if error.errno in FULL:
+                return _left(rundir, EXIT_DISK_FULL, DISK_FULL, error)
+            return _left(rundir, *_reason(error), error)
+        except Exception as error:
+            return _left(rundir, *_reason(error), error)
+        finally:
+            rundir.lock.release()
+
+
+def _reason(error: Exception) -> tuple[int, str]:
+    """Host memory that ran out is no class of its own in torch."""
+    host = isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate" in str(error)
+    return (EXIT_OOM, OOM) if host else (EXIT_FAILED, FAILED)
+
+
+def _left(rundir: RunDir, code: int, reason: str, error: Exception | None = None) -> int:
+    if error is not None:
+        traceback.print_exception(error)
+        line = f"{type(error).__name__}: {error}".splitlines()[0][:500]
+        rundir.lock.note(exit=reason, error=line)
+    else:
+        rundir.lock.note(exit=reason)
+    return code
+
+
+def _train(rundir: RunDir, options: dict[str, Any], stopping: Callable[[], bool]) -> None:
+    torch.set_num_threads(options["threads"])
+    device = torch.device(options["device"])
+    run = spec.build(rundir.read_spec())
+    write_whole(rundir.env, to_json(environment(device)))
+    machine = Machine(
+        device=device,
+        cache=Path(options["cache"]),
+        checkpoint_s=options["checkpoint_s"],
+        stopping=stopping,
+        beat=rundir.lock.note,
+    )
+    result = train(run, rundir, machine)
+    result |= {
+        "digest": DIGEST,
+        "fingerprint": run.data.fingerprint,
+        "device": environment(device)["device"],
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    write_whole(rundir.result, to_json(result))
+    rundir.drop_checkpoints()
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Where a run was trained."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    packages = ("ablate-sweep", "torch", "numpy", "safetensors")
+    return {
+        "device": name,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {package: importlib.metadata.version(package) for package in packages},
+        "threads": torch.get_num_threads(),
+        "digest": DIGEST,
+    }
+
+
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """SIGTERM and SIGINT ask to stop at the next step; the handlers before are put back."""
+    asked = threading.Event()
+    names = (signal.SIGTERM, signal.SIGINT)
+    before = {s: signal.signal(s, lambda *_: asked.set()) for s in names}
+    try:
+        yield asked.is_set
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+# --- Questions ----------------------------------------------------------------------------------
+
+
+def answer_describe(question: dict[str, Any]) -> dict[str, Any]:
+    """{"specs": {key: tree}, "calibrate": [key], "cache": folder, "device"} -> {key: answer}.
+
+    Of each spec `parameters`, `multiply_adds`, `groups` (see model.count) and `examples` (images a
+    split); of those to calibrate `step_s`, the seconds of a step here. Measured
+    with as many threads as a worker has.
+    """
+    device = torch.device(question["device"])
+    torch.set_num_threads(1 if device.type == "cpu" else 4)
+    cache, counts, answers = Path(question["cache"]), {}, {}
+    for key, tree in question["specs"].items():
+        run = spec.build(tree)
+        if run.data.fingerprint not in counts:
+            counts[run.data.fingerprint] = count(run.data, cache)
+        answers[key] = describe(run) | {"examples": counts[run.data.fingerprint]}
+        if key in question["calibrate"]:
+            answers[key]["step_s"] = seconds_per_step(run, device, answers[key]["multiply_adds"])
+    return answers
+
+
+def answer_prepare(question: dict[str, Any]) -> dict[str, Any]:
+    """{"spec": tree, "cache": folder} -> {"examples": counts}; progress lines on stderr."""
+    last = 0.0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.5 or done == total:
+            last = time.monotonic()
+            print(json.dumps({"done": done, "total": total}), file=sys.stderr, flush=True)
+
+    data = spec.build(question["spec"]).data
+    return {"examples": prepare(data, Path(question["cache"]), progress).counts}
+
+
+ANSWERS = {
+    "describe": answer_describe,
+    "prepare": answer_prepare,
+}
+
+
+def main() -> int:
+    """`python -m ablate.worker VERB`: a user's mistake is {"error": line} and exit code 2."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not end up in the answer
+    try:
+        answer, code = ANSWERS[sys.argv[1]](json.load(sys.stdin)), 0
+    except spec.UserError as error:
+        answer, code = {"error": str(error)}, 2
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        place = error.filename or "the store"
+        answer, code = {"error": f"{place}: {os.strerror(errno.ENOSPC)}"}, 1
+    json.dump(answer, out)
+    out.close()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Initial weights: the rule of each role, and that a weight depends on its seed and name alone."""
+
+import itertools
+import math
+
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ablate import spec
+from ablate.model import build
+from ablate.model.init import BIG_VISION, initialise
+
+SMALL = {"model.arch": "S/16", "model.depth": 2, "model.rep": True, "data.size": 224}
+
+
+@pytest.fixture(scope="module")
+def weights():
+    """ViT-S/16 of two blocks, 1000 classes, with DPN and head bias -6.9."""
+    run = tiny.run({**SMALL, "stem": "dpn", "data.classes": 1000, "model.head_bias": -6.9})
+    return dict(build(run).named_parameters())
+
+
+def deviation(weight):
+    return weight.detach().std(correction=0).item()
+
+
+def test_every_weight_is_filled(weights):
+    assert all(weight.isfinite().all() for weight in weights.values())
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ["stem.dense.weight", "rep.weight"])
+def test_patch_and_representation_kernels_are_lecun_normal(weights, name):
+    weight = weights[name].detach()
+    fan_in = weight.shape[1]
+    assert fan_in == {"stem.dense.weight": 768, "rep.weight": 384}[name]
+    assert deviation(weight) == pytest.approx(fan_in**-0.5, rel=0.01)  # after truncation
+    cut = 2 * fan_in**-0.5 / 0.87962566
+    assert 0.98 * cut < weight.abs().max() <= cut
+    # A normal cut at two deviations has this kurtosis; a uniform would have 1.8, a normal 3.
+    assert (weight**4).mean() / (weight**2).mean() ** 2 == pytest.approx(2.37, abs=0.03)
+
+
+def test_each_part_of_qkv_is_xavier_uniform_by_itself(weights):
+    fused = weights["blocks.1.attn.f.qkv.weight"].detach()
+    for part in fused.chunk(3):
+        assert part.shape == (384, 384)
+        assert part.abs().max() <= 0.08839  # sqrt(3 / 384)
+        assert part.abs().max() > 0.0883
+        assert deviation(part) == pytest.approx(384**-0.5, rel=0.01)
+
+
+def test_qkv_of_another_inner_width_counts_its_own_outputs():
+    run = tiny.run({"model.width": 64, "model.heads": 8, "model.head_dim": 64})
+    weights = dict(build(run).named_parameters())
+    limit = math.sqrt(6 / (64 + 512))
+    for name in ("blocks.0.attn.f.qkv.weight", "blocks.0.attn.f.out.weight"):
+        assert 0.99 * limit < weights[name].abs().max() <= limit
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("attn.f.out", math.sqrt(3 / 384)), ("mlp.f.fc1", 0.055902), ("mlp.f.fc2", 0.055902)],
+)
+def test_out_and_mlp_kernels_are_xavier_uniform(weights, name, limit):
+    weight = weights[f"blocks.0.{name}.weight"].detach()  # MLP: sqrt(6 / (5 D))
+    assert 0.999 * limit < weight.abs().max() <= limit * (1 + 1e-5)
+    assert deviation(weight) == pytest.approx(limit / math.sqrt(3), rel=0.01)
+
+
+def test_biases_of_the_mlp_are_tiny_normals_and_the_others_zero(weights):
+    for name, weight in weights.items():
+        if ".mlp.f." in name and name.endswith("bias"):
+            assert deviation(weight) == pytest.approx(1e-6, rel=0.15)
+        elif name.endswith("bias") and name != "head.bias":
+            assert not weight.any(), name
+
+
+def test_positions_are_normal_with_the_inverse_root_of_the_width(weights):
+    posemb = weights["posemb"].detach()
+    assert deviation(posemb) == pytest.approx(384**-0.5, rel=0.01)
+    assert posemb.abs().max() > 3.5 * 384**-0.5  # not truncated
+
+
+def test_norms_scale_by_one_and_the_class_token_and_head_are_zero(weights):
+    scales = [name for name in weights if name.endswith((".pre.weight", "stem.before.weight"))]
+    scales += ["norm.weight", "stem.after.weight"]
+    assert len(scales) == 2 * 2 + 1 + 2
+    assert all((weights[name] == 1).all() for name in scales)
+    assert not weights["cls.token"].any()
+    assert not weights["head.weight"].any()
+    assert (weights["head.bias"] == torch.tensor(-6.9)).all()
+
+
+@pytest.mark.parametrize("mode", tiny.MODES, ids="-".join)
+@pytest.mark.parametrize("stem", spec.STEMS)
+def test_the_first_logits_ignore_the_image_and_equal_the_heads_bias(mode, stem):
+    attn, mlp, post = mode
+    blocks = {"block.attn": attn, "block.mlp": mlp, "block.post": post}
+    run = tiny.run({**blocks, "stem": stem, "model.head_bias": -6.9, "model.rep": True})
+    logits = build(run)(tiny.images(3, run))
+    assert torch.equal(logits, torch.full((3, 10), -6.9))
+
+
+def test_the_first_sigmoid_loss_is_the_papers():
+    run = tiny.run({"data.classes": 1000, "model.head_bias": -6.9})
+    logits = build(run).double()(tiny.images(2, run).double())
+    labels = F.one_hot(torch.tensor([3, 7]), 1000).double()
+    labels = 0.6 * labels + 0.4 * labels.flip(0)  # mixup: they still sum to 1
+    losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(1)
+    torch.testing.assert_close(losses, torch.full((2,), 7.90728).double(), atol=5e-6, rtol=0)
+
+
+VARIANTS = [
+    {"norm": norm, "stem": stem, "block.attn": attn, "block.mlp": mlp, "block.post": post}
+    for norm, stem, (attn, mlp, post) in itertools.product(spec.NORMS, spec.STEMS, tiny.MODES)
+]
+HOSTS = [
+    {"model.rep": True},
+    {"model.pool": "gap"},
+    {"model.posemb": "sincos2d"},
+    {"model.final_norm": "drop"},
+    {"model.dropout": 0.1, "model.drop_path": 0.1},
+]
+
+
+def test_what_variants_share_starts_from_the_same_bits():
+    depth = {"model.depth": 2, "seed": 5}
+    baseline = build(tiny.run(depth)).state_dict()
+    for variant in VARIANTS + HOSTS:
+        other = build(tiny.run({**depth, **variant})).state_dict()
+        shared = baseline.keys() & other.keys()
+        dense = {name for name in baseline if ".f." in name or name.startswith("head")}
+        assert len(dense) == 18
+        assert dense <= shared
+        for name in shared:
+            assert torch.equal(baseline[name], other[name]), (variant, name)
+
+
+def test_depth_moves_no_weight():
+    one = build(tiny.run({"model.depth": 1})).state_dict()
+    three = build(tiny.run({"model.depth": 3})).state_dict()
+    assert one.keys() < three.keys()
+    assert all(torch.equal(one[name], three[name]) for name in one)
+
+
+def test_another_seed_or_another_name_is_another_draw():
+    one, other = (build(tiny.run({"seed": seed, "model.depth": 2})) for seed in (0, 1))
+    again = build(tiny.run({"seed": 0, "model.depth": 2}))
+    name = "blocks.0.attn.f.qkv.weight"
+    assert torch.equal(one.get_parameter(name), again.get_parameter(name))
+    assert not torch.equal(one.get_parameter(name), other.get_parameter(name))
+    second = name.replace("0", "1")
+    assert not torch.equal(one.get_parameter(name), one.get_parameter(second))
+
+
+def test_torchs_own_generator_is_left_alone():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    build(tiny.run({"model.rep": True}))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_double_model_starts_from_the_same_values():
+    run = tiny.run()
+    double = build(run).double()
+    initialise(double, run.seed)
+    for name, weight in build(run).named_parameters():
+        assert torch.equal(double.get_parameter(name), weight.double()), name
+
+
+def test_a_weight_without_a_rule_is_an_error():
+    model = build(tiny.run())
+    model.blocks[0].attn.post = nn.LayerNorm(32)
+    with pytest.raises(AssertionError, match=r"blocks\.0\.attn\.post\.weight: no initialiser"):
+        initialise(model, 0)
+
+
+def test_every_rule_is_used():
+    run = tiny.run({"model.rep": True})
+    modules = build(run).modules()
+    roles = {role for module in modules for role in getattr(module, "roles", {}).values()}
+    assert roles == BIG_VISION.keys() | {"head.bias"}

@@ -1,0 +1,626 @@
+"""The ViT, its stems, its counts, its masks: against closed forms and others' implementations."""
+
+import dataclasses
+import importlib
+import inspect
+import itertools
+
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ablate import spec
+from ablate.keyed import Draws, Step
+from ablate.model import attention, build
+from ablate.model.count import describe
+from ablate.model.drop import Drop
+from ablate.model.norm import LayerNorm, Shape
+from ablate.model.stem import DualPatchNorm, Patches, Plain
+from ablate.model.vit import sincos2d
+
+PAPER = {"data.size": 224, "data.classes": 1000}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+# --- counts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arch", "rep", "plain", "dpn"),
+    [  # REFERENCE A.1: 224 px, 1000 classes, tok; without a representation layer; what DPN adds
+        ("Ti/16", 5_754_280, 5_717_224, 1_920),
+        ("S/16", 22_198_120, 22_050_280, 2_304),
+        ("S/32", 23_026_408, 22_878_568, 6_912),
+        ("B/16", 87_157_480, 86_566_888, 3_072),
+        ("B/32", 88_814_056, 88_223_464, 7_680),
+        ("L/16", 305_375_208, 304_325_608, 3_584),
+        ("H/14", 633_684_200, 632_044_520, 3_736),
+    ],
+)
+def test_parameters_are_as_many_as_published(arch, rep, plain, dpn):
+    paper = {**PAPER, "model.arch": arch}
+
+    def count(changes):
+        model = build(tiny.run({**paper, **changes}), device="meta")
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    assert count({"model.rep": True}) == rep
+    assert count({}) == plain
+    assert count({"stem": "dpn"}) == plain + dpn
+    assert count({"model.posemb": "sincos2d"}) == plain - (
+        (224 // int(arch[-2:])) ** 2 * spec.ARCHS[arch[:-3]].width
+    )
+
+
+def test_pre_post_adds_a_norm_a_sublayer():
+    def count(attn, mlp, post):
+        run = tiny.run({"block.attn": attn, "block.mlp": mlp, "block.post": post})
+        return describe(run)["parameters"]
+
+    once = count("pre", "pre", "residual")
+    for attn, mlp, post in tiny.MODES:
+        twice = (attn == "pre+post") + (mlp == "pre+post")
+        assert count(attn, mlp, post) == once + twice * 2 * 32
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {**PAPER, "model.arch": "S/16"},
+        {"model.arch": "mu/4", "model.depth": 3, "model.heads": 3, "model.head_dim": 8},
+        {"model.arch": "Ti/2", "model.rep": True, "model.pool": "gap", "model.mlp_ratio": 2},
+    ],
+)
+def test_multiply_adds_are_those_of_the_matrix_products(changes):
+    run = tiny.run(changes)
+    model, data = run.model, run.data
+    patches = (data.size // model.patch) ** 2
+    tokens = patches + (model.pool == "tok")
+    width, inner = model.width, model.heads * model.head_dim
+    block = (
+        4 * tokens * width * inner  # q, k, v, out
+        + 2 * tokens**2 * inner  # scores and context
+        + 2 * tokens * width * int(width * model.mlp_ratio)
+    )
+    assert describe(run)["multiply_adds"] == (
+        patches * model.patch**2 * data.channels * width
+        + model.depth * block
+        + model.rep * width**2
+        + width * data.classes
+    )
+
+
+def test_groups_are_the_sizes_that_are_normalised_over():
+    run = tiny.run({"stem": "dpn", "block.attn": "pre+post", "block.mlp": "post"})
+    assert describe(run)["groups"] == {
+        "stem.before": 48,
+        "stem.after": 32,
+        "blocks.0.attn.pre": 32,
+        "blocks.0.attn.post": 32,
+        "blocks.0.mlp.post": 32,
+        "norm": 32,
+    }
+    bare = tiny.run({"norm": "identity", "model.final_norm": "drop"})
+    assert describe(bare)["groups"] == {}
+
+
+# --- what may be chosen -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        pytest.param(choice, id=f"{kind}={name}")
+        for kind, table in spec.CHOICES.items()
+        for name, choice in table.items()
+    ],
+)
+def test_a_choice_is_what_its_class_takes(choice):
+    module, _, name = choice.path.partition(":")
+    cls = getattr(importlib.import_module(module), name)
+    taken = {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(cls).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert taken == {key: param.default for key, param in choice.params.items()}
+
+
+@pytest.mark.parametrize(("norm", "stem"), list(itertools.product(spec.NORMS, spec.STEMS)))
+@pytest.mark.parametrize("mode", tiny.MODES, ids="-".join)
+def test_every_combination_trains(norm, stem, mode):
+    attn, mlp, post = mode
+    run = tiny.run(
+        {
+            "norm": norm,
+            "stem": stem,
+            "block.attn": attn,
+            "block.mlp": mlp,
+            "block.post": post,
+            "model.rep": True,
+            "model.depth": 2,
+        }
+    )
+    model = build(run)
+    tiny.scramble(model)
+    logits = model(tiny.images(3, run))
+    assert logits.shape == (3, 10)
+    logits.square().mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+def test_settings_of_a_norm_reach_the_blocks_and_not_the_final_norm():
+    model = build(tiny.run({"norm.affine": False, "norm.eps": 1e-3}))
+    assert model.blocks[0].attn.pre.weight is None
+    assert model.blocks[0].mlp.pre.eps == 1e-3
+    assert model.norm.weight is not None
+    assert model.norm.eps == 1e-6
+
+
+@pytest.mark.parametrize("final_norm", ["keep", "auto", "drop"])
+@pytest.mark.parametrize("mode", tiny.MODES, ids="-".join)
+def test_the_final_norm_is_dropped_on_demand_or_after_a_residual_post_norm(final_norm, mode):
+    attn, mlp, post = mode
+    blocks = {"block.attn": attn, "block.mlp": mlp, "block.post": post}
+    model = build(tiny.run({**blocks, "model.final_norm": final_norm}))
+    redundant = post == "residual" and mlp != "pre"
+    there = {"keep": True, "auto": not redundant, "drop": False}[final_norm]
+    assert isinstance(model.norm, LayerNorm) is there
+
+
+# --- patches and stems --------------------------------------------------------------------------
+
+
+def test_cutting_patches_and_a_dense_layer_is_a_convolution():
+    patches = Patches(size=12, patch=4, channels=3)
+    conv = nn.Conv2d(3, 7, 4, 4)
+    stem = Plain(patches, 7)
+    with torch.no_grad():
+        stem.dense.weight.copy_(conv.weight.permute(0, 2, 3, 1).reshape(7, 48))
+        stem.dense.bias.copy_(conv.bias)
+    images = torch.randn(2, 12, 12, 3)
+    convolved = conv(images.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(stem(images), convolved, atol=2e-6, rtol=1e-5)
+
+
+def test_images_of_another_size_are_refused():
+    model = build(tiny.run())
+    with pytest.raises(RuntimeError, match="shape"):
+        model(torch.zeros(1, 16, 16, 3))
+
+
+PATCHES = Patches(size=8, patch=4, channels=3)
+
+
+def dpn(seed=0, eps=1e-6):
+    stem = DualPatchNorm(PATCHES, 32, eps=eps).double()
+    tiny.scramble(stem, seed)
+    return stem
+
+
+def patch_images(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, 8, 8, 3, dtype=torch.float64, generator=generator)
+
+
+def test_dual_patch_norm_is_that_of_vit_pytorch(oracle):
+    vit = oracle("vit_pytorch").ViT(
+        image_size=8, patch_size=4, num_classes=2, dim=32, depth=1, heads=1, mlp_dim=8
+    )
+    theirs = vit.to_patch_embedding.double()
+    stem = dpn(eps=theirs[1].eps)
+    for ours, layer in zip((stem.before, stem.dense, stem.after), theirs[1:], strict=True):
+        layer.load_state_dict(ours.state_dict())
+    images = patch_images()
+    torch.testing.assert_close(
+        stem(images), theirs(images.permute(0, 3, 1, 2)), atol=1e-12, rtol=1e-12
+    )
+
+
+def test_dual_patch_norm_is_that_of_timm(oracle):
+    theirs = (
+        oracle("timm.models.naflexvit")
+        .NaFlexEmbeds(
+            patch_size=4,
+            embed_dim=32,
+            proj_type="linear",
+            class_token=False,
+            pos_embed="none",
+            input_norm_layer=lambda width: nn.LayerNorm(width, eps=1e-6),
+            proj_norm_layer=lambda width: nn.LayerNorm(width, eps=1e-6),
+        )
+        .double()
+    )
+    stem = dpn()
+    theirs.norm_input.load_state_dict(stem.before.state_dict())
+    theirs.proj.load_state_dict(stem.dense.state_dict())
+    theirs.norm.load_state_dict(stem.after.state_dict())
+    images = patch_images()
+    tokens, _ = theirs(images.permute(0, 3, 1, 2))
+    torch.testing.assert_close(stem(images), tokens, atol=1e-12, rtol=1e-12)
+
+
+def test_dual_patch_norm_ignores_the_brightness_and_contrast_of_each_patch():
+    stem, plain, images = dpn(eps=1e-12), Plain(PATCHES, 32).double(), patch_images()
+    tiny.scramble(plain)
+    pieces = images.reshape(2, 2, 4, 2, 4, 3)
+    generator = torch.Generator().manual_seed(1)
+    scale = 0.5 + torch.rand(2, 2, 1, 2, 1, 1, dtype=torch.float64, generator=generator)
+    shift = torch.randn(2, 2, 1, 2, 1, 1, dtype=torch.float64, generator=generator)
+    changed = (pieces * scale + shift).reshape(2, 8, 8, 3)
+    torch.testing.assert_close(stem(changed), stem(images), atol=1e-9, rtol=1e-9)
+    assert not torch.allclose(plain(changed), plain(images), atol=1e-2)
+
+
+def test_the_first_norms_scale_and_bias_fold_into_the_dense_layer():
+    stem, images = dpn(), patch_images()
+    tokens = stem(images)
+    weight, bias = stem.dense.weight.detach().clone(), stem.dense.bias.detach().clone()
+    gamma, beta = stem.before.weight.detach().clone(), stem.before.bias.detach().clone()
+    with torch.no_grad():
+        stem.dense.weight.copy_(weight * gamma)  # W diag(gamma)
+        stem.dense.bias.copy_(weight @ beta + bias)
+        stem.before.weight.fill_(1)
+        stem.before.bias.fill_(0)
+    torch.testing.assert_close(stem(images), tokens, atol=1e-12, rtol=1e-12)
+
+
+def test_without_statistics_dual_patch_norm_is_a_plain_stem():
+    """Its scales and biases fold into the dense layer: what the norms add is their statistics."""
+    stem, plain, images = dpn(), Plain(PATCHES, 32).double(), patch_images()
+    before, dense, after = stem.before, stem.dense, stem.after
+    with torch.no_grad():
+        plain.dense.weight.copy_(after.weight[:, None] * dense.weight * before.weight)
+        plain.dense.bias.copy_(
+            after.weight * (dense.weight @ before.bias + dense.bias) + after.bias
+        )
+    patches = PATCHES.cut(images)
+    affine = after.weight * dense(before.weight * patches + before.bias) + after.bias
+    torch.testing.assert_close(plain(images), affine, atol=1e-12, rtol=1e-12)
+    assert not torch.allclose(stem(images), affine, atol=1e-2)
+
+
+def test_on_standardised_patches_the_first_norm_does_nothing():
+    stem = dpn(eps=1e-12)
+    with torch.no_grad():
+        stem.before.weight.fill_(1)
+        stem.before.bias.fill_(0)
+    patches = F.layer_norm(PATCHES.cut(patch_images()), (48,), eps=1e-12)
+    images = patches.reshape(2, 2, 2, 4, 4, 3).transpose(2, 3).reshape(2, 8, 8, 3)
+    torch.testing.assert_close(stem(images), stem.after(stem.dense(patches)), atol=1e-9, rtol=0)
+
+
+def test_no_stem_mixes_patches():
+    for stem in (dpn(), Plain(PATCHES, 32).double()):
+        tiny.scramble(stem)
+        images = patch_images()
+        other = images.clone()
+        other[:, :4, :4] += torch.randn(4, 4, 3, dtype=torch.float64)
+        same = (stem(images) == stem(other)).all(-1).all(0)
+        assert same.tolist() == [False, True, True, True]
+
+
+# --- norms and attention ------------------------------------------------------------------------
+
+
+def test_layer_norm_is_its_equation():
+    norm = LayerNorm(Shape(width=8, heads=1, grid=(1, 1), cls=0))
+    tiny.scramble(norm)
+    norm.double()
+    x = torch.randn(2, 3, 8, dtype=torch.float64) * 1e-3  # small: the place of eps shows
+    mean, var = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, correction=0)
+    expected = (x - mean) / (var + 1e-6).sqrt() * norm.weight + norm.bias
+    torch.testing.assert_close(norm(x), expected, atol=1e-12, rtol=1e-12)
+
+
+def test_the_attention_kernels_agree():
+    q, k, v = torch.randn(3, 2, 4, 5, 8, dtype=torch.float64)
+    fused = attention.KERNELS["sdpa"](q.float(), k.float(), v.float())
+    torch.testing.assert_close(attention.explicit(q.float(), k.float(), v.float()), fused)
+    weights = torch.einsum("bhqd,bhkd->bhqk", q, k).div(8**0.5).softmax(-1)
+    expected = torch.einsum("bhqk,bhkd->bhqd", weights, v)
+    torch.testing.assert_close(fused.double(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_the_attention_kernel_follows_device_and_dtype():
+    cpu, cuda = torch.device("cpu"), torch.device("cuda", 0)
+    assert attention.kernel(cpu, torch.bfloat16) == "explicit"
+    assert attention.kernel(cpu, torch.float32) == "sdpa"
+    assert attention.kernel(cpu, torch.float64) == "sdpa"
+    assert attention.kernel(cuda, torch.bfloat16) == "sdpa"
+
+
+def test_bfloat16_on_a_cpu_runs_the_explicit_kernel(monkeypatch):
+    calls = []
+
+    def record(q, k, v):
+        calls.append(q.dtype)
+        return attention.explicit(q, k, v)
+
+    monkeypatch.setitem(attention.KERNELS, "explicit", record)
+    run = tiny.run({"stem": "dpn", "model.depth": 2, "block.attn": "pre+post"})
+    model = build(run)
+    tiny.scramble(model)
+    images = tiny.images(4, run)
+    exact = model(images)
+    assert calls == []
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = model(images)
+    assert calls == [torch.bfloat16] * 2
+    torch.testing.assert_close(rough.float(), exact, atol=0.1, rtol=0)
+
+
+def test_heads_may_be_wider_than_the_model():
+    """The blog's MNIST ViT has 8 heads of 64 at width 64."""
+    layer = attention.Attention(width=6, heads=2, head_dim=5).double()
+    tiny.scramble(layer)
+    x = torch.randn(2, 3, 6, dtype=torch.float64)
+    q, k, v = (x @ layer.qkv.weight.T + layer.qkv.bias).split(10, -1)
+    heads = []
+    for h in (slice(0, 5), slice(5, 10)):
+        weights = (q[..., h] @ k[..., h].transpose(1, 2) / 5**0.5).softmax(-1)
+        heads.append(weights @ v[..., h])
+    expected = torch.cat(heads, -1) @ layer.out.weight.T + layer.out.bias
+    torch.testing.assert_close(layer(x), expected, atol=1e-12, rtol=1e-12)
+
+
+# --- the whole ViT ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", ["tok", "gap"])
+def test_the_plain_vit_is_that_of_timm(oracle, pool):
+    theirs = oracle("timm.models.vision_transformer").VisionTransformer(
+        img_size=8,
+        patch_size=4,
+        num_classes=10,
+        embed_dim=32,
+        depth=3,
+        num_heads=2,
+        no_embed_class=True,
+        class_token=pool == "tok",
+        global_pool={"tok": "token", "gap": "avg"}[pool],
+        fc_norm=False,
+        act_layer="gelu_tanh",
+    )
+    theirs.double()
+    run = tiny.run({"model.depth": 3, "model.pool": pool})
+    model = build(run).double()
+    tiny.scramble(model)
+    ours = model.state_dict()
+    renames = (
+        ("stem.dense", "patch_embed.proj"),
+        ("posemb", "pos_embed"),
+        ("cls.token", "cls_token"),
+        ("attn.pre", "norm1"),
+        ("mlp.pre", "norm2"),
+        ("attn.f.qkv", "attn.qkv"),
+        ("attn.f.out", "attn.proj"),
+        ("mlp.f", "mlp"),
+    )
+    state = {}
+    for name, value in ours.items():
+        for old, new in renames:
+            name = name.replace(old, new)
+        state[name] = value
+    kernel = state["patch_embed.proj.weight"].reshape(32, 4, 4, 3)
+    state["patch_embed.proj.weight"] = kernel.permute(0, 3, 1, 2)
+    theirs.load_state_dict(state)
+    images = tiny.images(3, run).double()
+    torch.testing.assert_close(
+        model(images), theirs(images.permute(0, 3, 1, 2)), atol=1e-10, rtol=1e-10
+    )
+
+
+def test_the_representation_layer_is_a_tanh_before_the_head():
+    run = tiny.run({"model.rep": True})
+    model = build(run)
+    tiny.scramble(model)
+    seen = []
+    model.rep.register_forward_hook(lambda _, args, output: seen.append((*args, output)))
+    logits = model(tiny.images(2, run))
+    ((pooled, representation),) = seen
+    torch.testing.assert_close(
+        representation, torch.tanh(pooled @ model.rep.weight.T + model.rep.bias)
+    )
+    torch.testing.assert_close(logits, representation @ model.head.weight.T + model.head.bias)
+
+
+def test_sincos_positions_are_their_formula():
+    table = sincos2d((3, 5), 16)
+    assert table.shape == (1, 15, 16)
+    y, x = 2, 4
+    omega = 10_000.0 ** -(torch.arange(4) / 3)
+    expected = torch.cat([f(p * omega) for p in (x, y) for f in (torch.sin, torch.cos)])
+    torch.testing.assert_close(table[0, y * 5 + x], expected)
+
+
+def test_fixed_positions_are_no_parameter_and_in_no_checkpoint():
+    model = build(tiny.run({"model.posemb": "sincos2d"}))
+    assert "posemb" not in model.state_dict()
+    torch.testing.assert_close(model.posemb, sincos2d((2, 2), 32))
+
+
+def test_positions_stand_on_patches_only():
+    model = build(tiny.run())
+    assert model.posemb.shape == (1, 4, 32)
+    seen = []
+    model.blocks.register_forward_hook(lambda _, args, output: seen.append(args[0]))
+    with torch.no_grad():
+        model.cls.token.fill_(3)
+    model(tiny.images(2, tiny.run()))
+    assert seen[0].shape == (2, 5, 32)
+    assert (seen[0][:, 0] == 3).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "patch", "tokens"),
+    [(224, 16, 197), (224, 32, 50), (384, 16, 577), (512, 16, 1025), (28, 7, 17)],
+)
+def test_tokens(size, patch, tokens):
+    run = tiny.run({"data.size": size, "model.arch": f"mu/{patch}"})
+    model = build(run, device="meta")
+    shapes = []
+    model.blocks.register_forward_hook(lambda _, args, output: shapes.append(output.shape))
+    model(torch.empty(1, size, size, 3, device="meta"))
+    assert shapes == [(1, tokens, 32)]
+
+
+def test_on_the_meta_device_nothing_is_allocated():
+    model = build(tiny.run({**PAPER, "model.arch": "H/14"}), device="meta")
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+
+
+# --- dropout and stochastic depth ---------------------------------------------------------------
+
+
+def bound(drop, batch=8, step=0, site="here"):
+    drop.site = site
+    drop.step = Step(Draws(seed=0))
+    drop.step.batch = batch
+    drop.step.step = step
+    return drop.train()
+
+
+def test_dropout_zeroes_at_its_rate_and_keeps_the_mean():
+    x = torch.ones(64, 10, 32, requires_grad=True)
+    y = bound(Drop(0.3), batch=64)(x)
+    assert y.unique().tolist() == pytest.approx([0, 1 / 0.7])
+    assert (y == 0).float().mean().item() == pytest.approx(0.3, abs=0.02)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+
+
+def test_stochastic_depth_drops_whole_examples():
+    y = bound(Drop(0.25, per_example=True), batch=2000)(torch.ones(2000, 3, 4))
+    kept = y.flatten(1)
+    assert (kept == kept[:, :1]).all()
+    assert kept.unique().tolist() == pytest.approx([0, 1 / 0.75])
+    assert (kept[:, 0] == 0).float().mean().item() == pytest.approx(0.25, abs=0.04)
+
+
+def test_nothing_is_dropped_or_drawn_in_evaluation_or_at_rate_zero():
+    x = torch.randn(4, 2, 3)
+    assert Drop(0.9).eval()(x) is x  # no Step is bound: a draw would fail
+    assert Drop(0.0).train()(x) is x
+    run = tiny.run({"model.dropout": 0.5, "model.drop_path": 0.5, "model.depth": 2})
+    model = build(run)
+    tiny.scramble(model)
+    plain = build(tiny.run({"model.depth": 2}))
+    plain.load_state_dict(model.state_dict())
+    images = tiny.images(3, run)
+    assert torch.equal(model.eval()(images), plain.train()(images))
+
+
+def test_training_with_dropout_needs_a_step():
+    run = tiny.run({"model.dropout": 0.5})
+    with pytest.raises(AssertionError, match="dropout: bind a Step"):
+        build(run).train()(tiny.images(2, run))
+
+
+@pytest.mark.parametrize(
+    ("depth", "rates"), [(1, [0.0]), (2, [0.0, 0.3]), (4, [0.0, 0.1, 0.2, 0.3])]
+)
+def test_stochastic_depth_grows_linearly(depth, rates):
+    model = build(tiny.run({"model.depth": depth, "model.drop_path": 0.3}))
+    for sublayer in ("attn", "mlp"):
+        drops = [getattr(block, sublayer).drop_path for block in model.blocks]
+        assert [drop.rate for drop in drops] == pytest.approx(rates)
+        assert all(drop.per_example for drop in drops)
+
+
+def test_dropout_stands_at_its_four_places():
+    model = build(tiny.run({"model.dropout": 0.2, "model.depth": 2}))
+    sites = {m.site for m in model.modules() if isinstance(m, Drop) and m.rate}
+    places = ("attn.dropout", "mlp.f.dropout", "mlp.dropout")
+    assert sites == {"dropout"} | {f"blocks.{i}.{place}" for i in range(2) for place in places}
+    assert all(m.rate == 0.2 for m in model.modules() if isinstance(m, Drop) and m.rate)
+
+
+def masks(changes, rows=slice(None), step=3):
+    """{site: mask} of one training forward."""
+    rates = {"model.dropout": 0.4, "model.drop_path": 0.4, "model.depth": 3}
+    run = tiny.run({**rates, **changes})
+    model = build(run).train()
+    at = Step(Draws(run.seed))
+    at.step, at.batch, at.rows = step, 8, rows
+    model.bind(at)
+    seen = {}
+    uniform = at.uniform
+
+    def record(site, shape, like):
+        seen[site] = uniform(site, shape, like)
+        return seen[site]
+
+    at.uniform = record
+    model(tiny.images(8, run)[rows])
+    return seen
+
+
+@pytest.mark.parametrize("mode", tiny.MODES[1:], ids="-".join)
+def test_masks_are_shared_by_all_variants(mode):
+    attn, mlp, post = mode
+    blocks = {"block.attn": attn, "block.mlp": mlp, "block.post": post}
+    baseline = masks({})
+    assert len(baseline) == 1 + 3 * 3 + 2 * 2
+    for stem in spec.STEMS:
+        variant = masks({"stem": stem, **blocks})
+        assert baseline.keys() == variant.keys()
+        for site, mask in baseline.items():
+            assert torch.equal(mask, variant[site]), site
+
+
+def test_masks_differ_between_sites_steps_and_seeds():
+    first = masks({})
+    attn, mlp = first["blocks.2.attn.drop_path"], first["blocks.2.mlp.drop_path"]
+    assert not torch.equal(attn, mlp)
+    assert not torch.equal(attn, first["blocks.1.attn.drop_path"])
+    assert not torch.equal(attn, masks({}, step=4)["blocks.2.attn.drop_path"])
+    assert not torch.equal(attn, masks({"seed": 1})["blocks.2.attn.drop_path"])
+
+
+def test_micro_batches_take_their_rows_of_the_batchs_masks():
+    whole = masks({})
+    for rows in (slice(0, 4), slice(4, 8)):
+        for site, mask in masks({}, rows=rows).items():
+            assert torch.equal(mask, whole[site][rows]), site
+
+
+def test_a_split_batch_gives_the_gradients_of_the_whole():
+    run = tiny.run({"model.dropout": 0.3, "model.drop_path": 0.3, "model.depth": 2})
+    images = tiny.images(8, run).double()
+
+    def gradients(*parts):
+        model = build(run).double().train()
+        tiny.scramble(model)
+        at = Step(Draws(0))
+        at.batch = 8
+        model.bind(at)
+        for at.rows in parts:
+            model(images[at.rows]).square().sum().backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    whole = gradients(slice(None))
+    split = gradients(slice(0, 2), slice(2, 8))
+    torch.testing.assert_close(split, whole, atol=1e-12, rtol=1e-10)
+
+
+def test_the_specs_sizes_are_big_visions():
+    """decode_variant: width, depth, heads."""
+    sizes = {name: dataclasses.astuple(arch)[:3] for name, arch in spec.ARCHS.items()}
+    assert sizes == {
+        "mu": (32, 1, 2),
+        "Ti": (192, 12, 3),
+        "S": (384, 12, 6),
+        "B": (768, 12, 12),
+        "L": (1024, 24, 16),
+        "H": (1280, 32, 16),
+    }

@@ -1,0 +1,80 @@
+"""The state table of the README, row by row, and that nothing is left out of it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import get_args
+
+import pytest
+
+from ablate.drive import Step, next_step
+from ablate.ledger import FINAL, RunState, Status
+
+LIMIT = 3
+
+
+def step(status: str, *, result=False, alive=False, exit=None, **counters) -> Step:
+    state = RunState(status=status, **counters)
+    return next_step(state, result=result, alive=alive, exit=exit, attempts=LIMIT)
+
+
+TABLE = [
+    # result there, alive: it is tearing down
+    (dict(status="started", result=True, alive=True), Step(None, "wait")),
+    (dict(status="finished", result=True, alive=True), Step(None, "wait")),
+    # result there, not alive, status not final: record what it says
+    (dict(status="planned", result=True), Step("result", "leave")),
+    (dict(status="started", result=True), Step("result", "leave")),
+    (dict(status="failed", result=True), Step("result", "leave")),
+    # final, but no whole result in the folder
+    (dict(status="finished"), Step("interrupted", "start")),
+    (dict(status="diverged"), Step("interrupted", "start")),
+    # alive: adopt, whatever the status
+    (dict(status="finished", alive=True), Step(None, "adopt")),
+    (dict(status="started", alive=True), Step(None, "adopt")),
+    (dict(status="failed", alive=True), Step(None, "adopt")),
+    (dict(status="planned", alive=True), Step(None, "adopt")),
+    # planned, interrupted: start
+    (dict(status="planned"), Step(None, "start")),
+    (dict(status="interrupted"), Step(None, "start")),
+    # started, attempts left / none left
+    (dict(status="started", attempts=2), Step("interrupted", "start")),
+    (dict(status="started", attempts=3), Step("failed", "leave")),
+    # an exception fails at once; a stop and a full disk never count
+    (dict(status="started", exit="failed"), Step("failed", "leave")),
+    (dict(status="started", exit="stopped", attempts=3), Step("interrupted", "start")),
+    (dict(status="started", exit="disk full", attempts=3), Step("interrupted", "start")),
+    # out of memory or hung: once more, then no more
+    (dict(status="started", exit="oom"), Step("oom", "again")),
+    (dict(status="oom", oom=1), Step(None, "start")),
+    (dict(status="oom", oom=2), Step(None, "leave")),
+    (dict(status="hung", hung=1), Step(None, "start")),
+    (dict(status="hung", hung=2), Step(None, "leave")),
+    # failed: left alone; results: left alone
+    (dict(status="failed"), Step(None, "leave")),
+    (dict(status="finished", result=True), Step(None, "leave")),
+    (dict(status="diverged", result=True), Step(None, "leave")),
+    (dict(status="pruned", result=True), Step(None, "leave")),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), TABLE)
+def test_each_row_of_the_state_table(given, expected):
+    assert step(**given) == expected
+
+
+def test_it_is_total_and_never_trains_what_has_a_result():
+    exits = (None, "stopped", "failed", "oom", "disk full", "taken")
+    for status, result, alive, exit, count in itertools.product(
+        get_args(Status), (False, True), (False, True), exits, range(5)
+    ):
+        got = step(
+            status, result=result, alive=alive, exit=exit, attempts=count, oom=count, hung=count
+        )
+        assert got.then in ("start", "adopt", "wait", "leave", "again")
+        if result or alive:
+            assert got.then not in ("start", "again")
+        if alive:
+            assert got.then in ("wait", "adopt")
+        if status in FINAL and not result and not alive:
+            assert got == Step("interrupted", "start")

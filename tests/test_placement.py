@@ -1,0 +1,330 @@
+"""The nine placements in both readings of "post": against REFERENCE B.1 written out, and others."""
+
+import itertools
+
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ablate.keyed import Draws, Step
+from ablate.model import build
+from ablate.model.block import PLACES, Block, Layer
+from ablate.model.norm import Identity, LayerNorm, Shape
+
+WIDTH, HEADS, HIDDEN, TOKENS = 12, 3, 20, 5
+SHAPE = Shape(WIDTH, HEADS, grid=(2, 2), cls=1)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def block(attn, mlp, post, norm=LayerNorm, dropout=0.0, drop_path=0.0, seed=0):
+    """A block in float64 with random weights: the same ones for what blocks share."""
+    layer = Layer(SHAPE, WIDTH // HEADS, HIDDEN, dropout, drop_path, norm)
+    built = Block(layer, attn=attn, mlp=mlp, post=post).double()
+    for path, module in built.named_modules():
+        if not isinstance(module, LayerNorm) and path.count(".") == 2:
+            tiny.scramble(module, seed + sum(map(ord, path)))
+    for seed_, norm_ in enumerate(norms(built)):
+        nn.init.normal_(norm_.weight, 1, 0.5, generator=torch.Generator().manual_seed(2 * seed_))
+        nn.init.normal_(norm_.bias, 0, 0.5, generator=torch.Generator().manual_seed(2 * seed_ + 1))
+    return built
+
+
+def norms(module):
+    """In the order in which REFERENCE B.1 numbers them."""
+    return [m for m in module.modules() if isinstance(m, LayerNorm)]
+
+
+def at_init(module):
+    """Norms as they start: scale 1, bias 0."""
+    with torch.no_grad():
+        for norm in norms(module):
+            norm.weight.fill_(1)
+            norm.bias.fill_(0)
+    return module
+
+
+def tokens():
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(4, TOKENS, WIDTH, dtype=torch.float64, generator=generator)
+    return 2 * x + 1  # neither centred nor scaled
+
+
+# --- REFERENCE B.1, row by row ------------------------------------------------------------------
+
+RESIDUAL = {
+    ("pre", "pre"): lambda x, SA, MLP, N: (x1 := x + SA(N[1](x))) + MLP(N[2](x1)),
+    ("pre", "post"): lambda x, SA, MLP, N: N[2]((x1 := x + SA(N[1](x))) + MLP(x1)),
+    ("pre", "pre+post"): lambda x, SA, MLP, N: N[3]((x1 := x + SA(N[1](x))) + MLP(N[2](x1))),
+    ("post", "pre"): lambda x, SA, MLP, N: (x1 := N[1](x + SA(x))) + MLP(N[2](x1)),
+    ("post", "post"): lambda x, SA, MLP, N: N[2]((x1 := N[1](x + SA(x))) + MLP(x1)),
+    ("post", "pre+post"): lambda x, SA, MLP, N: N[3]((x1 := N[1](x + SA(x))) + MLP(N[2](x1))),
+    ("pre+post", "pre"): lambda x, SA, MLP, N: (x1 := N[2](x + SA(N[1](x)))) + MLP(N[3](x1)),
+    ("pre+post", "post"): lambda x, SA, MLP, N: N[3]((x1 := N[2](x + SA(N[1](x)))) + MLP(x1)),
+    ("pre+post", "pre+post"): lambda x, SA, MLP, N: N[4](
+        (x1 := N[2](x + SA(N[1](x)))) + MLP(N[3](x1))
+    ),
+}
+BRANCH = {
+    ("pre", "pre"): lambda x, SA, MLP, N: (x1 := x + SA(N[1](x))) + MLP(N[2](x1)),
+    ("pre", "post"): lambda x, SA, MLP, N: (x1 := x + SA(N[1](x))) + N[2](MLP(x1)),
+    ("pre", "pre+post"): lambda x, SA, MLP, N: (x1 := x + SA(N[1](x))) + N[3](MLP(N[2](x1))),
+    ("post", "pre"): lambda x, SA, MLP, N: (x1 := x + N[1](SA(x))) + MLP(N[2](x1)),
+    ("post", "post"): lambda x, SA, MLP, N: (x1 := x + N[1](SA(x))) + N[2](MLP(x1)),
+    ("post", "pre+post"): lambda x, SA, MLP, N: (x1 := x + N[1](SA(x))) + N[3](MLP(N[2](x1))),
+    ("pre+post", "pre"): lambda x, SA, MLP, N: (x1 := x + N[2](SA(N[1](x)))) + MLP(N[3](x1)),
+    ("pre+post", "post"): lambda x, SA, MLP, N: (x1 := x + N[2](SA(N[1](x)))) + N[3](MLP(x1)),
+    ("pre+post", "pre+post"): lambda x, SA, MLP, N: (
+        (x1 := x + N[2](SA(N[1](x)))) + N[4](MLP(N[3](x1)))
+    ),
+}
+EQUATIONS = {"residual": RESIDUAL, "branch": BRANCH}
+
+
+def primitives(built):
+    """SA, MLP and the numbered norms of a block, in torch's own functions."""
+    attention, mlp = built.attn.f, built.mlp.f
+
+    def SA(x):
+        return F.multi_head_attention_forward(
+            *[x.transpose(0, 1)] * 3,
+            WIDTH,
+            HEADS,
+            attention.qkv.weight,
+            attention.qkv.bias,
+            None,
+            None,
+            False,
+            0.0,
+            attention.out.weight,
+            attention.out.bias,
+            need_weights=False,
+        )[0].transpose(0, 1)
+
+    def MLP(x):
+        hidden = F.gelu(F.linear(x, mlp.fc1.weight, mlp.fc1.bias), approximate="tanh")
+        return F.linear(hidden, mlp.fc2.weight, mlp.fc2.bias)
+
+    def normalise(norm):
+        return lambda x: F.layer_norm(x, (WIDTH,), norm.weight, norm.bias, 1e-6)
+
+    return SA, MLP, [None, *map(normalise, norms(built))]
+
+
+def test_the_table_has_every_placement():
+    assert PLACES.keys() == set(itertools.product(tiny.PLACEMENTS, tiny.READINGS))
+    assert all(equations.keys() == {m[:2] for m in tiny.MODES} for equations in EQUATIONS.values())
+
+
+@pytest.mark.parametrize("mode", tiny.MODES, ids="-".join)
+def test_a_placement_is_its_equation(mode):
+    attn, mlp, post = mode
+    built = block(*mode)
+    x, y = tokens().requires_grad_(), tokens().requires_grad_()
+    ours, theirs = built(x), EQUATIONS[post][attn, mlp](y, *primitives(built))
+    torch.testing.assert_close(ours, theirs, atol=1e-11, rtol=1e-11)
+    weights = [x, *built.parameters()]
+    weight = torch.randn_like(ours)
+    mine = torch.autograd.grad((ours * weight).sum(), weights)
+    others = torch.autograd.grad((theirs * weight).sum(), [y, *built.parameters()])
+    torch.testing.assert_close(mine, others, atol=1e-10, rtol=1e-10)
+
+
+# --- other people's blocks ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("placement", "norm_first"), [("pre", True), ("post", False)])
+def test_pre_pre_and_post_post_are_torchs_encoder_layers(placement, norm_first):
+    ours = block(placement, placement, "residual")
+    theirs = nn.TransformerEncoderLayer(
+        WIDTH,
+        HEADS,
+        HIDDEN,
+        dropout=0.0,
+        activation=lambda x: F.gelu(x, approximate="tanh"),
+        layer_norm_eps=1e-6,
+        batch_first=True,
+        norm_first=norm_first,
+        dtype=torch.float64,
+    )
+    mine = dict(ours.named_parameters())
+    place = placement
+    pairs = {
+        "self_attn.in_proj_weight": "attn.f.qkv.weight",
+        "self_attn.in_proj_bias": "attn.f.qkv.bias",
+        "self_attn.out_proj.weight": "attn.f.out.weight",
+        "self_attn.out_proj.bias": "attn.f.out.bias",
+        "linear1.weight": "mlp.f.fc1.weight",
+        "linear1.bias": "mlp.f.fc1.bias",
+        "linear2.weight": "mlp.f.fc2.weight",
+        "linear2.bias": "mlp.f.fc2.bias",
+        "norm1.weight": f"attn.{place}.weight",
+        "norm1.bias": f"attn.{place}.bias",
+        "norm2.weight": f"mlp.{place}.weight",
+        "norm2.bias": f"mlp.{place}.bias",
+    }
+    theirs.load_state_dict({name: mine[pair].detach() for name, pair in pairs.items()})
+    x, y = tokens().requires_grad_(), tokens().requires_grad_()
+    out, expected = ours.train()(x), theirs.train()(y)
+    torch.testing.assert_close(out, expected, atol=1e-11, rtol=1e-11)
+    weight = torch.randn_like(out)
+    (out * weight).sum().backward()
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad, atol=1e-10, rtol=1e-10)
+    for name, parameter in theirs.named_parameters():
+        torch.testing.assert_close(mine[pairs[name]].grad, parameter.grad, atol=1e-10, rtol=1e-10)
+
+
+def test_post_post_on_the_branch_is_timms_res_post_block(oracle):
+    theirs = oracle("timm.models.vision_transformer").ResPostBlock(
+        WIDTH,
+        HEADS,
+        mlp_ratio=HIDDEN / WIDTH,
+        qkv_bias=True,
+        act_layer=lambda: nn.GELU(approximate="tanh"),
+        norm_layer=lambda width, **_: nn.LayerNorm(width, eps=1e-6),
+    )
+    theirs.double()
+    ours = block("post", "post", "branch")
+    renames = {"attn.f.out": "attn.proj", "attn.f": "attn", "attn.branch": "norm1"}
+    renames |= {"mlp.f": "mlp", "mlp.branch": "norm2"}
+    state = {}
+    for name, value in ours.state_dict().items():
+        old = next(old for old in renames if name.startswith(old))
+        state[name.replace(old, renames[old])] = value
+    theirs.load_state_dict(state)
+    x = tokens()
+    torch.testing.assert_close(ours(x), theirs(x), atol=1e-11, rtol=1e-11)
+
+
+# --- properties (REFERENCE H) -------------------------------------------------------------------
+
+
+def test_without_norms_all_modes_are_one_function():
+    x = tokens()
+    expected = block("pre", "pre", "residual", norm=Identity)(x)
+    for mode in tiny.MODES:
+        assert torch.equal(block(*mode, norm=Identity)(x), expected), mode
+
+
+def test_without_norms_all_modes_are_one_model():
+    images = tiny.images(3, tiny.run())
+    logits = []
+    for attn, mlp, post in tiny.MODES:
+        blocks = {"block.attn": attn, "block.mlp": mlp, "block.post": post}
+        model = build(tiny.run({**blocks, "norm": "identity", "model.depth": 2}))
+        nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(0))
+        logits.append(model(images))
+    assert logits[0].std() > 0.1
+    assert all(torch.equal(other, logits[0]) for other in logits)
+
+
+def test_pre_pre_is_the_same_in_both_readings():
+    x = tokens()
+    assert torch.equal(block("pre", "pre", "residual")(x), block("pre", "pre", "branch")(x))
+
+
+@pytest.mark.parametrize("attn", tiny.PLACEMENTS)
+@pytest.mark.parametrize("mlp", ["post", "pre+post"])
+def test_a_residual_post_norm_leaves_unit_statistics(attn, mlp):
+    y = at_init(block(attn, mlp, "residual"))(tokens())
+    torch.testing.assert_close(y.mean(-1), torch.zeros_like(y[..., 0]), atol=1e-12, rtol=0)
+    var = y.var(-1, correction=0)
+    torch.testing.assert_close(var, torch.ones_like(var), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("attn", ["post", "pre+post"])
+def test_a_pre_norm_after_a_residual_post_norm_starts_redundant(attn):
+    """#5 = #6 and #8 = #9 at initialisation: LN of an LN with identity affine is itself."""
+    x = tokens()
+    once = at_init(block(attn, "post", "residual"))(x)
+    twice = at_init(block(attn, "pre+post", "residual"))(x)
+    torch.testing.assert_close(once, twice, atol=2e-5, rtol=0)
+    trained = block(attn, "post", "residual")(x) - block(attn, "pre+post", "residual")(x)
+    assert trained.abs().max() > 0.1
+
+
+def apart(outputs):
+    return min((a - b).abs().max().item() for a, b in itertools.combinations(outputs, 2))
+
+
+def test_the_nine_are_distinct_on_the_branch():
+    """Already at initialisation: unlike in the residual reading no norm repeats another."""
+    modes = [mode for mode in tiny.MODES if mode[2] == "branch"]
+    assert len(modes) == 9
+    assert apart([at_init(block(*mode))(tokens()) for mode in modes]) > 1e-2
+
+
+def test_the_seventeen_are_distinct_once_trained():
+    modes = [mode for mode in tiny.MODES if mode != ("pre", "pre", "branch")]
+    assert len(modes) == 17
+    assert apart([block(*mode)(tokens()) for mode in modes]) > 1e-2
+
+
+@pytest.mark.parametrize("attn", ["post", "pre+post"])
+@pytest.mark.parametrize("mlp", ["post", "pre+post"])
+def test_a_branch_norm_that_returns_zero_makes_the_block_the_identity(attn, mlp):
+    built = block(attn, mlp, "branch")
+    for norm in (built.attn.branch, built.mlp.branch):
+        nn.init.zeros_(norm.weight)
+        nn.init.zeros_(norm.bias)
+    assert torch.equal(built(tokens()), tokens())
+
+
+@pytest.mark.parametrize("mode", tiny.MODES, ids="-".join)
+def test_no_placement_tells_tokens_apart_by_their_order(mode):
+    built, order = block(*mode), torch.tensor([3, 0, 4, 1, 2])
+    shuffled = built(tokens()[:, order])
+    torch.testing.assert_close(shuffled, built(tokens())[:, order], atol=1e-11, rtol=1e-11)
+
+
+def drops(built, batch):
+    at = Step(Draws(0))
+    at.batch = batch
+    for path, module in built.named_modules():
+        if hasattr(module, "site"):
+            module.site, module.step = path, at
+    return at
+
+
+@pytest.mark.parametrize("placement", tiny.PLACEMENTS)
+@pytest.mark.parametrize("post", tiny.READINGS)
+def test_the_branch_is_normed_dropped_out_then_dropped_whole_then_added(placement, post):
+    residual = block(placement, "pre", post, dropout=0.3, drop_path=0.4).train().attn
+    x = tokens()
+    at = drops(residual, batch=len(x))
+    out = residual(x)
+    inner = residual.branch(residual.f(residual.pre(x)))
+    element = at.uniform("dropout", x.shape, x) >= 0.3
+    example = at.uniform("drop_path", (len(x), 1, 1), x) >= 0.4
+    assert 0 < example.sum() < len(x)
+    expected = residual.post(x + inner * element / 0.7 * example / 0.6)
+    torch.testing.assert_close(out, expected, atol=1e-12, rtol=1e-12)
+    survivors = residual.eval()(x)
+    torch.testing.assert_close(survivors, residual.post(x + inner), atol=1e-12, rtol=1e-12)
+
+
+def test_an_example_dropped_whole_passes_by_unless_normed_after_the_addition():
+    x = tokens()
+    for mode in tiny.MODES:
+        attn, mlp, post = mode
+        built = block(*mode, drop_path=0.5).train()
+        at = drops(built, batch=len(x))
+        by = torch.ones(len(x), dtype=torch.bool)
+        for site in ("attn.drop_path", "mlp.drop_path"):
+            by &= at.uniform(site, (len(x), 1, 1), x).flatten() < 0.5
+        while not by.any():
+            at.step += 1
+            by = torch.stack(
+                [
+                    at.uniform(f"{sublayer}.drop_path", (len(x), 1, 1), x).flatten() < 0.5
+                    for sublayer in ("attn", "mlp")
+                ]
+            ).all(0)
+        untouched = torch.equal(built(x)[by], x[by])
+        assert untouched is (post == "branch" or (attn, mlp) == ("pre", "pre")), mode

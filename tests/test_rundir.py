@@ -1,0 +1,120 @@
+"""Whole writes, locks that the kernel frees, checkpoints and metrics that survive a torn file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ablate.rundir import Lock, RunDir, write_whole
+
+
+def test_a_reader_never_sees_half_of_a_write(tmp_path):
+    path = tmp_path / "result.json"
+    a, b = b"a" * 200_000, b"b" * 300_000
+    write_whole(path, a)
+    code = (
+        "import sys, pathlib; from ablate.rundir import write_whole\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "while True:\n"
+        "    write_whole(path, b'a' * 200_000); write_whole(path, b'b' * 300_000)\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", code, str(path)])
+    try:
+        deadline = time.monotonic() + 1.5
+        while time.monotonic() < deadline:
+            assert path.read_bytes() in (a, b)
+    finally:
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    assert path.read_bytes() in (a, b)
+
+
+def test_a_failed_write_leaves_what_was_there_and_no_litter(tmp_path):
+    path = tmp_path / "result.json"
+    write_whole(path, b"old")
+    with pytest.raises(TypeError):
+        write_whole(path, "not bytes")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["result.json"]
+
+
+HOLD = """
+import sys, time, pathlib
+from ablate.rundir import Lock
+lock = Lock(pathlib.Path(sys.argv[1]))
+assert lock.acquire()
+lock.note(pid=1, word="held")
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_lock_is_held_while_its_process_lives_and_no_longer(tmp_path):
+    lock = Lock(tmp_path / "lock")
+    assert not lock.is_held()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(lock.path)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    assert lock.is_held()
+    assert not lock.acquire(wait_s=0.05)
+    assert lock.notes() == {"pid": 1, "word": "held"}
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    assert not lock.is_held()
+    assert lock.notes()["word"] == "held"  # last words stay, until the next holder's
+    lock.clear()
+    assert lock.notes() == {}
+    assert lock.acquire()
+    lock.release()
+
+
+def test_torn_notes_are_no_notes(tmp_path):
+    lock = Lock(tmp_path / "lock")
+    lock.path.write_bytes(b'{"pid": 12')
+    assert lock.notes() == {}
+
+
+def test_two_checkpoints_are_kept_newest_first(tmp_path):
+    run = RunDir(tmp_path)
+    for step in (5, 90, 200):
+        run.write_checkpoint(step, b"x")
+    assert [step for step, _ in run.checkpoints()] == [200, 90]
+    run.drop_checkpoints()
+    assert run.checkpoints() == []
+
+
+def test_a_torn_last_line_of_metrics_is_left_out_and_rewinding_drops_what_comes_again(tmp_path):
+    run = RunDir(tmp_path)
+    for step in (1, 2, 3):
+        run.append_metrics({"step": step})
+    with open(run.metrics, "ab") as file:
+        file.write(b'{"step": 4, "lo')
+    assert [line["step"] for line in run.read_metrics()] == [1, 2, 3]
+    run.rewind_metrics(lambda line: line["step"] <= 2)
+    assert run.metrics.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
+
+
+def test_every_truncation_of_the_files_is_read_as_missing_never_as_something_else(tmp_path):
+    run = RunDir(tmp_path / "abc")
+    run.create({"seed": 1})
+    whole = run.run.read_bytes()
+    for length in range(len(whole) - 1):
+        run.run.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"run\.json"):
+            run.read_spec()
+    run.create({"seed": 1})  # what was torn is written again
+    assert run.read_spec() == {"seed": 1}
+    result = json.dumps({"status": "finished", "n": [1, 2]}).encode()
+    for length in range(len(result)):
+        run.result.write_bytes(result[:length])
+        assert run.read_result() is None
+    run.result.write_bytes(result)
+    assert run.read_result()["status"] == "finished"

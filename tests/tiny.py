@@ -1,0 +1,111 @@
+"""Runs for tests that need no composition: the plain tree of conf/, small."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ablate import spec
+
+PLACEMENTS = get_args(spec.Placement)
+READINGS = ("residual", "branch")
+MODES = list(itertools.product(PLACEMENTS, PLACEMENTS, READINGS))  # attn, mlp, post
+
+_TREE: dict[str, Any] = {
+    "data": {
+        "name": "digits",
+        "source": "sklearn",
+        "path": None,
+        "hub": None,
+        "revision": None,
+        "image": None,
+        "label": None,
+        "size": 8,
+        "channels": 3,
+        "classes": 10,
+        "train": "train",
+        "validation": 300,
+        "test": 300,
+        "fingerprint": "0",
+    },
+    "model": {
+        "arch": "mu/4",
+        "patch": None,
+        "width": None,
+        "depth": None,
+        "heads": None,
+        "head_dim": None,
+        "mlp_ratio": None,
+        "pool": "tok",
+        "rep": None,
+        "posemb": "learn",
+        "final_norm": "keep",
+        "dropout": 0.0,
+        "drop_path": 0.0,
+        "head_bias": 0.0,
+    },
+    "optim": {
+        "lr": 1e-3,
+        "wd": 0.05,
+        "b1": 0.9,
+        "b2": 0.99,
+        "eps": 1e-8,
+        "clip": 1.0,
+        "warmup_epochs": 4,
+        "schedule": "cosine",
+    },
+    "train": {
+        "epochs": 1,
+        "steps": None,
+        "batch": 8,
+        "micro_batch": None,
+        "precision": "fp32",
+        "deterministic": False,
+        "label_smoothing": 0.0,
+    },
+    "augment": {"flip": False, "crop_pad": 0},
+    "eval": {"every": 1, "batch": 500},
+    "norm": "layernorm",
+    "stem": "none",
+    "block": "vit",
+    "seed": 0,
+}
+
+
+def run(changes: Mapping[str, Any] | None = None) -> spec.Run:
+    """A run of ViT-mu/4 on 8x8 colour images, changed: `run({"block.attn": "post"})`."""
+    tree = copy.deepcopy(_TREE)
+    changes = changes or {}
+    for kind, table in spec.CHOICES.items():
+        name = changes.get(kind, tree[kind])
+        defaults = {key: param.default for key, param in table[name].params.items()}
+        tree[kind] = {"name": name, **defaults}
+    for key, value in changes.items():
+        if key not in spec.CHOICES:
+            *sections, leaf = key.split(".")
+            section = tree
+            for part in sections:
+                section = section[part]
+            section[leaf] = value
+    return spec.build(tree)
+
+
+def scramble(module: nn.Module, seed: int = 0) -> None:
+    """Random values for every parameter, so that none is at a value that hides a mistake."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            values = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(values / parameter.shape[-1] ** 0.5)
+
+
+def images(batch: int, run: spec.Run, seed: int = 0) -> Tensor:
+    """(B, H, W, C) in [-1, 1]."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (batch, run.data.size, run.data.size, run.data.channels)
+    return 2 * torch.rand(shape, generator=generator) - 1
