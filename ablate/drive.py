@@ -1,4 +1,4 @@
-"""Drives a plan: decides for every run what comes next, keeps the slots full, records what happened.
+"""Drives a plan: decides what comes next for every run, keeps the slots full, records events.
 
 What comes next is one pure function, `next_step`: the same command starts, resumes and extends.
 """

@@ -18,7 +18,7 @@ from ablate.spec import Run, build
 
 @dataclass(frozen=True)
 class Row:
-    """A variant: `settings` are the keys it sets, `confounds` those among them that it should not."""
+    """A variant: the keys it sets, and as `confounds` those among them that it should not."""
 
     label: str
     settings: Mapping[str, Any]

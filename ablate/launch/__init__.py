@@ -44,7 +44,7 @@ class Launcher(Protocol):
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         """{run id: exit code} of own workers that ended since the last poll.
 
-        Waits up to `wait_s` seconds for the first. A code is never proof of death: the run's lock is.
+        Waits up to `wait_s` seconds for the first. A code is no proof of death: the lock is.
         """
 
     def stop(self, run: RunDir, now: bool = False) -> None:

@@ -10,7 +10,7 @@ import torch
 from ablate.keyed import Draws, Step
 from ablate.model import build
 from ablate.spec import Run
-from ablate.task.classify import Classification
+from ablate.task import classify
 from ablate.train.loop import DTYPES, arithmetic
 from ablate.train.optim import adamw
 
@@ -26,14 +26,11 @@ def seconds_per_step(run: Run, device: torch.device, multiply_adds: int) -> floa
     """
     dtype = DTYPES[run.train.precision]
     images = int(min(run.train.batch, max(1, ENOUGH // max(multiply_adds, 1))))
-    model = build(run, device)
-    if dtype == torch.float64:
-        model = model.double()
+    model = build(run, device).to(torch.float64 if dtype == torch.float64 else torch.float32)
     masks = Step(Draws(run.seed, device))
     masks.batch = images
     model.bind(masks)
     optimizer = adamw(model, run.optim)
-    task = Classification(run.data.classes, run.train.label_smoothing)
     shape = (images, run.data.size, run.data.size, run.data.channels)
     x = torch.rand(shape, device=device, dtype=next(model.parameters()).dtype)
     y = torch.randint(run.data.classes, (images,), device=device)
@@ -44,7 +41,8 @@ def seconds_per_step(run: Run, device: torch.device, multiply_adds: int) -> floa
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         with arithmetic(device, dtype):
-            loss = task.loss(model(x), y)
+            logits = model(x)
+        loss = classify.loss(logits, y, run.train.label_smoothing)
         loss.backward()
         optimizer.step()
         loss.item()  # waits for the device

@@ -60,15 +60,13 @@ def _restore(
 ) -> None:
     for name, tensor in model.state_dict().items():
         tensor.copy_(tensors[f"model.{name}"])
-    state: dict[str, dict[str, Any]] = {}
-    for name, tensor in tensors.items():
-        prefix, key, *parameter = name.split(".", 2)
-        if prefix == "optim":
-            state.setdefault(parameter[0], {})[key] = tensor
+    moments: dict[str, dict[str, Any]] = {}
+    for path, tensor in tensors.items():
+        if path.startswith("optim."):
+            _, key, name = path.split(".", 2)
+            moments.setdefault(name, {})[key] = tensor
     for name, parameter in model.named_parameters():
-        if name in state:
+        if name in moments:
             optimizer.state[parameter] = {
-                # Adam's step counter stays where it was made: on the device, when fused.
-                key: value.to(parameter.device, copy=True)
-                for key, value in state[name].items()
+                key: value.to(parameter.device, copy=True) for key, value in moments[name].items()
             }
