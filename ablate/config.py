@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,7 +70,10 @@ def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
     except HydraException as error:
         if key == "data.path":  # a path that the grammar can't read is meant as it stands
             return Word(text, key, (value,))
-        raise UserError(f"{key}: {_first_line(error)}; quote it: {key}='...'") from error
+        raise UserError(
+            f"{key}: can't read {value!r}: {_first_line(error)}; "
+            f"a text with special characters is quoted: {key}='...'"
+        ) from error
     key = override.key_or_group
     if override.package is not None:
         raise UserError(f"{text}: expected KEY=VALUE, got a package ({override.package})")
@@ -89,7 +93,8 @@ def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
 def plain(value: Any, key: str) -> Any:
     """A value as JSON has it. Raises UserError for settings where a value belongs."""
     if isinstance(value, Mapping):
-        raise UserError(f"{key}: expected a value, got settings; write {key}.NAME=VALUE for each")
+        dotted = ", ".join(f"{key}.{name}" for name in value)
+        raise UserError(f"{key}: expected a value, got settings; write each in full: {dotted}")
     if isinstance(value, list | tuple):
         return [plain(item, key) for item in value]
     value = getattr(value, "text", value)  # Hydra's quoted strings
@@ -141,10 +146,9 @@ def placed(layers: Sequence[Layer], otherwise: str) -> Iterator[None]:
         key = str(error).partition(":")[0]
         places = [
             layer.place
-            for name in (key, key.partition(".")[0])
             for layer in reversed(layers)
-            if name in layer.settings
-        ]
+            if key in layer.settings or any(name.startswith(f"{key}.") for name in layer.settings)
+        ] + [layer.place for layer in reversed(layers) if key.partition(".")[0] in layer.settings]
         place = places[0] if places else otherwise
         if not place:
             raise
@@ -172,7 +176,7 @@ class Composer:
         tree, self.defaults = _compose("config", [])
         self._composed[tuple(sorted(self.defaults.items()))] = tree
         # The options that spec's tables generate stand in one section each: they need no compose.
-        folders = [shipped("conf"), Path("conf").absolute()]
+        folders = [shipped("conf"), Path("conf")]
         self._generated = {
             (kind, name): section
             for kind, options in _generated().items()
@@ -197,8 +201,8 @@ class Composer:
                 if height[key] < height[group] and self._sets(group, name, key):
                     where = layers[height[group]].place or "command line"
                     raise UserError(
-                        f"{key}: would be overwritten by {group}={name} ({where}): "
-                        f"give {key} there, or {group} no higher than {key}"
+                        f"{key}: would be overwritten by {group}={name} ({where}); "
+                        f"give {key} there, too"
                     )
         return Merged(choices, values)
 
@@ -317,14 +321,14 @@ def complete(data: Any, memo: Path | None) -> dict[str, Any]:
 
 def _folder(data: Mapping[str, Any], key: str) -> Path:
     if data["path"] is None:
-        raise UserError(
-            f"data.path: missing; give data.path=FOLDER with the files of data={data['name']}, "
-            f"or data.{key}=VALUE"
-        )
+        fingerprint(dict(data))  # where files are needed anyway, it says so
+        raise UserError(f"data.{key}: the hub can't be asked while planning; give data.{key}=VALUE")
     path = Path(data["path"])
     kind, _ = local_files(path, data["name"])
     if key == "classes" and kind != "folder":
-        raise UserError(f"data.classes: {path} holds no class folders to count; give data.classes=N")
+        raise UserError(
+            f"data.classes: {path} holds no class folders to count; give data.classes=N"
+        )
     return path
 
 
@@ -350,7 +354,7 @@ def _search_user_conf_first() -> None:
 
     class UserConf(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            user = Path("conf").absolute()
+            user = Path("conf").resolve()
             if user.is_dir() and user != shipped("conf"):
                 search_path.prepend(provider="user", path=f"file://{user}")
 
@@ -396,7 +400,7 @@ def _compose(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str
         with _hydra():
             config = compose(name, words, return_hydra_config=True)
             choices = OmegaConf.to_container(config.hydra.runtime.choices)
-            kept = [key for key in config if key != "hydra"]
+            kept = [str(key) for key in config if key != "hydra"]
             tree = OmegaConf.to_container(OmegaConf.masked_copy(config, kept), resolve=False)
     except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"conf: {' '.join([name, *words])}: {_first_line(error)}") from error
@@ -421,12 +425,14 @@ def _resolve(tree: dict[str, Any]) -> dict[str, Any]:
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key; what lies on the way is copied, since composed trees are shared."""
     *parents, last = key.split(".")
+    section = tree
     for n, parent in enumerate(parents):
-        below = tree.get(parent, {})
+        below = section.get(parent, {})
         if not isinstance(below, dict):
             raise UserError(f"{key}: {'.'.join(parents[: n + 1])} is a value, not settings")
-        tree[parent] = tree = dict(below)
-    tree[last] = value
+        section[parent] = dict(below)
+        section = section[parent]
+    section[last] = value
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -439,5 +445,5 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def _first_line(error: BaseException) -> str:
     """Hydra's message without the lines that point to its manual."""
-    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [re.sub(r" expecting \{.*", "", line.strip()) for line in str(error).splitlines()]
     return next((line.rstrip(".:;") for line in lines if line), type(error).__name__)

@@ -39,8 +39,6 @@ def fingerprint(data: dict[str, Any], memo: Path | None = None) -> str:
                 f"or folders of images"
             )
         content = [name, data["hub"], data["revision"]]
-    elif data["source"] == "sklearn":
-        raise UserError(f"data.path: data={name} is bundled with scikit-learn; leave data.path out")
     else:
         content = _files(Path(path).expanduser(), name, memo)
     reading = {key: data[key] for key in _READING}

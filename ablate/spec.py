@@ -34,7 +34,7 @@ def unknown(
 ) -> UserError:
     """The error for a value outside its choices, with the nearest one where there is one."""
     names = [str(choice) for choice in choices]
-    near = difflib.get_close_matches(str(value), names, n=1)
+    near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     return UserError(f"{place}: expected {what} {', '.join(names)}, got {value!r}{hint}")
 
@@ -262,11 +262,15 @@ NOT_IDENTITY = {("data", "path"), ("model", "arch")}
 
 def identity(run: Run) -> str:
     """Canonical JSON of everything in the id but the seed: equal for all seeds of a cell."""
-    tree = to_tree(run)
-    del tree["seed"]
+    return tree_identity(to_tree(run))
+
+
+def tree_identity(tree: Mapping[str, Any]) -> str:
+    """`identity`, of what `to_tree` made of a run."""
+    kept = {key: value for key, value in tree.items() if key != "seed"}
     for section, key in NOT_IDENTITY:
-        del tree[section][key]
-    return json.dumps(tree, sort_keys=True, separators=(",", ":"))
+        kept[section] = {k: v for k, v in kept[section].items() if k != key}
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
 
 def run_id(identity: str, seed: int) -> str:

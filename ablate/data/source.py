@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ class Example:
 
     where: str
     image: bytes | Path | Image.Image
-    label: int
+    label: Any  # as stored; `class_number` says whether it is one
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,12 @@ def rows(data: Data) -> dict[str, int] | None:
     None where only fetching the set would tell. Raises UserError as `open_source` does.
     """
     if data.source == "sklearn":
-        return {split: DIGITS for split in _wanted(data, ["train"])}
+        return dict.fromkeys(_wanted(data, ["train"]), DIGITS)
     if data.path is None:
         return None
     if local_files(_path(data), data.name)[0] == "folder":
         return {split: part.rows for split, part in _folder(data).parts.items()}
-    from pyarrow import parquet
+    from pyarrow import parquet  # type: ignore[import-untyped]
 
     return {
         split: sum(_open_parquet(parquet, file).metadata.num_rows for file in files)
@@ -129,14 +130,15 @@ def check_class_names(data: Data, names: list[str] | None) -> None:
         )
 
 
-def check_label(data: Data, split: str, example: Example) -> None:
-    """Raises UserError, with the row or file and the value, for a label that is no class number."""
+def class_number(data: Data, split: str, example: Example) -> int:
+    """The label; UserError, with the row or file and the value, where it is no class number."""
     label = example.label
     if not isinstance(label, int) or not 0 <= label < data.classes:
         raise UserError(
             f"data.label: {example.where} (split {split!r}): expected a class number from 0 to "
             f"{data.classes - 1} (data.classes={data.classes}), got {label!r}"
         )
+    return label
 
 
 # --- Decoding -----------------------------------------------------------------------------------
@@ -188,7 +190,7 @@ def _pixels(image: Image.Image, size: int, channels: int) -> np.ndarray:
 
 def _path(data: Data) -> Path:
     assert data.path is not None
-    return Path(data.path).expanduser()
+    return Path(data.path).expanduser().absolute()
 
 
 def _wanted(data: Data, present: list[str]) -> list[str]:
@@ -236,12 +238,12 @@ def _folder(data: Data) -> Source:
     files = local_files(path, data.name)[1]
     parts = {}
     for split in splits:
-        root = split_folder(path, split)
         found = []
+        prefix = f"{split_folder(path, split)}{os.sep}"
         for file in files:
-            if not file.is_relative_to(root):
+            if not str(file).startswith(prefix):
                 continue
-            folder, *rest = file.relative_to(root).parts
+            folder, *rest = str(file).removeprefix(prefix).split(os.sep)
             if not rest:
                 raise UserError(f"data.path: {file}: lies in no class folder")
             if folder not in numbers:
@@ -286,7 +288,7 @@ def _open_parquet(parquet: Any, file: Path) -> Any:
 
 def _parquet(data: Data) -> Source:
     from datasets import Features
-    from pyarrow import parquet
+    from pyarrow import parquet  # type: ignore[import-untyped]
 
     def batches(file: Path, columns: list[str]) -> Iterator[Any]:
         try:
@@ -368,12 +370,14 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
 
 def _example(where: str, cell: Any, label: Any) -> Example:
     """From the values of a row: the image's bytes, or a struct of bytes and path."""
-    content, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, None)
-    if content is None and path is None:
-        raise UserError(f"data.image: {where}: no image")
-    if content is None:
+    content, path = cell, None
+    if isinstance(cell, dict):
+        content, path = cell.get("bytes"), cell.get("path")
+    if content is not None:
+        return Example(where, content, label)
+    if path is not None:
         return Example(f"{where} ({path})", Path(path), label)
-    return Example(where, content, label)
+    raise UserError(f"data.image: {where}: no image")
 
 
 def _columns(data: Data, table: _Table) -> tuple[str, str]:
@@ -415,6 +419,5 @@ def _columns(data: Data, table: _Table) -> tuple[str, str]:
 
 def _kind(feature: Any) -> str:
     """A column's type in a word: Image, ClassLabel, int64, ..."""
-    return getattr(feature, "dtype", None) if type(feature).__name__ == "Value" else (
-        type(feature).__name__
-    )
+    name = type(feature).__name__
+    return str(feature.dtype) if name == "Value" else name

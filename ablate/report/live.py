@@ -81,6 +81,11 @@ class PlainView:
             self._last = time.monotonic()
             self.say(f"{counts_line(progress)}; time left: {duration(left)}")
 
+    def reading(self, name: str, done: int, total: int) -> None:
+        if time.monotonic() - self._last >= PLAIN_EVERY_S / 3 or done == total:
+            self._last = time.monotonic()
+            self.say(f"decoding data={name}: {done:,} of {total:,} images")
+
 
 class RichView:
     """Bars: the sweep's, and one a worker. Events scroll above them."""
@@ -94,6 +99,15 @@ class RichView:
 
     def show(self, progress: Any) -> None:
         self._live.update(self._render(progress))
+
+    def reading(self, name: str, done: int, total: int) -> None:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 1))
+        bar = ProgressBar(total=total, completed=done, width=30)
+        table.add_row(f"decoding data={name}", bar, f"{done:,}/{total:,} images")
+        self._live.update(table)
 
     def _render(self, progress: Any) -> RenderableType:
         from rich.progress_bar import ProgressBar

@@ -1,0 +1,70 @@
+"""What `ablate list` prints: everything that may be chosen, by name, with a line and its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ablate import spec
+from ablate.config import shipped
+from ablate.launch import LAUNCHERS
+from ablate.spec import Choice, unknown
+
+Lines = Iterator[tuple[str, str, str]]
+
+
+def _choices(table: dict[str, Choice]) -> Lines:
+    for name, choice in table.items():
+        keys = ", ".join(f"{key}={param.default}" for key, param in choice.params.items())
+        yield name, choice.line + (f" [{keys}]" if keys else ""), choice.source
+
+
+def _archs() -> Lines:
+    for name, arch in spec.ARCHS.items():
+        size = f"width {arch.width}, depth {arch.depth}, {arch.heads} heads"
+        yield f"{name}/PATCH", size, arch.source
+
+
+def _files(group: str) -> Lines:
+    """Options that are files in conf/, the user's first; the line is their first comment."""
+    found: dict[str, Path] = {}
+    for folder in (Path("conf"), shipped("conf")):
+        for path in sorted((folder / group).glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    for name, path in sorted(found.items()):
+        comments = [
+            line.lstrip("# ")
+            for line in path.read_text().splitlines()
+            if line.startswith("#") and "@package" not in line
+        ]
+        yield name, comments[0] if comments else "", str(path)
+
+
+# How a kind is chosen on the command line, and its lines.
+KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
+    "norms": ("norm=", lambda: _choices(spec.NORMS)),
+    "stems": ("stem=", lambda: _choices(spec.STEMS)),
+    "blocks": ("block=", lambda: _choices(spec.BLOCKS)),
+    "archs": ("model.arch=", _archs),
+    "data": ("data=", lambda: _files("data")),
+    "recipes": ("recipe=", lambda: _files("recipe")),
+    "launchers": ("launcher=", lambda: _choices(LAUNCHERS)),
+}
+
+
+def listing(kind: str | None, sweeps: Callable[[], Lines]) -> str:
+    """The lines of one kind, or of all for None. `sweeps` gives (name, title, file).
+
+    Raises UserError for a kind that there is not.
+    """
+    kinds = {"sweeps": ("ablate sweep ", sweeps), **KINDS}
+    if kind is not None and kind not in kinds:
+        raise unknown("list", kind, kinds)
+    parts = []
+    for name in [kind] if kind else kinds:
+        how, lines = kinds[name]
+        part = [f"{name}  ({how.strip()}{'NAME' if how.endswith('=') else ' NAME'})"]
+        for choice, line, source in lines():
+            part.append(f"  {choice:<12} {line}" + (f"  -- {source}" if source != "-" else ""))
+        parts.append("\n".join(part))
+    return "\n\n".join(parts)

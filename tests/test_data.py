@@ -1,0 +1,769 @@
+"""Reading, splitting, caching and batching images."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ablate.data import cache, source
+from ablate.data.batches import (
+    Batches,
+    augment,
+    evaluation_batches,
+    flip_and_crop,
+    normalise,
+    order,
+)
+from ablate.fingerprint import fingerprint
+from ablate.keyed import Draws
+from ablate.spec import Augment, Data, UserError
+
+REAL = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+real = pytest.mark.skipif(
+    not (REAL / "cifar10").is_dir(), reason=f"no real data at {REAL} (set ABLATE_DATA)"
+)
+
+
+def describe(**settings: Any) -> Data:
+    """A `data` section with its fingerprint; by default 8x8 RGB parquet with 3 classes."""
+    plain = {
+        "name": "small",
+        "source": "datasets",
+        "path": None,
+        "hub": None,
+        "revision": None,
+        "image": None,
+        "label": None,
+        "size": 8,
+        "channels": 3,
+        "classes": 3,
+        "train": "train",
+        "validation": 5,
+        "test": "test",
+    } | {key: str(v) if isinstance(v, Path) else v for key, v in settings.items()}
+    return Data(**plain, fingerprint=fingerprint(plain))
+
+
+DIGITS: dict[str, Any] = {
+    "name": "digits",
+    "source": "sklearn",
+    "channels": 1,
+    "classes": 10,
+    "validation": 300,
+    "test": 300,
+}
+
+
+def noise(seed: int, size: tuple[int, int] = (8, 8), mode: str = "RGB") -> Image.Image:
+    shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], len(mode))
+    pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def png(image: Image.Image) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def write_parquet(file: Path, images: list[bytes], labels: list[Any], **more: Any) -> None:
+    """As `datasets` writes it: Image and ClassLabel noted in the file."""
+    import datasets
+
+    classes = [f"class {i}" for i in range(more.pop("classes", 3))]
+    features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=classes)}
+    features |= {name: datasets.Value("int64") for name in more}
+    columns = {"image": [{"bytes": b, "path": None} for b in images], "label": labels, **more}
+    table = datasets.Features(features).arrow_schema
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table(columns, schema=table), file)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """parquet: 30 + 10 training images in two files, 7 test images."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    for name, start, number in (("train-0", 0, 30), ("train-1", 30, 10), ("test", 40, 7)):
+        rows = range(start, start + number)
+        write_parquet(
+            folder / f"{name}.parquet", [png(noise(i)) for i in rows], [i % 3 for i in rows]
+        )
+    return folder
+
+
+# --- Splits -------------------------------------------------------------------------------------
+
+
+def test_the_digits_are_cut_once_for_all_runs(tmp_path: Path) -> None:
+    data = describe(**DIGITS)
+    assert cache.count(data, tmp_path) == {"train": 1197, "validation": 300, "test": 300}
+    cached = cache.prepare(data, tmp_path)
+    assert cached.counts == cache.count(data, tmp_path)
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    rows = source.cut(data, {"train": 1797})
+    numbers = np.concatenate([chosen for _, chosen in rows.values()])
+    assert sorted(numbers) == list(range(1797))  # disjoint, and all of them
+    for split, (_, chosen) in rows.items():
+        got = cached.split(split)
+        assert got.images.shape == (len(chosen), 8, 8, 1)
+        assert got.images.dtype == torch.uint8
+        expected = np.rint(digits.images[chosen] * 255 / 16)
+        np.testing.assert_array_equal(got.images[..., 0].numpy(), expected)
+        np.testing.assert_array_equal(got.labels.numpy(), digits.target[chosen])
+
+
+def test_the_split_never_moves() -> None:
+    """Golden: other rows here are another test set than that of every result so far."""
+    rows = source.cut(describe(**DIGITS), {"train": 1797})
+    assert rows["validation"][1][:5].tolist() == [7, 29, 37, 64, 68]
+    assert rows["test"][1][:5].tolist() == [8, 14, 16, 17, 28]
+
+
+def test_a_share_is_cut_and_validation_does_not_move_when_test_is_cut_too(tmp_path: Path) -> None:
+    path = tmp_path / "images"
+    for name in "ab":
+        (path / name).mkdir(parents=True)
+        noise(1).save(path / name / "x.png")
+    one = source.cut(describe(path=path, validation=0.1, test="test"), {"train": 50, "test": 9})
+    two = source.cut(describe(path=path, validation=0.1, test=0.2), {"train": 50})
+    assert {k: len(rows) for k, (_, rows) in one.items()} == {
+        "train": 45,
+        "validation": 5,
+        "test": 9,
+    }
+    assert {k: len(rows) for k, (_, rows) in two.items()} == {
+        "train": 35,
+        "validation": 5,
+        "test": 10,
+    }
+    np.testing.assert_array_equal(one["validation"][1], two["validation"][1])
+    with pytest.raises(UserError, match="leave none to train on"):
+        source.cut(describe(path=path, validation=40, test=10), {"train": 50})
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("cifar10", {"size": 32}, {"train": 45000, "validation": 5000, "test": 10000}),
+        ("mnist", {"size": 28, "channels": 1}, {"train": 55000, "validation": 5000, "test": 10000}),
+    ],
+)
+def test_counts_are_known_without_decoding(
+    tmp_path: Path, name: str, settings: dict[str, Any], expected: dict[str, int]
+) -> None:
+    data = describe(name=name, path=REAL / name, classes=10, validation=5000, **settings)
+    assert cache.count(data, tmp_path) == expected
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_split_that_is_not_there_is_answered_with_those_that_are(small: Path) -> None:
+    for missing in ({"validation": "val"}, {"test": "val"}, {"train": "val"}):
+        with pytest.raises(UserError, match=r"no split 'val' in data=small; present: test, train"):
+            source.open_source(describe(path=small, **missing))
+    with pytest.raises(UserError, match=r"data\.test: 'train' is the split to train on"):
+        source.open_source(describe(path=small, test="train"))
+
+
+# --- Reading ------------------------------------------------------------------------------------
+
+
+@real
+@pytest.mark.parametrize(("name", "size", "mode"), [("cifar10", 32, "RGB"), ("mnist", 28, "L")])
+def test_real_rows_come_through_as_pillow_decodes_them(
+    tmp_path: Path, name: str, size: int, mode: str
+) -> None:
+    from pyarrow import parquet
+
+    table = parquet.read_table(REAL / name / "test.parquet").slice(0, 60)
+    folder = tmp_path / name
+    folder.mkdir()
+    parquet.write_table(table.slice(0, 40), folder / "train-00000-of-00001.parquet")
+    parquet.write_table(table.slice(40), folder / "test-00000-of-00001.parquet")
+    data = describe(name=name, path=folder, size=size, channels=len(mode), classes=10)
+    cached = cache.prepare(data, tmp_path / "cache")
+    assert cached.counts == {"train": 35, "validation": 5, "test": 20}
+    assert cached.class_names is not None
+    assert len(cached.class_names) == 10
+    for split, (stored, numbers) in source.cut(data, {"train": 40, "test": 20}).items():
+        got = cached.split(split)
+        for i, number in enumerate(numbers.tolist()):
+            row = table.slice(number + 40 * (stored == "test"), 1).to_pylist()[0]
+            with Image.open(io.BytesIO(row["image"]["bytes"])) as image:
+                expected = np.asarray(image.convert(mode)).reshape(size, size, -1)
+            np.testing.assert_array_equal(got.images[i].numpy(), expected)
+            assert got.labels[i] == row["label"]
+
+
+def pixels(image: Image.Image, channels: int = 3, size: int = 8) -> np.ndarray:
+    return source.decode(source.Example("test", png(image), 0), size, channels)
+
+
+def test_grey_rgb_rgba_palette_and_16_bits_are_read_rightly() -> None:
+    rgb, grey = noise(0), noise(1, mode="L")
+    np.testing.assert_array_equal(pixels(rgb), np.asarray(rgb))
+    np.testing.assert_array_equal(pixels(grey), np.repeat(np.asarray(grey)[..., None], 3, 2))
+    np.testing.assert_array_equal(pixels(grey, 1)[..., 0], np.asarray(grey))
+    weighted = np.asarray(rgb) @ [0.299, 0.587, 0.114]
+    np.testing.assert_allclose(pixels(rgb, 1)[..., 0], weighted, atol=1)
+    rgba = noise(2, mode="RGBA")
+    np.testing.assert_array_equal(pixels(rgba), np.asarray(rgba)[..., :3])
+    palette = rgb.quantize(16)
+    np.testing.assert_array_equal(pixels(palette), np.asarray(palette.convert("RGB")))
+    palette.info["transparency"] = bytes(range(16))  # Pillow warns of this one
+    np.testing.assert_array_equal(pixels(palette), np.asarray(palette.convert("RGBA"))[..., :3])
+    deep = np.random.default_rng(0).integers(0, 65536, (8, 8), dtype=np.uint16)
+    np.testing.assert_array_equal(pixels(Image.fromarray(deep), 1)[..., 0], deep >> 8)
+    bits = noise(3, mode="L").convert("1")
+    np.testing.assert_array_equal(pixels(bits, 1)[..., 0], np.asarray(bits) * 255)
+
+
+def test_another_size_is_the_centred_square_resized() -> None:
+    for width, height in ((40, 20), (16, 48), (4, 4)):
+        picture = noise(0, (width, height))
+        scale = 8 / min(width, height)
+        whole = (round(width * scale), round(height * scale))
+        left, top = (whole[0] - 8) // 2, (whole[1] - 8) // 2
+        expected = picture.resize(whole, Image.Resampling.BILINEAR).crop(
+            (left, top, left + 8, top + 8)
+        )
+        np.testing.assert_array_equal(pixels(picture), np.asarray(expected))
+    fine = noise(0, (64, 64))  # antialiased: a pixel is the mean of many
+    assert pixels(fine).std() < 0.2 * np.asarray(fine).std()
+
+
+def test_a_photo_is_turned_upright() -> None:
+    stream, picture = io.BytesIO(), noise(0)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees clockwise
+    picture.save(stream, "PNG", exif=exif)
+    upright = np.rot90(np.asarray(picture), -1)
+    got = source.decode(source.Example("photo", stream.getvalue(), 0), 8, 3)
+    np.testing.assert_array_equal(got, upright)
+
+
+def folders(root: Path, classes: str, number: int, seed: int = 0) -> None:
+    for c, name in enumerate(classes):
+        (root / name).mkdir(parents=True)
+        for i in range(number):
+            noise(seed + 100 * c + i).save(root / name / f"{i}.png")
+
+
+def test_a_folder_of_class_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "images"
+    folders(root, "abc", 8)
+    (root / "a" / "notes.txt").write_text("not an image")
+    (root / ".cache").mkdir()
+    data = describe(path=root, validation=0.25, test=3)
+    assert cache.count(data, tmp_path) == {"train": 15, "validation": 6, "test": 3}
+    cached = cache.prepare(data, tmp_path / "cache")
+    assert cached.class_names == ["a", "b", "c"]
+    parts = [cached.split(split) for split in cache.SPLITS]
+    assert [len(part) for part in parts] == [15, 6, 3]
+    labels = torch.cat([part.labels for part in parts])
+    assert labels.bincount().tolist() == [8, 8, 8]
+    images = {bytes(image.numpy().tobytes()) for part in parts for image in part.images}
+    assert images == {np.asarray(noise(100 * c + i)).tobytes() for c in range(3) for i in range(8)}
+    monkeypatch.chdir(root)  # a relative path is the same data
+    again = describe(path=".", validation=0.25, test=3)
+    assert again.fingerprint == data.fingerprint
+    assert source.rows(again) == {"train": 24}
+
+
+def test_folders_with_splits_in_them(tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    folders(root / "train", "abc", 4)
+    folders(root / "test", "ac", 2, seed=1000)
+    data = describe(path=root, validation=3)
+    cached = cache.prepare(data, tmp_path / "cache")
+    assert cached.counts == {"train": 9, "validation": 3, "test": 4}
+    assert cached.split("test").labels.tolist() == [0, 0, 2, 2]  # numbered as in train
+    folders(root / "test", "d", 1)
+    with pytest.raises(UserError, match=r"test/d/0\.png: 'd' is no class of the training split"):
+        cache.count(describe(path=root, validation=3), tmp_path / "cache")
+
+
+def test_a_class_named_train_is_a_class(tmp_path: Path) -> None:
+    for name in ("boat", "train"):
+        (tmp_path / "vehicles" / name).mkdir(parents=True)
+        noise(0).save(tmp_path / "vehicles" / name / "0.png")
+    data = describe(path=tmp_path / "vehicles", validation=1, test=1, classes=2)
+    assert source.rows(data) == {"train": 2}
+
+
+# --- Mistakes -----------------------------------------------------------------------------------
+
+
+def test_a_truncated_image_names_its_file(tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    folders(root, "abc", 4)
+    bad = root / "b" / "2.png"
+    bad.write_bytes(bad.read_bytes()[:60])
+    with pytest.raises(UserError, match=r"b/2\.png: not a readable image"):
+        cache.prepare(describe(path=root, test=2), tmp_path / "cache")
+    bad.write_text("words")
+    with pytest.raises(UserError, match=r"b/2\.png: not a readable image"):
+        cache.prepare(describe(path=root, test=2), tmp_path / "cache")
+    assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock", ".lock"]
+
+
+def test_a_truncated_image_in_a_table_names_row_and_file(tmp_path: Path, small: Path) -> None:
+    good = [png(noise(i)) for i in range(300)]
+    write_parquet(small / "train-2.parquet", [*good, good[0][:60]], [0] * 301)
+    with pytest.raises(UserError, match=r"row 300 of .*/train-2\.parquet: not a readable image"):
+        cache.prepare(describe(path=small), tmp_path / "cache")
+
+
+def test_a_truncated_parquet_file_is_named(tmp_path: Path, small: Path) -> None:
+    os.truncate(small / "train-1.parquet", 500)
+    for ask in (cache.count, cache.prepare):
+        with pytest.raises(UserError, match=r"train-1\.parquet: not a readable parquet file"):
+            ask(describe(path=small), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("label", [-1, 3, None])
+def test_a_label_out_of_range_names_split_row_and_value(
+    tmp_path: Path, small: Path, label: int | None
+) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    images = [{"bytes": png(noise(0)), "path": None}] * 2
+    table = pyarrow.table({"image": images, "label": [0, label]})  # nothing noted, plain integers
+    for name in ("train-0", "train-1", "test"):
+        (small / f"{name}.parquet").unlink()
+    parquet.write_table(table.slice(0, 1), small / "train.parquet")
+    parquet.write_table(table, small / "test.parquet")
+    data = describe(path=small, validation=0.5)
+    with pytest.raises(UserError, match="leave none"):
+        cache.prepare(data, tmp_path / "cache")
+    parquet.write_table(pyarrow.concat_tables([table.slice(0, 1)] * 2), small / "train.parquet")
+    data = describe(path=small, validation=0.5)
+    pattern = rf"row 1 of .*/test\.parquet \(split 'test'\): .* 0 to 2 .*got {label}"
+    with pytest.raises(UserError, match=pattern):
+        cache.prepare(data, tmp_path / "cache")
+
+
+def test_a_wrong_number_of_classes(tmp_path: Path, small: Path) -> None:
+    with pytest.raises(UserError, match=r"data\.classes: 4, but data=small has 3 classes: class 0"):
+        cache.prepare(describe(path=small, classes=4), tmp_path)
+    cache.prepare(describe(path=small), tmp_path)
+    with pytest.raises(UserError, match=r"data\.classes: 4, but data=small has 3 classes: class 0"):
+        cache.prepare(describe(path=small, classes=4), tmp_path)  # the same, cached
+
+
+def test_a_cache_of_unnamed_classes_is_checked_by_its_largest_label(
+    tmp_path: Path, small: Path
+) -> None:
+    from pyarrow import parquet
+
+    for file in small.iterdir():
+        parquet.write_table(parquet.read_table(file).replace_schema_metadata(None), file)
+    assert cache.prepare(describe(path=small), tmp_path / "cache").class_names is None
+    with pytest.raises(UserError, match=r"data\.classes: 2, but data=small has labels up to 2"):
+        cache.prepare(describe(path=small, classes=2), tmp_path / "cache")
+
+
+def test_columns_are_named_where_they_are_not_the_only_ones(small: Path) -> None:
+    two = {"fine": [0] * 7, "coarse": [1] * 7}
+    images = [png(noise(i)) for i in range(7)]
+    write_parquet(small / "test.parquet", images, [0] * 7, **two)
+    source.open_source(describe(path=small))  # the only ClassLabel, whatever integers there are
+    with pytest.raises(UserError, match=r"data\.label: .*a column of .*: image, label"):
+        source.open_source(describe(path=small, label="fime"))
+    with pytest.raises(UserError, match=r"data\.image: .*got 'img'"):
+        source.open_source(describe(path=small, image="img"))
+    import pyarrow
+    from pyarrow import parquet
+
+    cells = [{"bytes": image, "path": None} for image in images]
+    plain = pyarrow.table({"picture": cells, **two})
+    for file in small.iterdir():
+        parquet.write_table(plain, file)
+    with pytest.raises(
+        UserError,
+        match=r"2 columns of class numbers; .* of: picture \(dict\), fine \(int64\), coar",
+    ):
+        source.open_source(describe(path=small))
+    examples = source.open_source(describe(path=small, label="coarse")).parts["train"].examples()
+    assert next(examples).label == 1
+
+
+def test_a_hub_set_that_cannot_be_fetched_says_what_to_give(tmp_path: Path) -> None:
+    script = """
+import ablate.data.source as source, test_data
+try:
+    source.open_source(test_data.describe(hub="nobody/nothing", revision="abc", validation="val"))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    said = in_process(script, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path)).stdout
+    assert said.startswith("UserError data=small: can't fetch nobody/nothing (revision abc)")
+    assert said.endswith(
+        "data.path=FOLDER with train*.parquet and val*.parquet and test*.parquet\n"
+    )
+    assert said.count("\n") == 1
+
+
+def test_a_hub_set_is_read_at_its_revision(
+    tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    stored = datasets.load_dataset("parquet", data_dir=str(small), cache_dir=str(tmp_path / "hf"))
+    asked = []
+
+    def load_dataset(name: str, revision: str) -> Any:
+        asked.append((name, revision))
+        return stored
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    data = describe(hub="somebody/small", revision="abc")
+    assert cache.count(data, tmp_path / "cache") is None
+    hub = cache.prepare(data, tmp_path / "cache")
+    assert asked == [("somebody/small", "abc")]
+    local = cache.prepare(describe(path=small), tmp_path / "cache")
+    for split in cache.SPLITS:
+        assert torch.equal(hub.split(split).images, local.split(split).images)
+        assert torch.equal(hub.split(split).labels, local.split(split).labels)
+
+
+def test_data_that_changed_since_the_plan_is_refused(tmp_path: Path, small: Path) -> None:
+    data = describe(path=small)
+    write_parquet(small / "test.parquet", [png(noise(9))], [0])
+    with pytest.raises(UserError, match="changed since this run was planned"):
+        cache.prepare(data, tmp_path / "cache")
+    assert cache.open_cached(data, tmp_path / "cache") is None
+
+
+# --- The cache ----------------------------------------------------------------------------------
+
+
+def in_process(script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def saved(data: Data, tmp_path: Path) -> str:
+    """The name of a file from which `load` gets `data` in another process."""
+    file = tmp_path / "data.json"
+    file.write_text(json.dumps(dataclasses.asdict(data)))
+    return str(file)
+
+
+LOAD = """
+import json, os, signal, sys
+from pathlib import Path
+from ablate.data import cache
+from ablate.spec import Data
+data = Data(**json.loads(Path(os.environ["DATA"]).read_text()))
+folder = Path(os.environ["FOLDER"])
+"""
+
+
+def test_a_cached_set_needs_neither_datasets_nor_sklearn(tmp_path: Path, small: Path) -> None:
+    for data in (describe(path=small), describe(**DIGITS)):
+        cache.prepare(data, tmp_path / "cache")
+        said = in_process(
+            LOAD
+            + """
+assert cache.count(data, folder) == cache.prepare(data, folder).counts
+cache.prepare(data, folder).split("train")
+print(sorted({"datasets", "sklearn", "pyarrow"} & set(sys.modules)))
+""",
+            DATA=saved(data, tmp_path),
+            FOLDER=str(tmp_path / "cache"),
+        )
+        assert (said.stdout, said.stderr) == ("[]\n", "")
+
+
+def test_several_who_ask_at_once_build_it_once(tmp_path: Path) -> None:
+    data = describe(**DIGITS)
+    script = (
+        LOAD
+        + """
+build = cache._build
+def counted(*arguments):
+    with open(folder / "built", "a") as file:
+        file.write("x")
+    build(*arguments)
+cache._build = counted
+print(cache.prepare(data, folder).split("train").images.sum().item())
+"""
+    )
+    folder = tmp_path / "cache"
+    env = {"DATA": saved(data, tmp_path), "FOLDER": str(folder), "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            env=os.environ | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    said = [process.communicate(timeout=120) for process in processes]
+    expected = str(cache.prepare(data, folder).split("train").images.sum().item())
+    assert said == [(f"{expected}\n", "")] * 4
+    assert (folder / "built").read_text() == "x"
+
+
+def test_a_killed_build_is_never_read_and_its_leftovers_go(tmp_path: Path) -> None:
+    data, folder = describe(**DIGITS), tmp_path / "cache"
+    said = in_process(
+        LOAD
+        + """
+def kill(done, total):
+    if done > 500:
+        os.kill(os.getpid(), signal.SIGKILL)
+cache.prepare(data, folder, kill)
+""",
+        DATA=saved(data, tmp_path),
+        FOLDER=str(folder),
+    )
+    assert said.returncode == -signal.SIGKILL
+    leftover = folder / f".{data.fingerprint}.building"
+    assert (leftover / "train.images.npy").exists()
+    assert cache.open_cached(data, folder) is None
+    other = dataclasses.replace(data, validation=100)  # another set's builder tidies up, too
+    plain = dataclasses.asdict(other)
+    cache.prepare(dataclasses.replace(other, fingerprint=fingerprint(plain)), folder)
+    assert not leftover.exists()
+    leftover.mkdir()
+    whole = cache.prepare(data, folder)
+    assert whole.counts == {"train": 1197, "validation": 300, "test": 300}
+    assert not list(folder.glob(".*"))
+
+
+def test_a_living_builder_is_waited_for_and_its_leftovers_stay(tmp_path: Path, small: Path) -> None:
+    data, other = describe(path=small), describe(path=small, validation=6)
+    folder = tmp_path / "cache"
+    seen = []
+
+    def progress(done: int, total: int) -> None:
+        seen.append((done, total))
+        if done == 0:
+            cache.prepare(other, folder)  # must leave our half-built folder alone
+            with pytest.raises(InterruptedError):  # a second asker reports the builder's progress
+                cache.prepare(data, folder, stop)
+
+    def stop(done: int, total: int) -> None:
+        assert (done, total) == (0, 47)
+        raise InterruptedError
+
+    assert cache.prepare(data, folder, progress).counts["train"] == 35
+    assert seen == [(0, 47), (47, 47)]
+
+
+def test_what_progress_raises_stops_the_build_and_leaves_nothing(tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        if done > 300:
+            raise KeyboardInterrupt
+
+    data = describe(**DIGITS)
+    with pytest.raises(KeyboardInterrupt):
+        cache.prepare(data, tmp_path, stop)
+    assert [file.name for file in tmp_path.iterdir()] == [f"{data.fingerprint}.lock"]
+    assert cache.prepare(data, tmp_path).counts["train"] == 1197
+
+
+def test_a_damaged_cache_is_built_again(tmp_path: Path) -> None:
+    data = describe(**DIGITS)
+    home = cache.prepare(data, tmp_path).folder
+    before = (home / "train.images.npy").read_bytes()
+    for damage in (
+        lambda: os.truncate(home / "train.images.npy", 1000),
+        lambda: (home / "test.labels.npy").unlink(),
+        lambda: (home / "meta.json").write_text("{"),
+    ):
+        damage()
+        assert cache.open_cached(data, tmp_path) is None
+        cache.prepare(data, tmp_path)
+        assert (home / "train.images.npy").read_bytes() == before
+
+
+def test_a_full_disk_is_an_error_at_once_and_leaves_no_half_cache(tmp_path: Path) -> None:
+    def in_tmpfs(command: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """In a namespace of our own, where FOLDER is a file system of 64 KiB."""
+        return subprocess.run(
+            [
+                "unshare",
+                "-rm",
+                "sh",
+                "-c",
+                f'mount -t tmpfs -o size=64k none "$FOLDER" && {command}',
+            ],
+            env=os.environ | {"FOLDER": str(tiny)} | env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    tiny = tmp_path / "tiny"
+    tiny.mkdir()
+    if not shutil.which("unshare") or in_tmpfs("true").returncode:
+        pytest.skip("may not mount a small tmpfs (unshare -rm)")
+    script = (
+        LOAD
+        + """
+decoded = []
+try:
+    cache.prepare(data, folder, lambda done, total: decoded.append(done))
+except OSError as error:
+    print(error.errno, decoded, sorted(p.name for p in folder.iterdir()))
+"""
+    )
+    data = describe(**DIGITS)
+    run = f'exec {sys.executable} -c "$SCRIPT"'
+    said = in_tmpfs(run, DATA=saved(data, tmp_path), SCRIPT=script)
+    assert said.stderr == ""
+    assert said.stdout == f"{errno.ENOSPC} [] ['{data.fingerprint}.lock']\n"
+
+
+def test_reading_a_split_may_be_written_to_without_changing_the_cache(tmp_path: Path) -> None:
+    cached = cache.prepare(describe(**DIGITS), tmp_path)
+    first = cached.split("train").images
+    before = first[0].clone()
+    first[0] = 7
+    assert torch.equal(cached.split("train").images[0], before)
+
+
+# --- Batches ------------------------------------------------------------------------------------
+
+
+def numbered(n: int, size: int = 6, channels: int = 3) -> cache.Split:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (n, size, size, channels), generator=generator)
+    return cache.Split(images.to(torch.uint8), torch.arange(n))
+
+
+NONE = Augment(flip=False, crop_pad=0)
+
+
+def test_an_epoch_visits_every_image_once_in_an_order_of_its_own() -> None:
+    batches = Batches(numbered(20), 5, NONE, Draws(3))
+    assert batches.steps_per_epoch == 4
+    epochs = [torch.cat([batches.at(4 * e + i)[1] for i in range(4)]) for e in range(3)]
+    for epoch, seen in enumerate(epochs):
+        assert sorted(seen.tolist()) == list(range(20))
+        assert torch.equal(seen, order(Draws(3), epoch, 20))
+        assert not torch.equal(seen, order(Draws(4), epoch, 20))
+    assert not torch.equal(epochs[0], epochs[1])
+
+
+def test_any_step_can_be_asked_for_first() -> None:
+    split, both = numbered(23), Augment(flip=True, crop_pad=2)
+    straight = Batches(split, 5, both, Draws(0))
+    for step in range(10):
+        images, labels = straight.at(step)
+        resumed = Batches(split, 5, both, Draws(0)).at(step)
+        assert torch.equal(images, resumed[0])
+        assert torch.equal(labels, resumed[1])
+    assert straight.steps_per_epoch == 4  # 3 images are left over
+
+
+def test_a_batch_larger_than_the_set_is_refused() -> None:
+    with pytest.raises(UserError, match=r"train\.batch: 21 is more than the 20 training images"):
+        Batches(numbered(20), 21, NONE, Draws(0))
+
+
+def test_pixels_go_to_minus_one_to_one() -> None:
+    levels = torch.arange(256, dtype=torch.uint8)
+    assert normalise(levels).dtype == torch.float32
+    torch.testing.assert_close(normalise(levels), torch.arange(256) / 127.5 - 1)
+    assert normalise(levels)[[0, 255]].tolist() == [-1.0, 1.0]
+
+
+def one_by_one(
+    images: np.ndarray, flip: np.ndarray, top: np.ndarray, left: np.ndarray, pad: int
+) -> np.ndarray:
+    """The oracle: an image after the other."""
+    out = np.empty_like(images)
+    size = images.shape[1]
+    for i, image in enumerate(images):
+        mirrored = image[:, ::-1] if flip[i] else image
+        padded = np.pad(mirrored, ((pad, pad), (pad, pad), (0, 0)))
+        out[i] = padded[top[i] : top[i] + size, left[i] : left[i] + size]
+    return out
+
+
+@pytest.mark.parametrize("pad", [0, 1, 4, 9])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_flip_and_crop_equal_a_loop_over_images(pad: int, channels: int) -> None:
+    images = numbered(200, channels=channels).images
+    random = np.random.default_rng(0)
+    flip = random.random(200) < 0.5
+    top, left = random.integers(0, 2 * pad + 1, (2, 200))
+    top[:4], left[:4] = [0, 0, 2 * pad, 2 * pad], [0, 2 * pad, 0, 2 * pad]  # the corners
+    flip[:2], flip[2:4] = True, False
+    got = flip_and_crop(images, *map(torch.from_numpy, (flip, top, left)), pad)
+    np.testing.assert_array_equal(got, one_by_one(images.numpy(), flip, top, left, pad))
+
+
+def test_draws_hang_on_seed_and_step_alone() -> None:
+    images = numbered(64).images
+    both = Augment(flip=True, crop_pad=2)
+    first = augment(images, both, Draws(0), 5)
+    used = Draws(0)
+    used.at("something", "else")
+    assert torch.equal(first, augment(images, both, used, 5))
+    assert not torch.equal(first, augment(images, both, used, 6))
+    assert not torch.equal(first, augment(images, both, Draws(1), 5))
+    assert augment(images, NONE, used, 5) is images
+
+
+def test_turning_the_flip_on_moves_no_crop() -> None:
+    ramp = torch.arange(6, dtype=torch.uint8)[None, :, None, None].expand(500, 6, 6, 1) + 1
+    crop = augment(ramp, Augment(False, 2), Draws(0), 0)
+    both = augment(ramp, Augment(True, 2), Draws(0), 0)  # rows are constant: only the crop shows
+    assert torch.equal(crop, both)
+
+
+def test_flips_are_even_and_every_offset_comes_up() -> None:
+    n, pad = 20_000, 2
+    marked = torch.zeros(n, 5, 5, 1, dtype=torch.uint8)
+    marked[:, 2, 2] = 9  # the centre stays in view, and tells the offset
+    where = augment(marked, Augment(True, pad), Draws(0), 0)[..., 0].view(n, 25).argmax(1)
+    counts = where.bincount(minlength=25).double()
+    assert len(counts) == 25
+    chi2 = ((counts - n / 25) ** 2 / (n / 25)).sum()
+    assert chi2 < 52  # 99.9 % of a chi-square with 24 degrees of freedom
+    left = torch.zeros(n, 5, 5, 1, dtype=torch.uint8)
+    left[:, :, 0] = 1
+    flipped = augment(left, Augment(True, 0), Draws(0), 0)[:, 0, 4, 0]
+    assert abs(flipped.double().mean() - 0.5) < 3.3 * 0.5 / n**0.5
+
+
+def test_evaluation_sees_everything_once_in_order() -> None:
+    split = numbered(11)
+    batches = list(evaluation_batches(split, 4))
+    assert [len(labels) for _, labels in batches] == [4, 4, 3]
+    assert torch.equal(torch.cat([labels for _, labels in batches]), split.labels)
+    assert torch.equal(torch.cat([images for images, _ in batches]), normalise(split.images))

@@ -1,0 +1,192 @@
+"""What a dataset is, whatever path it lies at."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablate import fingerprint as module
+from ablate.fingerprint import class_folders, fingerprint, local_files, local_splits
+from ablate.spec import UserError
+
+PLAIN: dict[str, Any] = {
+    "name": "mine",
+    "source": "datasets",
+    "path": None,
+    "hub": None,
+    "revision": None,
+    "image": None,
+    "label": None,
+    "size": 8,
+    "channels": 3,
+    "classes": 3,
+    "train": "train",
+    "validation": 5,
+    "test": "test",
+}
+
+
+def taken(path: Path | str, memo: Path | None = None, **settings: Any) -> str:
+    return fingerprint(PLAIN | {"path": str(path)} | settings, memo)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """Two files in the place of parquet files: they are hashed, not read."""
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    for name in ("train", "test"):
+        (folder / f"{name}.parquet").write_text(f"some {name}")
+    return folder
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (folder / split / name).mkdir(parents=True)
+            (folder / split / name / "0.JPG").write_text("bytes")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["tables", "images"])
+def test_the_path_does_not_matter(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder: Path = request.getfixturevalue(kind)
+    expected = taken(folder)
+    assert len(expected) == 16
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for same in (tmp_path / "copy", tmp_path / "link", kind, f"./{kind}/", f"~/{kind}"):
+        assert taken(same) == expected
+    monkeypatch.chdir(folder)
+    assert taken(".") == expected
+    assert taken(folder, name="other", hub="a/b", revision="c") == expected
+
+
+def test_content_names_and_reading_do_matter(tables: Path, images: Path) -> None:
+    seen = [taken(tables), taken(images)]
+    seen += [taken(tables, **{key: "other"}) for key in ("image", "label", "train", "test")]
+    seen += [taken(tables, size=16), taken(tables, channels=1), taken(tables, validation=6)]
+    (tables / "test.parquet").write_text("else test")
+    seen.append(taken(tables))
+    (tables / "test.parquet").rename(tables / "validation.parquet")
+    seen.append(taken(tables))
+    (images / "train" / "cat" / "1.png").write_text("")
+    seen.append(taken(images))
+    (images / "train" / "cat" / "1.png").write_text("one")
+    seen.append(taken(images))
+    assert len(set(seen)) == len(seen)
+    (images / "train" / "cat" / "notes.txt").write_text("no image")
+    (images / "train" / "cat" / ".hidden.png").write_text("thumbnail")
+    (tables / ".train.parquet.swp.parquet").write_text("half written")
+    assert taken(images) == seen[-1]
+    assert taken(tables) == seen[-3]
+
+
+def test_hub_sets_are_name_and_revision_and_need_no_data() -> None:
+    hub = {"path": None, "hub": "a/b", "revision": "c"}
+    first = fingerprint(PLAIN | hub)
+    assert first == fingerprint(PLAIN | hub)
+    assert first != fingerprint(PLAIN | hub | {"revision": "d"})
+    with pytest.raises(UserError, match=r"data\.path: data=mine needs data\.path=FOLDER"):
+        fingerprint(PLAIN)
+
+
+class Clock:
+    """Stands in for `time` in `fingerprint`, which asks it how old a file is."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+
+    def time_ns(self) -> int:
+        return self.now
+
+
+def test_hashes_are_remembered_until_a_file_changes(
+    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memo, hashed = tmp_path / "store" / "hashes.json", []
+    digest = module.hashlib.file_digest
+
+    def counting(stream: Any, name: str) -> Any:
+        hashed.append(Path(stream.name).name)
+        return digest(stream, name)
+
+    monkeypatch.setattr(module.hashlib, "file_digest", counting)
+    test = tables / "test.parquet"
+    taken(tables, memo)
+    assert not memo.exists()  # written a moment ago: they may change within a tick of the clock
+    monkeypatch.setattr(module, "time", Clock(test.stat().st_ctime_ns + 10**10))
+    hashed.clear()
+    expected = taken(tables, memo)
+    assert taken(tables, memo) == expected == taken(tables)
+    assert sorted(hashed) == 2 * ["test.parquet"] + 2 * ["train.parquet"]  # the third has no memo
+    hashed.clear()
+    times = test.stat()
+    test.write_text("else test")  # same size
+    os.utime(test, ns=(times.st_atime_ns, times.st_mtime_ns))  # same mtime
+    changed = taken(tables, memo)
+    assert hashed == ["test.parquet"]
+    assert changed != expected
+    assert changed == taken(tables)
+
+
+@pytest.mark.parametrize("torn", ["", "{", "[1, 2]", "null", '"text"', "entries"])
+def test_a_memo_that_says_nothing_is_no_obstacle(tables: Path, tmp_path: Path, torn: str) -> None:
+    memo = tmp_path / "hashes.json"
+    if torn == "entries":
+        keys = [str(file.resolve()) for file in tables.iterdir()]
+        memo.write_text(json.dumps({keys[0]: None, keys[1]: [1]}))
+    else:
+        memo.write_text(torn)
+    assert taken(tables, memo) == taken(tables)
+
+
+def test_what_is_not_there_is_answered_in_a_line(tmp_path: Path, tables: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for path, what in (
+        (tmp_path / "none", "no such folder"),
+        (tables / "test.parquet", "is not a folder"),
+        (empty, r"holds neither \*.parquet nor images"),
+    ):
+        with pytest.raises(UserError, match=rf"^data\.path: {path}: {what}.*data=mine$"):
+            taken(path)
+
+
+def test_splits_and_classes(tables: Path, images: Path, tmp_path: Path) -> None:
+    (tables / "train-00001-of-00002.parquet").write_text("more")
+    (tables / "0000.parquet").write_text("of no split")
+    assert local_splits(tables, "mine") == ["test", "train"]
+    assert local_splits(images, "mine") == ["test", "train"]
+    assert class_folders(images) == ["cat", "dog"]
+    flat = images / "train"
+    assert local_splits(flat, "mine") == ["train"]
+    assert class_folders(flat) == ["cat", "dog"]
+    shutil.copytree(images / "train" / "cat", flat / "train")  # trains among the classes
+    assert local_splits(flat, "mine") == ["train"]
+    assert class_folders(flat) == ["cat", "dog", "train"]
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "cat").symlink_to(images / "train" / "cat")
+    assert local_files(linked, "mine") == ("folder", [linked / "cat" / "0.JPG"])
+
+
+def test_it_is_the_standard_library_alone() -> None:
+    code = (
+        "import ablate.fingerprint, sys; print({'torch', 'numpy', 'datasets'} & set(sys.modules))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "set()\n"

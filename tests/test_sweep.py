@@ -1,0 +1,412 @@
+"""Sweep files and words: what they expand to, and what each mistake is told."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ablate import spec, sweep
+from ablate.config import shipped
+from ablate.plan import Plan
+from ablate.spec import UserError
+
+STUBS = Path(__file__).parent / "conf_stub"
+SMALL = "variants: [{a: {}}, {b: {stem: dpn}}]\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a `sweeps` in it; nothing of the user's is in reach."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweeps").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def later_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the examples of SWEEPS.md name and later issues bring, stubbed."""
+    shutil.copytree(STUBS, folder, dirs_exist_ok=True)
+    stub = spec.Choice("a stub", "-", "nowhere:Nothing")
+    for block in ("normformer", "subln", "bnffn"):
+        monkeypatch.setitem(spec.BLOCKS, block, stub)
+    for stem in ("pre", "post", "post_posemb", "only_learnable", "rmsnorm", "no_learnable"):
+        monkeypatch.setitem(spec.STEMS, stem, stub)
+    monkeypatch.setitem(spec.ARCHS, "mnist_vit", spec.Arch(64, 4, 8, "-", patch=7))
+
+
+def write(text: str, name: str = "x") -> str:
+    Path(f"sweeps/{name}.yaml").write_text(text)
+    return name
+
+
+def plan(*words: str, **options: object) -> Plan:
+    return sweep.plan(words, store=Path("store"), **options)[0]  # type: ignore[arg-type]
+
+
+def count(planned: Plan) -> int:
+    runs = list(planned.runs())
+    assert len({run.id for run in runs}) == len(runs)
+    return len(runs)
+
+
+def labels(planned: Plan) -> list[str]:
+    return [row.label for row in planned.rows]
+
+
+# --- The contract's own examples ----------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("later_choices")
+@pytest.mark.parametrize(
+    ("name", "scale", "rows", "columns", "runs"),
+    [
+        ("figure1", None, 20, 5, 300),
+        ("figure1", "cifar", 20, 3, 300),
+        ("figure1", "digits", 20, 1, 60),
+        ("depth", None, 2, 10, 100),
+        ("depth", "author", 2, 10, 100),
+        ("depth", "digits", 2, 4, 24),
+        ("table6", None, 8, 5, 120),
+    ],
+)
+def test_the_examples_of_the_contract_expand(
+    name: str, scale: str | None, rows: int, columns: int, runs: int
+) -> None:
+    planned = plan(name, scale=scale)
+    assert (len(planned.rows), len(planned.columns), count(planned)) == (rows, columns, runs)
+    assert Plan.from_tree(json.loads(json.dumps(planned.to_tree()))) == planned
+    for run in list(planned.runs())[::29]:
+        assert run.run().id == run.id
+
+
+@pytest.mark.usefixtures("later_choices")
+def test_figure1_in_detail() -> None:
+    planned = plan("figure1", scale="cifar")
+    assert planned.name == "figure1@cifar"
+    assert planned.title == "Where should the LayerNorms go? (Dual PatchNorm, Fig. 1)"
+    assert labels(planned)[:4] == ["pre/pre", "pre/post", "pre/pre+post", "post/pre"]
+    assert labels(planned)[9] == "pre/post (branch)"
+    assert {row.family for row in planned.rows} == {
+        None,
+        "LN after the addition",
+        "LN on the branch",
+    }
+    assert [(c.label, c.paper) for c in planned.columns] == [
+        ("S/4", "S/16"),
+        ("Ti/4", "Ti/16"),
+        ("S/8", "S/32"),
+    ]
+    cell = planned.cell("post/pre+post (branch)", "Ti/4")
+    assert cell is not None
+    assert cell.spec["block"] == {
+        "name": "vit",
+        "attn": "post",
+        "mlp": "pre+post",
+        "post": "branch",
+    }
+    assert cell.spec["model"]["width"] == 192
+    assert cell.spec["train"]["epochs"] == 100
+    first = [run.label for run in planned.runs()][:2]
+    assert first == ["pre/pre@S/4#0", "pre/post@S/4#0"]
+
+
+@pytest.mark.usefixtures("later_choices")
+def test_a_scale_drops_contrasts_and_excludes_that_it_has_no_columns_for() -> None:
+    assert list(plan("depth").analysis.contrasts) == ["lr_harm"]
+    planned = plan("depth", scale="digits")
+    assert planned.analysis.contrasts == {}
+    assert planned.notes == (
+        "sweeps/depth.yaml: exclude[0] matches no cell at this scale",
+        "sweeps/depth.yaml: exclude[1] matches no cell at this scale",
+        "contrast 'lr_harm' has no columns at this scale",
+    )
+    author = plan("depth", scale="author")
+    assert {cell.spec["stem"]["name"] for cell in author.cells} == {"dpn"}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in shipped("sweeps").glob("*.yaml")))
+def test_every_shipped_sweep_plans(name: str) -> None:
+    from omegaconf import OmegaConf
+
+    file = shipped("sweeps") / f"{name}.yaml"
+    assert file.read_text().startswith(f"# ablate sweep {name}")
+    assert plan(name).title != name
+    for scale in OmegaConf.load(file).get("scales", {}):
+        assert count(plan(name, scale=scale))
+
+
+def test_the_quick_start() -> None:
+    planned = plan("quickstart")
+    assert (len(planned.rows), planned.baseline, count(planned)) == (10, "pre/pre", 30)
+    assert planned.columns[0].label == ""
+    model = planned.cells[0].spec["model"]
+    assert (model["patch"], model["depth"], model["width"]) == (4, 4, 48)
+    assert "demonstration" in planned.title
+
+
+# --- The grammar --------------------------------------------------------------------------------
+
+
+def test_precedence_from_base_to_the_command_line() -> None:
+    write("""\
+base: {optim.lr: 0.1, optim.wd: 0.1, optim.b1: 0.1, optim.b2: 0.1, train.epochs: 1, train.batch: 1}
+across: [{c: {optim.b1: 0.3, optim.b2: 0.3, train.epochs: 3, train.batch: 3}}]
+variants: [{a: {}}, {b: {optim.b2: 0.4, train.epochs: 4, train.batch: 4}}]
+overrides: [{if: {optim.b2: 0.4}, set: {train.epochs: 5, train.batch: 5}}]
+scales: {s: {base: {optim.wd: 0.2, optim.b1: 0.2, optim.b2: 0.2, train.epochs: 2, train.batch: 2}}}
+""")
+    cell = plan("x", "train.batch=6", scale="s").cell("b", "c")
+    assert cell is not None
+    optim, train = cell.spec["optim"], cell.spec["train"]
+    assert [optim[key] for key in ("lr", "wd", "b1", "b2")] == [0.1, 0.2, 0.3, 0.4]
+    assert [train[key] for key in ("epochs", "batch")] == [5, 6]
+    assert cell.overrides == ("train.epochs",)  # the other one is the command line's
+
+
+def test_groups_come_first_whatever_the_order_in_a_layer() -> None:
+    write("base: {optim.lr: 0.5, recipe: cifar}\n" + SMALL)
+    assert plan("x").cells[0].spec["optim"]["lr"] == 0.5
+    assert plan("x").cells[0].spec["train"]["epochs"] == 100
+
+
+def test_rows_with_equal_specs_are_one() -> None:
+    write("baseline: again\nvariants: [{a: {}}, {b: {stem: dpn}}, {again: {stem: none}}]\n")
+    planned = plan("x")
+    assert labels(planned) == ["a", "b"]
+    assert planned.rows[0].aliases == ("again",)
+    assert planned.baseline == "a"
+    assert planned.notes == ("'again' is 'a' again: equal settings",)
+    assert len(planned.cells) == 2
+
+
+def test_zip_each_set_and_label() -> None:
+    planned = plan(
+        write("""\
+variants:
+  - zip: {optim.lr: [0.1, 0.2], optim.wd: [0.3, null]}
+    exclude: [{optim.wd: null}]
+  - each: {block.attn: [post, pre+post], block.mlp: [post], norm: [identity]}
+    set: {model.depth: 2}
+  - product: {stem: [dpn], model.pool: [gap]}
+    label: "{stem} with {model.pool}, {norm.eps}"
+    set: {norm.eps: 1e-3}
+""")
+    )
+    assert labels(planned) == [
+        "0.1 · 0.3",
+        "block.attn=post",
+        "pre+post",
+        "block.mlp=post",
+        "identity",
+        "dpn with gap, 0.001",
+    ]
+    assert dict(planned.rows[1].settings) == {"model.depth": 2, "block.attn": "post"}
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        (
+            "{model.depth: [1, 2], model.pool: [tok, gap]}",
+            ["1 · tok", "1 · gap", "2 · tok", "2 · gap"],
+        ),
+        ("{zip: {model.depth: [1, 2], model.pool: [tok, gap]}}", ["1 · tok", "2 · gap"]),
+        ("{product: {model.depth: [1, 2]}, label: 'depth {model.depth}'}", ["depth 1", "depth 2"]),
+        ("[{shallow: {model.depth: 1}}, {8: {model.depth: 8}}]", ["shallow", "8"]),
+        ("{model.depth: 'range(1,4)'}", ["1", "2", "3"]),
+    ],
+)
+def test_axes(axes: str, expected: list[str]) -> None:
+    planned = plan(write(f"across: {axes}\n" + SMALL))
+    assert [column.label for column in planned.columns] == expected
+
+
+def test_an_override_matches_what_is_set_and_what_is_default() -> None:
+    write(
+        "overrides: [{if: {block.attn: pre, recipe: quick, stem: [dpn]}, set: {optim.lr: 0.5}}]\n"
+        + SMALL
+    )
+    planned = plan("x")
+    assert [cell.overrides for cell in planned.cells] == [(), ("optim.lr",)]
+    assert planned.cells[1].spec["optim"]["lr"] == 0.5
+
+
+def test_a_wholly_excluded_row_or_column_is_gone() -> None:
+    write("across: {model.depth: [1, 2]}\nexclude: [{model.depth: 2}, {stem: dpn}]\n" + SMALL)
+    planned = plan("x")
+    assert labels(planned) == ["a"]
+    assert [column.label for column in planned.columns] == ["1"]
+
+
+def test_excluded_cells_need_not_be_possible() -> None:
+    write("across: {model.arch: [mu/4, mu/3]}\nexclude: [{model.arch: mu/3}]\n" + SMALL)
+    assert len(plan("x").columns) == 1
+
+
+def test_recipe_keys_of_a_variant_are_confounds() -> None:
+    write("variants: [{a: {}}, {b: {stem: dpn, optim.lr: 0.1}}, {c: {recipe: cifar}}]\n")
+    assert [row.confounds for row in plan("x").rows] == [(), ("optim.lr",), ("recipe",)]
+    rows = plan("optim.lr=0.1,0.2", "stem=none,dpn").rows
+    assert [row.confounds for row in rows] == [(), (), ("optim.lr",), ("optim.lr",)]
+
+
+def test_analysis_and_paper() -> None:
+    write(
+        "analysis: {spread: paired, margin: 1, looks: [3, 5]}\n"
+        "paper: {table: T6, rows: {b: dpn}}\n" + SMALL
+    )
+    planned = plan("x", "analysis.spread=welch", "analysis.alpha=0.1")
+    assert planned.name == "x"
+    assert (planned.analysis.spread, planned.analysis.margin) == ("welch", 1.0)
+    assert (planned.analysis.looks, planned.analysis.alpha) == ((3, 5), 0.1)
+    assert planned.paper == {"table": "T6", "rows": {"b": "dpn"}}
+
+
+def test_interpolation_sees_the_values_over_it() -> None:
+    write("base: {optim.warmup_epochs: '${train.epochs}'}\nvariants: [{a: {train.epochs: 7}}]\n")
+    assert plan("x").cells[0].spec["optim"]["warmup_epochs"] == 7.0
+
+
+# --- Without a file -----------------------------------------------------------------------------
+
+
+def test_lists_of_values_are_rows_and_data_and_arch_are_columns() -> None:
+    planned = plan("stem=none,dpn", "data=digits,cifar10", "model.arch=mu/4,mu/8", "seeds=2")
+    assert labels(planned) == ["none", "dpn"]
+    assert [column.label for column in planned.columns] == [
+        "digits · mu/4",
+        "digits · mu/8",
+        "cifar10 · mu/4",
+        "cifar10 · mu/8",
+    ]
+    assert (planned.baseline, count(planned)) == ("none", 16)
+    assert planned.name == "data=digits,cifar10+model.arch=mu/4,mu/8+stem=none,dpn"
+
+
+def test_product_each_and_across() -> None:
+    words = ("block.attn=pre,post", "block.mlp=pre,post,pre_post", "model.depth=1,2")
+    assert len(plan(*words).rows) == 12
+    beside = plan(*words, across=("model.depth",))
+    assert (len(beside.rows), [c.label for c in beside.columns]) == (6, ["1", "2"])
+    each = plan(*words[:2], each=True)
+    assert labels(each) == ["pre · pre", "block.attn=post", "block.mlp=post", "pre+post"]
+    assert each.words == (*words[:2], "--each")
+    assert len({plan(*words).name, beside.name, each.name}) == 3
+
+
+def test_only_columns_is_one_row() -> None:
+    planned = plan("data=digits,cifar10")
+    assert (labels(planned), planned.baseline, len(planned.cells)) == (["base"], "base", 2)
+
+
+def test_glob_lists_the_choices() -> None:
+    planned = plan("stem=glob(*)", "baseline=none")
+    assert labels(planned) == sorted(spec.STEMS)
+    assert planned.baseline == "none"
+    write("baseline: none\nvariants: [{product: {stem: glob(*)}}]\n")
+    assert labels(plan("x")) == sorted(spec.STEMS)
+
+
+def test_all_words_of_a_line_are_on_one_level() -> None:
+    planned = plan("recipe=quick,cifar", "optim.lr=0.5")
+    assert {cell.spec["optim"]["lr"] for cell in planned.cells} == {0.5}
+
+
+# --- Names --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "name"),
+    [
+        (["quickstart"], {}, "quickstart"),
+        (["placement"], {"scale": "digits"}, "placement@digits"),
+        (
+            ["quickstart", "optim.wd=0", "optim.lr=1e-3", "seeds=2", "launcher=inline"],
+            {},
+            "quickstart+optim.lr=0.001+optim.wd=0",
+        ),
+        (["quickstart", "+optim.lr=0.0010"], {}, "quickstart+optim.lr=0.001"),
+        (["stem=none,dpn", "seeds=[4]", "analysis.alpha=0.1"], {}, "stem=none,dpn"),
+        (["stem=none,dpn"], {"name": "mine"}, "mine"),
+        (["sweeps/x.yaml"], {}, "x"),
+    ],
+)
+def test_names(words: list[str], options: dict[str, str], name: str) -> None:
+    write(SMALL)
+    assert plan(*words, **options).name == name
+
+
+def test_the_data_path_is_not_in_the_name() -> None:
+    Path("train.parquet").write_bytes(b"any")
+    words = ("stem=none,dpn", "data=cifar10", "data.path=.")
+    assert plan(*words).name == "data=cifar10+stem=none,dpn"
+    assert Path("store/cache/fingerprints.json").exists()
+
+
+def test_the_users_sweeps_come_first() -> None:
+    assert len(plan("quickstart").rows) == 10
+    write("title: mine\n" + SMALL, "quickstart")
+    assert plan("quickstart").title == "mine"
+    write("variants: [", "broken")
+    found = {name: (title, path) for name, title, path in sweep.find_sweeps()}
+    assert found["quickstart"] == ("mine", Path("sweeps/quickstart.yaml"))
+    assert found["placement"][1] == shipped("sweeps") / "placement.yaml"
+    assert found["broken"][0].startswith("(sweeps/broken.yaml: line 1: not YAML")
+
+
+def test_the_words_of_a_plan_make_it_again() -> None:
+    planned = plan("placement", "seeds=2", scale="digits", name="p")
+    assert planned.words == ("placement", "seeds=2", "--scale", "digits", "--as", "p")
+
+
+def test_the_launcher_is_returned_apart_and_changes_no_id() -> None:
+    words = ["stem=none,dpn", "launcher=inline", "launcher.attempts=9", "launcher.hang_s=1"]
+    planned, launcher = sweep.plan(words, store=Path("store"))
+    assert launcher == {
+        "name": "inline",
+        "attempts": 9,
+        "hang_s": 1.0,
+        "checkpoint_s": 60.0,
+        "runs_per_gpu": 1,
+    }
+    assert planned.cells == plan("stem=none,dpn").cells
+    assert planned.name == "stem=none,dpn"
+
+
+def test_labels_and_stores_change_no_id() -> None:
+    write("variants: [{a: {}}, {b: {stem: dpn}}]\n", "one")
+    write("variants: [{x: {stem: dpn}}, {y: {model.depth: 1}}]\n", "two")
+    one, two = plan("one"), sweep.plan(["two"], store=Path("/elsewhere"))[0]
+    assert one.cells[1].ids == two.cells[0].ids
+    assert one.cells[0].ids == two.cells[1].ids  # mu has depth 1 by itself
+
+
+# --- Mistakes -----------------------------------------------------------------------------------
+
+FILE_MISTAKES = {
+    "title: [": "sweeps/x.yaml: line 2: not YAML: expected the node content, but found "
+    "'<stream end>'",
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), FILE_MISTAKES.items())
+def test_a_mistake_in_a_file_is_told_in_one_line(text: str, expected: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(expected)}$"):
+        plan(write(text))
+
+
+def test_planning_loads_no_torch_and_importing_loads_no_hydra() -> None:
+    code = (
+        "import sys, ablate.config, ablate.sweep; from pathlib import Path;"
+        "late = {'hydra', 'omegaconf', 'torch', 'pandas', 'yaml', 'numpy'};"
+        "assert not late & set(sys.modules), late & set(sys.modules);"
+        "ablate.sweep.plan(['quickstart'], store=Path('store'));"
+        "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
