@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ablate import spec, sweep
+from ablate import config, spec, sweep
 from ablate.config import shipped
 from ablate.plan import Plan
 from ablate.spec import UserError
@@ -38,6 +40,19 @@ def later_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for stem in ("pre", "post", "post_posemb", "only_learnable", "rmsnorm", "no_learnable"):
         monkeypatch.setitem(spec.STEMS, stem, stub)
     monkeypatch.setitem(spec.ARCHS, "mnist_vit", spec.Arch(64, 4, 8, "-", patch=7))
+
+
+_compose = config._compose
+
+
+@functools.cache
+def _composed(name: str, words: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
+    return _compose(name, list(words))
+
+
+def compose_once(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Mistakes are many, and Hydra is slow."""
+    return _composed(name, tuple(words))
 
 
 def write(text: str, name: str = "x") -> str:
@@ -389,16 +404,51 @@ def test_labels_and_stores_change_no_id() -> None:
 
 # --- Mistakes -----------------------------------------------------------------------------------
 
-FILE_MISTAKES = {
-    "title: [": "sweeps/x.yaml: line 2: not YAML: expected the node content, but found "
-    "'<stream end>'",
-}
+
+def mistakes() -> list[tuple[str, list[str], str]]:
+    """(sweep file, words, what they are told) of mistakes.txt."""
+    found, text = [], ""
+    for block in (STUBS / "mistakes.txt").read_text().split("\n\n")[1:]:
+        lines = [line for line in block.splitlines() if not line.startswith("#")]
+        told = [line[2:] for line in lines if line.startswith("> ")]
+        words = [line[2:].split() for line in lines if line.startswith("$ ")] or [["x"]]
+        rest = [line for line in lines if not line.startswith(("> ", "$ "))]
+        text = "\n".join(rest).replace("...", SMALL) + "\n" if rest else text
+        found += [(text, words[0], line) for line in told]
+    return found
 
 
-@pytest.mark.parametrize(("text", "expected"), FILE_MISTAKES.items())
-def test_a_mistake_in_a_file_is_told_in_one_line(text: str, expected: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(expected)}$"):
-        plan(write(text))
+def options(words: list[str]) -> dict[str, object]:
+    """The options among words, taken out of them."""
+    taken: dict[str, object] = {}
+    while "--scale" in words:
+        taken["scale"] = words.pop(words.index("--scale") + 1)
+        words.remove("--scale")
+    while "--across" in words:
+        taken["across"] = [words.pop(words.index("--across") + 1)]
+        words.remove("--across")
+    if "--each" in words:
+        words.remove("--each")
+        taken["each"] = True
+    return taken
+
+
+def test_there_are_enough_mistakes() -> None:
+    assert len(mistakes()) > 120
+
+
+@pytest.mark.parametrize(("text", "words", "told"), mistakes())
+def test_a_mistake_is_told_in_one_line(
+    text: str, words: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "_compose", compose_once)
+    write(text)
+    words = list(words)
+    taken = options(words)
+    with pytest.raises(UserError) as caught:
+        plan(*words, **taken)
+    pattern = ".*".join(map(re.escape, told.split("...")))
+    assert re.fullmatch(pattern, str(caught.value)), str(caught.value)
 
 
 def test_planning_loads_no_torch_and_importing_loads_no_hydra() -> None:

@@ -1,0 +1,41 @@
+# `make sweep` is the quick start, `make test` the tests. Both set up .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: sweep test soak lint format bench clean
+
+sweep: $(STAMP)
+	$(BIN)/ablate sweep quickstart
+
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow"
+
+# What takes long: whole-length fault tests, simulations, trainings to an accuracy.
+soak: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow --timeout=7200
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# The oracles ask for a torchvision that matches a CUDA torch; without their dependencies they do.
+ORACLES := timm vit-pytorch torchvision
+$(STAMP): pyproject.toml constraints.txt Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install -q -c constraints.txt --no-deps $(ORACLES)
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist runs .pytest_cache .mypy_cache .ruff_cache
