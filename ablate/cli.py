@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import traceback
@@ -135,7 +136,7 @@ def _prepare(plan: Plan, store: Store, watching: Any) -> None:
         if not (store.cache / fingerprint).is_dir():  # it appears whole
             name = spec["data"]["name"]
             question = {"spec": {**spec, "seed": 0}, "cache": str(store.cache)}
-            ask("prepare", question, lambda done, total, n=name: watching.reading(n, done, total))
+            ask("prepare", question, functools.partial(watching.reading, name))
 
 
 def _close(plan: Plan, store: Store, outcome: Outcome) -> None:
@@ -266,8 +267,8 @@ def _instance(word: str, known: list[str]) -> str | None:
 
 
 def _print_table(plan: Plan, store: Store, format: Format | None) -> None:
-    from ablate.report.formats import render
     from ablate.report import looks
+    from ablate.report.formats import render
     from ablate.report.table import tabulate
 
     results = {run.id: store.rundir(run.id).read_result() for run in plan.runs()}

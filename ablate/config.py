@@ -176,12 +176,10 @@ class Composer:
         tree, self.defaults = _compose("config", [])
         self._composed[tuple(sorted(self.defaults.items()))] = tree
         # The options that spec's tables generate stand in one section each: they need no compose.
-        folders = [shipped("conf"), Path("conf")]
         self._generated = {
             (kind, name): section
             for kind, options in _generated().items()
             for name, section in options.items()
-            if not any((folder / kind / f"{name}.yaml").exists() for folder in folders)
         }
 
     def merge(self, layers: Sequence[Layer]) -> Merged:
@@ -378,11 +376,16 @@ def _hydra() -> Iterator[None]:
 
 
 def _generated() -> dict[str, dict[str, dict[str, Any]]]:
-    """kind -> name -> the section that choosing it makes: its name and its defaults."""
+    """kind -> name -> the section that choosing it makes: its name and its defaults.
+
+    Without those that have a file: Hydra would take the other for that file's schema.
+    """
+    folders = [shipped("conf"), Path("conf")]
     return {
         kind: {
             name: {"name": name, **{key: p.default for key, p in choice.params.items()}}
             for name, choice in table.items()
+            if not any((folder / kind / f"{name}.yaml").exists() for folder in folders)
         }
         for kind, table in spec.CHOICES.items()
     }

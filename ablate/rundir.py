@@ -160,6 +160,7 @@ class RunDir:
         self.metrics = path / "metrics.jsonl"
         self.result = path / "result.json"
         self.predictions = path / "predictions.npy"
+        self.weights = path / "weights.safetensors"  # of the finished model
         self.log = path / "log.txt"
         self.lock = Lock(path / "lock")
 

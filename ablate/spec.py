@@ -410,7 +410,7 @@ def _expand(tree: Any, data: Data) -> dict[str, Any]:
     _same_keys("model", tree, hints(Model))
     arch = tree["arch"]
     if isinstance(arch, str) and arch in ARCHS and ARCHS[arch].patch is not None:
-        defaults = dataclasses.asdict(ARCHS[arch])
+        defaults: dict[str, Any] = dataclasses.asdict(ARCHS[arch])
     else:
         size, slash, patch = str(arch).rpartition("/")
         if not slash or not patch.isdecimal() or int(patch) == 0:
@@ -421,7 +421,7 @@ def _expand(tree: Any, data: Data) -> dict[str, Any]:
         if size not in ARCHS:
             raise unknown("model.arch", size, ARCHS, "a size among")
         defaults = dataclasses.asdict(ARCHS[size]) | {"patch": int(patch)}
-    model = {k: defaults.get(k) if v is None else v for k, v in tree.items()}
+    model: dict[str, Any] = {k: defaults.get(k) if v is None else v for k, v in tree.items()}
     if model["head_dim"] is None:
         width, heads = model["width"], model["heads"]
         for key, value in (("width", width), ("heads", heads)):

@@ -164,8 +164,8 @@ def answer_describe(question: dict[str, Any]) -> dict[str, Any]:
     """{"specs": {key: tree}, "calibrate": [key], "cache": folder, "device"} -> {key: answer}.
 
     Of each spec `parameters`, `multiply_adds`, `groups` (see model.count) and `examples` (images a
-    split); of those to calibrate `step_s`, the seconds of a step here. Measured
-    with as many threads as a worker has.
+    split; null where only fetching the set would tell); of those to calibrate `step_s`, the
+    seconds of a step here, with as many threads as a worker has.
     """
     device = torch.device(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)
@@ -174,7 +174,13 @@ def answer_describe(question: dict[str, Any]) -> dict[str, Any]:
         run = spec.build(tree)
         if run.data.fingerprint not in counts:
             counts[run.data.fingerprint] = count(run.data, cache)
-        answers[key] = describe(run) | {"examples": counts[run.data.fingerprint]}
+        examples = counts[run.data.fingerprint]
+        if examples and run.train.batch > examples["train"]:
+            raise spec.UserError(
+                f"train.batch: {run.train.batch} is more than the {examples['train']} training "
+                f"images of data={run.data.name}; give at most {examples['train']}"
+            )
+        answers[key] = describe(run) | {"examples": examples}
         if key in question["calibrate"]:
             answers[key]["step_s"] = seconds_per_step(run, device, answers[key]["multiply_adds"])
     return answers

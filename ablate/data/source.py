@@ -84,7 +84,7 @@ def rows(data: Data) -> dict[str, int] | None:
         return None
     if local_files(_path(data), data.name)[0] == "folder":
         return {split: part.rows for split, part in _folder(data).parts.items()}
-    from pyarrow import parquet  # type: ignore[import-untyped]
+    from pyarrow import parquet
 
     return {
         split: sum(_open_parquet(parquet, file).metadata.num_rows for file in files)
@@ -288,7 +288,7 @@ def _open_parquet(parquet: Any, file: Path) -> Any:
 
 def _parquet(data: Data) -> Source:
     from datasets import Features
-    from pyarrow import parquet  # type: ignore[import-untyped]
+    from pyarrow import parquet
 
     def batches(file: Path, columns: list[str]) -> Iterator[Any]:
         try:

@@ -75,16 +75,22 @@ class Local:
         return exits
 
     def stop(self, run: RunDir, now: bool = False) -> None:
+        number = signal.SIGKILL if now else signal.SIGTERM
+        if run.id in self._children:  # its parent, the server, can't mistake it
+            request = {"run": run.id, "signal": int(number)}
+            with contextlib.suppress(BrokenPipeError):
+                self._pipes()[0].write(json.dumps(request).encode() + b"\n")
+                return
         pid = run.lock.notes().get("pid")
         if not isinstance(pid, int):
-            return  # forked but not yet begun: the driver asks again
+            return  # not yet begun: the driver asks again
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
             try:
                 # The pid may be another process's by now; the lock tells, and the descriptor
                 # then stays with the process that held it.
                 if run.lock.is_held() and run.lock.notes().get("pid") == pid:
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL if now else signal.SIGTERM)
+                    signal.pidfd_send_signal(descriptor, number)
             finally:
                 os.close(descriptor)
 

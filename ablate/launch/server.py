@@ -1,8 +1,8 @@
 """The fork server: `python -m ablate.launch.server`, one JSON request a line on standard input.
 
 It loads the worker once, by name, and forks a process for every request; it answers
-{"run": id, "exit": code} when that process ends. When its input closes, its driver is gone or done:
-it ends, and the workers go on.
+{"run": id, "exit": code} when that process ends, and passes signals to it where asked. When its
+input closes, its driver is gone or done: it ends, and the workers go on.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ def serve() -> None:
             *lines, buffer = (buffer + chunk).split(b"\n")
             for line in lines:
                 request = json.loads(line)
+                if "signal" in request:  # not yet reaped, so the pid is still the child's
+                    for pid, run in children.items():
+                        if run == request["run"]:
+                            os.kill(pid, request["signal"])
+                    continue
                 pid = os.fork()
                 if pid == 0:
                     become_worker(worker, request)

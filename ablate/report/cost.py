@@ -24,7 +24,7 @@ class Costs:
     """By (row, column): the worker's description; seconds a run, and how they are known."""
 
     described: Mapping[tuple[str, str], Mapping[str, Any]]
-    seconds: Mapping[tuple[str, str], float]
+    seconds: Mapping[tuple[str, str], float | None]  # None: the data is not fetched yet
     measured: bool  # all from finished runs; else some from a calibration
     left_s: float  # device-seconds of all runs that are not done
 
@@ -58,20 +58,23 @@ def costs(
         for cell in plan.cells
         if "step_s" in (answer := known[_key(cell, device)])
     }
-    seconds, measured, left = {}, True, 0.0
+    seconds: dict[tuple[str, str], float | None] = {}
+    measured, left = True, 0.0
     for cell in plan.cells:
         done = [finished[run]["seconds"] for run in cell.ids.values() if run in finished]
         if done:
-            each = sum(done) / len(done)
+            each: float | None = sum(done) / len(done)
         else:
             each, measured = _estimate(cell, known[_key(cell, device)], rates), False
         seconds[cell.row, cell.column] = each
         missing = [r for r in cell.ids.values() if states.get(r, RunState()).status not in FINAL]
-        left += each * len(missing)
+        left += (each or 0.0) * len(missing)
     return Costs(described, seconds, measured, left)
 
 
-def _estimate(cell: Cell, answer: Mapping[str, Any], rates: Mapping[int, float]) -> float:
+def _estimate(cell: Cell, answer: Mapping[str, Any], rates: Mapping[int, float]) -> float | None:
+    if answer["examples"] is None:
+        return None
     size = answer["multiply_adds"]
     rate = rates[min(rates, key=lambda other: abs(other - size))]
     train = cell.spec["train"]

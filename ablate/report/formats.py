@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ablate.stats import Estimate
 
 
-def render(table: Table, format: str) -> RenderableType:
+def render(table: Table, format: str) -> Any:
     """The table in one of FORMATS: a text, but for `rich`, which a console prints."""
     if format not in FORMATS:
         raise unknown("--format", format, FORMATS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ablate.ledger import Ledger, RunState, Store
@@ -103,7 +103,11 @@ def _plain(text: str) -> Any:
     return Text(text)  # labels hold brackets, which are no markup
 
 
-def _range(values: Sequence[float], form: Any = lambda value: f"{value:,.0f}") -> str:
+def _range(
+    values: Sequence[Any], form: Callable[[Any], str] = lambda value: f"{value:,.0f}"
+) -> str:
+    if None in values:
+        return "?"
     low, high = min(values), max(values)
     return str(form(low)) if form(low) == form(high) else f"{form(low)} - {form(high)}"
 

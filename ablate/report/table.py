@@ -436,8 +436,8 @@ def _caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
     verdicts = {entry.verdict for column in columns for entry in column.entries}
     if stats.CANT_TELL in verdicts:
         lines.append(
-            "Needs n: the seeds at which the gain seen, if it is the true one, would be told with "
-            "80 % power."
+            "Needs n: the seeds at which there is a verdict with 80 % power, if the gain seen is "
+            "the true one."
         )
     return lines
 

@@ -1,4 +1,4 @@
-"""A sweep file, read. `SWEEPS` in the README is its grammar."""
+"""A sweep file, read: rows, columns, scales, and what holds for all."""
 
 from __future__ import annotations
 

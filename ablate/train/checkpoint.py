@@ -5,6 +5,7 @@ Serialised to bytes and written by us: torch.save and safetensors' own writers h
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ablate.rundir import RunDir
+from ablate.rundir import RunDir, write_whole
 
 
 @dataclass
@@ -38,6 +39,13 @@ def save_checkpoint(
             tensors[f"optim.{key}.{name}"] = value
     whole = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     rundir.write_checkpoint(progress.step, save(whole, {"progress": json.dumps(vars(progress))}))
+
+
+def save_weights(rundir: RunDir, model: nn.Module) -> str:
+    """Write the finished model to `weights.safetensors`; returns the file's sha256."""
+    content = save({name: tensor.contiguous().cpu() for name, tensor in model.state_dict().items()})
+    write_whole(rundir.weights, content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def load_checkpoint(rundir: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:

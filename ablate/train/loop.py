@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import time
@@ -22,7 +23,7 @@ from ablate.model.attention import kernel
 from ablate.rundir import RunDir, write_whole
 from ablate.spec import Run
 from ablate.task import classify
-from ablate.train.checkpoint import load_checkpoint, save_checkpoint
+from ablate.train.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from ablate.train.optim import adamw, learning_rate
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
@@ -170,6 +171,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         "collapsed": last["train_loss"] >= prior,
         "validation": {name[4:]: last[name] for name in last if name.startswith("val_")},
         "test": scores,
+        "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),
+        "weights_sha256": save_weights(rundir, model),
         "kernel": kernel(device, dtype),
         "micro_batch": micro,
         **cost(begun, total * batch),

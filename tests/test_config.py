@@ -1,0 +1,318 @@
+"""Composition: words and groups to the plain tree of a run."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablate import config, spec
+from ablate.config import Composer, Layer, parse, resolve, shipped
+from ablate.spec import UserError
+
+STORE = Path("store")
+OPTIONS = sorted(
+    (path.parent.name, path.stem)
+    for path in shipped("conf").glob("*/*.yaml")
+    if path.parent.name != "launcher"
+)
+
+# A run as `run.json` keeps it. What stands here has been trained somewhere: it never changes.
+GOLDEN: dict[str, Any] = {
+    "data": {
+        "name": "digits",
+        "source": "sklearn",
+        "path": None,
+        "hub": None,
+        "revision": None,
+        "image": None,
+        "label": None,
+        "size": 8,
+        "channels": 1,
+        "classes": 10,
+        "train": "train",
+        "validation": 300,
+        "test": 300,
+        "fingerprint": "0123456789abcdef",
+    },
+    "model": {
+        "arch": "mu/4",
+        "patch": 4,
+        "width": 48,
+        "depth": 4,
+        "heads": 2,
+        "head_dim": 24,
+        "mlp_ratio": 4.0,
+        "pool": "tok",
+        "rep": False,
+        "posemb": "learn",
+        "final_norm": "keep",
+        "dropout": 0.0,
+        "drop_path": 0.0,
+        "head_bias": 0.0,
+    },
+    "norm": {"name": "layernorm", "eps": 1e-6, "affine": True},
+    "stem": {"name": "none"},
+    "block": {"name": "vit", "attn": "pre", "mlp": "pre", "post": "residual"},
+    "optim": {
+        "lr": 0.003,
+        "wd": 0.05,
+        "b1": 0.9,
+        "b2": 0.99,
+        "eps": 1e-8,
+        "clip": 1.0,
+        "warmup_epochs": 4.0,
+        "schedule": "cosine",
+    },
+    "train": {
+        "epochs": 40.0,
+        "steps": None,
+        "batch": 96,
+        "micro_batch": None,
+        "precision": "fp32",
+        "deterministic": False,
+        "label_smoothing": 0.1,
+    },
+    "augment": {"flip": False, "crop_pad": 0},
+    "eval": {"every": 1, "batch": 500},
+    "seed": 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder: no `conf` of the user's is in reach."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def images(*folders: str) -> None:
+    for name in folders:
+        path = Path("images", name)
+        path.mkdir(parents=True)
+        (path / "1.png").write_bytes(b"any")
+
+
+# --- Identity -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "identity"),
+    [
+        ({}, "649f7bddc8b1f3af"),
+        ({"seed": 7}, "745c73c4c04e40c9"),
+        (
+            {"block": {"name": "vit", "attn": "post", "mlp": "pre+post", "post": "branch"}},
+            "84b35e966804154e",
+        ),
+        ({"stem": {"name": "dpn", "eps": 1e-6}}, "13ac7e5b6bdb3869"),
+    ],
+)
+def test_golden_ids(changes: dict[str, Any], identity: str) -> None:
+    assert spec.build({**copy.deepcopy(GOLDEN), **changes}).id == identity
+
+
+def test_what_is_no_part_of_a_run_is_no_part_of_its_id() -> None:
+    plain = spec.build(GOLDEN)
+    elsewhere = {**GOLDEN, "data": {**GOLDEN["data"], "path": "/elsewhere"}}
+    assert spec.build(elsewhere).id == plain.id
+    spelled = {**GOLDEN["model"], "arch": "Ti/4"}  # every field is given, so arch says nothing
+    assert spec.build({**GOLDEN, "model": spelled}).id == plain.id
+    whole = {**GOLDEN, "optim": {**GOLDEN["optim"], "clip": 1, "warmup_epochs": 4}}
+    assert spec.build(whole).id == plain.id
+
+
+def test_the_id_does_not_depend_on_how_the_data_path_is_spelled(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images("train/cat", "train/dog")
+    shutil.copytree("images", "copy")
+    (folder / "link").symlink_to("images")
+    monkeypatch.setenv("HOME", str(folder))
+    spellings = ["images", "./images/", "copy", "link", str(folder / "images"), "~/images"]
+    found = {
+        resolve(["data=imagefolder", "data.size=8", f"data.path={path}"], STORE)[1]
+        for path in spellings
+    }
+    assert len(found) == 1
+    tree, _ = resolve(["data=imagefolder", "data.size=8", "data.path=images"], STORE)
+    assert tree["data"]["path"] == str(folder / "images")
+
+
+# --- Every option -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("group", "name"), OPTIONS)
+def test_every_option_of_conf_composes_and_builds(group: str, name: str) -> None:
+    words = [f"{group}={name}"]
+    if name in ("imagefolder", "parquet"):
+        images("train/cat", "train/dog")
+        words += ["data.path=images", "data.classes=2"]
+    tree, identity = resolve(words, STORE)
+    assert spec.build(tree).id == identity
+    if group == "data":
+        assert tree["data"]["name"] == name
+
+
+def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it() -> None:
+    composer = Composer(STORE)
+    for kind, table in spec.CHOICES.items():
+        assert composer.groups[kind] == sorted(table)
+        for name in table:
+            merged = composer.merge([Layer("", {kind: name})])
+            composed, _ = config._compose("config", [f"{kind}={name}"])
+            del composed["launcher"]
+            assert composer.tree(merged) == composed
+
+
+def test_a_new_choice_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    param = spec.Param(float, 0.5, "a setting")
+    with monkeypatch.context() as patch:
+        patch.setitem(spec.NORMS, "mine", spec.Choice("-", "-", "a:b", {"alpha": param}))
+        tree, _ = resolve(["norm=mine", "norm.alpha=2"], STORE)
+    assert tree["norm"] == {"name": "mine", "alpha": 2.0}
+    with pytest.raises(UserError, match=r"^norm: expected one of "):
+        Composer(STORE).merge([Layer("", {"norm": "mine"})])
+
+
+def test_the_launcher_is_no_part_of_a_run() -> None:
+    plain, identity = resolve([], STORE)
+    assert resolve(["launcher=inline", "launcher.attempts=1"], STORE) == (plain, identity)
+    assert "launcher" not in plain
+    assert Composer(STORE).launcher({})["name"] == "local"
+
+
+# --- The user's own conf ------------------------------------------------------------------------
+
+
+def test_the_users_conf_comes_first() -> None:
+    ours, _ = resolve([], STORE)
+    Path("conf/recipe").mkdir(parents=True)
+    Path("conf/stem").mkdir()
+    text = (shipped("conf") / "recipe" / "quick.yaml").read_text()
+    Path("conf/recipe/quick.yaml").write_text(text.replace("lr: 3e-3", "lr: 7e-3"))
+    Path("conf/recipe/mine.yaml").write_text(text.replace("lr: 3e-3", "lr: 9e-3"))
+    Path("conf/stem/dpn.yaml").write_text("{name: dpn, eps: 0.25}")
+    assert ours["optim"]["lr"] == 0.003
+    assert resolve([], STORE)[0]["optim"]["lr"] == 0.007
+    assert resolve(["recipe=mine"], STORE)[0]["optim"]["lr"] == 0.009
+    assert resolve(["stem=dpn"], STORE)[0]["stem"] == {"name": "dpn", "eps": 0.25}
+    assert resolve(["recipe=cifar"], STORE)[0]["optim"]["lr"] == 0.001
+
+
+def test_a_group_of_the_users_own() -> None:
+    Path("conf/optim").mkdir(parents=True)
+    Path("conf/optim/slow.yaml").write_text("lr: 1e-5")
+    tree, _ = resolve(["optim=slow", "optim.wd=0"], STORE)
+    assert (tree["optim"]["lr"], tree["optim"]["wd"], tree["optim"]["b1"]) == (1e-5, 0.0, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("optim: [", "conf: config recipe=mine: while parsing a flow node"),
+        (
+            "defaults: [nothing]",
+            "conf: config recipe=mine: In 'recipe/mine': Could not load 'recipe/nothing'",
+        ),
+    ],
+)
+def test_a_broken_conf_is_told_in_one_line(text: str, told: str) -> None:
+    Path("conf/recipe").mkdir(parents=True)
+    Path("conf/recipe/mine.yaml").write_text(f"# @package _global_\n{text}\n")
+    with pytest.raises(UserError, match=f"^{re.escape(told)}[^\n]*$"):
+        resolve(["recipe=mine"], STORE)
+
+
+# --- Words --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "values"),
+    [
+        ("stem=dpn", "stem", ("dpn",)),
+        ("stem=none,dpn", "stem", ("none", "dpn")),
+        ("+optim.lr=1e-3", "optim.lr", (0.001,)),
+        ("++optim.lr=1", "optim.lr", (1,)),
+        ("block.attn=pre,pre_post,pre+post", "block.attn", ("pre", "pre+post", "pre+post")),
+        ("model.arch=Ti/4,S/4", "model.arch", ("Ti/4", "S/4")),
+        ("optim.clip=null,1", "optim.clip", (None, 1)),
+        ("seeds=[0,1]", "seeds", ([0, 1],)),
+        ("probe=['a b',\"c\"],[]", "probe", (["a b", "c"], [])),
+        ("train.deterministic=true,false", "train.deterministic", (True, False)),
+        ("model.depth=range(1,4)", "model.depth", (1, 2, 3)),
+        ("stem=glob(d*)", "stem", ("dpn",)),
+        ("norm=pkg.mod:Class", "norm", ("pkg.mod:Class",)),
+        ("data.path=~/Bücher (alt)", "data.path", ("~/Bücher (alt)",)),
+        ("data.path='a,b'", "data.path", ("a,b",)),
+    ],
+)
+def test_words(word: str, key: str, values: tuple[object, ...]) -> None:
+    parsed = parse(word, {"stem": ["dpn", "none"]})
+    assert (parsed.key, parsed.values) == (key, values)
+    assert [type(value) for value in parsed.values] == [type(value) for value in values]
+
+
+_compose = config._compose
+
+
+@functools.cache
+def _composed(name: str, words: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
+    return _compose(name, list(words))
+
+
+def compose_once(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Without a `conf` of the user's Hydra says the same each time, and it is slow."""
+    return _composed(name, tuple(words))
+
+
+def wrong_words() -> list[list[str]]:
+    """(command line, what it is told) of wrong_words.txt."""
+    text = (Path(__file__).parent / "conf_stub" / "wrong_words.txt").read_text()
+    return [re.split("^[$>] ", block.strip(), flags=re.M)[1:] for block in text.split("\n\n")[1:]]
+
+
+@pytest.mark.parametrize(("line", "told"), wrong_words())
+def test_a_wrong_word_is_told_in_one_line(
+    line: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "_compose", compose_once)
+    pattern = ".*".join(map(re.escape, told.split("...")))
+    with pytest.raises(UserError, match=f"^{pattern}$"):
+        resolve(line.split(), STORE)
+
+
+# --- Data ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("folders", "classes", "validation", "test"),
+    [
+        (["cat", "dog", "eel"], 3, 0.1, 0.1),
+        (["train/cat", "train/dog", "test/cat"], 2, 0.1, "test"),
+        (["train/cat", "train/dog", "test/cat", "validation/cat"], 2, "validation", "test"),
+    ],
+)
+def test_an_image_folder_says_the_rest(
+    folders: list[str], classes: int, validation: object, test: object
+) -> None:
+    images(*folders)
+    data = resolve(["data=imagefolder", "data.path=images", "data.size=8"], STORE)[0]["data"]
+    assert (data["classes"], data["validation"], data["test"]) == (classes, validation, test)
+
+
+def test_parquet_files_say_their_splits() -> None:
+    for name in ("train-0.parquet", "train-1.parquet", "test.parquet"):
+        Path(name).write_bytes(b"any")
+    data = resolve(["data=parquet", "data.path=.", "data.classes=4"], STORE)[0]["data"]
+    assert (data["classes"], data["validation"], data["test"]) == (4, 0.1, "test")
+
+
+def test_interpolations_are_resolved_after_values_are_set() -> None:
+    words = ["optim.warmup_epochs=${train.epochs}", "train.epochs=9"]
+    assert resolve(words, STORE)[0]["optim"]["warmup_epochs"] == 9.0

@@ -1,0 +1,210 @@
+"""kill -9 of the driver, of a worker, of both, at any moment; the same command again: the table is,
+byte for byte, that of a sweep that nobody disturbed. Real processes, real signals."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import random
+import re
+import signal
+import sqlite3
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conftest import Shell
+
+# Two variants x two seeds on digits: seconds of training, so that a kill finds it at work.
+SWEEP = ("sweep", "block.attn=pre,post", "model.depth=2", "train.epochs=8", "--as", "killed")
+OFTEN = ("launcher.checkpoint_s=0.2", "launcher.attempts=1000")
+WORDS = (*SWEEP, "seeds=2", *OFTEN)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory) -> str:
+    """The table of an uninterrupted sweep on this machine."""
+    shell = Shell(tmp_path_factory.mktemp("calm"))
+    shell(*WORDS)
+    return shell("table", "killed", "--format", "csv").out
+
+
+def workers(folder: Path) -> list[int]:
+    """Process ids of this store's living workers, by the lock files they hold open."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                for descriptor in (process / "fd").iterdir():
+                    target = os.readlink(descriptor)
+                    if target.startswith(f"{folder}/runs/runs/") and target.endswith("/lock"):
+                        found.append(int(process.name))
+                        break
+    return found
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def wait_for(condition, seconds: float = 60.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError("waited in vain")
+
+
+def check(shell: Shell, calm: str) -> None:
+    """The table equals the calm one; every run finished once, and every start is accounted for."""
+    assert shell("table", "killed", "--format", "csv").out == calm
+    with contextlib.closing(sqlite3.connect(shell.folder / "runs" / "ledger.db")) as ledger:
+        events = ledger.execute("SELECT run, kind FROM event").fetchall()
+    finished = Counter(run for run, kind in events if kind == "finished")
+    assert len(finished) == 4
+    assert set(finished.values()) == {1}
+    for run in finished:
+        kinds = Counter(kind for other, kind in events if other == run)
+        # A result found under another driver needs no start of its own; a start that was cut off
+        # is one interruption.
+        assert kinds["interrupted"] <= kinds["started"] <= kinds["interrupted"] + 1
+
+
+def test_kill_the_driver_and_the_next_one_adopts_its_workers(shell, calm):
+    driver = shell.start(*WORDS)
+    found = wait_for(lambda: len(pids := workers(shell.folder)) == 2 and pids)
+    kill([driver.pid])
+    driver.wait()
+    time.sleep(0.3)
+    assert set(workers(shell.folder)) == set(found)  # they live on
+    again = shell(*WORDS)
+    assert "died" not in again.out
+    check(shell, calm)
+    with contextlib.closing(sqlite3.connect(shell.folder / "runs" / "ledger.db")) as ledger:
+        query = "SELECT count(*) FROM event WHERE kind = 'started'"
+        assert ledger.execute(query).fetchone() == (4,)  # adopted, not started anew
+
+
+def test_kill_workers_under_a_living_driver(shell, calm):
+    moment = random.Random(0)
+    driver = shell.start(*WORDS)
+    for _ in range(4):
+        time.sleep(moment.uniform(0.2, 1.2))
+        if alive := workers(shell.folder):
+            kill([moment.choice(alive)])
+    done = shell.end(driver)
+    assert done.code == 0, done.out + done.err
+    check(shell, calm)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_kill_driver_workers_or_both_at_any_moment(shell, calm, seed):
+    moment = random.Random(100 + seed)
+    for _ in range(5):
+        driver = shell.start(*WORDS)
+        time.sleep(moment.choice([moment.uniform(0.05, 1.0), moment.uniform(1.0, 4.0)]))
+        victim = moment.choice(["driver", "workers", "both"])
+        if victim != "driver":
+            kill(workers(shell.folder))
+        if victim != "workers":
+            kill([driver.pid])
+        else:
+            time.sleep(moment.uniform(0, 1))
+            kill([driver.pid])
+        driver.wait()
+    shell(*WORDS)
+    check(shell, calm)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_checkpoints_stops_and_the_same_command_goes_on(shell, calm, name):
+    driver = shell.start(*SWEEP, "seeds=2", "launcher.checkpoint_s=1000")
+    folders = shell.folder / "runs" / "runs"
+    wait_for(lambda: len(list(folders.glob("*/metrics.jsonl"))) == 2)
+    driver.send_signal(signal.Signals[name])
+    done = shell.end(driver, timeout=20)
+    assert done.code == 128 + signal.Signals[name]
+    assert re.search(r"stopped after \d of 4; the same command goes on\n$", done.out)
+    assert workers(shell.folder) == []
+    assert len(list(folders.glob("*/checkpoint-*.safetensors"))) == 2
+    shell(*WORDS)
+    check(shell, calm)
+
+
+def test_a_second_signal_kills_at_once(shell):
+    driver = shell.start(*WORDS)
+    pids = wait_for(lambda: workers(shell.folder))
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)  # a worker that will not answer
+    driver.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert driver.poll() is None
+    driver.send_signal(signal.SIGINT)
+    assert shell.end(driver, timeout=20).code == 130
+    assert workers(shell.folder) == []
+
+
+def test_a_worker_that_keeps_dying_without_progress_is_given_up_and_retried_when_asked(shell):
+    words = (*SWEEP, "seeds=1", "launcher.attempts=2")
+    driver = shell.start(*words)
+    killed: Counter[str] = Counter()
+    deadline = time.monotonic() + 60
+    while driver.poll() is None and time.monotonic() < deadline:
+        for pid in workers(shell.folder):
+            kill([pid])
+            killed["all"] += 1
+        time.sleep(0.01)
+    done = shell.end(driver)
+    assert done.code == 1
+    assert "2 failed of 2 runs" in done.err
+    assert "signal SIGKILL" in done.out
+    assert killed["all"] >= 4
+    assert "planned" not in shell("status", "killed").out
+    assert shell(*words, code=1).out.count("finished:") == 0  # left alone
+    again = shell(*words, "--retry", "failed")
+    assert again.out.count("finished:") == 2
+
+
+def test_two_drivers_on_one_store_and_the_second_says_who_drives(shell):
+    driver = shell.start(*WORDS)
+    wait_for(lambda: workers(shell.folder))
+    second = Shell(shell.folder, number=10)(*WORDS, code=1)
+    assert f"process {driver.pid} drives this store already" in second.err
+    assert second.err.count("\n") == 1
+    driver.send_signal(signal.SIGTERM)
+    shell.end(driver)
+
+
+def test_the_fork_server_dies_and_its_workers_are_kept(shell, calm):
+    driver = shell.start(*WORDS)
+    found = wait_for(lambda: workers(shell.folder))
+    children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
+    servers = [
+        int(pid)
+        for pid in children
+        if b"ablate.launch.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert len(servers) == 1
+    kill(servers)
+    time.sleep(0.5)
+    assert set(found) <= set(workers(shell.folder)) or len(found) < 2
+    assert shell.end(driver).code == 0
+    check(shell, calm)
+
+
+def test_more_seeds_train_only_what_is_new_and_the_look_is_said(shell, calm):
+    shell(*WORDS)
+    more = shell(*SWEEP, "seeds=3")
+    assert more.out.count("finished:") == 2
+    assert "look" in more.out
+    facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
+    assert any("look" in fact["value"] for fact in facts if fact["quantity"] == "note")
+    again = shell(*SWEEP, "seeds=3")
+    assert "finished:" not in again.out
+    assert shell("table", "killed", "--format", "csv").out != calm

@@ -1,0 +1,190 @@
+"""What you get after an interruption is what you would have got without it, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file
+
+from ablate import spec
+from ablate.data.cache import prepare
+from ablate.fingerprint import fingerprint
+from ablate.rundir import RunDir
+from ablate.train.loop import Machine, Stopped, train
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def digits(**settings) -> spec.Run:
+    """A run on 8x8 digits: `tiny.run` with the real set. Keys with a dot by `**{"train.x": 1}`."""
+    data = {"data.channels": 1, "data.fingerprint": ""}
+    run = tiny.run({**data, "train.batch": 64, "train.epochs": 6, "eval.every": 2, **settings})
+    tree = spec.to_tree(run)
+    section = {key: value for key, value in tree["data"].items() if key != "fingerprint"}
+    tree["data"]["fingerprint"] = fingerprint(section)
+    tree["model"]["patch"] = None
+    return spec.build(tree)
+
+
+def go(run: spec.Run, folder: Path, cache: Path, stop_at: int | None = None) -> dict | None:
+    """Train in `folder` until the step `stop_at`; None if it stopped there."""
+    rundir = RunDir(folder)
+    rundir.create(spec.to_tree(run))
+    steps = itertools.count(1)
+    machine = Machine(
+        device=torch.device("cpu"),
+        cache=cache,
+        checkpoint_s=1e9,
+        stopping=lambda: stop_at is not None and next(steps) == stop_at,
+        beat=lambda **notes: None,
+    )
+    try:
+        return train(run, rundir, machine)
+    except Stopped:
+        return None
+
+
+def outcome(folder: Path, result: dict) -> tuple:
+    rundir = RunDir(folder)
+    same = {k: v for k, v in result.items() if k not in ("seconds", "images_per_s")}
+    return same, rundir.metrics.read_bytes(), rundir.predictions.read_bytes()
+
+
+CELLS = list(itertools.product(tiny.PLACEMENTS, tiny.PLACEMENTS, ("none", "dpn")))
+
+
+@pytest.mark.parametrize(("attn", "mlp", "stem"), CELLS, ids=map(",".join, CELLS))
+def test_straight_equals_stopped_and_resumed(attn, mlp, stem, tmp_path, cache):
+    run = digits(
+        **{
+            "block.attn": attn,
+            "block.mlp": mlp,
+            "stem": stem,
+            "model.dropout": 0.1,
+            "model.drop_path": 0.1,
+            "model.depth": 2,
+            "augment.flip": True,
+            "augment.crop_pad": 1,
+        }
+    )
+    straight = go(run, tmp_path / "a", cache)
+    per_epoch = prepare(run.data, cache).counts["train"] // run.train.batch
+    assert go(run, tmp_path / "b", cache, stop_at=2 * per_epoch) is None  # at an epoch's end
+    assert go(run, tmp_path / "b", cache, stop_at=per_epoch + 3) is None  # in the middle of one
+    resumed = go(run, tmp_path / "b", cache)
+    assert outcome(tmp_path / "a", straight) == outcome(tmp_path / "b", resumed)
+    a, b = (load_file(tmp_path / side / "weights.safetensors") for side in "ab")
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, cache):
+    run = digits(**{"train.epochs": 3})
+    straight = go(run, tmp_path / "a", cache)
+    for stop_at in (5, 6):
+        assert go(run, tmp_path / "b", cache, stop_at) is None
+    rundir = RunDir(tmp_path / "b")
+    (newest, path), (older, _) = rundir.checkpoints()
+    assert (newest, older) == (11, 5)
+    whole = path.read_bytes()
+    for length in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        copied = tmp_path / f"c{length}"
+        copied.mkdir()
+        for file in rundir.path.iterdir():
+            (copied / file.name).write_bytes(file.read_bytes())
+        assert outcome(copied, go(run, copied, cache)) == outcome(tmp_path / "a", straight)
+
+
+def test_two_micro_batches_are_the_batch_in_float64(tmp_path, cache):
+    settings = {"train.precision": "fp64", "model.dropout": 0.1, "model.drop_path": 0.1}
+    whole, split = (digits(**settings, **{"train.micro_batch": micro}) for micro in (None, 32))
+    assert whole.id != split.id
+    for run, side in ((whole, "a"), (split, "b")):
+        assert go(run, tmp_path / side, cache)["status"] == "finished"
+    a, b = (load_file(tmp_path / side / "weights.safetensors") for side in "ab")
+    worst = max((a[name] - b[name]).abs().max().item() for name in a)
+    assert 0 < worst < 1e-9
+
+
+def test_two_micro_batches_have_the_batch_gradient_in_float32(tmp_path, cache):
+    """The first step's gradients, read off the optimiser: m = (1 - b1) g."""
+    gradients = []
+    for micro in (None, 32):
+        run = digits(**{"train.micro_batch": micro, "optim.clip": None, "model.dropout": 0.1})
+        assert go(run, tmp_path / str(micro), cache, stop_at=1) is None
+        state = load_file(tmp_path / str(micro) / "checkpoint-1.safetensors")
+        gradients.append({k: v / (1 - run.optim.b1) for k, v in state.items() if ".exp_avg." in k})
+    assert any(g.abs().max() > 1e-3 for g in gradients[0].values())
+    for name, gradient in gradients[0].items():
+        assert (gradient - gradients[1][name]).abs().max() < 1e-5, name
+
+
+def test_a_non_finite_loss_ends_the_run_as_diverged_at_its_step(tmp_path, cache):
+    run = digits(**{"optim.lr": 1e30, "optim.clip": None, "optim.warmup_epochs": 0})
+    result = go(run, tmp_path, cache)
+    assert result["status"] == "diverged"
+    assert 1 <= result["step"] < 10
+    assert "test" not in result
+    json.dumps(result, allow_nan=False)
+    assert go(run, tmp_path, cache)["step"] == result["step"]
+
+
+def test_a_run_that_learns_nothing_is_collapsed_and_one_that_learns_is_not(tmp_path, cache):
+    good = go(digits(), tmp_path / "good", cache)
+    assert not good["collapsed"]
+    assert good["test"]["top1"] > 0.5
+    flat = digits(**{"optim.lr": 1e-12})
+    assert go(flat, tmp_path / "flat", cache)["collapsed"]
+
+
+def test_bfloat16_trains_and_resumes_to_the_same_bits(tmp_path, cache):
+    run = digits(**{"train.precision": "bf16", "train.epochs": 2})
+    straight = go(run, tmp_path / "a", cache)
+    assert straight["kernel"] == "explicit"
+    assert go(run, tmp_path / "b", cache, stop_at=20) is None
+    assert outcome(tmp_path / "a", straight) == outcome(
+        tmp_path / "b", go(run, tmp_path / "b", cache)
+    )
+
+
+def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, cache, monkeypatch):
+    """Batches and augmentations, byte for byte, as the model is given them."""
+    seen = {}
+    for name, settings in {
+        "pre": {},
+        "post": {"block.attn": "post", "stem": "dpn", "model.dropout": 0.3},
+    }.items():
+        images = seen[name] = []
+        forward = torch.nn.Module.__call__
+        augmented = {"augment.flip": True, "augment.crop_pad": 1, "train.epochs": 1}
+        run = digits(**settings, **augmented)
+
+        def spy(module, *args, images=images, forward=forward):
+            if type(module).__name__ == "ViT" and module.training:
+                images.append(args[0].clone())
+            return forward(module, *args)
+
+        monkeypatch.setattr(torch.nn.Module, "__call__", spy)
+        go(run, tmp_path / name, cache)
+        monkeypatch.undo()
+    assert len(seen["pre"]) == len(seen["post"]) > 10
+    for a, b in zip(seen["pre"], seen["post"], strict=True):
+        assert torch.equal(a, b)

@@ -1,0 +1,374 @@
+"""The statistics against oracles that aren't ours, and what they promise, by simulation."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.special
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as oracle
+
+from ablate import stats
+from ablate.stats import Estimate, Method
+
+DRAWS = 20_000
+
+
+def simulate(rng, rows, n, correlation=0.0, draws=DRAWS):
+    """Results (draws, rows, n) without any gain: unit variance, seed blocks correlated so."""
+    own = rng.standard_normal((draws, rows, n))
+    seeds = rng.standard_normal((draws, 1, n))
+    return math.sqrt(1 - correlation) * own + math.sqrt(correlation) * seeds
+
+
+def family(rows, **settings):
+    return Method(contrasts=rows - 1, comparisons=rows - 1, **settings)
+
+
+def family_wise_error(y, method):
+    found = stats.fit(y, 0, method)
+    return (np.abs(found.gain) > found.half)[:, 1:].any(-1).mean()
+
+
+# --- Oracles ------------------------------------------------------------------------------------
+
+
+def test_the_quantiles_are_those_of_scipy_stats():
+    df, p = np.array([1, 2, 9, 40, 1000]), np.array([0.9, 0.975, 0.999, 1 - 1e-5, 0.6])
+    assert np.allclose(scipy.special.stdtrit(df, p), oracle.t.ppf(p, df), rtol=1e-10)
+    assert np.allclose(scipy.special.fdtri(df, 7, p), oracle.f.ppf(p, df, 7), rtol=1e-10)
+    found = scipy.special.nctdtr(df, 3.0, 2.5)
+    assert np.allclose(found, oracle.nct.cdf(2.5, df, 3.0), rtol=1e-8)
+
+
+def test_a_mean_has_students_interval():
+    x = np.random.default_rng(0).normal(93, 1, 5)
+    found = stats.mean_interval(x, 0.1)
+    expected = oracle.ttest_1samp(x, 0).confidence_interval(0.9)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-12)
+    assert (found.mean, found.n) == (pytest.approx(x.mean()), 5)
+    assert found.sd == pytest.approx(x.std(ddof=1))
+    assert found.se == pytest.approx(oracle.sem(x))
+
+
+def test_one_value_has_no_interval():
+    assert stats.mean_interval([93.0]) == Estimate(93.0, None, None, 1)
+    assert stats.mean_interval([93.0]).se is None
+
+
+def test_paired_and_welch_are_scipys_at_alpha_over_contrasts():
+    y = np.random.default_rng(1).normal(0, [[1], [1], [4]], (3, 6))
+    for spread in ("paired", "welch"):
+        found = stats.column_gains(y, 1, Method(spread, contrasts=4))
+        assert found.rows[1] is None
+        assert found.spread is None
+        for row in (0, 2):
+            if spread == "paired":
+                test = oracle.ttest_rel(y[row], y[1])
+            else:
+                test = oracle.ttest_ind(y[row], y[1], equal_var=False)
+            expected = test.confidence_interval(1 - 0.05 / 4)
+            gain = found.rows[row].gain
+            assert (gain.low, gain.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+            assert gain.mean == pytest.approx(y[row].mean() - y[1].mean())
+
+
+def by_hand(y, baseline, screen, contrasts):
+    """STATISTICS, "Exactly", in the slowest way: least squares, loops, scipy.stats."""
+    rows, n = y.shape
+    design = np.zeros((rows, n, rows + n))
+    for r in range(rows):
+        for s in range(n):
+            design[r, s, [r, rows + s]] = 1
+    flat = design.reshape(rows * n, -1)
+    solution = np.linalg.lstsq(flat, y.ravel(), rcond=None)[0]
+    residuals = (y.ravel() - flat @ solution).reshape(rows, n)
+    v = [rows / (rows - 1) * (residuals[r] ** 2).sum() / (n - 1) for r in range(rows)]
+    limit = oracle.f.ppf(0.95, n - 1, (rows - 1) * (n - 1))
+    left = set()
+    for r in range(rows):
+        others = np.mean([v[k] for k in range(rows) if k != r])
+        if screen and r != baseline and v[r] / others > limit:
+            left.add(r)
+    kept = [r for r in range(rows) if r not in left]
+    variance, df = np.mean([v[r] for r in kept]), (len(kept) - 1) * (n - 1)
+    intervals = {}
+    for r in range(rows):
+        d = y[r] - y[baseline]
+        if r in left:
+            half = oracle.t.ppf(1 - 0.05 / contrasts / 2, n - 1) * d.std(ddof=1) / np.sqrt(n)
+        elif screen:
+            half = oracle.t.ppf(1 - 0.05 / (2 * contrasts), df) * np.sqrt(2 * variance / n)
+        else:
+            half = stats.dunnett(rows - 1, df, 0.05) * np.sqrt(2 * variance / n)
+        intervals[r] = (d.mean() - half, d.mean() + half)
+    return intervals, left, math.sqrt(variance), df
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.integers(2, 7),
+    n=st.integers(2, 6),
+    noisy=st.floats(0.5, 8.0),
+    screen=st.booleans(),
+)
+def test_pooled_blocks_are_the_two_way_fit(seed, rows, n, noisy, screen):
+    rng = np.random.default_rng(seed)
+    y = rng.normal(90, 1, (rows, n)) + rng.normal(0, 2, (rows, 1)) + rng.normal(0, 1, n)
+    y[-1] += rng.normal(0, noisy, n)
+    expected, left, spread, df = by_hand(y, 0, screen, rows - 1)
+    found = stats.column_gains(y, 0, family(rows, screen=screen))
+    assert found.spread == pytest.approx(spread)
+    assert (found.df, found.kept) == (df, rows - len(left))
+    for r in range(1, rows):
+        assert found.rows[r].left == ("spread" if r in left else "")
+        assert (found.rows[r].gain.low, found.rows[r].gain.high) == pytest.approx(expected[r])
+
+
+def test_two_rows_pooled_are_a_paired_t():
+    y = np.random.default_rng(2).normal(0, 1, (2, 4))
+    expected = oracle.ttest_rel(y[1], y[0]).confidence_interval(0.95)
+    for screen in (True, False):
+        gain = stats.column_gains(y, 0, Method(screen=screen)).rows[1].gain
+        assert (gain.low, gain.high) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "df", "published"),
+    [  # Dunnett 1964 (Biometrics 20), two-sided, 1 to 9 comparisons
+        (0.05, 5, "2.57 3.03 3.29 3.48 3.62 3.73 3.82 3.90 3.97"),
+        (0.05, 10, "2.23 2.57 2.76 2.89 2.99 3.07 3.14 3.19 3.24"),
+        (0.05, 20, "2.09 2.38 2.54 2.65 2.73 2.80 2.86 2.90 2.95"),
+        (0.05, 10**6, "1.96 2.21 2.35 2.44 2.51 2.57 2.61 2.65 2.69"),
+        (0.01, 10, "3.17 3.53 3.74 3.88 3.99 4.08 4.16 4.22 4.28"),
+    ],
+)
+def test_dunnetts_constant_is_the_published_one(alpha, df, published):
+    for comparisons, value in enumerate(published.split(), start=1):
+        assert stats.dunnett(comparisons, df, alpha) == pytest.approx(float(value), abs=0.0065)
+
+
+@pytest.mark.parametrize(("rows", "n"), [(3, 3), (6, 4), (10, 3)])
+def test_dunnetts_constant_is_scipys(rows, n):
+    """scipy's intervals are of independent groups: the constant is their half-width in se."""
+    y = np.random.default_rng(3).normal(0, 1, (rows, n))
+    found = oracle.dunnett(*y[1:], control=y[0], rng=np.random.default_rng(0))
+    interval = found.confidence_interval(0.95)
+    se = math.sqrt(2 * y.var(axis=1, ddof=1).mean() / n)
+    constant = stats.dunnett(rows - 1, rows * (n - 1), 0.05)
+    assert (interval.high - interval.low) / 2 / se == pytest.approx(constant, rel=3e-3)
+
+
+def test_dunnetts_constant_is_a_multivariate_t():
+    rng = np.random.default_rng(4)
+    z = rng.standard_normal((400_000, 9))
+    s = np.sqrt(rng.chisquare(16, 400_000) / 16)
+    largest = np.abs((z[:, 1:] - z[:, :1]) / math.sqrt(2)).max(1) / s
+    assert (largest > stats.dunnett(8, 16, 0.05)).mean() == pytest.approx(0.05, abs=0.0012)
+
+
+# --- What they promise --------------------------------------------------------------------------
+
+
+def test_students_intervals_cover():
+    rng = np.random.default_rng(5)
+    for n in (3, 5):
+        y = simulate(rng, 2, n, 0.4)
+        found = stats.fit(y, 0, Method("paired"))
+        assert 0.945 <= (np.abs(found.gain[:, 1]) <= found.half[:, 1]).mean() <= 0.955
+        half = oracle.t.ppf(0.975, n - 1) * y[:, 0].std(-1, ddof=1) / math.sqrt(n)
+        assert 0.945 <= (np.abs(y[:, 0].mean(-1)) <= half).mean() <= 0.955
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+@pytest.mark.parametrize("n", [3, 5])
+def test_pooled_intervals_without_the_screen_cover_all_rows_at_once(n, correlation):
+    y = simulate(np.random.default_rng(6), 9, n, correlation)
+    error = family_wise_error(y, family(9, screen=False))
+    assert 0.045 <= error <= 0.055
+
+
+@pytest.mark.parametrize("n", [3, 5])
+@pytest.mark.parametrize("ratio", [1, 3])
+def test_welchs_intervals_cover_independent_seeds(n, ratio):
+    y = simulate(np.random.default_rng(7), 2, n)
+    y[:, 1] *= ratio
+    assert 0.945 <= 1 - family_wise_error(y, Method("welch")) <= 0.97
+
+
+def test_welchs_intervals_are_conservative_where_seeds_correlate():
+    y = simulate(np.random.default_rng(8), 2, 5, 0.6)
+    assert 1 - family_wise_error(y, Method("welch")) >= 0.98
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+@pytest.mark.parametrize("n", [3, 5])
+def test_the_screen_keeps_the_family_wise_error(n, correlation):
+    y = simulate(np.random.default_rng(9), 9, n, correlation)
+    assert family_wise_error(y, family(9)) <= 0.06
+
+
+@pytest.mark.parametrize(("n", "most"), [(3, 0.088), (5, 0.055)])
+def test_the_screen_bears_one_noisy_row(n, most):
+    y = simulate(np.random.default_rng(10), 8, n)
+    y[:, 3] *= 3
+    assert family_wise_error(y, family(8)) <= most
+    assert family_wise_error(y, family(8, screen=False)) > 0.1  # what it is for
+
+
+@pytest.mark.parametrize("noise", [1, 3])
+@pytest.mark.parametrize("n", [3, 5])
+def test_paired_keeps_the_family_wise_error_always(n, noise):
+    y = simulate(np.random.default_rng(11), 9, n, 0.3)
+    y[:, 3:5] *= noise
+    assert family_wise_error(y, family(9, spread="paired")) <= 0.055
+
+
+def test_declared_looks_keep_the_family_wise_error():
+    y = simulate(np.random.default_rng(12), 9, 5, 0.3)
+    method = family(9, alpha=0.05 / 2)
+    told = [stats.fit(y[..., :n], 0, method) for n in (3, 5)]
+    wrong = np.any([(np.abs(f.gain) > f.half)[:, 1:].any(-1) for f in told], axis=0)
+    assert wrong.mean() <= 0.055
+
+
+def test_the_default_finds_a_gain_that_pairing_misses():
+    y = simulate(np.random.default_rng(13), 9, 3)
+    y[:, 1] += 3
+    power = {}
+    for name, method in (
+        ("pooled", family(9)),
+        ("Dunnett", family(9, screen=False)),
+        ("paired", family(9, spread="paired")),
+    ):
+        found = stats.fit(y, 0, method)
+        power[name] = (found.gain - found.half > 0)[:, 1].mean()
+    assert power["pooled"] == pytest.approx(0.71, abs=0.02)
+    assert power["Dunnett"] == pytest.approx(0.75, abs=0.02)
+    assert power["paired"] < 0.15
+
+
+@pytest.mark.parametrize(
+    ("looks", "error"), [((3, 5), 0.086), ((3, 5, 10), 0.120), (tuple(range(3, 11)), 0.167)]
+)
+def test_looking_again_inflates_the_error(looks, error):
+    assert stats.look_error(looks) == pytest.approx(error, abs=0.001)
+
+
+def test_one_look_has_its_nominal_error_and_looks_have_no_order():
+    assert stats.look_error((4,), 0.05) == pytest.approx(0.05, abs=0.001)
+    assert stats.look_error((5, 3)) == stats.look_error((3, 5))
+    assert stats.look_error((3, 5), 0.025) < 0.05
+
+
+# --- The seed correlation -----------------------------------------------------------------------
+
+
+def test_the_seed_correlation_is_the_consistency_icc():
+    """Shrout & Fleiss 1979, Table 2: six targets, four judges; ICC(3,1) is .71 (.34, .95 by R)."""
+    y = np.array([[9, 6, 8, 7, 10, 6], [2, 1, 4, 1, 5, 2], [5, 3, 6, 2, 6, 4], [8, 2, 8, 6, 9, 7]])
+    found = stats.seed_correlation(y.astype(float))
+    assert found.mean == pytest.approx(0.71, abs=0.005)
+    assert (found.low, found.high) == pytest.approx((0.3425, 0.9459), abs=0.0005)
+    assert found.n == 6
+
+
+def test_the_interval_of_the_seed_correlation_covers():
+    y = simulate(np.random.default_rng(14), 9, 5, 0.37, draws=4000)
+    found = [stats.seed_correlation(draw) for draw in y]
+    assert np.mean([c.low <= 0.37 <= c.high for c in found]) == pytest.approx(0.95, abs=0.012)
+
+
+# --- Missing, diverged, degenerate --------------------------------------------------------------
+
+
+def test_a_row_with_missing_seeds_is_fitted_on_those_it_shares():
+    y = np.random.default_rng(15).normal(90, 1, (5, 4))
+    y[3, 1] = np.nan
+    found = stats.column_gains(y, 0, family(5))
+    alone = stats.column_gains(y[:, [0, 2, 3]], 0, family(5))
+    assert found.rows[3] == alone.rows[3]
+    assert found.rows[3].gain.n == 3
+    others = stats.column_gains(y[[0, 1, 2, 4]], 0, Method(contrasts=4, comparisons=4))
+    assert [found.rows[r] for r in (1, 2, 4)] == list(others.rows[1:])
+    assert (found.spread, found.df, found.kept) == (others.spread, 9, 4)
+
+
+def test_a_diverged_row_leaves_the_pool_but_the_baseline_never_does():
+    y = np.random.default_rng(16).normal(90, 1, (5, 4))
+    y[2, 0] = y[0, 3] = np.nan
+    diverged = np.array([True, False, True, False, False])
+    found = stats.column_gains(y, 0, family(5), diverged)
+    assert [row and row.left for row in found.rows] == [None, "", "diverged", "", ""]
+    expected = oracle.ttest_rel(y[2, 1:3], y[0, 1:3]).confidence_interval(1 - 0.05 / 4)
+    gain = found.rows[2].gain
+    assert (gain.low, gain.high, gain.n) == (*map(pytest.approx, expected), 2)
+    assert found.kept == 4
+    unscreened = stats.column_gains(y, 0, family(5, screen=False), diverged)
+    assert not any(row.left for row in unscreened.rows[1:])
+
+
+def test_what_can_not_be_estimated_is_none():
+    y = np.full((3, 3), np.nan)
+    assert stats.column_gains(y, 0, family(3)).rows == (None, None, None)
+    y[:2, 0] = 90, 91
+    found = stats.column_gains(y, 0, family(3))
+    assert found.rows[1].gain == Estimate(1.0, None, None, 1)
+    assert found.rows[2] is None
+    assert (found.spread, found.df, found.correlation) == (None, None, None)
+
+
+@pytest.mark.parametrize("spread", ["pooled", "paired", "welch"])
+def test_equal_results_have_no_spread_but_for_rounding(spread):
+    y = np.array([[0.97, 0.97, 0.97], [0.9733333333, 0.9733333333, 0.9733333333]]) * 100
+    row = stats.column_gains(y, 0, Method(spread)).rows[1]
+    assert (row.gain.sd, row.seeds_needed) == (0, None)
+    assert row.gain.low == row.gain.mean == row.gain.high
+
+
+# --- Words --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "margin", "word"),
+    [
+        (0.1, 0.9, None, "helps"),
+        (0.01, 0.1, 0.3, "helps"),
+        (-0.9, -0.1, None, "hurts"),
+        (-0.2, -0.1, 0.3, "hurts"),
+        (-0.2, 0.2, 0.3, "same within 0.3"),
+        (-0.2, 0.9, 0.3, "no worse than 0.3"),
+        (-0.2, 0.3, 0.3, "no worse than 0.3"),
+        (-0.3, 0.2, 0.3, "can't tell"),
+        (-0.9, 0.9, 0.3, "can't tell"),
+        (-0.2, 0.2, None, "can't tell"),
+        (0.0, 0.2, None, "can't tell"),
+    ],
+)
+def test_verdicts(low, high, margin, word):
+    assert stats.verdict(low, high, margin) == word
+
+
+@pytest.mark.parametrize("screen", [True, False])
+def test_the_seeds_needed_give_the_power(screen):
+    """Against fresh simulations with the spread known; the screen costs some of it."""
+    rows, effect, rng = 9, 1.5, np.random.default_rng(17)
+    method = family(rows, screen=screen)
+    needed = stats.seeds_needed(effect, math.sqrt(2), rows - 1, method.critical)
+    powers = []
+    for n in (needed - 1, needed):
+        y = simulate(rng, rows, n)
+        y[:, 1] += effect
+        found = stats.fit(y, 0, method)
+        powers.append((found.gain - found.half > 0)[:, 1].mean())
+    assert powers[0] < 0.8 <= powers[1] + 0.02
+
+
+def test_the_seeds_needed_end_at_a_hundred():
+    critical = Method().critical
+    assert stats.seeds_needed(0.01, 1.0, 1, critical) is None
+    assert stats.seeds_needed(0.0, 1.0, 1, critical) is None
+    assert stats.seeds_needed(100.0, 1.0, 1, critical) == 2
+    assert stats.seeds_needed(0.3, 1.0, 1, critical) == 90  # G*Power 3.1: paired t, d = 0.3

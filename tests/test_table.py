@@ -1,0 +1,544 @@
+"""The gain table: planted sweeps get the planted words, in every format, always the same bytes."""
+
+import dataclasses
+import io
+import json
+import math
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from ablate import stats
+from ablate.plan import Analysis, Cell, Column, Plan, Row
+from ablate.report import looks
+from ablate.report.formats import CSV_FIELDS, render
+from ablate.report.table import tabulate
+from ablate.spec import UserError
+
+TEXTS = ("md", "csv", "json")
+
+
+def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **analysis):
+    families, confounds = families or {}, confounds or {}
+    cells = tuple(
+        Cell(r, c, {"data": {"classes": 10}}, {s: f"{r}@{c}#{s}" for s in range(seeds)})
+        for c in columns
+        for r in rows
+    )
+    return Plan(
+        name="planted",
+        title="A planted sweep",
+        words=(),
+        rows=tuple(Row(r, {}, families.get(r), confounds.get(r, ())) for r in rows),
+        columns=tuple(Column(c, {}) for c in columns),
+        cells=cells,
+        baseline=rows[0],
+        seeds=tuple(range(seeds)),
+        analysis=Analysis(**analysis),
+    )
+
+
+def finished(top1, **more):
+    test = {"n": 300, "loss": 1 - top1, "top1": top1}
+    result = {"status": "finished", "collapsed": False, "test": test, "device": "cpu"}
+    return {**result, "kernel": "sdpa", "digest": "d1", "threads": 1, **more}
+
+
+def plant(plan, values):
+    """Results: row -> top-1 in per cent by seed, the same in every column."""
+    return {
+        run: finished(values[cell.row][seed] / 100)
+        for cell in plan.cells
+        for seed, run in cell.ids.items()
+    }
+
+
+BLOCKS = np.array([-0.1, 0.0, 0.1])
+PLANTED = {
+    "base": 90 + BLOCKS + [0.05, -0.05, 0.0],
+    "better": 92 + BLOCKS + [-0.05, 0.0, 0.05],
+    "worse": 88 + BLOCKS + [0.0, 0.05, -0.05],
+    "same": 90.0 + BLOCKS + [-0.05, 0.05, 0.0],
+    "at least": 90.1 + BLOCKS + [0.05, 0.0, -0.05],
+    "unclear": 89.9 + BLOCKS + [0.0, -0.05, 0.05],
+}
+
+
+def entries(table):
+    return {entry.row: entry for entry in table.entries}
+
+
+def printed(table, width=100):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(render(table, "rich"))
+    return console.file.getvalue()
+
+
+def every_text(table):
+    """Spaces and line breaks apart, what each format says."""
+    texts = [printed(table), *(render(table, name) for name in TEXTS)]
+    return [" ".join(text.split()) for text in texts]
+
+
+# --- Verdicts -----------------------------------------------------------------------------------
+
+
+def test_planted_gains_get_the_planted_verdicts():
+    plan = make_plan(list(PLANTED), margin=0.16)  # the intervals are +- 0.14
+    table = tabulate(plan, plant(plan, PLANTED))
+    assert {row: entry.verdict for row, entry in entries(table).items()} == {
+        "base": None,
+        "better": "helps",
+        "worse": "hurts",
+        "same": "same within 0.16",
+        "at least": "no worse than 0.16",
+        "unclear": "can't tell",
+    }
+    assert table.complete
+    assert table.is_look
+
+
+def test_the_numbers_are_those_of_stats():
+    plan = make_plan(list(PLANTED), margin=0.3)
+    found = entries(tabulate(plan, plant(plan, PLANTED)))
+    y = np.array([PLANTED[row] for row in PLANTED])
+    method = stats.Method(contrasts=5, comparisons=5)
+    gains = stats.column_gains(y, 0, method)
+    for row, gain in zip(PLANTED, gains.rows, strict=True):
+        accuracy = stats.mean_interval(PLANTED[row])
+        assert dataclasses.astuple(found[row].accuracy) == pytest.approx(
+            dataclasses.astuple(accuracy)
+        )
+        if gain:
+            assert dataclasses.astuple(found[row].gain) == pytest.approx(
+                dataclasses.astuple(gain.gain)
+            )
+            assert found[row].pool == "kept"
+    assert found["base"].gain is None
+
+
+def test_what_can_not_be_told_says_how_many_seeds_would_tell():
+    plan = make_plan(list(PLANTED))
+    table = tabulate(plan, plant(plan, PLANTED))
+    unclear = entries(table)["unclear"]
+    assert unclear.verdict == "can't tell"
+    assert 3 < unclear.seeds_needed < 30
+    assert f"can't tell (needs {unclear.seeds_needed})" in render(table, "md")
+    assert "can't tell (needs >100)" in render(table, "md")
+    assert "80 % power" in render(table, "md")
+
+
+def test_less_loss_is_a_gain():
+    plan = make_plan(list(PLANTED), metric="loss")
+    table = tabulate(plan, plant(plan, PLANTED))
+    better = entries(table)["better"]
+    assert better.verdict == "helps"
+    assert better.gain.mean == pytest.approx(0.02)
+    assert better.accuracy.mean == pytest.approx(0.08)
+    assert "0.0800" in render(table, "md")
+    assert "lower" in table.caption[0]
+
+
+def test_a_metric_that_was_not_measured_is_the_users_mistake():
+    plan = make_plan(list(PLANTED), metric="top5")
+    with pytest.raises(UserError, match=r"^analysis\.metric: top5 was not measured for 'base'"):
+        tabulate(plan, plant(plan, PLANTED))
+
+
+def test_a_family_is_a_column_or_the_table():
+    rows, columns = list(PLANTED), ("S/4", "Ti/4")
+    plan = make_plan(rows, columns)
+    column = tabulate(plan, plant(plan, PLANTED))
+    plan = make_plan(rows, columns, family="table")
+    whole = tabulate(plan, plant(plan, PLANTED))
+    assert [c.contrasts for c in column.columns] == [5, 5]
+    assert [c.contrasts for c in whole.columns] == [10, 10]
+    assert "the 10 contrasts of the table" in whole.caption[0]
+    assert entries(whole)["better"].gain.low < entries(column)["better"].gain.low
+
+
+def test_every_column_has_its_own_spread():
+    plan = make_plan(list(PLANTED), ("S/4", "Ti/4"))
+    results = plant(plan, PLANTED)
+    for cell in plan.cells:
+        if cell.column == "Ti/4":
+            for seed, run in cell.ids.items():
+                results[run] = finished(0.5 + (PLANTED[cell.row][seed] / 100 - 0.9) * 3)
+    table = tabulate(plan, results)
+    small, large = (column.spread for column in table.columns)
+    assert large == pytest.approx(3 * small)
+    assert any(line.startswith("Ti/4: pooled spread") for line in table.caption)
+
+
+# --- What went wrong ----------------------------------------------------------------------------
+
+
+def diverging(**analysis):
+    plan = make_plan(list(PLANTED), **analysis)
+    results = plant(plan, PLANTED)
+    results["better@#1"] = {"status": "diverged", "step": 120, "collapsed": False}
+    return tabulate(plan, results)
+
+
+def test_a_diverged_row_shows_its_survivors_and_no_verdict():
+    table = diverging()
+    entry = entries(table)["better"]
+    assert (entry.diverged, entry.pool, entry.verdict, entry.n) == ((1,), "diverged", None, 2)
+    assert entry.accuracy.mean == pytest.approx(PLANTED["better"][[0, 2]].mean())
+    assert table.complete  # diverging is a result
+    assert entries(table)["worse"].verdict == "hurts"
+    for text in every_text(table):
+        assert "seed 1 at step 120" in text
+    assert "| 1/3 diverged" in render(table, "md")
+
+
+def test_divergence_scored_at_chance_has_an_interval_and_a_verdict():
+    table = diverging(diverged="chance")
+    entry = entries(table)["better"]
+    assert entry.values[1] == 10.0
+    assert (entry.n, entry.verdict, entry.pool) == (3, "can't tell", "diverged")
+    assert "scored at chance" in render(table, "md")
+
+
+def test_a_row_that_always_diverged_has_nothing_but_its_count():
+    plan = make_plan(list(PLANTED))
+    results = plant(plan, PLANTED)
+    results |= {f"worse@#{s}": {"status": "diverged", "step": 1} for s in range(3)}
+    table = tabulate(plan, results)
+    entry = entries(table)["worse"]
+    assert (entry.accuracy, entry.gain, entry.n) == (None, None, 0)
+    assert "| worse | - | - | 0 | 3/3 diverged" in render(table, "md")
+    assert entries(table)["better"].verdict == "helps"
+
+
+def test_a_baseline_that_diverged_leaves_no_fair_verdict():
+    plan = make_plan(list(PLANTED))
+    results = plant(plan, PLANTED) | {"base@#0": {"status": "diverged", "step": 7}}
+    table = tabulate(plan, results)
+    assert not table.is_look
+    assert entries(table)["better"].n == 2
+    assert "no verdicts" in render(table, "md")
+    plan = make_plan(list(PLANTED), diverged="chance")
+    assert tabulate(plan, results).is_look
+
+
+def test_collapsed_runs_are_counted_named_and_kept():
+    plan = make_plan(list(PLANTED))
+    results = plant(plan, PLANTED)
+    results["worse@#0"]["collapsed"] = results["worse@#2"]["collapsed"] = True
+    table = tabulate(plan, results)
+    entry = entries(table)["worse"]
+    assert (entry.collapsed, entry.n, entry.verdict) == ((0, 2), 3, "hurts")
+    assert "hurts; 2/3 collapsed" in render(table, "md")
+    for text in every_text(table):
+        assert "Collapsed: seeds 0, 2" in text
+
+
+def test_an_unfinished_sweep_says_what_is_missing_and_gives_no_verdict():
+    plan = make_plan(list(PLANTED))
+    results = plant(plan, PLANTED)
+    results["worse@#2"] = None
+    del results["same@#2"], results["same@#1"]
+    table = tabulate(plan, results)
+    assert not table.complete
+    assert not table.is_look
+    assert not any(entry.verdict for entry in table.entries)
+    for text in every_text(table):
+        assert "UNFINISHED: 3 of 18 runs missing (2 of same; 1 of worse)" in text
+    markdown = render(table, "md")
+    assert "1/3 missing" in markdown
+    assert "**+" not in markdown
+    assert entries(table)["worse"].n == 2
+
+
+def test_one_seed_has_no_interval_and_never_nan():
+    plan = make_plan(list(PLANTED), seeds=1)
+    table = tabulate(plan, plant(plan, PLANTED))
+    assert not table.is_look
+    assert "| better | 91.85 [-] | +1.90 [-] | 1 | - |" in render(table, "md")
+    for text in every_text(table):
+        assert "n = 1: no interval" in text
+        assert "nan" not in text.lower()
+
+
+def test_a_table_without_any_result_is_a_table():
+    plan = make_plan(list(PLANTED), ("S/4", "Ti/4"))
+    for text in every_text(tabulate(plan, {})):
+        assert "36 of 36 runs missing" in text
+
+
+def test_a_row_out_of_line_leaves_the_pool_with_a_footnote():
+    plan = make_plan(list(PLANTED))
+    table = tabulate(plan, plant(plan, PLANTED | {"worse": [80, 88, 84]}))
+    entry = entries(table)["worse"]
+    assert entry.pool == "spread"
+    assert table.columns[0].pooled_rows == 5
+    for text in every_text(table):
+        assert "Left the pool: its spread of" in text
+    plan = make_plan(list(PLANTED), screen=False)
+    assert entries(tabulate(plan, plant(plan, PLANTED)))["worse"].pool == "kept"
+    assert "Dunnett" in tabulate(plan, plant(plan, PLANTED)).caption[0]
+
+
+@pytest.mark.parametrize("spread", ["paired", "welch"])
+def test_rows_with_their_own_spread_have_no_pool(spread):
+    plan = make_plan(list(PLANTED), spread=spread)
+    table = tabulate(plan, plant(plan, PLANTED))
+    assert {entry.pool for entry in table.entries} == {""}
+    assert table.columns[0].spread is None
+    assert "seed correlation" in table.caption[1].lower()
+    assert "pooled" not in table.caption[1].lower()
+
+
+def test_equal_gains_in_all_seeds_are_no_certainty():
+    plan = make_plan(["base", "lucky"], spread="paired")
+    table = tabulate(plan, plant(plan, {"base": [90, 91, 90], "lucky": [91, 92, 91]}))
+    assert entries(table)["lucky"].verdict == "can't tell"
+    assert "no spread to judge by" in render(table, "md")
+
+
+# --- Footnotes ----------------------------------------------------------------------------------
+
+
+def test_confounds_overrides_and_mixed_machines_are_footnoted_in_every_format():
+    plan = make_plan(list(PLANTED), confounds={"better": ("optim.lr",)})
+    overrides = {"same": ("train.batch",)}
+    cells = (dataclasses.replace(c, overrides=overrides.get(c.row, ())) for c in plan.cells)
+    plan = dataclasses.replace(plan, cells=tuple(cells))
+    results = plant(plan, PLANTED)
+    results["worse@#1"] |= {"device": "NVIDIA H200", "kernel": "explicit"}
+    results["base@#0"]["digest"] = "d2"
+    table = tabulate(plan, results)
+    for text in every_text(table):
+        assert "A confound: sets optim.lr" in text
+        assert "change the recipe of this cell: train.batch" in text
+        assert "differ in their device: cpu (17 runs), NVIDIA H200 (1 run: worse)" in text
+        assert "differ in their attention kernel: sdpa (17 runs), explicit (1 run: worse)" in text
+        assert "differ in their version of the training code: d1 (17 runs), d2 (1 run" in text
+    markdown = render(table, "md")
+    assert "gain [95 % CI]¹˒²˒³" in markdown
+    assert "| better⁴ |" in markdown
+    assert "same within" not in markdown
+    assert "- ⁴ A confound" in markdown
+
+
+def test_a_clean_table_has_no_footnotes():
+    plan = make_plan(list(PLANTED))
+    table = tabulate(plan, plant(plan, PLANTED))
+    assert (table.footnotes, table.notes) == ((), ())
+
+
+# --- Looks --------------------------------------------------------------------------------------
+
+
+def grown(**analysis):
+    """Five seeds, and a look at the first three."""
+    plan = make_plan(list(PLANTED), seeds=5, **analysis)
+    values = {row: np.append(PLANTED[row], PLANTED[row][:2] + 0.05) for row in PLANTED}
+    return plan, plant(plan, values)
+
+
+def test_a_table_whose_seeds_grew_after_a_look_says_what_that_costs():
+    plan, results = grown()
+    fresh = tabulate(plan, results)
+    assert fresh.notes == ()
+    assert tabulate(plan, results, [(0, 1, 2, 3, 4)]) == fresh  # the same look again
+    table = tabulate(plan, results, [(0, 1, 2)])
+    for text in every_text(table):
+        assert "after verdicts were read at n = 3" in text
+        assert "in 8.6 % of contrasts instead of 5 %" in text
+    assert entries(table) == entries(fresh)
+
+
+def test_strict_withholds_verdicts_after_an_undeclared_look():
+    plan, results = grown()
+    assert tabulate(plan, results, [(0, 1, 2)], strict=True).is_look is False
+    assert tabulate(plan, results, strict=True).is_look
+
+
+def test_declared_looks_share_alpha_and_need_no_note():
+    plan, results = grown(looks=(3, 5))
+    table = tabulate(plan, results, [(0, 1, 2)], strict=True)
+    assert table.notes == ()
+    assert table.is_look
+    assert table.gain_alpha == 0.025
+    assert "gain [97.5 % CI]" in render(table, "md")
+    undeclared = tabulate(plan, results, [(0, 1, 2), (0, 1, 2, 3)])
+    assert "n = 3, 4, 5" in undeclared.notes[0]
+    plan, results = grown()
+    assert entries(tabulate(plan, results))["same"].gain.low > entries(table)["same"].gain.low
+
+
+def test_looks_are_recorded_once_per_set_of_seeds(tmp_path):
+    path = tmp_path / "looks.jsonl"
+    assert looks.read(path, "a") == []
+    looks.record(path, "a", [2, 0, 1])
+    looks.record(path, "a", (0, 1, 2))
+    looks.record(path, "b", (0,))
+    looks.record(path, "a", (0, 1, 2, 3))
+    assert looks.read(path, "a") == [(0, 1, 2), (0, 1, 2, 3)]
+    assert looks.read(path, "b") == [(0,)]
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_a_torn_look_is_left_out_and_hurts_no_later_one(tmp_path):
+    path = tmp_path / "looks.jsonl"
+    looks.record(path, "a", (0, 1))
+    with path.open("a") as file:
+        file.write('{"sweep": "a", "se')
+    assert looks.read(path, "a") == [(0, 1)]
+    looks.record(path, "a", (0, 1, 2))
+    assert looks.read(path, "a") == [(0, 1), (0, 1, 2)]
+
+
+def test_looks_recorded_at_once_are_all_kept(tmp_path):
+    path = tmp_path / "looks.jsonl"
+    threads = [
+        threading.Thread(target=looks.record, args=(path, "a", range(n % 8 + 1))) for n in range(24)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(looks.read(path, "a")) == [tuple(range(n)) for n in range(1, 9)]
+    assert len(path.read_text().splitlines()) == 8
+
+
+# --- Formats ------------------------------------------------------------------------------------
+
+
+def full():
+    """A bit of everything, in two columns."""
+    plan = make_plan(
+        list(PLANTED),
+        ("S/4", "Ti/4"),
+        families={"worse": "a family", "same": "a family"},
+        confounds={"better": ("optim.lr",)},
+        margin=0.3,
+    )
+    results = plant(plan, PLANTED)
+    results["worse@S/4#1"] = {"status": "diverged", "step": 12}
+    results["same@Ti/4#0"]["collapsed"] = True
+    return plan, results
+
+
+def test_the_csv_reads_back_as_the_table():
+    table = tabulate(*full())
+    frame = pd.read_csv(io.StringIO(render(table, "csv")), keep_default_na=False)
+    assert tuple(frame.columns) == CSV_FIELDS
+    assert set(frame["sweep"]) == {"planted"}
+    index = ["column", "row", "seed", "quantity"]
+    tidy = frame[~frame["quantity"].isin(["note", "caption"])].set_index(index)
+    assert tidy.index.is_unique
+
+    def value(column, row, quantity, seed=""):
+        return float(tidy.loc[(column, row, str(seed), quantity), "value"])
+
+    for entry in table.entries:
+        where = (entry.column, entry.row)
+        for seed, run in entry.values.items():
+            assert value(*where, "top1.run", seed) == run
+        for quantity, estimate in (("top1", entry.accuracy), ("gain", entry.gain)):
+            if estimate:
+                assert value(*where, quantity) == estimate.mean
+                for name in ("low", "high", "sd", "n"):
+                    assert value(*where, f"{quantity}.{name}") == getattr(estimate, name)
+        assert value(*where, "runs.diverged") == len(entry.diverged)
+        assert value(*where, "runs.collapsed") == len(entry.collapsed)
+        if entry.verdict:
+            assert tidy.loc[(*where, "", "verdict"), "text"] == entry.verdict
+        else:
+            assert (*where, "", "verdict") not in tidy.index
+    for column in table.columns:
+        assert value(column.label, "", "spread") == column.spread
+        assert value(column.label, "", "spread.df") == column.df
+        assert value(column.label, "", "correlation") == column.correlation.mean
+        assert value(column.label, "", "test.n") == 300
+
+
+def test_the_json_is_the_table():
+    table = tabulate(*full())
+    assert json.loads(render(table, "json")) == json.loads(json.dumps(dataclasses.asdict(table)))
+
+
+def test_the_markdown_is_as_agreed():
+    plan = make_plan(["a|b", "c_d", "<e>"], families={"<e>": "*f*"}, margin=0.3)
+    values = {"a|b": [90, 91, 92], "c_d": [93, 94.1, 94.9], "<e>": [90.2, 90.9, 91.8]}
+    table = tabulate(plan, plant(plan, values))
+    assert render(table, "md") == GOLDEN
+
+
+GOLDEN = r"""**A planted sweep**
+
+| variant | top1 % [95 % CI] | gain [95 % CI] | n | verdict |
+|---|---:|---:|---:|---|
+| a\|b | 91.00 [88.52, 93.48] |  | 3 | baseline |
+| c\_d | 94.00 [91.63, 96.37] | **+3.00 [+2.64, +3.36]** | 3 | helps |
+| *\*f\** |  |  |  |  |
+| &lt;e> | 90.97 [88.97, 92.96] | -0.03 [-0.40, +0.33] | 3 | can't tell (needs 6) |
+
+- Final top-1 accuracy, mean over seeds [95 % Student t interval]; gain over a\|b in points, + is better (higher) [95 % interval, simultaneous over the 2 contrasts of its column; seeds as blocks, one spread a column, t at alpha / contrasts].
+- Pooled spread 0.13 points (4 df, 3 of 3 rows); seed correlation 0.98 [0.82, 1.00]; test set of 300 images.
+- Intervals are over training seeds, with the test set fixed.
+- Needs n: the seeds at which there is a verdict with 80 % power, if the gain seen is the true one.
+"""  # noqa: E501
+
+
+def test_bold_is_only_where_it_helps():
+    table = tabulate(*full())
+    bold = [line for line in render(table, "md").splitlines() if "**+" in line or "**-" in line]
+    helped = [entry for entry in table.entries if entry.verdict == "helps"]
+    assert len(bold) == len(helped) > 0
+    assert all("| helps" in line for line in bold)
+
+
+def test_the_terminals_table_fits_a_hundred_columns():
+    table = tabulate(*full())
+    text = printed(table)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "…" not in text
+    for entry in table.entries:
+        if entry.gain:
+            assert f"{entry.gain.mean:+.2f} [{entry.gain.low:+.2f}, {entry.gain.high:+.2f}]" in text
+
+
+def test_an_unknown_format_names_the_choices():
+    with pytest.raises(UserError, match="--format: expected one of rich, md, csv, json"):
+        render(tabulate(*full()), "mdd")
+
+
+@pytest.mark.parametrize("format", TEXTS)
+def test_the_bytes_do_not_depend_on_the_order_of_reading(format):
+    plan, results = full()
+    first = render(tabulate(plan, results), format)
+    backwards = dict(reversed(results.items()))
+    stats.dunnett.cache_clear()
+    stats.look_error.cache_clear()
+    assert render(tabulate(plan, backwards), format) == first
+    through_json = Plan.from_tree(json.loads(json.dumps(plan.to_tree())))
+    assert render(tabulate(through_json, backwards), format) == first
+
+
+def test_a_table_loads_no_more_than_it_needs():
+    """The control half imports these at once: numpy and scipy come with `tabulate`."""
+    code = (
+        "import sys, ablate.report.table, ablate.report.formats, ablate.report.looks\n"
+        "heavy = {'numpy', 'scipy', 'pandas', 'rich', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "import ablate.stats\n"
+        "heavy = {'scipy.stats', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_chance_is_a_guess():
+    plan = make_plan(["a", "b"], diverged="chance", metric="loss")
+    results = {run: {"status": "diverged"} for cell in plan.cells for run in cell.ids.values()}
+    table = tabulate(plan, results)
+    assert entries(table)["b"].accuracy.mean == pytest.approx(math.log(10))
