@@ -167,7 +167,7 @@ class RowGain:
     """
 
     gain: Estimate
-    left: Literal["", "spread", "diverged"] = ""
+    left: Literal["", "spread", "instability"] = ""
     seeds_needed: int | None = None
     spread: float | None = None
 
@@ -191,18 +191,20 @@ def column_gains(
     y: Floats,
     baseline: int,
     method: Method,
-    diverged: Bools | None = None,
+    unstable: Bools | None = None,
     margin: float | None = None,
 ) -> ColumnGains:
     """Gains of the rows of y (R, S), NaN where a result is missing, over the row `baseline`.
 
     A row with missing seeds is fitted on the seeds that it shares with the baseline, together
-    with the rows that have all of those. Rows of `diverged` (R,) leave a screened pool.
+    with the rows that have all of those. Rows of `unstable` (R,), those with a diverged or a
+    collapsed run, leave a screened pool and its fit: one such run is so far out that, left in the
+    fit, 1/R of it would be noise in every other row's residuals.
     """
     present = ~np.isnan(y)
     out = np.zeros(len(y), dtype=bool)
-    if diverged is not None and method.screened:
-        out |= diverged
+    if unstable is not None and method.screened:
+        out |= unstable
         out[baseline] = False
     shared = present & present[baseline]
 
@@ -220,7 +222,7 @@ def column_gains(
             return None
         if len(seeds) < 2:
             gain = float((y[row] - y[baseline])[list(seeds)].mean())
-            return RowGain(Estimate(gain, None, None, len(seeds)), "diverged" if out[row] else "")
+            return RowGain(Estimate(gain, None, None, len(seeds)), "instability" if out[row] else "")
         rows = (baseline, row) if out[row] else tuple(together(shared[row]))
         found = fitted(rows, seeds, "paired" if out[row] else "")
         return _row_gain(found, rows.index(row), len(seeds), bool(out[row]), method, margin)
@@ -240,7 +242,7 @@ def column_gains(
 
 
 def _row_gain(
-    found: Fit, row: int, n: int, diverged: bool, method: Method, margin: float | None
+    found: Fit, row: int, n: int, unstable: bool, method: Method, margin: float | None
 ) -> RowGain:
     """One row of a fit, as plain numbers."""
     mean, half, sd, df = (float(x[row]) for x in (found.gain, found.half, found.sd, found.df))
@@ -248,7 +250,7 @@ def _row_gain(
     effect = abs(mean) if margin is None else max(abs(mean), mean + margin)
     return RowGain(
         gain=Estimate(mean, mean - half, mean + half, n, sd),
-        left="diverged" if diverged else "spread" if left else "",
+        left="instability" if unstable else "spread" if left else "",
         seeds_needed=seeds_needed(effect, sd, df / (n - 1), method.critical),
         spread=math.sqrt(found.own[row]),
     )

@@ -301,7 +301,7 @@ def test_a_diverged_row_leaves_the_pool_but_the_baseline_never_does():
     y[2, 0] = y[0, 3] = np.nan
     diverged = np.array([True, False, True, False, False])
     found = stats.column_gains(y, 0, family(5), diverged)
-    assert [row and row.left for row in found.rows] == [None, "", "diverged", "", ""]
+    assert [row and row.left for row in found.rows] == [None, "", "instability", "", ""]
     expected = oracle.ttest_rel(y[2, 1:3], y[0, 1:3]).confidence_interval(1 - 0.05 / 4)
     gain = found.rows[2].gain
     assert (gain.low, gain.high, gain.n) == (*map(pytest.approx, expected), 2)

@@ -188,7 +188,7 @@ def diverging(**analysis):
 def test_a_diverged_row_shows_its_survivors_and_no_verdict():
     table = diverging()
     entry = entries(table)["better"]
-    assert (entry.diverged, entry.pool, entry.verdict, entry.n) == ((1,), "diverged", None, 2)
+    assert (entry.diverged, entry.pool, entry.verdict, entry.n) == ((1,), "instability", None, 2)
     assert entry.accuracy.mean == pytest.approx(PLANTED["better"][[0, 2]].mean())
     assert table.complete  # diverging is a result
     assert entries(table)["worse"].verdict == "hurts"
@@ -201,7 +201,7 @@ def test_divergence_scored_at_chance_has_an_interval_and_a_verdict():
     table = diverging(diverged="chance")
     entry = entries(table)["better"]
     assert entry.values[1] == 10.0
-    assert (entry.n, entry.verdict, entry.pool) == (3, "can't tell", "diverged")
+    assert (entry.n, entry.verdict, entry.pool) == (3, "can't tell", "instability")
     assert "scored at chance" in render(table, "md")
 
 
@@ -225,6 +225,19 @@ def test_a_baseline_that_diverged_leaves_no_fair_verdict():
     assert "no verdicts" in render(table, "md")
     plan = make_plan(list(PLANTED), diverged="chance")
     assert tabulate(plan, results).is_look
+
+
+def test_a_collapsed_run_does_not_hide_what_other_rows_show():
+    """Its row leaves the pool: left in the fit, 1/R of its fall would be noise in all residuals."""
+    plan = make_plan(list(PLANTED))
+    results = plant(plan, {**PLANTED, "worse": [88.0, 20.0, 88.1]})
+    results["worse@#1"]["collapsed"] = True
+    table = tabulate(plan, results)
+    judged = entries(table)
+    assert judged["better"].verdict == "helps"
+    assert judged["worse"].pool == "instability"
+    assert judged["worse"].n == 3
+    assert table.columns[0].spread < 0.2
 
 
 def test_collapsed_runs_are_counted_named_and_kept():

@@ -10,7 +10,7 @@ import csv
 import dataclasses
 import io
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ablate.report.table import METRICS, Entry, Table, TableColumn, TableRow, level, number
 from ablate.rundir import to_json

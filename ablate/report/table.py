@@ -298,9 +298,9 @@ def _gains(plan: Plan, block: Sequence[_Scores], method: Method) -> ColumnGains:
     y = np.array(
         [[sign * scores.values.get(seed, math.nan) for seed in plan.seeds] for scores in block]
     )
-    diverged = np.array([bool(scores.diverged) for scores in block])
+    unstable = np.array([bool(scores.diverged or scores.collapsed) for scores in block])
     baseline = labels.index(plan.baseline)
-    return stats.column_gains(y, baseline, method, diverged, plan.analysis.margin)
+    return stats.column_gains(y, baseline, method, unstable, plan.analysis.margin)
 
 
 def _entry(
@@ -348,7 +348,7 @@ def _entry_notes(plan: Plan, scores: _Scores, gain: RowGain | None) -> list[str]
     if scores.collapsed:
         notes.append(
             f"Collapsed: {_seeds(scores.collapsed)} ended with a training loss no lower than that "
-            f"of the class prior; kept in the mean."
+            f"of the class prior; kept in the mean{_left(gain)}."
         )
     if gain and gain.left == "spread" and gain.spread is not None:
         notes.append(
@@ -360,12 +360,17 @@ def _entry_notes(plan: Plan, scores: _Scores, gain: RowGain | None) -> list[str]
     return notes
 
 
+def _left(gain: RowGain | None) -> str:
+    unstable = gain is not None and gain.left == "instability"
+    return "; left the pool, its own paired interval" if unstable else ""
+
+
 def _diverged_note(plan: Plan, scores: _Scores, gain: RowGain | None) -> str:
     runs = ", ".join(
         f"seed {seed}" + (f" at step {step}" if step is not None else "")
         for seed, step in scores.diverged.items()
     )
-    left = "; left the pool, its own paired interval" if gain and gain.left == "diverged" else ""
+    left = _left(gain)
     if plan.analysis.diverged == "chance":
         return f"Diverged: {runs}; scored at chance{left}."
     if scores.cell.row == plan.baseline:
@@ -412,7 +417,9 @@ def level(alpha: float) -> str:
 
 
 def number(value: float, metric: str, sign: bool = False) -> str:
-    return f"{value:{'+' if sign else ''}.{METRICS[metric].decimals}f}"
+    decimals = METRICS[metric].decimals
+    value = round(value, decimals) + 0.0  # a rounded -0.001 is 0.00, not -0.00
+    return f"{value:{'+' if sign else ''}.{decimals}f}"
 
 
 def _caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
