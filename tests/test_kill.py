@@ -9,6 +9,7 @@ import io
 import os
 import random
 import re
+import shutil
 import signal
 import sqlite3
 import time
@@ -19,17 +20,30 @@ import pytest
 from conftest import Shell
 
 # Two variants x two seeds on digits: seconds of training, so that a kill finds it at work.
-SWEEP = ("sweep", "block.attn=pre,post", "model.depth=2", "train.epochs=8", "--as", "killed")
+SWEEP = ("sweep", "block.attn=pre,post", "model.depth=2", "train.epochs=6", "--as", "killed")
 OFTEN = ("launcher.checkpoint_s=0.2", "launcher.attempts=1000")
 WORDS = (*SWEEP, "seeds=2", *OFTEN)
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory) -> str:
-    """The table of an uninterrupted sweep on this machine."""
+def undisturbed(tmp_path_factory) -> Shell:
+    """An uninterrupted sweep on this machine."""
     shell = Shell(tmp_path_factory.mktemp("calm"))
     shell(*WORDS)
-    return shell("table", "killed", "--format", "csv").out
+    return shell
+
+
+@pytest.fixture
+def calm(undisturbed) -> str:
+    """Its table."""
+    return undisturbed("table", "killed", "--format", "csv").out
+
+
+@pytest.fixture
+def shell(shell, undisturbed) -> Shell:
+    """A new store whose data is decoded and whose costs are known: seconds saved, a test."""
+    shutil.copytree(undisturbed.folder / "runs" / "cache", shell.folder / "runs" / "cache")
+    return shell
 
 
 def workers(folder: Path) -> list[int]:
@@ -204,7 +218,7 @@ def test_more_seeds_train_only_what_is_new_and_the_look_is_said(shell, calm):
     assert more.out.count("finished:") == 2
     assert "look" in more.out
     facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
-    assert any("look" in fact["value"] for fact in facts if fact["quantity"] == "note")
+    assert any("look" in fact["text"] for fact in facts if fact["quantity"] == "note")
     again = shell(*SWEEP, "seeds=3")
     assert "finished:" not in again.out
     assert shell("table", "killed", "--format", "csv").out != calm
