@@ -75,13 +75,13 @@ def wait_for(condition, seconds: float = 60.0):
     raise AssertionError("waited in vain")
 
 
-def check(shell: Shell, calm: str) -> None:
+def check(shell: Shell, calm: str, runs: int = 4) -> None:
     """The table equals the calm one; every run finished once, and every start is accounted for."""
     assert shell("table", "killed", "--format", "csv").out == calm
     with contextlib.closing(sqlite3.connect(shell.folder / "runs" / "ledger.db")) as ledger:
         events = ledger.execute("SELECT run, kind FROM event").fetchall()
     finished = Counter(run for run, kind in events if kind == "finished")
-    assert len(finished) == 4
+    assert len(finished) == runs
     assert set(finished.values()) == {1}
     for run in finished:
         kinds = Counter(kind for other, kind in events if other == run)
@@ -117,23 +117,35 @@ def test_kill_workers_under_a_living_driver(shell, calm):
     check(shell, calm)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_kill_driver_workers_or_both_at_any_moment(shell, calm, seed):
-    moment = random.Random(100 + seed)
-    for _ in range(5):
-        driver = shell.start(*WORDS)
+def disturb(shell: Shell, words: tuple[str, ...], moment: random.Random, kills: int) -> None:
+    """Start the command and kill driver, workers or both at a random moment, so many times."""
+    for _ in range(kills):
+        driver = shell.start(*words)
         time.sleep(moment.choice([moment.uniform(0.05, 1.0), moment.uniform(1.0, 4.0)]))
         victim = moment.choice(["driver", "workers", "both"])
         if victim != "driver":
             kill(workers(shell.folder))
-        if victim != "workers":
-            kill([driver.pid])
-        else:
-            time.sleep(moment.uniform(0, 1))
-            kill([driver.pid])
+            if victim == "workers":
+                time.sleep(moment.uniform(0, 1))
+        kill([driver.pid])
         driver.wait()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_kill_driver_workers_or_both_at_any_moment(shell, calm, seed):
+    disturb(shell, WORDS, random.Random(100 + seed), kills=5)
     shell(*WORDS)
     check(shell, calm)
+
+
+@pytest.mark.slow
+def test_sixty_kills_in_a_longer_sweep(shell, tmp_path_factory):
+    words = (*SWEEP, "seeds=20", *OFTEN)
+    calm = Shell(tmp_path_factory.mktemp("longer"))
+    calm(*words)
+    disturb(shell, words, random.Random(7), kills=60)
+    shell(*words)
+    check(shell, calm("table", "killed", "--format", "csv").out, runs=40)
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
