@@ -40,7 +40,7 @@ class Format(StrEnum):
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME] [KEY=VALUE]...", help="A sweep's name, and values to set."),
+    typer.Argument(metavar="NAME KEY=VALUE", help="A sweep's name, and values to set."),
 ]
 StoreDir = Annotated[
     Path, typer.Option("--store", envvar="ABLATE_STORE", help="Where runs and results are kept.")
@@ -88,6 +88,9 @@ def sweep(
             with view() as watching:
                 _prepare(plan, kept, watching)
                 outcome = drive.drive(plan, kept, ledger, launcher, settings, watching, again)
+        except KeyboardInterrupt:  # later on the driver listens itself
+            print("stopped before the first run; the same command goes on")
+            raise typer.Exit(130) from None
         finally:
             launcher.free()
     _close(plan, kept, outcome)
@@ -239,27 +242,29 @@ def _planned(
     if not known:
         raise UserError(f"{store.root}: no sweep was driven here yet: `ablate sweep quickstart`")
     wanted = name
-    if wanted is None and words == [words and words[0]] and scale is None and not each:
-        wanted = _instance(words[0], known) if words else None
+    if wanted is None and words:
+        single = len(words) == 1 and not (scale or across or each)
+        wanted = _instance(words[0], known) if single else None
+        if wanted is None and single and "=" not in words[0] and not words[0].endswith(".yaml"):
+            wanted = words[0]  # a bare name, of no sweep driven here
     if wanted is None and words:
         from ablate.sweep import plan as make_plan
 
-        wanted = make_plan(words, store=store.root, scale=scale, across=across or (), each=each)[
-            0
-        ].name
+        made, _ = make_plan(words, store=store.root, scale=scale, across=across or (), each=each)
+        wanted = made.name
     wanted = wanted or known[0]
     if wanted not in known:
         raise unknown("sweep", wanted, known, f"one driven in {store.root}:")
-    made = store.read_plan(wanted)
-    if made is None:
+    driven = store.read_plan(wanted)
+    if driven is None:
         raise Failure(f"{store.plan_path(wanted)}: not whole; `ablate sweep` writes it again")
-    return made
+    return driven
 
 
 def _instance(word: str, known: list[str]) -> str | None:
     """The driven sweep of that name; of those that only begin with it, the single one."""
-    if word in known:
-        return word
+    if word in known or "=" in word:
+        return word if word in known else None
     instances = [sweep for sweep in known if sweep.startswith((f"{word}@", f"{word}+"))]
     if len(instances) > 1:
         raise UserError(f"{word}: which of {', '.join(instances)}?")
@@ -279,7 +284,7 @@ def _print_table(plan: Plan, store: Store, format: Format | None) -> None:
     if format is Format.rich:
         from rich.console import Console
 
-        Console().print(printed)
+        Console(force_terminal=sys.stdout.isatty()).print(printed)  # whatever FORCE_COLOR says
     else:
         sys.stdout.write(printed)
     if tabulated.is_look:
@@ -297,12 +302,14 @@ def list_(
     from ablate.report.listing import listing
     from ablate.sweep import find_sweeps
 
-    print(listing(kind, lambda: ((n, title, str(path)) for n, title, path in find_sweeps())))
+    print(listing(kind, lambda: ((name, title, str(path)) for name, title, path in find_sweeps())))
 
 
 @app.command()
 def config(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to set.")
+    ] = None,
     store: StoreDir = RUNS,
     debug: Debug = False,
 ) -> None:
@@ -341,4 +348,10 @@ def main() -> None:
         sys.exit(2 if isinstance(error, UserError) else 1)
     except BrokenPipeError:  # `ablate table | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:  # a store that is a file, or can't be written to
+        if "--debug" in sys.argv:
+            traceback.print_exc()
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"ablate: {place}{error.strerror or error}", file=sys.stderr)
         sys.exit(1)

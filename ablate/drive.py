@@ -130,7 +130,8 @@ def driving(store: Store) -> Iterator[Ledger]:
     if not store.driver.acquire(wait_s=0.5):
         pid = store.driver.notes().get("pid", "?")
         raise Failure(
-            f"{store.root}: process {pid} drives this store already; `ablate status` shows it"
+            f"{store.root}: process {pid} drives this store already; "
+            f"`ablate status --store {store.root}` shows how far it is"
         )
     try:
         store.driver.note(pid=os.getpid())

@@ -222,7 +222,8 @@ def column_gains(
             return None
         if len(seeds) < 2:
             gain = float((y[row] - y[baseline])[list(seeds)].mean())
-            return RowGain(Estimate(gain, None, None, len(seeds)), "instability" if out[row] else "")
+            left: Literal["", "instability"] = "instability" if out[row] else ""
+            return RowGain(Estimate(gain, None, None, len(seeds)), left)
         rows = (baseline, row) if out[row] else tuple(together(shared[row]))
         found = fitted(rows, seeds, "paired" if out[row] else "")
         return _row_gain(found, rows.index(row), len(seeds), bool(out[row]), method, margin)

@@ -50,7 +50,7 @@ def _digest() -> str:
     package = Path(__file__).parent
     files = [package / name for name in ("worker.py", "spec.py", "rundir.py", "keyed.py")]
     for folder in ("train", "task", "data", "model"):
-        files += sorted((package / folder).glob("*.py"))
+        files += sorted((package / folder).rglob("*.py"))
     text = hashlib.sha256()
     for file in files:
         text.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())

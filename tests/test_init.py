@@ -1,6 +1,5 @@
 """Initial weights: the rule of each role, and that a weight depends on its seed and name alone."""
 
-import itertools
 import math
 
 import pytest
@@ -9,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ablate import spec
 from ablate.model import build
-from ablate.model.init import BIG_VISION, initialise
+from ablate.model.init import SCHEMES, initialise
 
 SMALL = {"model.arch": "S/16", "model.depth": 2, "model.rep": True, "data.size": 224}
 
@@ -95,13 +93,12 @@ def test_norms_scale_by_one_and_the_class_token_and_head_are_zero(weights):
     assert (weights["head.bias"] == torch.tensor(-6.9)).all()
 
 
-@pytest.mark.parametrize("mode", tiny.MODES, ids="-".join)
-@pytest.mark.parametrize("stem", spec.STEMS)
-def test_the_first_logits_ignore_the_image_and_equal_the_heads_bias(mode, stem):
-    attn, mlp, post = mode
-    blocks = {"block.attn": attn, "block.mlp": mlp, "block.post": post}
-    run = tiny.run({**blocks, "stem": stem, "model.head_bias": -6.9, "model.rep": True})
-    logits = build(run)(tiny.images(3, run))
+@pytest.mark.parametrize("variant", tiny.VARIANTS, ids=tiny.names)
+def test_the_first_logits_ignore_the_image_and_equal_the_heads_bias(variant):
+    late = tiny.LATE if str(variant.get("norm")).startswith("dtn") else {}
+    host = {"model.head_bias": -6.9, "model.rep": True, "model.depth": 3}
+    run = tiny.run({**host, **variant, **late})
+    logits = tiny.built(run)(tiny.images(3, run))
     assert torch.equal(logits, torch.full((3, 10), -6.9))
 
 
@@ -114,10 +111,6 @@ def test_the_first_sigmoid_loss_is_the_papers():
     torch.testing.assert_close(losses, torch.full((2,), 7.90728).double(), atol=5e-6, rtol=0)
 
 
-VARIANTS = [
-    {"norm": norm, "stem": stem, "block.attn": attn, "block.mlp": mlp, "block.post": post}
-    for norm, stem, (attn, mlp, post) in itertools.product(spec.NORMS, spec.STEMS, tiny.MODES)
-]
 HOSTS = [
     {"model.rep": True},
     {"model.pool": "gap"},
@@ -127,17 +120,26 @@ HOSTS = [
 ]
 
 
-def test_what_variants_share_starts_from_the_same_bits():
-    depth = {"model.depth": 2, "seed": 5}
+@pytest.mark.parametrize("variant", [*tiny.VARIANTS, *HOSTS], ids=tiny.names)
+def test_what_variants_share_starts_from_the_same_bits(variant):
+    depth = {"model.depth": 3, "seed": 5}
     baseline = build(tiny.run(depth)).state_dict()
-    for variant in VARIANTS + HOSTS:
-        other = build(tiny.run({**depth, **variant})).state_dict()
-        shared = baseline.keys() & other.keys()
-        dense = {name for name in baseline if ".f." in name or name.startswith("head")}
-        assert len(dense) == 18
-        assert dense <= shared
-        for name in shared:
-            assert torch.equal(baseline[name], other[name]), (variant, name)
+    late = tiny.LATE if str(variant.get("norm")).startswith("dtn") else {}
+    other = build(tiny.run({**depth, **variant, **late})).state_dict()
+    blocks = 2 if variant.get("stem") == "conv" else 3
+    dense = {
+        name
+        for name in baseline
+        if (".f." in name and name[7] < str(blocks)) or name.startswith("head")
+    }
+    assert len(dense) == 8 * blocks + 2
+    assert dense <= other.keys()
+    larger = ("out", "fc1", "fc2", "qkv") if variant.get("block") == "subln" else ()
+    for name in baseline.keys() & other.keys():
+        of_norm = name.startswith("blocks") and ".f." not in name
+        same_shape = baseline[name].shape == other[name].shape  # conv's dense layer has another
+        if same_shape and not of_norm and not any(f".{layer}." in name for layer in larger):
+            assert torch.equal(baseline[name], other[name]), name
 
 
 def test_depth_moves_no_weight():
@@ -180,7 +182,11 @@ def test_a_weight_without_a_rule_is_an_error():
 
 
 def test_every_rule_is_used():
-    run = tiny.run({"model.rep": True})
-    modules = build(run).modules()
+    runs = [
+        tiny.run({"model.rep": True, "model.cls_posemb": True}),
+        tiny.run({"stem": "conv", "model.depth": 2}),
+    ]
+    modules = [module for run in runs for module in build(run).modules()]
     roles = {role for module in modules for role in getattr(module, "roles", {}).values()}
-    assert roles == BIG_VISION.keys() | {"head.bias"}
+    for scheme in SCHEMES.values():
+        assert roles == scheme.keys()

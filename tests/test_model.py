@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import inspect
-import itertools
 
 import pytest
 import tiny
@@ -129,25 +128,18 @@ def test_a_choice_is_what_its_class_takes(choice):
         for parameter in inspect.signature(cls).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    assert taken == {key: param.default for key, param in choice.params.items()}
+    host = {field.name: field.default for field in dataclasses.fields(spec.Model)}
+    assert taken == {
+        key: host[param.host] if param.host else param.default
+        for key, param in choice.params.items()
+    }
 
 
-@pytest.mark.parametrize(("norm", "stem"), list(itertools.product(spec.NORMS, spec.STEMS)))
-@pytest.mark.parametrize("mode", tiny.MODES, ids="-".join)
-def test_every_combination_trains(norm, stem, mode):
-    attn, mlp, post = mode
-    run = tiny.run(
-        {
-            "norm": norm,
-            "stem": stem,
-            "block.attn": attn,
-            "block.mlp": mlp,
-            "block.post": post,
-            "model.rep": True,
-            "model.depth": 2,
-        }
-    )
-    model = build(run)
+@pytest.mark.parametrize("variant", tiny.VARIANTS, ids=tiny.names)
+def test_every_variant_trains(variant):
+    late = tiny.LATE if str(variant.get("norm")).startswith("dtn") else {}
+    run = tiny.run({"model.rep": True, "model.depth": 3, **variant, **late})
+    model = tiny.built(run)
     tiny.scramble(model)
     logits = model(tiny.images(3, run))
     assert logits.shape == (3, 10)
@@ -155,7 +147,8 @@ def test_every_combination_trains(norm, stem, mode):
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.any(), name
+        if not name.endswith("positions.bias"):  # of DTN: it cancels in a softmax
+            assert parameter.grad.any(), name
 
 
 def test_settings_of_a_norm_reach_the_blocks_and_not_the_final_norm():
@@ -453,7 +446,7 @@ def test_positions_stand_on_patches_only():
     model = build(tiny.run())
     assert model.posemb.shape == (1, 4, 32)
     seen = []
-    model.blocks.register_forward_hook(lambda _, args, output: seen.append(args[0]))
+    model.blocks[0].register_forward_hook(lambda _, args, output: seen.append(args[0]))
     with torch.no_grad():
         model.cls.token.fill_(3)
     model(tiny.images(2, tiny.run()))
@@ -469,7 +462,7 @@ def test_tokens(size, patch, tokens):
     run = tiny.run({"data.size": size, "model.arch": f"mu/{patch}"})
     model = build(run, device="meta")
     shapes = []
-    model.blocks.register_forward_hook(lambda _, args, output: shapes.append(output.shape))
+    model.blocks[-1].register_forward_hook(lambda _, args, output: shapes.append(output.shape))
     model(torch.empty(1, size, size, 3, device="meta"))
     assert shapes == [(1, tokens, 32)]
 
@@ -573,9 +566,12 @@ def test_masks_are_shared_by_all_variants(mode):
     assert len(baseline) == 1 + 3 * 3 + 2 * 2
     for stem in spec.STEMS:
         variant = masks({"stem": stem, **blocks})
-        assert baseline.keys() == variant.keys()
-        for site, mask in baseline.items():
-            assert torch.equal(mask, variant[site]), site
+        fewer = {site for site in baseline if site.startswith("blocks.2.")}
+        assert baseline.keys() - variant.keys() == (fewer if stem == "conv" else set())
+        assert variant.keys() <= baseline.keys()
+        for site, mask in variant.items():
+            # The rate of a block hangs on how many there are; its draws do not.
+            assert torch.equal(mask, baseline[site]), site
 
 
 def test_masks_differ_between_sites_steps_and_seeds():
@@ -615,7 +611,11 @@ def test_a_split_batch_gives_the_gradients_of_the_whole():
 
 def test_the_specs_sizes_are_big_visions():
     """decode_variant: width, depth, heads."""
-    sizes = {name: dataclasses.astuple(arch)[:3] for name, arch in spec.ARCHS.items()}
+    sizes = {
+        name: dataclasses.astuple(arch)[:3]
+        for name, arch in spec.ARCHS.items()
+        if "decode_variant" in arch.source
+    }
     assert sizes == {
         "mu": (32, 1, 2),
         "Ti": (192, 12, 3),

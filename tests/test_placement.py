@@ -117,7 +117,8 @@ def primitives(built):
 
 
 def test_the_table_has_every_placement():
-    assert PLACES.keys() == set(itertools.product(tiny.PLACEMENTS, tiny.READINGS))
+    chosen = set(itertools.product(tiny.PLACEMENTS, tiny.READINGS))
+    assert PLACES.keys() == chosen | {("none", "branch")}
     assert all(equations.keys() == {m[:2] for m in tiny.MODES} for equations in EQUATIONS.values())
 
 

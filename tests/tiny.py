@@ -11,10 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from ablate import spec
+from ablate.model import Host, build
 
 PLACEMENTS = get_args(spec.Placement)
 READINGS = ("residual", "branch")
 MODES = list(itertools.product(PLACEMENTS, PLACEMENTS, READINGS))  # attn, mlp, post
+
+# Every norm, every stem and every placement, each beside the others' defaults and, norm by norm and
+# stem by stem, beside one placement that has all norms: two at a time says what there is to say.
+EVERYWHERE = {"block.attn": "pre+post", "block.mlp": "pre+post", "block.post": "branch"}
+VARIANTS: list[dict[str, Any]] = [
+    *({"block.attn": a, "block.mlp": m, "block.post": p} for a, m, p in MODES),
+    *({"block": block} for block in spec.BLOCKS),
+    *({"norm": norm, **places} for norm in spec.NORMS for places in ({}, EVERYWHERE)),
+    *({"stem": stem, **places} for stem in spec.STEMS for places in ({}, EVERYWHERE)),
+]
+# What norms of tokens need that mix them on a grid.
+LATE = {"model.cls": "late", "model.cls_at": 1}
 
 _TREE: dict[str, Any] = {
     "data": {
@@ -41,9 +54,9 @@ _TREE: dict[str, Any] = {
         "heads": None,
         "head_dim": None,
         "mlp_ratio": None,
-        "pool": "tok",
+        "pool": None,
         "rep": None,
-        "posemb": "learn",
+        "posemb": None,
         "final_norm": "keep",
         "dropout": 0.0,
         "drop_path": 0.0,
@@ -93,6 +106,18 @@ def run(changes: Mapping[str, Any] | None = None) -> spec.Run:
                 section = section[part]
             section[leaf] = value
     return spec.build(tree)
+
+
+def names(variant: Mapping[str, Any]) -> str:
+    """A variant as a test's id."""
+    return "-".join(f"{key.rpartition('.')[2]}={value}" for key, value in variant.items())
+
+
+def built(run: spec.Run) -> Host:
+    """The run's model, fitted on a few random images where it needs that."""
+    model = build(run)
+    model.fit([images(64, run, seed=1)])
+    return model
 
 
 def scramble(module: nn.Module, seed: int = 0) -> None:

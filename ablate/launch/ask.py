@@ -5,6 +5,7 @@ A process of its own, so that the control half never loads torch.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -37,8 +38,9 @@ def ask(
     listener = threading.Thread(target=_listen, args=(process.stderr, progress, said))
     listener.start()
     try:
-        process.stdin.write(json.dumps(question).encode())
-        process.stdin.close()
+        # Closed at once: the worker reads to the end. One that died early said why elsewhere.
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(json.dumps(question).encode())
         answer = process.stdout.read()
         code = process.wait()
     except BaseException:

@@ -8,6 +8,7 @@ module again, and joins children at exit, whereas our workers shall outlive thei
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -38,6 +39,7 @@ class Local:
         self.slots = slots(gpus(), settings["runs_per_gpu"])
         self._server: subprocess.Popen[bytes] | None = None
         self._children: set[str] = set()
+        self._lost: set[str] = set()  # whose server died, not told yet
         self._buffer = b""
 
     def start(self, run: RunDir, slot: Slot) -> None:
@@ -56,22 +58,21 @@ class Local:
         self._children.add(run.id)
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
+        exits, self._lost = dict.fromkeys(self._lost, 255), set()
         if self._server is None:
-            select.select([], [], [], wait_s)
-            return {}
+            select.select([], [], [], 0.0 if exits else wait_s)
+            return exits
         out = self._pipes()[1]
-        exits: dict[str, int] = {}
         while select.select([out], [], [], 0.0 if exits else wait_s)[0]:
             chunk = os.read(out.fileno(), 1 << 16)
-            if not chunk:  # the server died: it can no longer tell; the locks can
-                exits |= dict.fromkeys(self._children, 255)
+            if not chunk:
                 self._restart()
-                break
+                return exits | self.poll()
             *lines, self._buffer = (self._buffer + chunk).split(b"\n")
             for line in lines:
                 answer = json.loads(line)
                 exits[answer["run"]] = answer["exit"]
-        self._children -= set(exits)
+                self._children.discard(answer["run"])
         return exits
 
     def stop(self, run: RunDir, now: bool = False) -> None:
@@ -100,7 +101,7 @@ class Local:
             for pipe in self._pipes():
                 pipe.close()
             self._server.wait()
-            self._server = None
+            self._server, self._children = None, set()
 
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         if self._server is None:
@@ -117,11 +118,13 @@ class Local:
         return self._server.stdin, self._server.stdout
 
     def _restart(self) -> None:
+        """After the server's death: it can no longer tell of its workers; their locks can."""
         assert self._server is not None
         self._server.kill()
         self._server.wait()
         for pipe in self._pipes():
             pipe.close()
+        self._lost |= self._children
         self._server, self._buffer, self._children = None, b"", set()
 
 
@@ -136,7 +139,9 @@ def gpus() -> list[str]:
     """The GPUs that this process may use: an outer CUDA_VISIBLE_DEVICES is honoured."""
     outer = os.environ.get("CUDA_VISIBLE_DEVICES")
     if outer is not None:
-        return [gpu for gpu in outer.replace(" ", "").split(",") if gpu and gpu != "-1"]
+        names = outer.replace(" ", "").split(",")
+        # CUDA sees none from the first invalid one on
+        return list(itertools.takewhile(lambda gpu: gpu not in ("", "-1"), names))
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []

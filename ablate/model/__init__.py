@@ -13,29 +13,50 @@ from typing import Any
 import torch
 
 from ablate import spec
+from ablate.model.host import Host
 from ablate.model.init import initialise
+from ablate.model.perceptron import Perceptron
 from ablate.model.stem import Patches
 from ablate.model.vit import ViT
 
-__all__ = ["ViT", "build"]
+__all__ = ["Host", "Perceptron", "ViT", "build"]
 
 
-def build(run: spec.Run, device: torch.device | str = "cpu") -> ViT:
-    """The run's model with its seed's weights; on the meta device without weights, to count."""
+def build(run: spec.Run, device: torch.device | str = "cpu") -> Host:
+    """The run's model with its seed's weights; on the meta device without weights, to count.
+
+    Raises UserError for a combination of choices that cannot be built.
+    """
     device = torch.device(device)
     with torch.device("meta" if device.type == "meta" else "cpu"):
-        model = ViT(
-            run.model,
-            Patches(run.data.size, run.model.patch, run.data.channels),
-            run.data.classes,
-            norm=_constructor(spec.NORMS, run.norm),
-            stem=_constructor(spec.STEMS, run.stem),
-            block=_constructor(spec.BLOCKS, run.block),
-        )
+        model = HOSTS[run.model.kind](run)
     if device.type == "meta":
         return model
     initialise(model, run.seed)  # on the CPU: the same weights on every device
     return model.to(device)
+
+
+def vit(run: spec.Run) -> ViT:
+    """A Vision Transformer, not yet initialised."""
+    return ViT(
+        run.model,
+        Patches(run.data.size, run.model.patch, run.data.channels),
+        run.data.classes,
+        norm=_constructor(spec.NORMS, run.norm),
+        stem=_constructor(spec.STEMS, run.stem),
+        block=_constructor(spec.BLOCKS, run.block),
+        everywhere=spec.NORMS[run.norm.name].everywhere,
+    )
+
+
+def mlp(run: spec.Run) -> Perceptron:
+    """A multilayer perceptron, not yet initialised."""
+    values = run.data.size**2 * run.data.channels
+    norm = _constructor(spec.NORMS, run.norm)
+    return Perceptron(run.model, values, run.data.classes, norm=norm)
+
+
+HOSTS = {"vit": vit, "mlp": mlp}
 
 
 def _constructor(table: dict[str, spec.Choice], chosen: spec.Chosen) -> partial[Any]:

@@ -6,11 +6,24 @@ from torch import Tensor, nn
 
 
 class Dense(nn.Linear):
-    """x W^T + b. `role` says what the layer is for; `init` has a rule for each role."""
+    """x W^T + b. `role` says what the layer is for; `init` has a rule for each role.
 
-    def __init__(self, inputs: int, outputs: int, role: str) -> None:
-        super().__init__(inputs, outputs)
+    `gains` multiply the initial weights and biases: one number for each of so many equal parts of
+    the outputs.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        role: str,
+        *,
+        bias: bool = True,
+        gains: tuple[float, ...] = (1.0,),
+    ) -> None:
+        super().__init__(inputs, outputs, bias)
         self.roles = {"weight": f"{role}.kernel", "bias": f"{role}.bias"}
+        self.gains = gains
 
     def reset_parameters(self) -> None:
         """Nothing: `init.initialise` fills every parameter, drawing here would be wasted time."""

@@ -8,18 +8,36 @@ from torch import Tensor, nn
 from ablate.model.dense import Dense
 from ablate.model.drop import Drop
 
+# flax's default, so big_vision's, is the tanh approximation; torch's is exact, so DeiT's.
+GELU = {"tanh": "tanh", "erf": "none"}
+
 
 class MLP(nn.Module):
-    """dense, GELU, dropout, dense, for each token by itself.
+    """dense -> pre_act -> GELU -> dropout -> post_act -> dense, for each token by itself.
 
-    GELU in its tanh approximation: flax's default, so big_vision's.
+    `pre_act` and `post_act` are inner norms, or nothing (post_act after the dropout, as in
+    fairseq's transformer_layer.py and torchscale's feedforward_network.py). `gain`: see Dense.
     """
 
-    def __init__(self, width: int, hidden: int, dropout: float) -> None:
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        dropout: float,
+        *,
+        gelu: str = "tanh",
+        pre_act: nn.Module | None = None,
+        post_act: nn.Module | None = None,
+        gain: float = 1.0,
+    ) -> None:
         super().__init__()
-        self.fc1 = Dense(width, hidden, role="mlp")
+        self.fc1 = Dense(width, hidden, role="mlp", gains=(gain,))
+        self.pre_act = pre_act or nn.Identity()
+        self.gelu = GELU[gelu]
         self.dropout = Drop(dropout)
-        self.fc2 = Dense(hidden, width, role="mlp")
+        self.post_act = post_act or nn.Identity()
+        self.fc2 = Dense(hidden, width, role="mlp", gains=(gain,))
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, M) -> (B, N, D)
-        return self.fc2(self.dropout(F.gelu(self.fc1(x), approximate="tanh")))
+        x = F.gelu(self.pre_act(self.fc1(x)), approximate=self.gelu)
+        return self.fc2(self.post_act(self.dropout(x)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.model.dense import Dense
-from ablate.model.norm import LayerNorm, Shape
+from ablate.model.norm import Affine, LayerNorm, RMSNorm, Shape
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class Patches:
         """K, the values of a patch."""
         return self.patch**2 * self.channels
 
+    def shape(self, channels: int) -> Shape:
+        """What a norm of `channels` values for each patch is told."""
+        return Shape(channels, heads=1, grid=self.grid, cls=0)
+
     def cut(self, images: Tensor) -> Tensor:
         """(B, h*P, w*P, C) -> (B, h*w, K), K in the order (row * P + column) * C + channel.
 
@@ -44,24 +49,39 @@ class Patches:
 
 
 class Stem(nn.Module):
-    """patches -> before -> dense -> after, each norm present or the identity."""
+    """image -> patches -> before -> dense -> after, each norm present or the identity.
 
-    def __init__(self, patches: Patches, width: int, before: nn.Module, after: nn.Module) -> None:
+    A stem's `after_posemb` is applied when the positions are added, its `after_cls` when the class
+    token has joined; `blocks_saved`: how many blocks fewer the encoder has with it.
+    """
+
+    def __init__(
+        self,
+        patches: Patches,
+        width: int,
+        *,
+        image: nn.Module | None = None,
+        before: nn.Module | None = None,
+        after: nn.Module | None = None,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
         self.patches = patches
-        self.before = before
-        self.dense = Dense(patches.values, width, role="patch")
-        self.after = after
+        self.image = image or nn.Identity()
+        self.before = before or nn.Identity()
+        self.dense = Dense(patches.values, width, role="patch", bias=bias)
+        self.after = after or nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:  # (B, h*P, w*P, C) -> (B, N, K) -> (B, N, D)
-        return self.after(self.dense(self.before(self.patches.cut(images))))
+        patches = self.patches.cut(self.image(images))
+        return self.after(self.dense(self.before(patches)))
 
 
 class Plain(Stem):
     """W p + b: the plain ViT (Dosovitskiy et al. 2021)."""
 
     def __init__(self, patches: Patches, width: int) -> None:
-        super().__init__(patches, width, before=nn.Identity(), after=nn.Identity())
+        super().__init__(patches, width)
 
 
 class DualPatchNorm(Stem):
@@ -72,7 +92,93 @@ class DualPatchNorm(Stem):
 
     def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
         before, after = (
-            LayerNorm(Shape(channels, heads=1, grid=patches.grid, cls=0), eps=eps)
+            LayerNorm(patches.shape(channels), eps=eps) for channels in (patches.values, width)
+        )
+        super().__init__(patches, width, before=before, after=after)
+
+
+class PreNorm(Stem):
+    """W LN(p) + b."""
+
+    def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
+        before = LayerNorm(patches.shape(patches.values), eps=eps)
+        super().__init__(patches, width, before=before)
+
+
+class PostNorm(Stem):
+    """LN(W p + b). Without `bias` the scale of an image changes nothing: Kim et al. 2021."""
+
+    def __init__(
+        self, patches: Patches, width: int, *, eps: float = 1e-6, bias: bool = True
+    ) -> None:
+        after = LayerNorm(patches.shape(width), eps=eps)
+        super().__init__(patches, width, after=after, bias=bias)
+
+
+class PostPosembNorm(Stem):
+    """LN(W p + b + e), e the positions; with `cls=include_cls` the class token is normed, too.
+
+    CLIP's ln_pre (Radford et al. 2021) covers the class token; big_vision joins it later.
+    """
+
+    def __init__(
+        self, patches: Patches, width: int, *, eps: float = 1e-6, cls: str = "patches"
+    ) -> None:
+        super().__init__(patches, width)
+        norm = LayerNorm(patches.shape(width), eps=eps)
+        setattr(self, {"patches": "after_posemb", "include_cls": "after_cls"}[cls], norm)
+
+
+class OnlyLearnable(Stem):
+    """g1 * (W (g0 * p + b0) + b) + b1: what Dual PatchNorm learns, without what it measures."""
+
+    def __init__(self, patches: Patches, width: int) -> None:
+        before, after = (Affine(patches.shape(channels)) for channels in (patches.values, width))
+        super().__init__(patches, width, before=before, after=after)
+
+
+class NoLearnable(Stem):
+    """n(W n(p) + b), n an LN without scale and bias."""
+
+    def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
+        before, after = (
+            LayerNorm(patches.shape(channels), eps=eps, affine=False)
             for channels in (patches.values, width)
         )
-        super().__init__(patches, width, before, after)
+        super().__init__(patches, width, before=before, after=after)
+
+
+class DualRMSNorm(Stem):
+    """R(W R(p) + b), R(v) = g * v / sqrt(mean(v^2) + eps)."""
+
+    def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
+        before, after = (
+            RMSNorm(patches.shape(channels), eps=eps) for channels in (patches.values, width)
+        )
+        super().__init__(patches, width, before=before, after=after)
+
+
+class Standardise(nn.Module):
+    """(x - mean) / sqrt(var + eps) over all values of an image."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, images: Tensor) -> Tensor:  # (B, H, W, C) -> the same
+        return F.layer_norm(images, images.shape[1:], eps=self.eps)
+
+
+class ImageNorm(Stem):
+    """W p + b, the image standardised before it is cut. The definition is assumed."""
+
+    def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
+        super().__init__(patches, width, image=Standardise(eps))
+
+
+class PatchNorm(Stem):
+    """W n(p) + b, n an LN without scale and bias. The definition is assumed."""
+
+    def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
+        before = LayerNorm(patches.shape(patches.values), eps=eps, affine=False)
+        super().__init__(patches, width, before=before)

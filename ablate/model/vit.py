@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ablate import spec
-from ablate.keyed import Step
 from ablate.model.block import Layer
 from ablate.model.dense import Dense, Representation
 from ablate.model.drop import Drop
-from ablate.model.norm import LayerNorm, MakeNorm, Shape
+from ablate.model.host import Host
+from ablate.model.norm import ExcludeCls, LayerNorm, MakeNorm, Shape
 from ablate.model.stem import Patches
 
 
@@ -32,7 +35,7 @@ POOLS = {"tok": first_token, "gap": mean_token}
 class ClassToken(nn.Module):
     """Joins a learned token before the others; it has no position."""
 
-    roles = {"token": "cls"}  # noqa: RUF012
+    roles: ClassVar[dict[str, str]] = {"token": "cls"}
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -40,6 +43,41 @@ class ClassToken(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, 1+N, D)
         return torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+
+
+class PlacedClassToken(ClassToken):
+    """A class token with a position vector of its own, as in DeiT."""
+
+    roles: ClassVar[dict[str, str]] = {"token": "cls", "posemb": "cls.posemb"}
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.posemb = nn.Parameter(torch.empty(1, 1, width))
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, 1+N, D)
+        return torch.cat([(self.token + self.posemb).expand(len(x), -1, -1), x], 1)
+
+
+def class_token(model: spec.Model) -> nn.Module:
+    """The model's class token, or nothing."""
+    if model.pool != "tok":
+        return nn.Identity()
+    return (PlacedClassToken if model.cls_posemb else ClassToken)(model.width)
+
+
+def past_cls(norm: MakeNorm, plain: MakeNorm) -> MakeNorm:
+    """Makes `norm`; where it mixes tokens, for the patches only, and `plain` for the class token.
+
+    A norm that does not say whether it mixes tokens (`mixes_tokens`) is taken to.
+    """
+
+    def make(shape: Shape) -> nn.Module:
+        patches = norm(replace(shape, cls=0))
+        if not getattr(patches, "mixes_tokens", True):
+            return norm(shape)
+        return ExcludeCls(patches, plain(replace(shape, grid=(1, 1), cls=0)))
+
+    return make
 
 
 def sincos2d(grid: tuple[int, int], width: int) -> Tensor:
@@ -55,14 +93,20 @@ def sincos2d(grid: tuple[int, int], width: int) -> Tensor:
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], 1).float()[None]
 
 
-class ViT(nn.Module):
+class ViT(Host):
     """Images (B, H, W, C) in [-1, 1] -> logits (B, classes).
 
+    ::
+
+        stem -> + posemb -> after_posemb -> cls -> after_cls -> dropout -> blocks -> norm -> pool
+                                             \\- cls=late: joins before block cls_at
+
     `stem`, `block` and `norm` make the chosen ones. The final norm is a LayerNorm whatever the
-    block's norm is: only what is ablated changes.
+    block's norm is, unless that is `everywhere` or the block brings one: only what is ablated
+    changes. So are the norms behind a class token that joins late.
     """
 
-    roles = {"posemb": "posemb"}  # noqa: RUF012
+    roles: ClassVar[dict[str, str]] = {"posemb": "posemb"}
     posemb: Tensor  # (1, N, D): a parameter or a buffer
 
     def __init__(
@@ -74,44 +118,80 @@ class ViT(nn.Module):
         norm: MakeNorm,
         stem: Callable[[Patches, int], nn.Module],
         block: Callable[[Layer], nn.Module],
+        everywhere: bool = False,
     ) -> None:
-        super().__init__()
-        width, has_cls = model.width, model.pool == "tok"
-        self.head_bias = model.head_bias
-        self.stem = stem(patches, width)
+        super().__init__(model)
+        self.stem = stem(patches, model.width)
         if model.posemb == "learn":
-            self.posemb = nn.Parameter(torch.empty(1, patches.number, width))
+            self.posemb = nn.Parameter(torch.empty(1, patches.number, model.width))
         else:
-            self.register_buffer("posemb", sincos2d(patches.grid, width), persistent=False)
-        self.cls = ClassToken(width) if has_cls else nn.Identity()
+            self.register_buffer("posemb", sincos2d(patches.grid, model.width), persistent=False)
+        self.cls = class_token(model)
         self.dropout = Drop(model.dropout)
-        shape = Shape(width, model.heads, patches.grid, cls=int(has_cls))
-        hidden = int(width * model.mlp_ratio)
+
+        # --- Blocks, and which norm each has ---
+        depth, joins = blocks_of(model, self.stem), model.cls_at or 0
+        plain = partial(LayerNorm, eps=model.norm_eps)
+        shape = Shape(model.width, model.heads, patches.grid, cls=int(model.pool == "tok"))
+        by_cls: dict[str, MakeNorm] = {
+            "include": norm,
+            "exclude": past_cls(norm, plain),
+            "late": plain,
+        }
+        layer = Layer(
+            shape,
+            model.head_dim,
+            int(model.width * model.mlp_ratio),
+            model.dropout,
+            drop_path=0.0,
+            norm=by_cls[model.cls],
+            final=norm if everywhere else plain,
+            depth=depth,
+            qkv_bias=model.qkv_bias,
+            gelu=model.gelu,
+        )
+        early = replace(layer, norm=norm, shape=replace(shape, cls=0))
         # Stochastic depth grows linearly from 0 in the first block to its full rate in the last.
-        rates = [model.drop_path * i / max(model.depth - 1, 1) for i in range(model.depth)]
+        rates = [model.drop_path * i / max(depth - 1, 1) for i in range(depth)]
         self.blocks = nn.Sequential(
             *(
-                block(Layer(shape, model.head_dim, hidden, model.dropout, rate, norm))
-                for rate in rates
+                block(replace(early if i < joins else layer, drop_path=rate))
+                for i, rate in enumerate(rates)
             )
         )
-        final = {"keep": True, "auto": not self.blocks[-1].ends_normed, "drop": False}
-        self.norm = LayerNorm(shape) if final[model.final_norm] else nn.Identity()
-        self.pool = POOLS[model.pool]
-        self.rep = Representation(width) if model.rep else nn.Identity()
-        self.head = Dense(width, classes, role="head")
-        for path, module in self.named_modules():
-            if isinstance(module, Drop):
-                module.site = path
 
-    def bind(self, step: Step) -> None:
-        """Draw every mask at `step` from now on: the training loop moves it, the model reads it."""
-        for module in self.modules():
-            if isinstance(module, Drop):
-                module.step = step
+        # --- The end ---
+        ends_normed = getattr(self.blocks[-1], "ends_normed", False)
+        final = {"keep": True, "auto": not ends_normed, "drop": False}[model.final_norm]
+        make_final = getattr(self.blocks[-1], "final", layer.final)
+        self.norm = make_final(shape) if final else nn.Identity()
+        self.pool = POOLS[model.pool]
+        self.rep = Representation(model.width) if model.rep else nn.Identity()
+        self.head = Dense(model.width, classes, role="head")
+
+        after_posemb, after_cls = (
+            getattr(self.stem, name, nn.Identity()) for name in ("after_posemb", "after_cls")
+        )
+        joined, blocks = (self.cls, after_cls), tuple(self.blocks)
+        first = (self.dropout, *blocks[:joins], *joined) if joins else (*joined, self.dropout)
+        self.steps: tuple[nn.Module, ...] = (after_posemb, *first, *blocks[joins:])
+        self.name_sites()
 
     def forward(self, images: Tensor) -> Tensor:  # (B, H, W, C) -> (B, classes)
         x = self.stem(images) + self.posemb  # (B, h*w, D)
-        x = self.dropout(self.cls(x))  # (B, N, D)
-        x = self.norm(self.blocks(x))
-        return self.head(self.rep(self.pool(x)))
+        for step in self.steps:
+            x = step(x)  # (B, N, D)
+        return self.head(self.rep(self.pool(self.norm(x))))
+
+
+def blocks_of(model: spec.Model, stem: nn.Module) -> int:
+    """How many blocks the encoder has beside the stem. Raises UserError where they are too few."""
+    saved = getattr(stem, "blocks_saved", 0)
+    depth = model.depth - saved
+    least = (model.cls_at or 0) + 1
+    if depth < least:
+        raise spec.UserError(
+            f"model.depth: {model.depth} less the {saved} that the stem saves leaves {depth} "
+            f"blocks, and {least} are needed; set model.depth or another stem"
+        )
+    return depth

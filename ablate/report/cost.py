@@ -92,9 +92,11 @@ def _described(
     unmeasured = [
         key for key, cell in cells.items() if not any(run in finished for run in cell.ids.values())
     ]
-    new = {key for key in cells if key not in known}
-    calibrate = set(_spread(unmeasured)) - {k for k, v in known.items() if "step_s" in v}
-    if any("step_s" in known.get(key, {}) for key in cells):
+    # A hub set that was not fetched then may be fetched by now.
+    new = {key for key in cells if key not in known or known[key]["examples"] is None}
+    timed = {key for key in cells if key not in new and "step_s" in known[key]}
+    calibrate = set(_spread(unmeasured)) - timed
+    if timed:
         calibrate &= new
     if new or calibrate:
         question = {

@@ -22,22 +22,22 @@ def _choices(table: dict[str, Choice]) -> Lines:
 def _archs() -> Lines:
     for name, arch in spec.ARCHS.items():
         size = f"width {arch.width}, depth {arch.depth}, {arch.heads} heads"
-        yield f"{name}/PATCH", size, arch.source
+        yield name if arch.patch else f"{name}/PATCH", size, arch.source
 
 
 def _files(group: str) -> Lines:
-    """Options that are files in conf/, the user's first; the line is their first comment."""
+    """Options that are files in conf/, the user's first; the line is their first sentence."""
     found: dict[str, Path] = {}
     for folder in (Path("conf"), shipped("conf")):
         for path in sorted((folder / group).glob("*.yaml")):
             found.setdefault(path.stem, path)
     for name, path in sorted(found.items()):
-        comments = [
-            line.lstrip("# ")
+        comment = " ".join(
+            line.strip("# ")
             for line in path.read_text().splitlines()
             if line.startswith("#") and "@package" not in line
-        ]
-        yield name, comments[0] if comments else "", str(path)
+        )
+        yield name, comment.partition(". ")[0].rstrip("."), str(path)
 
 
 # How a kind is chosen on the command line, and its lines.

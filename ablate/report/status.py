@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -56,7 +57,9 @@ def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs, slots: i
 def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     """Runs by state a variant, what each worker does now, and why runs failed."""
     runs = list(plan.runs())
-    states = ledger.states({run.id for run in runs})
+    known = ledger.states({run.id for run in runs})
+    # A driver writes its plan first: for a moment, or after its death, the ledger lacks new runs.
+    states = {run.id: known.get(run.id, RunState()) for run in runs}
     by_status = Counter(states[run.id].status for run in runs)
     alive = {run.id for run in runs if store.rundir(run.id).lock.is_held()}
     driven = store.driver.is_held()
@@ -91,10 +94,8 @@ def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         grid.add_column(title, justify="right" if place else "left", no_wrap=not place)
     for row in rows:
         grid.add_row(*map(_plain, row))
-    console = Console()
-    if not console.is_terminal:  # a file has no width to fit
-        console = Console(width=200)
-    console.print(grid)
+    terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says; a file has no width to fit
+    Console(force_terminal=terminal, width=None if terminal else 200).print(grid)
 
 
 def _plain(text: str) -> Any:

@@ -72,6 +72,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     # --- Model, optimiser, lengths in steps -----------------------------------------------------
     model = build(run, device).to(weights)
     model.bind(masks)
+    seen = (images for images, _ in evaluation_batches(data["train"], run.eval.batch))
+    model.fit(seen, machine.cache / run.data.fingerprint)
     optimizer = adamw(model, run.optim)
     epoch = batches.steps_per_epoch
     total = run.train.steps or max(1, round(run.train.epochs * epoch))

@@ -11,14 +11,14 @@ from ablate.spec import Optim
 
 
 def decayed(model: nn.Module) -> set[str]:
-    """Names of the parameters that decay: the kernels of dense layers.
+    """Names of the parameters that decay: the kernels of dense and convolutional layers.
 
     No decay on biases, norms, class token and positions (big_vision: `*/kernel` only).
     """
     return {
         f"{path}.weight" if path else "weight"
         for path, module in model.named_modules()
-        if isinstance(module, nn.Linear)
+        if isinstance(module, (nn.Linear, nn.Conv2d))
     }
 
 

@@ -1,0 +1,40 @@
+"""Norms on tokens. Each is built as `Norm(shape, **settings)`; its settings stand in spec.NORMS.
+
+`group` is how many values are normalised together: `ablate plan` warns where they are too few.
+A norm over the batch has as many as the batch and says nothing.
+"""
+
+from ablate.model.norm.cls import ExcludeCls
+from ablate.model.norm.dtn import DTN, DTNPool, DTNVar
+from ablate.model.norm.mixing import BatchNorm, GroupNorm, InstanceNorm, SwitchNorm
+from ablate.model.norm.powernorm import PowerNorm
+from ablate.model.norm.shape import MakeNorm, Norm, Shape
+from ablate.model.norm.tokenwise import (
+    Affine,
+    DynamicTanh,
+    Identity,
+    LayerNorm,
+    RMSNorm,
+    ScaleNorm,
+)
+
+__all__ = [
+    "DTN",
+    "Affine",
+    "BatchNorm",
+    "DTNPool",
+    "DTNVar",
+    "DynamicTanh",
+    "ExcludeCls",
+    "GroupNorm",
+    "Identity",
+    "InstanceNorm",
+    "LayerNorm",
+    "MakeNorm",
+    "Norm",
+    "PowerNorm",
+    "RMSNorm",
+    "ScaleNorm",
+    "Shape",
+    "SwitchNorm",
+]

@@ -1,0 +1,142 @@
+"""What every launcher owes the driver, with real workers on tiny runs.
+
+Subclass `LauncherContract`, give `name`, and pytest collects the subclass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ablate import launch
+from ablate.config import resolve
+from ablate.launch import Launcher
+from ablate.rundir import EXIT_TAKEN, FAILED, RunDir, to_json, write_whole
+
+SETTINGS = {"attempts": 3, "hang_s": 1800, "checkpoint_s": 60, "runs_per_gpu": 1}
+TINY = ("model.depth=1", "train.steps=3")
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def end(launcher: Launcher, *runs: RunDir, seconds: float = 60.0) -> list[int]:
+    """Poll until the launcher has told of all of `runs`, once each; their exit codes."""
+    exits: dict[str, int] = {}
+    deadline = time.monotonic() + seconds
+    while not {run.id for run in runs} <= exits.keys():
+        assert time.monotonic() < deadline, f"told of {exits} only"
+        told = launcher.poll(0.2)
+        assert not told.keys() & exits.keys(), "told twice"
+        exits |= told
+    return [exits[run.id] for run in runs]
+
+
+class LauncherContract:
+    name: str
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cache(cls, tmp_path_factory) -> Path:
+        """One for all launchers: the digits are decoded once."""
+        return tmp_path_factory.getbasetemp() / "contract-cache"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def launcher(cls, cache) -> Iterator[Launcher]:
+        made = launch.make({"name": cls.name, **SETTINGS}, cache)
+        yield made
+        made.free()
+
+    @pytest.fixture
+    def folder(self, tmp_path) -> Callable[..., RunDir]:
+        """`folder("seed=1")`: a run's folder with its run.json, as the driver leaves it."""
+
+        def create(*words: str) -> RunDir:
+            given = {word.partition("=")[0] for word in words}
+            tiny = [word for word in TINY if word.partition("=")[0] not in given]
+            tree, run = resolve([*tiny, *words], tmp_path / "store")
+            created = RunDir(tmp_path / "store" / "runs" / run)
+            created.create(tree)
+            return created
+
+        return create
+
+    def test_slots_have_names_of_their_own(self, launcher):
+        names = [slot.name for slot in launcher.slots]
+        assert names
+        assert len(set(names)) == len(names)
+        assert {slot.device for slot in launcher.slots} <= {"cpu", "cuda"}
+
+    def test_a_poll_without_workers_tells_nothing_and_does_not_hang(self, launcher):
+        begun = time.monotonic()
+        assert launcher.poll() == {}
+        assert launcher.poll(0.05) == {}
+        assert time.monotonic() - begun < 5
+
+    def test_a_worker_trains_its_run_and_its_end_is_told_once(self, launcher, folder):
+        run = folder()
+        launcher.start(run, launcher.slots[0])
+        assert end(launcher, run) == [0]
+        result = run.read_result()
+        assert result is not None
+        assert (result["status"], result["step"]) == ("finished", 3)
+        assert not run.lock.is_held()
+        assert run.lock.notes()["slot"] == launcher.slots[0].name
+        assert launcher.poll(0.05) == {}
+
+    def test_every_slot_takes_a_worker(self, launcher, folder):
+        runs = [folder(f"seed={seed}") for seed, _ in enumerate(launcher.slots)]
+        for run, slot in zip(runs, launcher.slots, strict=True):
+            launcher.start(run, slot)
+        assert set(end(launcher, *runs)) == {0}
+        assert all(run.has_result() for run in runs)
+
+    def test_a_run_with_a_result_is_not_trained_again(self, launcher, folder):
+        run = folder()
+        write_whole(run.result, to_json({"status": "finished"}))
+        launcher.start(run, launcher.slots[0])
+        assert end(launcher, run) == [0]
+        assert run.read_result() == {"status": "finished"}
+        assert not run.metrics.exists()
+        assert not run.env.exists()
+
+    def test_a_folder_that_another_worker_holds_is_left_alone(self, launcher, folder):
+        run = folder()
+        holder = RunDir(run.path).lock
+        assert holder.acquire()
+        holder.note(pid=1, phase="somebody else's")
+        launcher.start(run, launcher.slots[0])
+        assert end(launcher, run) == [EXIT_TAKEN]
+        assert run.lock.notes() == {"pid": 1, "phase": "somebody else's"}
+        assert not run.has_result()
+        holder.release()
+        launcher.start(run, launcher.slots[0])
+        assert end(launcher, run) == [0]
+
+    def test_a_run_that_raises_says_why_in_its_notes(self, launcher, folder):
+        run = folder()
+        write_whole(run.run, to_json({"spec": {"from": "another world"}}))
+        launcher.start(run, launcher.slots[0])
+        assert end(launcher, run) == [1]
+        notes = run.lock.notes()
+        assert notes["exit"] == FAILED
+        assert notes["error"].startswith("UserError: from: expected a key among")
+        assert not run.lock.is_held()
+
+    def test_to_stop_what_does_not_run_is_nothing(self, launcher, folder):
+        run = folder()
+        launcher.stop(run)
+        launcher.stop(run, now=True)
+        launcher.start(run, launcher.slots[0])
+        assert end(launcher, run) == [0]
+        launcher.stop(run)
+        launcher.stop(run, now=True)
+        assert launcher.poll(0.05) == {}

@@ -1,0 +1,311 @@
+"""Blocks beside the nine placements: against their equations in torch's own functions, and others'.
+
+REFERENCE C.1 (NormFormer), C.2 (Sub-LN), D.4 (BatchNorm in the MLP; one-channel BatchNorm).
+"""
+
+import math
+
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ablate import spec
+from ablate.model import build
+from ablate.model.attention import HeadScale
+from ablate.model.block import (
+    BatchNormBlock,
+    BatchNormFFN,
+    Block,
+    Layer,
+    NormFormer,
+    NormFormerFull,
+    OneChannelBatchNorm,
+    SubLN,
+    sub_ln_gain,
+)
+from ablate.model.count import describe
+from ablate.model.norm import LayerNorm, Shape
+
+WIDTH, HEADS, HIDDEN, TOKENS = 12, 3, 20, 5
+LAYER = Layer(Shape(WIDTH, HEADS, grid=(2, 2), cls=1), 4, HIDDEN, 0.0, 0.0, LayerNorm)
+
+
+def made(block, seed=0, **settings):
+    """A block in float64 with random weights."""
+    built = block(LAYER, **settings).double()
+    tiny.scramble(built, seed)
+    return built
+
+
+def tokens(seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(4, TOKENS, WIDTH, dtype=torch.float64, generator=generator) + 1
+
+
+def close(ours, theirs, tolerance=1e-11):
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+
+
+# --- Equations, in torch's own functions --------------------------------------------------------
+
+
+def ln(norm, x):
+    return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, 1e-6)
+
+
+def gelu(x):
+    return F.gelu(x, approximate="tanh")
+
+
+def contexts(attention, x):
+    """The heads' outputs side by side: what W_O is applied to."""
+    q, k, v = F.linear(x, attention.qkv.weight, attention.qkv.bias).chunk(3, -1)
+    q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (q, k, v))
+    weights = (q @ k.transpose(-1, -2) / 2).softmax(-1)  # sqrt(d) = 2
+    return (weights @ v).transpose(1, 2).flatten(2)
+
+
+def normformer(block, x):
+    attn, mlp = block.attn, block.mlp
+    context = contexts(attn.f, ln(attn.pre, x))
+    if isinstance(attn.f.inner, HeadScale):
+        context = context * attn.f.inner.scale.repeat_interleave(WIDTH // HEADS)
+    x = x + ln(attn.branch, attn.f.out(context))
+    hidden = ln(mlp.f.post_act, gelu(mlp.f.fc1(ln(mlp.pre, x))))
+    scale = getattr(mlp.skip, "scale", 1)
+    return scale * x + mlp.f.fc2(hidden)
+
+
+def sub_ln(block, x):
+    attn, mlp = block.attn, block.mlp
+    x = x + attn.f.out(ln(attn.f.inner, contexts(attn.f, ln(attn.pre, x))))
+    hidden = mlp.f.fc1(ln(mlp.pre, x))
+    if isinstance(mlp.f.pre_act, LayerNorm):
+        return x + mlp.f.fc2(gelu(ln(mlp.f.pre_act, hidden)))
+    return x + mlp.f.fc2(ln(mlp.f.post_act, gelu(hidden)))
+
+
+def batch_norm_ffn(block, x):
+    attn, mlp = block.attn, block.mlp
+    x = x + attn.f.out(contexts(attn.f, ln(attn.pre, x)))
+    hidden, norm = mlp.f.fc1(x), mlp.f.pre_act
+    mean, var = hidden.mean((0, 1)), hidden.var((0, 1), correction=0)
+    hidden = (hidden - mean) / (var + 1e-5).sqrt() * norm.weight + norm.bias
+    return x + mlp.f.fc2(gelu(hidden))
+
+
+def vitbn(block, x):
+    def norm(norm, x):
+        return (x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt() * norm.weight + norm.bias
+
+    x = x + block.attn.f.out(contexts(block.attn.f, norm(block.attn.pre, x)))
+    return x + block.mlp.f.fc2(gelu(block.mlp.f.fc1(norm(block.mlp.pre, x))))
+
+
+CASES = [
+    (NormFormer, {}, normformer),
+    (NormFormer, {"res_scale": True}, normformer),
+    (NormFormerFull, {}, normformer),
+    (NormFormerFull, {"res_scale": True}, normformer),
+    (SubLN, {}, sub_ln),
+    (SubLN, {"mlp_ln": "pre_act", "init_gain": False}, sub_ln),
+    (BatchNormFFN, {}, batch_norm_ffn),
+    (BatchNormBlock, {}, vitbn),
+]
+
+
+@pytest.mark.parametrize(("block", "settings", "equation"), CASES)
+def test_a_block_and_its_gradients_are_its_equation(block, settings, equation):
+    built = made(block, **settings)
+    x, y = tokens().requires_grad_(), tokens().requires_grad_()
+    ours, theirs = built(x), equation(built, y)
+    close(ours, theirs)
+    weight = torch.randn(ours.shape, generator=torch.Generator().manual_seed(0)).double()
+    mine = torch.autograd.grad((ours * weight).sum(), [x, *built.parameters()])
+    others = torch.autograd.grad((theirs * weight).sum(), [y, *built.parameters()])
+    close(mine, others, 1e-9)
+
+
+# --- Other people's blocks ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [Block, SubLN])
+def test_sub_ln_is_timms_block_with_inner_norms(block, oracle):
+    inner = block is SubLN
+    theirs = oracle("timm.models.vision_transformer").Block(
+        WIDTH, HEADS, mlp_ratio=HIDDEN / WIDTH, qkv_bias=True,
+        scale_attn_norm=inner, scale_mlp_norm=inner,
+        act_layer=lambda: nn.GELU(approximate="tanh"),
+        norm_layer=lambda width, **_: nn.LayerNorm(width, eps=1e-6),
+    ).double()  # fmt: skip
+    ours = made(block)
+    renames = {
+        "attn.f.inner": "attn.norm",
+        "attn.f.out": "attn.proj",
+        "attn.f": "attn",
+        "attn.pre": "norm1",
+        "mlp.f.post_act": "mlp.norm",
+        "mlp.f": "mlp",
+        "mlp.pre": "norm2",
+    }
+    state = {}
+    for name, value in ours.state_dict().items():
+        old = next(old for old in renames if name.startswith(old))
+        state[name.replace(old, renames[old], 1)] = value
+    theirs.load_state_dict(state)
+    close(ours(tokens()), theirs(tokens()))
+
+
+def test_the_mlp_of_normformer_is_that_of_x_transformers(oracle):
+    x_transformers = oracle("x_transformers.x_transformers")
+    theirs = x_transformers.FeedForward(WIDTH, mult=2, post_act_ln=True).double()
+    ours = NormFormer(Layer(LAYER.shape, 4, 2 * WIDTH, 0.0, 0.0, LayerNorm, gelu="erf")).double()
+    tiny.scramble(ours)
+    mlp = ours.mlp.f
+    nn.init.zeros_(mlp.post_act.bias)  # theirs has none
+    mlp.post_act.eps = 1e-5
+    layers = {"ff.0.0": mlp.fc1, "ff.3": mlp.fc2}
+    state = {f"{n}.{k}": v for n, layer in layers.items() for k, v in layer.state_dict().items()}
+    theirs.load_state_dict(state | {"ff.1.gamma": mlp.post_act.weight}, strict=False)
+    close(mlp(tokens()), theirs(tokens()))
+
+
+def test_the_batch_norm_of_the_mlp_is_torchs_over_its_width():
+    """BatchNorm2d of (b, d_mlp, n, 1), as in the author's code: also its running statistics."""
+    block = made(BatchNormFFN)
+    norm = block.mlp.f.pre_act
+    theirs = nn.BatchNorm2d(HIDDEN).double()
+    theirs.load_state_dict({"weight": norm.weight, "bias": norm.bias}, strict=False)
+    for train in (True, True, False):
+        block.train(train)
+        theirs.train(train)
+        hidden = block.mlp.f.fc1(tokens())
+        expected = theirs(hidden.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
+        close(norm(hidden), expected)
+
+
+def test_one_channel_is_torchs_batch_norm_of_one_channel():
+    norm = OneChannelBatchNorm(LAYER.shape).double()
+    theirs = nn.BatchNorm2d(1).double()
+    tiny.scramble(norm)
+    theirs.load_state_dict({"weight": norm.weight, "bias": norm.bias}, strict=False)
+    for train in (True, True, False):
+        norm.train(train)
+        theirs.train(train)
+        close(norm(tokens()), theirs(tokens()[:, None])[:, 0])
+
+
+# --- Properties ---------------------------------------------------------------------------------
+
+
+def test_normformer_is_a_placement_and_a_norm_in_the_mlp():
+    full, plain = made(NormFormer), made(Block, attn="pre+post", mlp="pre", post="branch")
+    plain.load_state_dict(full.state_dict(), strict=False)
+    full.mlp.f.post_act = nn.Identity()
+    assert torch.equal(full(tokens()), plain(tokens()))
+
+
+@pytest.mark.parametrize("res_scale", [True, False])
+def test_scales_of_one_change_nothing(res_scale):
+    full, plain = made(NormFormerFull, res_scale=res_scale), made(NormFormer)
+    plain.load_state_dict(full.state_dict(), strict=False)
+    for scale in (full.attn.f.inner, full.mlp.skip):
+        if hasattr(scale, "scale"):
+            nn.init.ones_(scale.scale)
+    assert torch.equal(full(tokens()), plain(tokens()))
+
+
+def test_scaling_heads_is_not_scaling_slices_of_the_projections_output():
+    attention = made(NormFormerFull).attn.f
+    scale = attention.inner.scale.repeat_interleave(WIDTH // HEADS)
+    context = contexts(attention, tokens())
+    slices = attention.out(context) * scale
+    close(attention(tokens()), attention.out(context * scale))
+    assert not torch.allclose(attention(tokens()), slices, atol=1e-2)
+
+
+def test_sub_ln_ignores_a_positive_scale_of_the_values():
+    block = made(SubLN)
+    block.attn.f.inner.eps = 1e-14
+    before = block(tokens())
+    with torch.no_grad():
+        for part in (block.attn.f.qkv.weight, block.attn.f.qkv.bias):
+            part[2 * WIDTH :] *= 3
+    close(block(tokens()), before, 1e-9)
+
+
+@pytest.mark.parametrize(("depth", "gain"), [(12, 1.78271), (24, 1.96754), (32, 2.03933)])
+def test_the_gain_of_sub_ln(depth, gain):
+    layer = Layer(LAYER.shape, 4, HIDDEN, 0.0, 0.0, LayerNorm, depth=depth)
+    assert sub_ln_gain(layer) == pytest.approx(gain, abs=5e-6)
+
+
+def test_sub_ln_starts_values_projection_and_mlp_larger_and_nothing_else():
+    runs = [
+        tiny.run({"model.depth": 3, "block": "subln", "block.init_gain": g}) for g in (False, True)
+    ]
+    plain, larger = (dict(build(run).named_parameters()) for run in runs)
+    gain = math.sqrt(math.log(6))
+    assert plain.keys() == larger.keys()
+    for name, values in plain.items():
+        expected = values.detach().clone()
+        if ".fc" in name or ".out." in name:
+            expected *= gain
+        elif ".qkv." in name:
+            expected[2 * 32 :] *= gain
+        close(larger[name].detach(), expected, 1e-7)
+
+
+@pytest.mark.parametrize("block", [BatchNormFFN, BatchNormBlock])
+def test_batch_norms_see_the_batch_in_training_only(block):
+    built = made(block)
+    x = tokens()
+    whole = built.train()(x)
+    assert not torch.allclose(built(x[:2]), whole[:2], atol=1e-3)
+    evaluated = built.eval()(x)
+    close(built(x[:2]), evaluated[:2])
+
+
+@pytest.mark.parametrize(
+    ("block", "added"),
+    [
+        ("normformer", 10 * 32),
+        ("normformer_full", 10 * 32 + 2),
+        ("subln", 10 * 32),
+        ("bnffn", 2 * 128 - 2 * 32),
+    ],
+)
+def test_a_block_adds_as_many_parameters_as_published(block, added):
+    def count(changes):
+        return describe(tiny.run({"model.depth": 3, **changes}))["parameters"]
+
+    assert count({"block": block}) == count({}) + 3 * added
+    if "res_scale" in spec.BLOCKS[block].params:
+        assert count({"block": block, "block.res_scale": True}) == count({}) + 3 * (added + 32)
+
+
+def test_vitbn_has_two_numbers_a_norm_and_the_final_one_too():
+    run = tiny.run({"model.depth": 3, "block": "vitbn"})
+    model = build(run)
+    assert isinstance(model.norm, OneChannelBatchNorm)
+    plain = describe(tiny.run({"model.depth": 3}))["parameters"]
+    assert describe(run)["parameters"] == plain - 7 * (2 * 32 - 2)
+
+
+def test_vitbn_brings_its_norms():
+    with pytest.raises(spec.UserError, match="norm: block=vitbn has none to choose; leave norm"):
+        tiny.run({"block": "vitbn", "norm": "rmsnorm"})
+    with pytest.raises(spec.UserError, match="norm: block=vitbn"):
+        tiny.run({"block": "vitbn", "norm.affine": False})
+
+
+@pytest.mark.parametrize("norm", ["rmsnorm", "batchnorm", "groupnorm", "identity"])
+@pytest.mark.parametrize("block", ["normformer", "normformer_full", "subln"])
+def test_inner_norms_are_the_chosen_ones(norm, block):
+    run = tiny.run({"block": block, "norm": norm})
+    first = build(run).blocks[0]
+    kind = type(first.attn.pre)
+    inner = [first.mlp.f.post_act, first.attn.f.inner if block == "subln" else first.attn.branch]
+    assert {type(module) for module in inner} == {kind}

@@ -1,0 +1,515 @@
+"""The commands, as a user types them: real processes in a folder of their own.
+
+Most tests look at a copy of one small sweep that was driven once; what they drive themselves trains
+for three steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ABLATE, REPOSITORY, Shell
+from PIL import Image
+
+from ablate.cli import app
+from ablate.launch.ask import ask
+from ablate.spec import Failure
+
+ROWS = ("block.attn=pre,post", "model.depth=1", "train.steps=3")
+SWEEP = ("sweep", *ROWS, "--as", "tiny")
+COMMANDS = sorted(c.name or c.callback.__name__ for c in app.registered_commands)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine():
+    """The same on every machine: workers on the CPU, the store in the folder, no forced colours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        for name in ("ABLATE_STORE", "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory) -> tuple[Path, str]:
+    """A store with the sweep `tiny`, two variants x two seeds, and what driving it printed."""
+    shell = Shell(tmp_path_factory.mktemp("tiny"))
+    return shell.folder / "runs", shell(*SWEEP, "seeds=2").out
+
+
+@pytest.fixture
+def driven(shell, first) -> Shell:
+    """A folder of one's own with a copy of that store."""
+    shutil.copytree(first[0], shell.folder / "runs")
+    return shell
+
+
+def mistake(done, *named: str) -> None:
+    """One line on standard error that names all of `named`."""
+    assert done.err.startswith("ablate: ")
+    assert done.err.count("\n") == 1
+    for text in named:
+        assert text in done.err
+
+
+def nothing_trained(shell: Shell) -> None:
+    assert not (shell.folder / "runs" / "runs").exists()
+
+
+def facts(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def run_id(shell: Shell, *words: str) -> str:
+    return shell("config", *words).out.splitlines()[0].removeprefix("# run ")
+
+
+def until(condition, seconds: float = 60.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError("waited in vain")
+
+
+# --- Starting up --------------------------------------------------------------------------------
+
+HEAVY = {"torch", "hydra", "omegaconf", "pandas", "scipy", "numpy", "datasets", "sklearn"}
+
+
+def test_importing_the_command_line_loads_nothing_heavy():
+    code = "import sys, ablate.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not (HEAVY | {"rich"}) & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_is_there_and_loads_nothing_heavy(command):
+    words = [command] if command else []
+    line = [sys.executable, "-X", "importtime", ABLATE, *words, "--help"]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "ablate.cli" in loaded
+    assert not HEAVY & {module.partition(".")[0] for module in loaded}
+    for other in COMMANDS if command is None else ["Usage", "--debug"]:
+        assert other in done.stdout
+
+
+# --- Mistakes -----------------------------------------------------------------------------------
+
+MISTAKES = [
+    ("sweep stem=none,dpn model.depht=3", ["model.depht", "depth", "did you mean 'depth'?"]),
+    ("sweep stem=none,dpn model.depth=three", ["model.depth", "whole number", "'three'"]),
+    ("sweep model.arch=mu/3,mu/4", ["model.arch", "patch 3", "8x8", "1, 2, 4, 8"]),
+    ("sweep stem=none,dpn data=cifar10 data.path=nowhere", ["data.path", "nowhere", "cifar10"]),
+    ("sweep stem=none,dpn data=cifra10", ["data", "'cifra10'", "cifar10", "digits"]),
+    ("sweep quickstrat", ["'quickstrat'", "quickstart", "placement"]),
+    ("sweep placement --scale big", ["--scale", "'big'", "digits"]),
+    ("sweep stem=none,dpn seeds=0,1,2", ["seeds=0,1,2", "seeds=[0,1,2]"]),
+    ("sweep stem=none", ["nothing to sweep", "quickstart", "stem=none,dpn"]),
+    ("sweep quickstart --retry nonsense", ["--retry", "'nonsense'", "failed, oom, hung"]),
+    ("config optim.lr=fast", ["optim.lr", "number", "'fast'"]),
+    ("list flavours", ["'flavours'", "norms", "stems", "recipes"]),
+    ("table", ["no store", "runs", "--store"]),
+    ("status quickstart", ["no store", "runs", "--store"]),
+    # The batch is the worker's to judge: it knows how many images are left to train on.
+    ("sweep stem=none,dpn train.batch=1198", ["train.batch", "1198", "1197", "digits"]),
+    ("sweep stem=none,dpn train.epochs=10000000", ["device-hours", "--yes"]),
+]
+
+
+@pytest.mark.parametrize(("line", "named"), MISTAKES, ids=[line for line, _ in MISTAKES])
+def test_a_mistake_is_told_in_one_line_before_anything_trains(shell, line, named):
+    mistake(shell(*line.split(), code=2), *named)
+    nothing_trained(shell)
+
+
+def pictures(folder: Path) -> Path:
+    """Two class folders of small pictures."""
+    for number in range(20):
+        file = folder / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (12 * number, 40, 90)).save(file)
+    return folder
+
+
+SMALL = ("data.size=8", "train.batch=4", "model.depth=1", "train.steps=3")
+
+
+def test_an_unreadable_image_in_a_folder_is_named_before_anything_trains(shell):
+    broken = pictures(shell.folder / "pictures") / "b" / "7.png"
+    broken.write_bytes(broken.read_bytes()[:-30])
+    words = ("sweep", "stem=none,dpn", "data=imagefolder", "data.path=pictures", *SMALL)
+    mistake(shell(*words, code=2), str(broken), "not a readable image")
+    nothing_trained(shell)
+    assert not list((shell.folder / "runs" / "cache").glob("*.building"))
+
+
+def test_an_unreadable_image_in_a_parquet_file_is_named_with_its_row(shell):
+    import pyarrow
+    from pyarrow import parquet
+
+    whole = pictures(shell.folder / "pictures") / "a" / "0.png"
+    images = [{"bytes": whole.read_bytes(), "path": None} for _ in range(20)]
+    images[13]["bytes"] = b"no image"
+    (shell.folder / "rows").mkdir()
+    file = shell.folder / "rows" / "train.parquet"
+    parquet.write_table(pyarrow.table({"image": images, "label": [0, 1] * 10}), file)
+    words = ("sweep", "stem=none,dpn", "data=parquet", "data.path=rows", "data.classes=2", *SMALL)
+    mistake(shell(*words, code=2), f"row 13 of {file}", "not a readable image")
+    nothing_trained(shell)
+
+
+def test_a_sweep_that_was_not_driven_is_answered_with_those_that_were(driven):
+    mistake(driven("table", "tinny", code=2), "'tinny'", "did you mean 'tiny'?")
+    mistake(driven("status", "quickstart", code=2), "'quickstart'", "tiny")
+    mistake(driven("table", "stem=none,dpn", code=2), "'stem=none,dpn'", "tiny")
+
+
+def test_an_option_that_there_is_not_is_the_users_mistake(driven):
+    assert "xml" in driven("table", "--format", "xml", code=2).err
+    assert "--bogus" in driven("table", "--bogus", code=2).err
+    assert "tabel" in driven("tabel", code=2).err
+
+
+def test_debug_shows_the_traceback_and_the_same_line(shell):
+    plain = shell("config", "model.depht=3", code=2).err
+    debug = shell("config", "model.depht=3", "--debug", code=2).err
+    assert debug.startswith("Traceback")
+    assert debug.endswith(plain)
+
+
+def test_a_store_that_cannot_be_one_is_told_in_one_line(shell):
+    (shell.folder / "file").touch()
+    done = shell(*SWEEP, "--store", "file", code=1)
+    assert done.err == "ablate: file: File exists\n"
+    assert "Traceback" in shell(*SWEEP, "--store", "file", "--debug", code=1).err
+
+
+def test_a_helper_that_dies_before_it_reads_its_question_is_a_failure_with_its_last_words():
+    with pytest.raises(Failure, match="worker nonsense: KeyError"):
+        ask("nonsense", {"more": "than a pipe holds" * 10_000})
+
+
+# --- A run that fails ---------------------------------------------------------------------------
+
+
+def test_one_run_fails_the_others_go_on_and_retry_trains_it(driven):
+    broken = run_id(driven, *ROWS[1:], "block.attn=post", "seed=2")
+    folder = driven.folder / "runs" / "runs" / broken
+    folder.mkdir()
+    (folder / "run.json").write_text('{"format": 1, "spec": {"from": "another world"}}')
+    done = driven(*SWEEP, "seeds=3", code=1)
+    assert done.out.count("finished:") == 1
+    assert f"failed: post#2: UserError: from: expected a key among" in done.out  # noqa: F541
+    assert f"(see runs/runs/{broken}/log.txt)" in done.out
+    assert "1/3 missing" in done.out
+    mistake(done, "tiny: 1 failed of 6 runs", "`ablate status tiny` says why", "--retry failed")
+    assert "Traceback" in (folder / "log.txt").read_text()
+    assert f"log: runs/runs/{broken}/log.txt" in driven("status", "tiny").out
+
+    shutil.rmtree(folder)
+    left = driven(*SWEEP, "seeds=3", code=1)
+    assert "finished:" not in left.out  # a failure is not tried again unasked
+    again = driven(*SWEEP, "seeds=3", "--retry", "failed")
+    assert again.out.count("finished:") == 1
+    assert "missing" not in again.out
+
+
+def test_runs_that_diverge_are_a_result_and_no_failure(driven):
+    blow = ("optim.lr=1e30", "optim.clip=null", "optim.warmup_epochs=0")
+    done = driven("sweep", *ROWS, *blow, "seeds=1", "--as", "blown")
+    assert "diverged at step" in done.out
+    assert "1/1 diverged" in done.out
+    assert "2 runs: 2 diverged" in driven("status", "blown").out
+
+
+# --- What is driven once ------------------------------------------------------------------------
+
+
+def test_a_sweep_prints_its_name_its_runs_and_its_table(first):
+    store, out = first
+    lines = out.splitlines()
+    assert lines[0] == "sweep: tiny"
+    assert "decoding data=digits: 1,797 of 1,797 images" in lines
+    assert sorted(re.findall(r"^finished: (\S+), validation \d+\.\d\d %, \d+ s$", out, re.M)) == [
+        "post#0",
+        "post#1",
+        "pre#0",
+        "pre#1",
+    ]
+    assert out.index("**tiny**") > out.rindex("finished:")
+    assert len(list((store / "runs").glob("*/result.json"))) == 4
+
+
+def test_a_second_sweep_trains_nothing_and_prints_the_same_table(driven, first):
+    again = driven(*SWEEP, "seeds=2").out
+    assert again == "sweep: tiny\n" + first[1][first[1].index("**tiny**") :]
+
+
+def test_runs_that_two_sweeps_share_are_trained_once_and_one_seed_has_no_interval(driven):
+    one = driven("sweep", *ROWS, "seeds=1", "--as", "one")
+    assert "finished:" not in one.out
+    assert re.search(r"^\| post \| [\d.]+ \[-\] \| [+-][\d.]+ \[-\] \| 1 \|", one.out, re.M)
+    assert "n = 1: no interval" in one.out
+    assert "nan" not in one.out
+
+    # No name is the last one driven; the words that started it name it, too.
+    assert driven("table").out.startswith("**one**")
+    assert "sweep: one" in driven("status").out
+    assert "sweep: tiny" in driven("status", "tiny").out
+
+
+def test_a_sweep_is_named_by_its_words_and_found_by_them_in_any_order(driven):
+    driven("sweep", *ROWS, "seeds=1")
+    assert driven("table", *reversed(ROWS)).out.startswith("**block.attn=pre,post+model.depth=1+")
+    assert "sweep: block.attn=pre,post+model.depth=1+train.steps=3" in driven("status", *ROWS).out
+
+
+MINE = """\
+title: A sweep of my own
+base: {model.depth: 1}
+variants: [{before: {}}, {after: {block.attn: post}}]
+seeds: 1
+"""
+
+
+def write(shell: Shell, name: str, text: str) -> None:
+    (shell.folder / name).parent.mkdir(parents=True)
+    (shell.folder / name).write_text(text)
+
+
+def test_the_users_conf_and_sweeps_come_first(driven):
+    recipe = (REPOSITORY / "conf" / "recipe" / "quick.yaml").read_text()
+    write(driven, "conf/recipe/quick.yaml", recipe.replace("steps: null", "steps: 3"))
+    write(driven, "sweeps/quickstart.yaml", MINE)
+    assert "  quickstart   A sweep of my own" in driven("list", "sweeps").out
+    done = driven("sweep", "quickstart")
+    assert "**A sweep of my own**" in done.out
+    assert "| after |" in done.out
+    assert "finished:" not in done.out  # with three steps its runs are those of `tiny`
+
+
+def test_a_bare_name_with_two_instances_lists_them(driven):
+    write(driven, "sweeps/mine.yaml", MINE)
+    steps = "mine+train.steps=3"
+    clip = "mine+optim.clip=1.0+train.steps=3"  # its default: again the runs of `tiny`
+    driven("sweep", "mine", "train.steps=3")
+    assert f"sweep: {steps}" in driven("status", "mine").out  # the only one
+    driven("sweep", "mine", "train.steps=3", "optim.clip=1.0")
+    for command in ("table", "status"):
+        mistake(driven(command, "mine", code=2), "mine: which of", steps, clip)
+    assert f"sweep: {steps}" in driven("status", steps).out
+    assert f"sweep: {clip}" in driven("status", "mine", "optim.clip=1.0", "train.steps=3").out
+
+
+def test_a_plan_that_is_not_whole_is_a_failure_that_says_what_writes_it_again(driven):
+    (driven.folder / "runs" / "sweeps" / "tiny.json").write_text('{"name": "ti')
+    done = driven("table", code=1)
+    mistake(done, "runs/sweeps/tiny.json: not whole", "`ablate sweep` writes it again")
+
+
+# --- Looking ------------------------------------------------------------------------------------
+
+
+def test_plan_shows_states_sizes_and_time_and_trains_nothing(shell):
+    words = ("stem=none,dpn", "model.arch=mu/2", "model.depth=1", "train.steps=3", "seeds=2")
+    before = shell("plan", *words).out
+    # By hand: 12 numbers a patch, width 32, 17 tokens; dpn has LN(4) and LN(32) on top.
+    sizes = dict(re.findall(r"^ (\S+) +([\d,]+) +229,760 .* 2 planned", before, re.M))
+    none, dpn = (int(sizes[row].replace(",", "")) for row in ("none", "dpn"))
+    assert dpn - none == 2 * (4 + 32)
+    assert "2 rows x 1 column x 2 seeds: 4 runs (4 planned)" in before
+    assert re.search(
+        r"^left: about \S+ s on \d+ slots?, \S+ device-hours \(by a short", before, re.M
+    )
+    assert "warning: dpn: stem.before normalises over 4 values only" in before
+    assert "warning: none" not in before
+    assert not (shell.folder / "runs" / "ledger.db").exists()
+    nothing_trained(shell)
+
+
+def test_plan_of_a_driven_sweep_knows_what_is_done(driven):
+    done = driven("plan", *ROWS, "seeds=2", "--as", "tiny").out
+    assert "4 runs (4 finished)" in done
+    assert "left:" not in done
+    more = driven("plan", *ROWS, "seeds=3", "--as", "tiny").out
+    assert "6 runs (4 finished, 2 planned)" in more
+    assert "(from finished runs)" in more
+    assert "3 seeds" not in driven("table").out  # a plan records nothing
+
+
+def test_status_and_table_while_a_sweep_runs_and_after_it_was_stopped(driven):
+    driver = driven.start("sweep", *ROWS[:2], "train.epochs=5000", "seeds=1", "--as", "long")
+    look = Shell(driven.folder, number=100)
+    try:
+        runs = driven.folder / "runs" / "runs"
+        until(lambda: len(list(runs.glob("*/metrics.jsonl"))) > 4)  # a new one trains
+        during = look("status", "long").out
+        assert f"sweep: long (driven by process {driver.pid})" in during
+        assert re.search(r"^running: (pre|post)#0 on cpu:\d+: [a-z]+ \d+/\d+$", during, re.M)
+        table = look("table", "long").out
+        assert "UNFINISHED: 2 of 2 runs missing" in table
+        assert "1/1 missing" in table
+        assert "| verdict |" not in table
+    finally:
+        driver.send_signal(signal.SIGTERM)
+        stopped = driven.end(driver)
+    assert stopped.out.endswith("stopped after 0 of 2; the same command goes on\n")
+    after = look("status", "long").out
+    assert "sweep: long (not driven)" in after
+    assert "running" not in after
+
+
+def test_status_of_a_sweep_whose_driver_died_before_it_noted_the_new_runs(driven):
+    plan = driven.folder / "runs" / "sweeps" / "tiny.json"
+    tree = json.loads(plan.read_text())
+    tree["seeds"] = [0, 1, 2]
+    for number, cell in enumerate(tree["cells"]):
+        cell["ids"]["2"] = f"{number}" * 16
+    plan.write_text(json.dumps(tree))
+    assert "6 runs: 4 finished, 2 planned" in driven("status", "tiny").out
+
+
+def test_config_prints_yaml_that_composes_to_the_same_id_again(shell):
+    words = ("stem=dpn", "block.attn=pre_post", "model.depth=2", "optim.lr=1e-3", "seed=4")
+    printed = shell("config", *words).out
+    tree = yaml.safe_load(printed)
+    assert (tree["model"]["depth"], tree["block"]["attn"], tree["seed"]) == (2, "pre+post", 4)
+    del tree["data"]["fingerprint"]  # computed
+    again = []
+    for section, value in tree.items():
+        if not isinstance(value, dict):
+            again.append(f"{section}={json.dumps(value)}")
+            continue
+        if section in ("data", "block", "norm", "stem"):
+            again.append(f"{section}={value.pop('name')}")
+        again += [
+            f"{section}.{key}={leaf if isinstance(leaf, str) else json.dumps(leaf)}"
+            for key, leaf in value.items()
+        ]
+    assert shell("config", *again).out == printed
+    assert shell("config", *words, "model.depth=3", code=2).err == (
+        "ablate: model.depth: given twice\n"
+    )
+    assert run_id(shell, *words[:-1], "seed=5") != printed.split()[2]
+
+
+def test_list_shows_every_kind_and_the_users_files(shell):
+    (shell.folder / "conf" / "recipe").mkdir(parents=True)
+    (shell.folder / "conf" / "recipe" / "mine.yaml").write_text("# Nobody else's.\noptim: {}\n")
+    out = shell("list").out
+    for line in (
+        r"layernorm +\(x - mean\)",
+        r"dpn +LN -> dense -> LN",
+        r"mu/PATCH +width 32",
+        r"digits +1,797 handwritten",
+        r"mine +Nobody else's\.?  -- conf/recipe/mine\.yaml",
+        r"local +one run a GPU",
+        r"quickstart +Quick start",
+    ):
+        assert re.search(f"^  {line}", out, re.M), line
+    norms = shell("list", "norms").out
+    assert norms.startswith("norms  (norm=NAME)\n")
+    assert norms.rstrip() in out
+
+
+def test_every_format_of_the_table_says_the_same(driven):
+    rows = facts(driven("table", "tiny", "--format", "csv").out)
+    whole = json.loads(driven("table", "tiny", "--format", "json").out)
+    assert [row["label"] for row in whole["rows"]] == ["pre", "post"]
+    results = {}
+    for entry in whole["columns"][0]["entries"]:
+        for seed, value in entry["values"].items():
+            results[entry["row"], seed] = value
+    runs = {(f["row"], f["seed"]): float(f["value"]) for f in rows if f["quantity"] == "top1.run"}
+    assert runs == results
+    assert len(runs) == 4
+    gain = next(f for f in rows if (f["row"], f["quantity"]) == ("post", "gain"))["value"]
+    text = f"{float(gain):+.2f} ["
+    assert f" {text}" in driven("table", "tiny").out  # Markdown, off a terminal
+    assert text in driven("table", "tiny", "--format", "rich").out
+
+
+# --- Pipes and terminals ------------------------------------------------------------------------
+
+
+def test_off_a_terminal_there_is_no_colour_whatever_the_environment_says(driven):
+    for words in (
+        ("status",),
+        ("table", "--format", "rich"),
+        ("plan", *ROWS, "seeds=2"),
+        ("list",),
+        (*SWEEP, "seeds=2"),
+    ):
+        done = driven(*words, FORCE_COLOR="1", TERM="xterm-256color")
+        assert "\x1b" not in done.out + done.err, words
+
+
+@pytest.mark.parametrize("words", ["table", "status"])
+def test_a_reader_that_leaves_early_gets_no_traceback(driven, words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [ABLATE, words], cwd=driven.folder, stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    assert done.stderr == ""
+    line = f"{ABLATE} {words} | head -n 1"
+    piped = subprocess.run(line, shell=True, cwd=driven.folder, capture_output=True, text=True)
+    assert (piped.stdout.count("\n"), piped.stderr) == (1, "")
+
+
+def on_a_terminal(shell: Shell, *words: str) -> tuple[int, str]:
+    """Exit code, and what a terminal of 100 columns was sent."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [ABLATE, *words],
+        cwd=shell.folder,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    sent = b""
+    with contextlib.suppress(OSError):  # EIO: its end of the terminal is closed
+        while chunk := os.read(ours, 1 << 16):
+            sent += chunk
+    os.close(ours)
+    return process.wait(60), sent.decode()
+
+
+def test_on_a_terminal_there_are_bars_and_a_set_table(driven):
+    shutil.rmtree(next((driven.folder / "runs" / "cache").glob("*[0-9a-f]/")))  # decoded again
+    words = ("sweep", "block.attn=pre,post,pre+post", *ROWS[1:], "seeds=2", "--as", "three")
+    code, sent = on_a_terminal(driven, *words)
+    assert code == 0, sent
+    assert "━" in sent
+    assert "decoding data=digits" in sent
+    assert re.search(r"\d of 6 done", sent)
+    assert "time left:" in sent
+    assert sorted(re.findall("finished: ([^,]*)", sent)) == ["pre+post#0", "pre+post#1"]
+    assert "Traceback" not in sent
+    table = sent[sent.rindex("finished:") :]
+    assert "─" in table
+    assert "| post |" not in table
+    code, sent = on_a_terminal(driven, "status")
+    assert code == 0
+    assert "6 finished" in sent

@@ -1,0 +1,492 @@
+"""Hosts: their counts and initial weights, the class token, timm's models; every combination."""
+
+import itertools
+import json
+import math
+
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load, save
+from torch import nn
+
+from ablate import spec
+from ablate.model import build
+from ablate.model.block import OneChannelBatchNorm
+from ablate.model.count import describe
+from ablate.model.export import from_timm, timm_arguments, to_timm
+from ablate.model.norm import DTN, BatchNorm, DynamicTanh, ExcludeCls, LayerNorm
+from ablate.model.vit import PlacedClassToken
+
+PAPER = {"data.size": 224, "data.classes": 1000}
+DEPTH = {"model.depth": 3}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def close(ours, theirs, tolerance=1e-10):
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+
+
+# --- Counts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arch", "parameters"),
+    [  # REFERENCE A.1; DTN's by its closed form (less 3D a block: qkv has no bias)
+        ("deit_ti/16", 5_717_416),
+        ("deit_s/16", 22_050_664),
+        ("deit_b/16", 86_567_656),
+        ("dtn_s_star/16", 27_776_872),
+        ("dtn_b_star/16", 86_566_888 - 12 * 3 * 768),
+        ("dtn_t_star/16", 5_717_224 - 12 * 3 * 192),
+        ("S/16+", 22_198_120 - 196 * 384 - 384),  # S/16 less positions and class token
+    ],
+)
+def test_parameters_are_as_many_as_published(arch, parameters):
+    assert describe(tiny.run({**PAPER, "model.arch": arch}))["parameters"] == parameters
+
+
+@pytest.mark.parametrize("star", ["", "_star"])
+def test_dtn_adds_six_numbers_a_head_and_norm(star):
+    heads = {"t": (3, 4), "s": (6, 9), "b": (12, 16)}
+    for size, number in heads.items():
+        arch = f"dtn_{size}{star}/16"
+        counts = [
+            describe(tiny.run({**PAPER, "model.arch": arch, "norm": norm}))["parameters"]
+            for norm in ("layernorm", "dtn")
+        ]
+        assert counts[1] - counts[0] == 10 * 2 * 6 * number[star != ""]
+
+
+def test_multiply_adds_are_as_dtn_prints_them():
+    billions = describe(tiny.run({**PAPER, "model.arch": "dtn_b_star/16"}))["multiply_adds"] / 1e9
+    assert billions == pytest.approx(17.58, rel=0.01)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 7])
+@pytest.mark.parametrize("stem", ["none", "dpn"])
+def test_batch_norm_in_the_mlp_adds_128_a_block_of_mnist_vit(depth, stem):
+    """REFERENCE D.4: 2 * 128 for the BatchNorm less 2 * 64 for the LayerNorm before the MLP."""
+
+    def count(block):
+        mnist = {"data.size": 28, "data.channels": 1, "model.arch": "mnist_vit", "stem": stem}
+        return describe(tiny.run({**mnist, "block": block, "model.depth": depth}))["parameters"]
+
+    block = 3 * 64 * 512 + 512 * 64 + 64 + 2 * 64 * 128 + 128 + 64 + 4 * 64
+    entrance = (49 + 1) * 64 + 17 * 64 + 64 + 2 * 64 + (64 + 1) * 10
+    dpn = 2 * 49 + 2 * 64 if stem == "dpn" else 0
+    assert count("vit") == entrance + dpn + depth * block
+    assert count("bnffn") == count("vit") + 128 * depth
+
+
+@pytest.mark.parametrize(("norm", "added"), [("identity", 0), ("batchnorm", 600)])
+def test_the_mlp_has_784_100_100_100_10_units(norm, added):
+    mnist = {"data.size": 28, "data.channels": 1, "model.arch": "mlp/3x100", "norm": norm}
+    layers = 784 * 100 + 100 + 2 * (100 * 100 + 100) + 100 * 10 + 10
+    answer = describe(tiny.run(mnist))
+    assert answer["parameters"] == layers + added
+    assert answer["multiply_adds"] == 784 * 100 + 2 * 100 * 100 + 1000
+
+
+# --- What an architecture stands for ------------------------------------------------------------
+
+
+def test_every_host_is_built_at_its_own_size():
+    for name, arch in spec.ARCHS.items():
+        wide = {"mlp": "mlp/3x100", "mnist_vit": "mnist_vit"}.get(name, f"{name}/14")
+        run = tiny.run({"data.size": 28, "model.arch": wide})
+        model = build(run, device="meta")
+        assert model(torch.empty(2, 28, 28, 3, device="meta")).shape == (2, 10)
+        assert (run.model.width, run.model.depth, run.model.heads) == (
+            arch.width,
+            arch.depth,
+            arch.heads,
+        )
+
+
+def test_deit_and_dtn_are_what_their_code_says():
+    deit = tiny.run({**PAPER, "model.arch": "deit_s/16"}).model
+    assert (deit.gelu, deit.init, deit.norm_eps, deit.qkv_bias) == ("erf", "deit", 1e-6, True)
+    assert (deit.cls, deit.cls_posemb, deit.rep) == ("include", True, False)
+    dtn = tiny.run({**PAPER, "model.arch": "dtn_s_star/16"})
+    assert (dtn.model.width, dtn.model.heads, dtn.model.head_dim) == (432, 9, 48)
+    assert (dtn.model.cls, dtn.model.cls_at, dtn.model.cls_posemb) == ("late", 10, False)
+    assert (dtn.model.qkv_bias, dtn.model.init) == (False, "deit")
+    assert dtn.norm.settings["eps"] == dtn.model.norm_eps == 1e-5
+
+
+def test_a_host_can_be_overridden_field_by_field():
+    run = tiny.run({"model.arch": "deit_ti/4", "model.gelu": "tanh", "model.cls_posemb": False})
+    assert (run.model.gelu, run.model.cls_posemb, run.model.init) == ("tanh", False, "deit")
+    bare = tiny.run({"model.arch": "deit_ti/4", "model.pool": "gap"}).model
+    assert (bare.cls, bare.cls_posemb) == ("include", False)  # there is no class token
+
+
+def test_s_16_plus_pools_all_tokens_with_fixed_positions():
+    run = tiny.run({**PAPER, "model.arch": "S/16+"})
+    assert (run.model.pool, run.model.posemb, run.model.rep) == ("gap", "sincos2d", True)
+    assert run.id == tiny.run({**PAPER, "model.arch": "S+/16"}).id
+
+
+# --- Identity -----------------------------------------------------------------------------------
+
+
+def test_what_was_added_is_left_out_of_ids_while_it_means_as_before():
+    run = tiny.run()
+    kept = json.loads(spec.identity(run))["model"]
+    added = {"kind", "cls", "cls_at", "cls_posemb", "qkv_bias", "gelu", "init", "norm_eps"}
+    assert not added & kept.keys()
+    tree = spec.to_tree(run)
+    old = {**tree, "model": {k: v for k, v in tree["model"].items() if k not in added}}
+    assert spec.build(old) == run
+    for key, value in {
+        "cls": "exclude",
+        "cls_posemb": True,
+        "qkv_bias": False,
+        "gelu": "erf",
+        "init": "deit",
+        "norm_eps": 1e-5,
+    }.items():
+        other = tiny.run({f"model.{key}": value})
+        assert json.loads(spec.identity(other))["model"][key] == value
+        assert other.id != run.id
+
+
+def test_a_setting_added_to_a_choice_is_left_out_of_ids_at_its_default(monkeypatch):
+    before = tiny.run({"stem": "dpn"})
+    tree = spec.to_tree(before)
+    dpn = spec.STEMS["dpn"]
+    new = spec.Param(bool, True, "a bias", added=True)
+    choice = spec.Choice(dpn.line, dpn.source, dpn.path, {**dpn.params, "bias": new})
+    monkeypatch.setitem(spec.STEMS, "dpn", choice)
+    after = tiny.run({"stem": "dpn"})
+    assert after.stem.settings["bias"] is True
+    assert after.id == before.id
+    assert spec.build(tree) == after  # an old run.json
+    assert tiny.run({"stem": "dpn", "stem.bias": False}).id != before.id
+
+
+# --- Other people's models ----------------------------------------------------------------------
+
+EXPORTED = [
+    {"model.arch": "mu/4"},
+    {"model.arch": "mu/2", "model.pool": "gap"},
+    {"model.arch": "deit_ti/4"},
+    {"model.arch": "deit_ti/4", "model.qkv_bias": False, "data.channels": 1},
+    {"model.arch": "mu/4", "model.norm_eps": 1e-5, "model.mlp_ratio": 2.0},
+]
+
+
+def timm_model(oracle, run):
+    timm = oracle("timm.models.vision_transformer")
+    norm = lambda width, **_: nn.LayerNorm(width, eps=run.model.norm_eps)  # noqa: E731
+    return timm.VisionTransformer(**timm_arguments(run), norm_layer=norm).double()
+
+
+@pytest.mark.parametrize("changes", EXPORTED, ids=tiny.names)
+def test_exported_weights_give_the_same_logits_in_timm(changes, oracle):
+    run = tiny.run({"model.depth": 3, "model.width": 48, "model.heads": 3, **changes})
+    model = build(run).double()
+    tiny.scramble(model)
+    theirs = timm_model(oracle, run)
+    content = save(to_timm(run, model.state_dict()))
+    theirs.load_state_dict(load(content))
+    images = tiny.images(3, run).double()
+    close(model(images), theirs(images.permute(0, 3, 1, 2)))
+    back = build(run).double()
+    back.load_state_dict(from_timm(run, theirs.state_dict()))
+    for name, values in model.state_dict().items():
+        assert torch.equal(back.state_dict()[name], values), name
+
+
+@pytest.mark.parametrize("name", ["tiny", "small", "base"])
+def test_deit_is_timms(name, oracle):
+    """The whole model at its published size, shapes and names of its parameters included."""
+    arch = {"tiny": "deit_ti", "small": "deit_s", "base": "deit_b"}[name]
+    run = tiny.run({**PAPER, "model.arch": f"{arch}/16"})
+    with torch.device("meta"):
+        theirs = oracle("timm").create_model(f"deit_{name}_patch16_224").state_dict()
+    ours = to_timm(run, build(run, device="meta").state_dict())
+    assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in theirs.items()}
+
+
+def test_exporting_what_timm_has_not_says_why():
+    for changes, told in (
+        ({"stem": "dpn"}, "stem: timm's VisionTransformer has 'none' only, got 'dpn'"),
+        ({"model.rep": True}, "model.rep: timm"),
+        ({"norm": "rmsnorm"}, "norm: timm"),
+        ({"block.mlp": "post"}, "block.mlp: timm"),
+        ({"model.arch": "mlp/3x10"}, "model.kind: timm"),
+        ({"model.cls": "exclude"}, "model.cls: timm"),
+    ):
+        run = tiny.run(changes)
+        with pytest.raises(spec.UserError, match=told):
+            to_timm(run, {})
+
+
+def test_mnist_vit_with_dual_patch_norm_is_vit_pytorchs(oracle):
+    """The author's vit_org.py is vit_pytorch's ViT of its day, stem included (REFERENCE D.4)."""
+    mnist = {"data.size": 28, "data.channels": 1, "model.arch": "mnist_vit", "stem": "dpn"}
+    run = tiny.run({**mnist, "model.depth": 2})
+    model = build(run).double()
+    tiny.scramble(model)
+    theirs = oracle("vit_pytorch").ViT(
+        image_size=28, patch_size=7, num_classes=10, dim=64, depth=2, heads=8, mlp_dim=128,
+        channels=1, dim_head=64,
+    ).double()  # fmt: skip
+    ours = model.state_dict()
+    names = {
+        "stem.before": "to_patch_embedding.1",
+        "stem.dense": "to_patch_embedding.2",
+        "stem.after": "to_patch_embedding.3",
+        "norm": "transformer.norm",
+        "head": "mlp_head",
+    }
+    for i in range(2):
+        layer = f"transformer.layers.{i}"
+        names |= {
+            f"blocks.{i}.attn.pre": f"{layer}.0.norm",
+            f"blocks.{i}.attn.f.qkv": f"{layer}.0.to_qkv",
+            f"blocks.{i}.attn.f.out": f"{layer}.0.to_out.0",
+            f"blocks.{i}.mlp.pre": f"{layer}.1.net.0",
+            f"blocks.{i}.mlp.f.fc1": f"{layer}.1.net.1",
+            f"blocks.{i}.mlp.f.fc2": f"{layer}.1.net.4",
+        }
+    state = {
+        name.replace(mine, other, 1): values
+        for mine, other in names.items()
+        for name, values in ours.items()
+        if name.startswith(f"{mine}.")
+    }
+    expected = theirs.state_dict()
+    positions = torch.cat([ours["cls.posemb"], ours["posemb"]], 1)
+    for name, values in (("cls_token", ours["cls.token"]), ("pos_embedding", positions)):
+        state[name] = values.view(expected[name].shape)
+    theirs.load_state_dict(state)
+    images = tiny.images(3, run).double()
+    close(model(images), theirs(images.permute(0, 3, 1, 2)))
+
+
+@pytest.mark.parametrize("norm", ["identity", "batchnorm"])
+def test_the_mlp_is_linears_batch_norms_and_sigmoids(norm):
+    run = tiny.run({"model.arch": "mlp/3x7", "norm": norm, "data.channels": 1})
+    model = build(run).double()
+    tiny.scramble(model)
+    theirs = nn.Sequential()
+    for dense, ours, _ in model.layers:
+        theirs.append(nn.Linear(dense.in_features, 7).double())
+        theirs[-1].load_state_dict(dense.state_dict())
+        if norm == "batchnorm":
+            theirs.append(nn.BatchNorm1d(7).double())
+            theirs[-1].load_state_dict({"weight": ours.weight, "bias": ours.bias}, strict=False)
+        theirs.append(nn.Sigmoid())
+    x = tiny.images(5, run).double()
+    for train in (True, False):
+        model.train(train)
+        theirs.train(train)
+        hidden = theirs(x.flatten(1))
+        close(model(x), F.linear(hidden, model.head.weight, model.head.bias))
+
+
+# --- Initial weights ----------------------------------------------------------------------------
+
+
+def test_deit_starts_normal_with_std_002_everywhere():
+    run = tiny.run({"data.size": 64, "model.arch": "deit_s/16", "model.depth": 1})
+    for name, weight in build(run).named_parameters():
+        weight = weight.detach()
+        if name.endswith("bias"):
+            assert not weight.any(), name
+        elif ".pre." in name or name == "norm.weight":
+            assert (weight == 1).all(), name
+        else:
+            assert weight.std().item() == pytest.approx(0.02, rel=0.12), name
+            assert weight.numel() < 10**5 or weight.abs().max() > 4 * 0.02, name
+
+
+def test_mnist_vit_starts_as_torch_does_with_standard_normal_positions():
+    mnist = {"data.size": 28, "data.channels": 1, "model.arch": "mnist_vit", "model.depth": 1}
+    model = build(tiny.run(mnist))
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            limit = module.in_features**-0.5
+            for values in module.parameters():
+                assert 0.5 * limit < values.abs().max() <= limit, name
+            std = module.weight.std().item()
+            assert std == pytest.approx(limit / math.sqrt(3), rel=0.05), name
+    for values in (model.posemb, model.cls.token, model.cls.posemb):
+        assert values.std().item() == pytest.approx(1, rel=0.3)
+
+
+def test_the_heads_bias_is_added_to_torchs():
+    heads = [
+        build(tiny.run({"model.arch": "mlp/1x9", "model.head_bias": b})).head for b in (0.0, -3.0)
+    ]
+    close(heads[1].bias, heads[0].bias - 3, 1e-6)
+    assert heads[0].bias.any()
+
+
+def test_convolutions_start_as_torchs():
+    stem = build(tiny.run({"stem": "conv", "model.arch": "Ti/16", "data.size": 32})).stem
+    for conv in stem.convs:
+        limit = (9 * conv.in_channels) ** -0.5
+        assert 0.95 * limit < conv.weight.abs().max() <= limit
+
+
+# --- The class token ----------------------------------------------------------------------------
+
+
+def tokens_seen(run):
+    """How many tokens enter each block."""
+    model, seen = build(run), []
+    for block in model.blocks:
+        block.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))
+    model(tiny.images(2, run))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"),
+    [
+        ({}, [5, 5, 5, 5]),
+        ({"model.cls": "exclude"}, [5, 5, 5, 5]),
+        ({"model.cls": "late"}, [4, 4, 5, 5]),
+        ({"model.cls": "late", "model.cls_at": 3}, [4, 4, 4, 5]),
+        ({"model.pool": "gap"}, [4, 4, 4, 4]),
+        ({"model.arch": "dtn_t/4"}, [4, 4, 5, 5]),
+        ({"model.arch": "dtn_t/4", "model.pool": "gap"}, [4, 4, 4, 4]),
+    ],
+)
+def test_the_class_token_joins_when_it_should(changes, tokens):
+    assert tokens_seen(tiny.run({"model.depth": 4, **changes})) == tokens
+
+
+def kinds(run):
+    """The type of each norm of the model, in order."""
+    model = build(run)
+    norms = [m for block in model.blocks for m in (block.attn.pre, block.mlp.pre)]
+    return [type(norm) for norm in [*norms, model.norm]]
+
+
+def test_where_the_class_token_joins_late_the_norms_become_layer_norms():
+    late = tiny.run({**DEPTH, "norm": "dtn", "model.arch": "dtn_t/2"})
+    assert kinds(late) == [DTN, DTN] + [LayerNorm] * 5
+    norms = [m for m in build(late).modules() if isinstance(m, LayerNorm)]
+    assert {norm.eps for norm in norms} == {1e-5}
+
+
+@pytest.mark.parametrize(("norm", "kind"), [("batchnorm", ExcludeCls), ("layernorm", LayerNorm)])
+def test_exclude_goes_past_norms_that_mix_tokens_only(norm, kind):
+    run = tiny.run({**DEPTH, "norm": norm, "model.cls": "exclude"})
+    assert kinds(run) == [kind] * 6 + [LayerNorm]
+    if kind is ExcludeCls:
+        wrapped = build(run).blocks[0].attn.pre
+        assert (type(wrapped.patches), type(wrapped.token)) == (BatchNorm, LayerNorm)
+
+
+def test_with_exclude_patches_are_normed_as_without_a_class_token():
+    one, other = (
+        build(tiny.run({**DEPTH, "norm": "batchnorm", **changes})).blocks[0].attn.pre
+        for changes in ({"model.cls": "exclude"}, {"model.pool": "gap"})
+    )
+    x = torch.randn(3, 5, 32)
+    close(one(x)[:, 1:], other(x[:, 1:]))
+    close(one(x)[:, :1], F.layer_norm(x[:, :1], (32,), eps=1e-6), 1e-6)
+
+
+def test_the_final_norm_is_a_layer_norm_unless_all_are_another():
+    assert kinds(tiny.run({**DEPTH, "norm": "dyt"}))[-1] is DynamicTanh
+    assert kinds(tiny.run({**DEPTH, "norm": "rmsnorm"}))[-1] is LayerNorm
+    assert kinds(tiny.run({**DEPTH, "block": "vitbn"}))[-1] is OneChannelBatchNorm
+
+
+def test_a_placed_class_token_is_the_sum_of_token_and_position():
+    model = build(tiny.run({"model.cls_posemb": True}))
+    tiny.scramble(model)
+    assert isinstance(model.cls, PlacedClassToken)
+    x = torch.randn(2, 4, 32)
+    joined = model.cls(x)
+    assert torch.equal(joined[:, 1:], x)
+    assert torch.equal(joined[0, 0], (model.cls.token + model.cls.posemb)[0, 0])
+
+
+# --- Impossible combinations --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"norm": "dtn"}, "norm=dtn: .*model.cls=late or model.cls=exclude"),
+        ({"model.cls_at": 1}, "model.cls_at: is for model.cls=late, got model.cls=include"),
+        ({"model.cls": "late", "model.depth": 2}, "model.cls_at: .* got 0 with model.depth=2"),
+        ({"model.cls": "late", "model.cls_at": 3, **DEPTH}, "model.cls_at: .* got 3"),
+        ({"model.pool": "gap", "model.cls": "late"}, "model.cls: there is no class token"),
+        ({"model.pool": "gap", "model.cls_posemb": True}, "model.cls_posemb: there is no class"),
+        ({"model.arch": "mlp/3"}, "model.arch: an MLP is mlp/DEPTHxWIDTH such as mlp/3x100"),
+        ({"model.arch": "mlp/0x10"}, "model.depth: must be more than 0"),
+        ({"model.arch": "mlp/2x9", "stem": "dpn"}, "stem: model.arch=mlp/2x9 has none to choose"),
+        ({"model.arch": "mlp/2x9", "block.mlp": "post"}, "block: model.arch=mlp/2x9"),
+        ({"model.arch": "mlp/2x9", "model.rep": True}, "model.rep: model.arch=mlp/2x9 has none"),
+        ({"model.arch": "mlp/2x9", "model.dropout": 0.1}, "model.dropout: model.arch=mlp/2x9"),
+        ({"model.kind": "mlp"}, "model.heads: model.arch=mu/4 has none"),
+        ({"model.gelu": "relu"}, "model.gelu: expected one of tanh, erf, got 'relu'"),
+        ({"model.norm_eps": 0}, "model.norm_eps: must be more than 0"),
+        ({"model.heads": 5}, "model.heads: 5 heads do not divide width 32"),
+        ({"norm": "groupnorm", "norm.groups": 5}, "norm.groups: 5 groups do not divide"),
+        ({"model.arch": "deit/4"}, r"model.arch: .* got 'deit' \(did you mean 'deit_.+'\?\)"),
+    ],
+)
+def test_an_impossible_model_says_what_to_change(changes, told):
+    with pytest.raises(spec.UserError, match=told):
+        describe(tiny.run(changes))
+
+
+# --- Every combination --------------------------------------------------------------------------
+
+
+def host(norm):
+    """Where a norm may stand: DTN needs the class token out of its grid."""
+    return tiny.LATE if norm.startswith("dtn") else {}
+
+
+@pytest.mark.parametrize("norm", spec.NORMS)
+def test_every_norm_trains_in_every_block_behind_every_stem(norm):
+    for block, stem in itertools.product(spec.BLOCKS, spec.STEMS):
+        changes = {**DEPTH, "model.width": 16, "norm": norm, "block": block, "stem": stem}
+        if "norm" in spec.BLOCKS[block].brings and norm != "layernorm":
+            with pytest.raises(spec.UserError, match="norm: block="):
+                tiny.run(changes)
+            continue
+        run = tiny.run({**changes, **host(norm)})
+        trains(run)
+
+
+@pytest.mark.parametrize("arch", ["deit_ti/4", "dtn_t/4", "mnist_vit/4", "mlp/2x16", "S/4+"])
+@pytest.mark.parametrize("norm", ["layernorm", "batchnorm", "dtn", "dyt"])
+def test_every_host_trains(arch, norm):
+    changes = {"model.arch": arch, "norm": norm}
+    small = {"model.depth": 3, "model.width": 16, "model.heads": 2}
+    needs_late = norm == "dtn" and arch in ("deit_ti/4", "mnist_vit/4")
+    late = tiny.LATE if needs_late else {}
+    trains(tiny.run({**changes, **({} if arch[:3] == "mlp" else small), **late}))
+
+
+def trains(run):
+    """Forward, backward and the way through a checkpoint and back: the same logits."""
+    model = tiny.built(run)
+    tiny.scramble(model)
+    images = tiny.images(4, run)
+    logits = model(images)
+    assert logits.shape == (4, 10)
+    logits.square().mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, (run, name)
+        assert parameter.grad.isfinite().all(), (run, name)
+    other = build(run)
+    other.load_state_dict(load(save(model.state_dict())))
+    assert torch.equal(other.eval()(images), model.eval()(images)), run

@@ -1,0 +1,239 @@
+"""The local and the inline launcher: their contract, and what is the local one's alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launcher_contract import SETTINGS, LauncherContract, end, until
+
+from ablate import launch
+from ablate.launch import Slot
+from ablate.launch.inline import Inline
+from ablate.launch.local import MALLOC, Local, environment, gpus, slots
+from ablate.rundir import STOPPED, RunDir
+from ablate.spec import UserError
+from ablate.worker import EXIT_STOPPED
+
+LONG = ("train.steps=null", "train.epochs=5000")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_gpu() -> Iterator[None]:
+    """Workers on the CPU, on every machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        yield
+
+
+class TestInline(LauncherContract):
+    name = "inline"
+
+
+def trains(run: RunDir) -> bool:
+    return run.lock.is_held() and run.lock.notes().get("step", 0) > 0
+
+
+def pid(run: RunDir) -> int:
+    return int(run.lock.notes()["pid"])
+
+
+def status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def environ(pid: int) -> dict[str, str]:
+    """With which the process was started."""
+    entries = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(entry.split("=", 1) for entry in entries if entry)
+
+
+def open_files(pid: int) -> dict[int, str]:
+    folder = Path(f"/proc/{pid}/fd")
+    return {int(entry): os.readlink(folder / entry) for entry in os.listdir(folder)}
+
+
+class TestLocal(LauncherContract):
+    name = "local"
+
+    def test_a_worker_is_a_session_of_its_own_and_inherits_no_pipe(self, launcher, folder):
+        run = folder(*LONG)
+        launcher.start(run, launcher.slots[0])
+        until(lambda: trains(run))
+        worker = pid(run)
+        server = int(status(worker)["PPid"])
+        assert int(status(server)["PPid"]) == os.getpid()
+        assert os.getsid(worker) == worker  # the terminal's signals don't reach it
+        assert os.getsid(server) == server
+        files = open_files(worker)
+        assert files[0] == os.devnull
+        assert files[1] == files[2] == str(run.log)
+        pipes = {name for name in open_files(server).values() if name.startswith("pipe:")}
+        assert pipes  # the driver's
+        assert not pipes & set(files.values())
+        assert str(run.lock.path) in files.values()
+
+        # malloc and OpenMP read theirs when a process starts: the server must have had them.
+        expected = {**MALLOC, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        assert expected.items() <= environ(server).items()
+        assert expected.items() <= environ(worker).items()
+
+        launcher.stop(run, now=True)
+        assert end(launcher, run) == [-signal.SIGKILL]
+        assert not run.lock.is_held()
+
+    def test_a_stopped_worker_leaves_a_checkpoint_and_the_next_goes_on_from_it(
+        self, launcher, folder
+    ):
+        run = folder(*LONG)
+        launcher.start(run, launcher.slots[0])
+        until(lambda: trains(run))
+        launcher.stop(run)
+        assert end(launcher, run) == [EXIT_STOPPED]
+        assert run.lock.notes()["exit"] == STOPPED
+        assert not run.has_result()
+        ((step, _),) = run.checkpoints()
+        assert step > 0
+
+        run.lock.clear()
+        launcher.start(run, launcher.slots[-1])
+        until(lambda: trains(run))
+        assert run.lock.notes()["step"] >= step
+        # A launcher that did not start it, as an adopting driver has, can stop it, too.
+        Local(SETTINGS, run.path).stop(run)
+        assert end(launcher, run) == [EXIT_STOPPED]
+        assert run.checkpoints()[0][0] > step
+
+    def test_a_stop_at_once_after_the_start_ends_the_worker_too(self, launcher, folder):
+        run = folder(*LONG)
+        launcher.start(run, launcher.slots[0])
+        launcher.stop(run)
+        (code,) = end(launcher, run)
+        assert code in (EXIT_STOPPED, -signal.SIGTERM)  # it may not listen yet
+        assert not run.lock.is_held()
+
+    def test_a_stranger_with_the_workers_number_is_not_killed(self, launcher, folder):
+        run = folder()
+        assert run.lock.acquire()
+        run.lock.note(pid=os.getpid())
+        run.lock.release()
+        Local(SETTINGS, run.path).stop(run, now=True)  # or this test would not go on
+
+    def test_the_log_has_the_traceback_of_a_run_that_raised(self, launcher, folder):
+        run = folder()
+        run.run.write_text("torn")
+        launcher.start(run, launcher.slots[0])
+        assert end(launcher, run) == [1]
+        assert "Traceback" in run.log.read_text()
+        assert "run.json: missing or not whole" in run.lock.notes()["error"]
+
+    def test_inline_trains_to_the_same_bits(self, launcher, folder, cache, tmp_path):
+        run = folder("model.dropout=0.1", "seed=3")
+        launcher.start(run, launcher.slots[0])
+        assert end(launcher, run) == [0]
+        other = RunDir(tmp_path / "inline" / run.id)
+        other.create(run.read_spec())
+        inline = Inline(SETTINGS, cache)
+        inline.start(other, inline.slots[0])
+        ours, theirs = run.read_result(), other.read_result()
+        assert ours is not None
+        assert theirs is not None
+        assert ours["threads"] == theirs["threads"] == 1
+        for key in ("weights_sha256", "predictions_sha256", "test"):
+            assert ours[key] == theirs[key]
+
+    def test_free_leaves_workers_alive_and_a_dead_server_is_told_of_and_replaced(
+        self, folder, cache
+    ):
+        """Last, since its servers are its own."""
+        first, second = folder(*LONG), folder(*LONG, "seed=1")
+        launcher = Local(SETTINGS, cache)
+        launcher.start(first, launcher.slots[0])
+        until(lambda: trains(first))
+        server = int(status(pid(first))["PPid"])
+        os.kill(server, signal.SIGKILL)
+        until(lambda: status(server)["State"].startswith("Z"))
+        launcher.start(second, launcher.slots[-1])  # finds the server dead
+        assert end(launcher, first) == [255]  # no proof of death, and it is not dead
+        assert trains(first)
+
+        until(lambda: trains(second))
+        launcher.free()
+        launcher.free()
+        assert trains(first)
+        assert trains(second)
+        for run in (first, second):
+            launcher.stop(run)
+        until(lambda: not first.lock.is_held() and not second.lock.is_held())
+        for run in (first, second):
+            assert run.lock.notes()["exit"] == STOPPED
+            assert len(run.checkpoints()) == 1
+
+
+# --- Places -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outer", "seen"),
+    [
+        ("", []),
+        ("-1", []),
+        ("0,1", ["0", "1"]),
+        (" 3, 1", ["3", "1"]),
+        ("0,-1,1", ["0"]),  # CUDA: what follows an invalid one is not visible
+        ("-1,0", []),
+        ("GPU-8932f937", ["GPU-8932f937"]),
+    ],
+)
+def test_an_outer_cuda_visible_devices_is_honoured(monkeypatch, outer, seen):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", outer)
+    assert gpus() == seen
+
+
+@pytest.mark.parametrize(
+    ("script", "seen"),
+    [
+        ("echo 0; echo 1", ["0", "1"]),
+        ("echo 'No devices were found'", []),
+        ("echo 'Failed to initialize NVML'; exit 9", []),
+    ],
+)
+def test_else_nvidia_smi_is_asked(monkeypatch, tmp_path, script, seen):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert gpus() == seen
+
+
+def test_without_a_gpu_there_is_a_slot_a_core_that_we_may_use():
+    mine = os.sched_getaffinity(0)
+    assert len(slots([], 1)) == len(mine)
+    os.sched_setaffinity(0, {min(mine)})
+    try:
+        assert slots([], 4) == [Slot("cpu:0", "cpu", "cpu")]  # never more threads than cores
+    finally:
+        os.sched_setaffinity(0, mine)
+
+
+def test_with_gpus_there_are_runs_per_gpu_slots_on_each(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    one = launch.make({"name": "local", **SETTINGS}, tmp_path)
+    assert one.slots == [Slot("gpu:2", "gpu:2", "cuda", "2"), Slot("gpu:5", "gpu:5", "cuda", "5")]
+    two = launch.make({"name": "local", **SETTINGS, "runs_per_gpu": 2}, tmp_path)
+    assert [slot.name for slot in two.slots] == ["gpu:2.0", "gpu:5.0", "gpu:2.1", "gpu:5.1"]
+    assert [slot.place for slot in two.slots] == ["gpu:2", "gpu:5", "gpu:2", "gpu:5"]
+    assert [slot.visible for slot in two.slots] == ["2", "5", "2", "5"]
+    assert "CUDA_VISIBLE_DEVICES" not in environment(list(two.slots))  # each worker gets its own
+    options = launch.worker_options(two.slots[0], SETTINGS, tmp_path)
+    assert (options["device"], options["slot"]) == ("cuda", "gpu:2.0")
+
+
+def test_an_unknown_launcher_is_told_with_the_choices(tmp_path):
+    with pytest.raises(UserError, match="launcher: expected one of local, inline, got 'slurm'"):
+        launch.make({"name": "slurm", **SETTINGS}, tmp_path)

@@ -1,0 +1,154 @@
+"""`ablate sweep` on real CIFAR-10, MNIST and a folder of images: trained, tabulated, and the same
+whatever path names the data, whether it is decoded already, and however many workers there are."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Shell
+from PIL import Image
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+# Three sets, a column each. {place}: before the sets' folders.
+SETS = """\
+title: Three real sets
+base: {{model.depth: 1, train.steps: 3, train.batch: 16}}
+across:
+  - CIFAR-10: {{data: cifar10, data.path: {place}cifar10, data.validation: 20, model.arch: mu/8}}
+  - MNIST: {{data: mnist, data.path: {place}mnist, data.validation: 20, model.arch: mu/7}}
+  - folder: {{data: imagefolder, data.path: {place}pictures, data.test: 0.2, model.arch: mu/8}}
+variants: [{{pre: {{}}}}, {{post: {{block.attn: post}}}}]
+seeds: 1
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine() -> Iterator[None]:
+    """The same on every machine: workers on the CPU, the store in the folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.delenv("ABLATE_STORE", raising=False)
+        yield
+
+
+def take(source: Path, folder: Path, **rows: int) -> None:
+    """The first rows of a real set, as `datasets` wrote them: its notes on the columns stay."""
+    import pyarrow
+    from pyarrow import parquet
+
+    folder.mkdir()
+    for split, number in rows.items():
+        with parquet.ParquetFile(source / f"{split}.parquet") as file:
+            piece = pyarrow.Table.from_batches([next(file.iter_batches(number))])
+            piece = piece.replace_schema_metadata(file.schema_arrow.metadata)
+            parquet.write_table(piece, folder / f"{split}.parquet")
+
+
+def unpack(parquet_file: Path, folder: Path) -> None:
+    """A set in a parquet file as class folders of image files."""
+    from pyarrow import parquet
+
+    table = parquet.read_table(parquet_file)
+    image, label = (next(n for n in table.column_names if kind in n) for kind in ("im", "label"))
+    rows = zip(table[image].to_pylist(), table[label].to_pylist(), strict=True)
+    for number, (cell, name) in enumerate(rows):
+        with Image.open(io.BytesIO(cell["bytes"])) as picture:
+            file = folder / CLASSES[name] / f"{number:03}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            picture.save(file)
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """What is started in here has one core, so that the launcher has one slot."""
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(mine)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
+
+
+def runs(shell: Shell, name: str) -> dict[tuple[str, str], dict[str, str]]:
+    """(row, column) -> seed -> run id, as planned."""
+    plan = json.loads((shell.folder / "runs" / "sweeps" / f"{name}.json").read_text())
+    return {(cell["row"], cell["column"]): cell["ids"] for cell in plan["cells"]}
+
+
+def slots(shell: Shell) -> set[str]:
+    """On which slots the store's runs were trained."""
+    locks = (shell.folder / "runs" / "runs").glob("*/lock")
+    return {json.loads(lock.read_text())["slot"] for lock in locks}
+
+
+def test_parquet_and_folders_give_one_table_whatever_path_cache_and_workers(tmp_path, data_folder):
+    here, there = Shell(tmp_path / "here"), Shell(tmp_path / "there")
+    here.folder.mkdir()
+    there.folder.mkdir()
+    take(data_folder("cifar10"), here.folder / "cifar10", train=200, test=60)
+    take(data_folder("mnist"), here.folder / "mnist", train=200, test=60)
+    unpack(here.folder / "cifar10" / "train.parquet", here.folder / "pictures")
+
+    # Absolute paths, nothing decoded yet, a worker a core.
+    (here.folder / "sets.yaml").write_text(SETS.format(place=f"{here.folder}/"))
+    done = here("sweep", "sets.yaml")
+    assert done.out.count("finished:") == 6
+    for name, images in (("cifar10", 260), ("mnist", 260), ("imagefolder", 200)):
+        assert f"decoding data={name}: {images} of {images} images" in done.out
+    for column in ("CIFAR-10", "MNIST", "folder"):
+        assert f"**{column}**" in done.out
+    assert "missing" not in done.out
+
+    # Relative paths to the same files elsewhere, decoded already, one worker.
+    for name in ("cifar10", "mnist", "pictures"):
+        shutil.copytree(here.folder / name, there.folder / name)
+    (there.folder / "sets.yaml").write_text(SETS.format(place=""))
+    shutil.copytree(here.folder / "runs" / "cache", there.folder / "runs" / "cache")
+    with one_core():
+        again = there("sweep", "sets.yaml")
+    assert again.out.count("finished:") == 6
+    assert "decoding" not in again.out
+    assert slots(there) == {"cpu:0"}
+    assert len(slots(here)) == min(len(os.sched_getaffinity(0)), 6)
+
+    assert runs(here, "sets") == runs(there, "sets")
+    tables = [shell("table", "--format", "csv").out for shell in (here, there)]
+    assert tables[0] == tables[1]
+    facts = list(csv.DictReader(io.StringIO(tables[0])))
+    sizes = {f["column"]: f["value"] for f in facts if f["quantity"] == "test.n"}
+    assert sizes == {"CIFAR-10": "60", "MNIST": "60", "folder": "40"}
+    assert sum(f["quantity"] == "top1.run" for f in facts) == 6
+
+
+def test_the_whole_of_cifar10_trains_and_tabulates(shell, data_folder):
+    done = shell(
+        "sweep",
+        "stem=none,dpn",
+        "data=cifar10",
+        f"data.path={data_folder('cifar10')}",
+        "model.arch=mu/8",
+        "model.depth=1",
+        "train.steps=20",
+        "seeds=1",
+    )
+    assert "decoding data=cifar10: 60,000 of 60,000 images" in done.out
+    assert len(re.findall(r"^finished: ", done.out, re.M)) == 2
+    assert "test set of 10000 images" in done.out
+    (cache,) = (shell.folder / "runs" / "cache").glob("*/meta.json")
+    meta = json.loads(cache.read_text())
+    assert meta["counts"] == {"train": 45_000, "validation": 5_000, "test": 10_000}
+    assert tuple(meta["class_names"]) == CLASSES
+    for result in (shell.folder / "runs" / "runs").glob("*/result.json"):
+        test = json.loads(result.read_text())["test"]
+        assert test["n"] == 10_000
+        assert 0 < test["top1"] <= test["top5"]
