@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sqlite3
 import sys
 import traceback
 from enum import StrEnum
@@ -84,9 +85,10 @@ def sweep(
     with drive.driving(kept) as ledger:
         print(f"sweep: {plan.name}", flush=True)
         try:
-            _ready(plan, kept, ledger, launcher, again, yes)
+            lacking = _ready(plan, kept, ledger, launcher, yes)
             with view() as watching:
-                _prepare(plan, kept, watching)
+                if lacking:
+                    _prepare(plan, kept, watching)
                 outcome = drive.drive(plan, kept, ledger, launcher, settings, watching, again)
         except KeyboardInterrupt:  # later on the driver listens itself
             print("stopped before the first run; the same command goes on")
@@ -107,17 +109,17 @@ def _retry(text: str) -> list[str]:
 LONG_H = 24.0  # device-hours that are worth a question
 
 
-def _ready(
-    plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, retry: list[str], yes: bool
-) -> None:
-    """Build every model once, without weights; show the cost of a long sweep and ask."""
+def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bool) -> bool:
+    """Is anything left to train? Then every model is built once, without weights, and the cost of
+    a long sweep is shown and asked about."""
+    from ablate.ledger import FINAL
     from ablate.report.cost import costs
     from ablate.report.live import duration
 
     ids = {run.id for run in plan.runs()}
     states = ledger.states(ids)
-    if all(run in states and states[run].status in ("finished", "diverged") for run in ids):
-        return
+    if all(run in states and states[run].status in FINAL for run in ids):
+        return False
     cost = costs(plan, store, launcher, states, ledger.last_detail("finished"))
     for warning in cost.warnings():
         print(f"warning: {warning}")
@@ -128,6 +130,7 @@ def _ready(
             raise UserError(f"{text}: too long to start unasked; add --yes")
         if not typer.confirm(f"{text}. Start?"):
             raise typer.Exit(0)
+    return True
 
 
 def _prepare(plan: Plan, store: Store, watching: Any) -> None:
@@ -348,6 +351,11 @@ def main() -> None:
         sys.exit(2 if isinstance(error, UserError) else 1)
     except BrokenPipeError:  # `ablate table | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except sqlite3.Error as error:
+        if "--debug" in sys.argv:
+            traceback.print_exc()
+        print(f"ablate: the store's ledger.db: {error}", file=sys.stderr)
         sys.exit(1)
     except OSError as error:  # a store that is a file, or can't be written to
         if "--debug" in sys.argv:

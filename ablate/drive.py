@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any, Literal, Protocol
 from ablate.launch import Launcher, Slot
 from ablate.ledger import FINAL, Ledger, RunState, Store
 from ablate.plan import Plan, PlannedRun
-from ablate.rundir import DISK_FULL, EXIT_TAKEN, FAILED, FULL, OOM, STOPPED, RunDir
+from ablate.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FAILED, FULL, OOM, STOPPED, RunDir
 from ablate.spec import Failure
 
 Then = Literal["start", "adopt", "wait", "leave", "again"]
@@ -203,7 +204,7 @@ class _Drive:
         while True:
             step = next_step(
                 self.states[run],
-                result=folder.has_result(),
+                result=self._has_result(run, folder),
                 alive=folder.lock.is_held(),
                 exit=exit or folder.lock.notes().get("exit"),
                 attempts=self.attempts,
@@ -222,8 +223,23 @@ class _Drive:
                 self._adopt(run, folder)
             return
 
+    def _has_result(self, run: str, folder: RunDir) -> bool:
+        """A recorded result must still be whole; a new one is read when it is recorded."""
+        if self.states[run].status in FINAL:
+            return folder.read_result() is not None
+        return folder.has_result()
+
     def _record(self, run: str, kind: str, **detail: Any) -> None:
-        self.states[run] = self.ledger.record(run, kind, **detail)
+        """Append an event; on a full disk wait until there is room, or a signal."""
+        while True:
+            try:
+                self.states[run] = self.ledger.record(run, kind, **detail)
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_FULL or self.signals:
+                    raise
+                self._pause()
+                time.sleep(1)
 
     def _record_result(self, run: str, folder: RunDir) -> None:
         result = folder.read_result()
@@ -319,7 +335,7 @@ class _Drive:
     def _ended(self, run: str, worker: Working, code: int | None) -> None:
         del self.working[run]
         folder = worker.folder
-        exit = folder.lock.notes().get("exit")
+        exit = folder.lock.notes().get("exit") or (DISK_FULL if code == EXIT_DISK_FULL else None)
         if not folder.has_result():
             if worker.killed:
                 self._record(run, "hung")
@@ -329,7 +345,7 @@ class _Drive:
             elif exit is None and code is not None and code != EXIT_TAKEN and not self.signals:
                 self._record(run, "died", step=newest(folder), code=code)
                 self.view.say(f"died: {worker.run.label}: {_code(code)} (see {folder.log})")
-        self._settle(run)
+        self._settle(run, exit)
 
     # --- Pausing and stopping ---
 

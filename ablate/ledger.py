@@ -218,14 +218,21 @@ def _transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     db.execute("BEGIN IMMEDIATE")
     try:
         yield db
+        db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # a full disk rolls back by itself
+            db.execute("ROLLBACK")
         raise
-    db.execute("COMMIT")
 
 
 def _check_version(db: sqlite3.Connection, store: Store) -> None:
-    version = db.execute("SELECT version FROM meta").fetchone()[0]
+    try:
+        version = db.execute("SELECT version FROM meta").fetchone()[0]
+    except (sqlite3.DatabaseError, TypeError) as error:
+        raise UserError(
+            f"{store.ledger}: no ledger of ablate, or one not begun yet ({error}); "
+            f"`ablate sweep` begins it"
+        ) from error
     if version != VERSION:
         raise UserError(
             f"{store.ledger}: written by another version of ablate (format {version}, "

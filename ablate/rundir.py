@@ -27,6 +27,7 @@ STOPPED = "stopped"  # asked to, checkpoint written
 DISK_FULL = "disk full"
 OOM = "oom"
 FAILED = "failed"  # an exception
+EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -131,13 +132,13 @@ class Lock:
             os.truncate(self.path, 0)
 
     def is_held(self) -> bool:
-        """Does a living process hold it? A probe holds it for a moment itself."""
+        """Does a living process hold it? Probes share it for a moment and don't see each other."""
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         finally:
@@ -172,6 +173,7 @@ class RunDir:
         """The folder with its `run.json`, once: a whole one is left as it is."""
         if read_json(self.run) is None:
             self.path.mkdir(parents=True, exist_ok=True)
+            sync_folder(self.path.parent)
             write_whole(self.run, to_json({"format": FORMAT, "id": self.id, "spec": spec}))
 
     def read_spec(self) -> dict[str, Any]:
@@ -201,9 +203,14 @@ class RunDir:
         return sorted(found, reverse=True)
 
     def write_checkpoint(self, step: int, content: bytes) -> None:
-        """One more checkpoint; the two newest are kept: the second outlives a torn first."""
+        """One more checkpoint; the one before is kept, which outlives a torn newest.
+
+        Any of a later step could not be read, or training would have gone on from there.
+        """
         write_whole(self.path / f"checkpoint-{step}.safetensors", content)
-        for _, old in self.checkpoints()[2:]:
+        found = self.checkpoints()
+        before = [path for other, path in found if other < step]
+        for old in [path for other, path in found if other > step] + before[1:]:
             old.unlink()
 
     def drop_checkpoints(self) -> None:
@@ -214,6 +221,8 @@ class RunDir:
     def append_metrics(self, line: dict[str, Any]) -> None:
         with open(self.metrics, "ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())  # the checkpoint that follows counts on it
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Every whole line; a torn last one is left out."""

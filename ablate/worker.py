@@ -15,11 +15,10 @@ import os
 import platform
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from ablate.data.cache import count, prepare
 from ablate.model.count import describe
 from ablate.rundir import (
     DISK_FULL,
+    EXIT_DISK_FULL,
     EXIT_TAKEN,
     FAILED,
     FULL,
@@ -42,7 +42,7 @@ from ablate.rundir import (
 from ablate.train.calibrate import seconds_per_step
 from ablate.train.loop import Machine, Stopped, train
 
-EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_DISK_FULL = 76, 1, 71, 74
+EXIT_STOPPED, EXIT_FAILED, EXIT_OOM = 76, 1, 71
 
 
 def _digest() -> str:
@@ -97,12 +97,12 @@ def _reason(error: Exception) -> tuple[int, str]:
 
 
 def _left(rundir: RunDir, code: int, reason: str, error: Exception | None = None) -> int:
+    why = {} if error is None else {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+    with suppress(OSError):  # on a full disk; the exit code says it, too
+        rundir.lock.note(exit=reason, **why)
     if error is not None:
-        traceback.print_exception(error)
-        line = f"{type(error).__name__}: {error}".splitlines()[0][:500]
-        rundir.lock.note(exit=reason, error=line)
-    else:
-        rundir.lock.note(exit=reason)
+        with suppress(OSError):  # log.txt is on the same disk
+            traceback.print_exception(error)
     return code
 
 
@@ -147,14 +147,18 @@ def environment(device: torch.device) -> dict[str, Any]:
 @contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
     """SIGTERM and SIGINT ask to stop at the next step; the handlers before are put back."""
-    asked = threading.Event()
+    heard: list[int] = []
     names = (signal.SIGTERM, signal.SIGINT)
-    before = {s: signal.signal(s, lambda *_: asked.set()) for s in names}
+    before = {s: signal.signal(s, lambda s, _: heard.append(s)) for s in names}
     try:
-        yield asked.is_set
+        yield lambda: bool(heard)
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)
+        for number in heard:  # in the driver's own process the driver shall hear of it, too
+            handler = before[signal.Signals(number)]
+            if callable(handler) and handler is not signal.default_int_handler:
+                handler(number, None)
 
 
 # --- Questions ----------------------------------------------------------------------------------

@@ -163,6 +163,19 @@ def test_a_signal_checkpoints_stops_and_the_same_command_goes_on(shell, calm, na
     check(shell, calm)
 
 
+def test_a_signal_stops_a_sweep_that_trains_in_its_own_process(shell, calm):
+    words = (*SWEEP, "seeds=2", "launcher=inline")
+    driver = shell.start(*words)
+    folders = shell.folder / "runs" / "runs"
+    wait_for(lambda: list(folders.glob("*/metrics.jsonl")))
+    driver.send_signal(signal.SIGINT)
+    done = shell.end(driver, timeout=20)
+    assert done.code == 130
+    assert "stopped after 0 of 4" in done.out
+    shell(*WORDS)
+    check(shell, calm)
+
+
 def test_a_second_signal_kills_at_once(shell):
     driver = shell.start(*WORDS)
     pids = wait_for(lambda: workers(shell.folder))

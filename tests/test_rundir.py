@@ -87,6 +87,8 @@ def test_two_checkpoints_are_kept_newest_first(tmp_path):
     for step in (5, 90, 200):
         run.write_checkpoint(step, b"x")
     assert [step for step, _ in run.checkpoints()] == [200, 90]
+    run.write_checkpoint(150, b"x")  # trained again, since those of 200 and 90 could not be read
+    assert [step for step, _ in run.checkpoints()] == [150, 90]
     run.drop_checkpoints()
     assert run.checkpoints() == []
 

@@ -7,6 +7,7 @@ input closes, its driver is gone or done: it ends, and the workers go on.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -74,8 +75,9 @@ def become_worker(worker: Any, request: dict[str, Any]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # a full disk must not change the exit code
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code)
 
 

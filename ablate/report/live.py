@@ -103,29 +103,31 @@ class RichView:
     def reading(self, name: str, done: int, total: int) -> None:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
         table = Table.grid(padding=(0, 1))
         bar = ProgressBar(total=total, completed=done, width=30)
-        table.add_row(f"decoding data={name}", bar, f"{done:,}/{total:,} images")
+        table.add_row(Text(f"decoding data={name}"), bar, f"{done:,}/{total:,} images")
         self._live.update(table)
 
     def _render(self, progress: Any) -> RenderableType:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
         left = self._clock.left_s(parts_done(progress), progress.total)
         table = Table.grid(padding=(0, 1))
         table.add_row(
             counts_line(progress),
             ProgressBar(total=progress.total, completed=parts_done(progress), width=30),
-            progress.waiting or f"time left: {duration(left)}",
+            Text(progress.waiting or f"time left: {duration(left)}"),
         )
         for worker in progress.working:
             notes = worker.notes
             step, total = notes.get("step", 0), notes.get("total")
             place = worker.slot.name if worker.slot else notes.get("slot", "")
             table.add_row(
-                f"  {place} {worker.run.label}",
+                Text(f"  {place} {worker.run.label}"),  # labels hold brackets, no markup
                 ProgressBar(total=total or 1, completed=step, width=30),
                 f"{notes.get('phase', 'start')} {step}/{total}" if total else "start",
             )

@@ -6,7 +6,7 @@ import hashlib
 import io
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +58,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
     # --- Data -----------------------------------------------------------------------------------
     machine.beat(phase="data")
-    cached = prepare(run.data, machine.cache)
+    cached = prepare(run.data, machine.cache, lambda done, _: machine.beat(images=done))
     data = {name: cached.split(name).to(device) for name in ("train", "validation", "test")}
     batch = run.train.batch
     micro = run.train.micro_batch or batch
@@ -72,8 +72,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     # --- Model, optimiser, lengths in steps -----------------------------------------------------
     model = build(run, device).to(weights)
     model.bind(masks)
-    seen = (images for images, _ in evaluation_batches(data["train"], run.eval.batch))
-    model.fit(seen, machine.cache / run.data.fingerprint)
+    seen = watched(evaluation_batches(data["train"], run.eval.batch), machine)
+    model.fit((images for images, _ in seen), machine.cache / run.data.fingerprint)
     optimizer = adamw(model, run.optim)
     epoch = batches.steps_per_epoch
     total = run.train.steps or max(1, round(run.train.epochs * epoch))
@@ -135,7 +135,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             return diverged(int(bad_step.item()))
         if measure:
             machine.beat(step=progress.step, total=total, phase="validation")
-            scores, _ = evaluate(run, model, data["validation"])
+            scores, _ = evaluate(run, model, data["validation"], machine)
             if not math.isfinite(scores["loss"]):  # broken by this very step
                 return diverged(step)
             rundir.append_metrics(
@@ -159,7 +159,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
     # --- Test, once -----------------------------------------------------------------------------
     machine.beat(step=total, total=total, phase="test")
-    scores, predictions = evaluate(run, model, data["test"])
+    scores, predictions = evaluate(run, model, data["test"], machine)
     content = io.BytesIO()
     np.save(content, predictions)
     write_whole(rundir.predictions, content.getvalue())
@@ -181,7 +181,18 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     }
 
 
-def evaluate(run: Run, model: torch.nn.Module, split: Split) -> tuple[dict[str, float], np.ndarray]:
+def watched(
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]], machine: Machine
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The same batches, with signs of life: a long evaluation is no hanging."""
+    for number, batch in enumerate(batches):
+        machine.beat(batches=number)
+        yield batch
+
+
+def evaluate(
+    run: Run, model: torch.nn.Module, split: Split, machine: Machine
+) -> tuple[dict[str, float], np.ndarray]:
     """(metrics, predictions) of the model on a whole split, in the run's arithmetic.
 
     Leaves the model in evaluation mode.
@@ -189,7 +200,7 @@ def evaluate(run: Run, model: torch.nn.Module, split: Split) -> tuple[dict[str, 
     parameter = next(model.parameters())
 
     def logits() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for images, labels in evaluation_batches(split, run.eval.batch):
+        for images, labels in watched(evaluation_batches(split, run.eval.batch), machine):
             with arithmetic(parameter.device, DTYPES[run.train.precision]):
                 yield model(images.to(parameter.dtype)), labels
 

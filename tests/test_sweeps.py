@@ -1,0 +1,43 @@
+"""The shipped sweeps at their digits scale run through and print their tables: one seed and a few
+steps here, whole in `make soak`."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+# name -> (rows, columns) at the digits scale
+DIGITS = {
+    "table6": (8, 1),
+    "dtn_table2": (8, 1),
+    "bnffn_depth": (2, 4),
+    "dnn_bn": (2, 2),
+    "stems": (13, 1),
+    "dtn_table1": (2, 2),
+    "table1": (2, 2),
+    "figure1": (20, 1),
+}
+QUICK = ("table6", "dtn_table2", "bnffn_depth", "dnn_bn")  # the others: whole, in the soak
+
+
+def through(shell, name: str, *words: str) -> tuple[int, int]:
+    """Run it; how many rows and columns of its table have a value."""
+    done = shell("sweep", name, "--scale", "digits", *words)
+    assert "failed" not in done.out
+    facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
+    cells = {(f["row"], f["column"]) for f in facts if f["quantity"] == "top1"}
+    rows, columns = {row for row, _ in cells}, {column for _, column in cells}
+    return len(rows), len(columns)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_published_table_runs_through_on_digits(shell, name):
+    assert through(shell, name, "seeds=1", "train.steps=5") == DIGITS[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DIGITS)
+def test_the_whole_digits_scale(shell, name):
+    assert through(shell, name) == DIGITS[name]
