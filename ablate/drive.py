@@ -300,9 +300,7 @@ class _Drive:
         taken = {w.slot.name for w in self.working.values() if w.slot}
         busy = {w.slot.place for w in self.working.values() if w.slot}
         reserved = {
-            w.slot.place
-            for run, w in self.working.items()
-            if w.slot and self.states[run].oom and w.slot
+            w.slot.place for run, w in self.working.items() if w.slot and self.states[run].oom
         }
         strangers = sum(w.slot is None for w in self.working.values())
         free = [

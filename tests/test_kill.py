@@ -189,6 +189,20 @@ def test_a_second_signal_kills_at_once(shell):
     assert workers(shell.folder) == []
 
 
+def test_a_hanging_worker_is_killed_and_its_run_started_once_more(shell, calm):
+    driver = shell.start(*WORDS, "launcher.hang_s=4")
+    victim = wait_for(lambda: workers(shell.folder))[0]
+    os.kill(victim, signal.SIGSTOP)
+    done = shell.end(driver)
+    assert done.code == 0, done.out + done.err
+    assert "no sign of life for 4 s" in done.out
+    assert not Path(f"/proc/{victim}").exists()
+    assert shell("table", "killed", "--format", "csv").out == calm
+    with contextlib.closing(sqlite3.connect(shell.folder / "runs" / "ledger.db")) as ledger:
+        query = "SELECT count(*) FROM event WHERE kind = 'hung'"
+        assert ledger.execute(query).fetchone() == (1,)
+
+
 def test_a_worker_that_keeps_dying_without_progress_is_given_up_and_retried_when_asked(shell):
     words = (*SWEEP, "seeds=1", "launcher.attempts=2")
     driver = shell.start(*words)
