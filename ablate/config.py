@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ablate import spec
+from ablate import plugin, spec
+from ablate.choices import CHOICES
 from ablate.fingerprint import class_folders, fingerprint, local_files
 from ablate.spec import UserError
 
@@ -193,8 +194,11 @@ class Composer:
                 (choices if key in self.groups else values)[key] = value
                 height[key] = n
         for group, name in choices.items():
-            if name not in self.groups[group]:
-                raise spec.unknown(group, name, self.groups[group])
+            if group in CHOICES and spec.is_plugin(name):
+                self._generated.setdefault((group, name), {"name": name})
+            elif name not in self.groups[group]:
+                own = ["module:Class"] if group in CHOICES else []
+                raise spec.unknown(group, name, [*self.groups[group], *own])
             for key in values:
                 if height[key] < height[group] and self._sets(group, name, key):
                     where = layers[height[group]].place or "command line"
@@ -222,6 +226,10 @@ class Composer:
         if key not in self._data:
             self._data[key] = complete(tree.get("data"), self._memo)
         run = {**tree, "data": self._data[key]}
+        for kind in CHOICES:
+            chosen = tree.get(kind)
+            if isinstance(chosen, Mapping) and spec.is_plugin(chosen.get("name")):
+                run[kind] = plugin.complete(kind, chosen, Path.cwd())
         if seed is not None:
             run["seed"] = seed
         return spec.build(run)
@@ -387,7 +395,7 @@ def _generated() -> dict[str, dict[str, dict[str, Any]]]:
             for name, choice in table.items()
             if not any((folder / kind / f"{name}.yaml").exists() for folder in folders)
         }
-        for kind, table in spec.CHOICES.items()
+        for kind, table in CHOICES.items()
     }
 
 

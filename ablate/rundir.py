@@ -170,11 +170,13 @@ class RunDir:
         return self.path.name
 
     def create(self, spec: dict[str, Any]) -> None:
-        """The folder with its `run.json`, once: a whole one is left as it is."""
-        if read_json(self.run) is None:
+        """The folder with its `run.json`. What is no part of the id (where the data lies, where a
+        class of the user's own is) stands there as it was given last: things move."""
+        content = {"format": FORMAT, "id": self.id, "spec": spec}
+        if read_json(self.run) != content:
             self.path.mkdir(parents=True, exist_ok=True)
             sync_folder(self.path.parent)
-            write_whole(self.run, to_json({"format": FORMAT, "id": self.id, "spec": spec}))
+            write_whole(self.run, to_json(content))
 
     def read_spec(self) -> dict[str, Any]:
         """The spec's plain tree. Raises Failure-worthy ValueError where run.json is not whole."""

@@ -1,9 +1,7 @@
-"""What a run is, and what may be chosen. Plain values and the standard library only.
+"""What a run is. Plain values and the standard library only.
 
 Both halves import this file: the control half to validate what the user asked for before anything
-starts, the training half to read it back from `run.json`. What may be chosen (norms, stems, blocks,
-sizes) is data here: a name, a line, a citation, its settings and the import path of its class. The
-classes live in `ablate/model`; a test checks that the two agree.
+starts, the training half to read it back from `run.json`.
 """
 
 from __future__ import annotations
@@ -14,12 +12,14 @@ import functools
 import hashlib
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeGuard, get_args, get_origin
+
+from ablate.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, Param
 
 
 class UserError(Exception):
@@ -40,387 +40,6 @@ def unknown(
     return UserError(f"{place}: expected {what} {', '.join(names)}, got {value!r}{hint}")
 
 
-# --- What may be chosen -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Param:
-    """One setting of a choice: its type (as in an annotation), default and a line of help.
-
-    One with a `host` takes, where it is not given (null), the value of that field of `Model`. One
-    that was `added` to a choice when runs of it were there already has a default that means "as
-    before" and is left out of `Run.id` while it has it.
-    """
-
-    type: Any
-    default: Any
-    line: str
-    host: str | None = None
-    added: bool = False
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One thing that may be chosen by name."""
-
-    line: str
-    source: str
-    path: str
-    params: Mapping[str, Param] = dataclasses.field(default_factory=dict)
-    brings: tuple[str, ...] = ()  # groups that it decides itself: nothing may be chosen in them
-    everywhere: bool = False  # a norm: takes the place of the final norm, too
-
-
-Placement = Literal["pre", "post", "pre+post"]
-
-_NORM_EPS = Param(float, 1e-5, "added to the variance")
-_GROUPS = Param(int | None, None, "groups of channels; null: one a head")
-_DTN = {
-    "eps": _NORM_EPS,
-    "locality_init": Param(bool, True, "heads start looking around their token; false: anywhere"),
-}
-
-NORMS: dict[str, Choice] = {
-    "layernorm": Choice(
-        "(x - mean) / sqrt(var + eps) over the channels of a token, then scale and bias",
-        "Ba, Kiros, Hinton 2016 (arXiv 1607.06450); eps as in flax and DeiT",
-        "ablate.model.norm:LayerNorm",
-        {
-            "eps": Param(float, None, "added to the variance; null: the host's", host="norm_eps"),
-            "affine": Param(bool, True, "learn a scale and a bias"),
-        },
-    ),
-    "rmsnorm": Choice(
-        "scale * x / sqrt(mean(x^2) + eps) over the channels of a token: no centring, no bias",
-        "Zhang, Sennrich 2019 (arXiv 1910.07467); eps as in flax",
-        "ablate.model.norm:RMSNorm",
-        {"eps": Param(float, 1e-6, "added to the mean square")},
-    ),
-    "batchnorm": Choice(
-        "each channel over all tokens of the batch; running statistics in evaluation",
-        "Ioffe, Szegedy 2015 (arXiv 1502.03167); on tokens as DTN/us_instancenorm.py",
-        "ablate.model.norm:BatchNorm",
-        {"eps": _NORM_EPS, "momentum": Param(float, 0.1, "share of a batch in the running values")},
-    ),
-    "instancenorm": Choice(
-        "each channel over the tokens of one image",
-        "Ulyanov, Vedaldi, Lempitsky 2016 (arXiv 1607.08022); DTN/us_instancenorm.py",
-        "ablate.model.norm:InstanceNorm",
-        {
-            "eps": _NORM_EPS,
-            "unbiased": Param(bool, True, "variance by N - 1 (DTN's); false: by N (torch's)"),
-        },
-    ),
-    "groupnorm": Choice(
-        "groups of channels over all tokens of one image, or of each token",
-        "Wu, He 2018 (arXiv 1803.08494); DTN/us_groupnorm.py, powernorm/mask_groupnorm.py",
-        "ablate.model.norm:GroupNorm",
-        {
-            "eps": _NORM_EPS,
-            "groups": _GROUPS,
-            "scope": Param(
-                Literal["sequence", "token"], "sequence", "a group holds all tokens, or one"
-            ),
-        },
-    ),
-    "switchnorm": Choice(
-        "a learned mixture of the statistics of instance, layer and batch norm",
-        "Luo et al. 2018 (arXiv 1806.10779), switchable_norm.py; tokens as its image (assumed)",
-        "ablate.model.norm:SwitchNorm",
-        {
-            "eps": _NORM_EPS,
-            "momentum": Param(float, 0.9, "share of the running values that a step keeps"),
-            "layer": Param(
-                Literal["sample", "token"], "sample", "layer norm's part: of all tokens, or of one"
-            ),
-        },
-    ),
-    "scalenorm": Choice(
-        "gain * x / max(||x||, eps) over the channels of a token",
-        "Nguyen, Salazar 2019 (arXiv 1910.05895); DTN/us_scalenorm.py",
-        "ablate.model.norm:ScaleNorm",
-        {
-            "gain": Param(
-                Literal["vector", "scalar"], "vector", "a gain a channel (DTN's), or one in all"
-            ),
-            "eps": Param(float, 1e-5, "the least length to divide by"),
-        },
-    ),
-    "powernorm": Choice(
-        "x / sqrt(quadratic mean) of each channel over the batch, running after a warm-up",
-        "Shen et al. 2020 (arXiv 2003.07845), powernorm/mask_powernorm.py",
-        "ablate.model.norm:PowerNorm",
-        {
-            "eps": Param(float, 1e-5, "added to the mean squares"),
-            "groups": _GROUPS,
-            "warmup": Param(int, 10_000, "steps that use the batch's own quadratic mean"),
-        },
-    ),
-    "dtn": Choice(
-        "a token's statistics mixed with those of the tokens around it, weighted by position",
-        "Shao et al. 2022 (arXiv 2112.02624), DTN/dtn.py",
-        "ablate.model.norm:DTN",
-        _DTN,
-    ),
-    "dtn_var": Choice(
-        "dtn that mixes variances only",
-        "Shao et al. 2022 (arXiv 2112.02624), DTN/dtn.py only_var",
-        "ablate.model.norm:DTNVar",
-        _DTN,
-    ),
-    "dtn_pool": Choice(
-        "dtn whose surroundings are those of a coarser grid",
-        "Shao et al. 2022 (arXiv 2112.02624), DTN/dtn.py",
-        "ablate.model.norm:DTNPool",
-        {**_DTN, "pool": Param(int, 14, "side of the coarse grid")},
-    ),
-    "dyt": Choice(
-        "scale * tanh(alpha * x) + bias: no statistics",
-        "Zhu et al. 2025 (arXiv 2503.10622), DyT/dynamic_tanh.py",
-        "ablate.model.norm:DynamicTanh",
-        {"alpha": Param(float, 0.5, "what the learned alpha starts at")},
-        everywhere=True,
-    ),
-    "affine": Choice("scale * x + bias: no normalisation", "-", "ablate.model.norm:Affine"),
-    "identity": Choice("x itself: no normalisation", "-", "ablate.model.norm:Identity"),
-}
-
-_EPS = Param(float, None, "of the norms; null: the host's", host="norm_eps")
-_KIND = {"kind": Param(Literal["zca", "pca"], "zca", "rotated back (zca) or not (pca)")}
-_STEM_ABLATION = "Dual PatchNorm (arXiv 2302.01327), section 7, Table 6"
-_DPN_APPENDIX = "Dual PatchNorm (arXiv 2302.01327), appendix A; no formula is given"
-_ASSUMED = "named in Dual PatchNorm (arXiv 2302.01327); definition assumed, none is public"
-
-STEMS: dict[str, Choice] = {
-    "none": Choice(
-        "patches -> dense, nothing normalised: the plain ViT",
-        "Dosovitskiy et al. 2021 (arXiv 2010.11929)",
-        "ablate.model.stem:Plain",
-    ),
-    "dpn": Choice(
-        "LN -> dense -> LN: Dual PatchNorm",
-        "Kumar, Dehghani, Houlsby 2023 (arXiv 2302.01327), Eq. 3-4",
-        "ablate.model.stem:DualPatchNorm",
-        {"eps": _EPS},
-    ),
-    "pre": Choice(
-        "LN -> dense: the first half of Dual PatchNorm",
-        _STEM_ABLATION,
-        "ablate.model.stem:PreNorm",
-        {"eps": _EPS},
-    ),
-    "post": Choice(
-        "dense -> LN: the second half of Dual PatchNorm; PreLayerNorm of Kim et al.",
-        f"{_STEM_ABLATION}; Kim et al. 2021 with bias=false, as Dual PatchNorm sums it up",
-        "ablate.model.stem:PostNorm",
-        {"eps": _EPS, "bias": Param(bool, True, "a bias in the dense layer")},
-    ),
-    "post_posemb": Choice(
-        "dense, positions added -> LN",
-        f"{_STEM_ABLATION}; CLIP's ln_pre (arXiv 2103.00020)",
-        "ablate.model.stem:PostPosembNorm",
-        {
-            "eps": _EPS,
-            "cls": Param(
-                Literal["patches", "include_cls"],
-                "patches",
-                "is the class token normed with them (as in CLIP)?",
-            ),
-        },
-    ),
-    "only_learnable": Choice(
-        "scale and bias -> dense -> scale and bias: Dual PatchNorm without its statistics",
-        _STEM_ABLATION,
-        "ablate.model.stem:OnlyLearnable",
-    ),
-    "no_learnable": Choice(
-        "Dual PatchNorm without scales and biases",
-        _STEM_ABLATION,
-        "ablate.model.stem:NoLearnable",
-        {"eps": _EPS},
-    ),
-    "rmsnorm": Choice(
-        "RMSNorm -> dense -> RMSNorm",
-        _STEM_ABLATION,
-        "ablate.model.stem:DualRMSNorm",
-        {"eps": _EPS},
-    ),
-    "conv": Choice(
-        "3x3 convolutions with BatchNorm and ReLU, then dense; one block fewer",
-        "Xiao et al. 2021 (arXiv 2106.14881), pycls/models/vit.py",
-        "ablate.model.conv:ConvStem",
-    ),
-    "whiten": Choice(
-        "patches decorrelated by a map fitted on the training images -> dense",
-        _DPN_APPENDIX,
-        "ablate.model.whiten:WhitenStem",
-        _KIND,
-    ),
-    "whiten_ln": Choice(
-        "patches decorrelated by a map fitted on the training images -> LN -> dense",
-        _DPN_APPENDIX,
-        "ablate.model.whiten:WhitenNormStem",
-        {**_KIND, "eps": _EPS},
-    ),
-    "image_ln": Choice(
-        "all values of an image standardised together, then patches -> dense",
-        _ASSUMED,
-        "ablate.model.stem:ImageNorm",
-        {"eps": _EPS},
-    ),
-    "patch_ln": Choice(
-        "all values of a patch standardised together, then dense",
-        _ASSUMED,
-        "ablate.model.stem:PatchNorm",
-        {"eps": _EPS},
-    ),
-}
-
-_NORMFORMER = "Shleifer, Weston, Ott 2021 (arXiv 2110.09456), fairseq transformer_layer.py"
-_RES_SCALE = {"res_scale": Param(bool, False, "scale the MLP's skip connection, each channel")}
-
-BLOCKS: dict[str, Choice] = {
-    "vit": Choice(
-        "self-attention and MLP, each with norms before, after, or both",
-        "Dual PatchNorm (arXiv 2302.01327), section 4.1",
-        "ablate.model.block:Block",
-        {
-            "attn": Param(Placement, "pre", "where the norms of self-attention stand"),
-            "mlp": Param(Placement, "pre", "where the norms of the MLP stand"),
-            "post": Param(
-                Literal["residual", "branch"],
-                "residual",
-                "a post norm follows the addition (residual) or precedes it (branch)",
-            ),
-        },
-    ),
-    "normformer": Choice(
-        "norms before each sublayer, after self-attention and after the MLP's activation",
-        f"{_NORMFORMER}; its norms only, as in Dual PatchNorm, section 5.2",
-        "ablate.model.block:NormFormer",
-        _RES_SCALE,
-    ),
-    "normformer_full": Choice(
-        "normformer and a learned scale of each head before the output projection",
-        _NORMFORMER,
-        "ablate.model.block:NormFormerFull",
-        _RES_SCALE,
-    ),
-    "subln": Choice(
-        "norms before each sublayer and before its output projection; larger initial weights",
-        "Wang et al. 2022 (arXiv 2210.06423), torchscale encoder.py",
-        "ablate.model.block:SubLN",
-        {
-            "mlp_ln": Param(
-                Literal["post_act", "pre_act"],
-                "post_act",
-                "the MLP's inner norm after its activation (torchscale) or before it",
-            ),
-            "init_gain": Param(bool, True, "v, out and MLP start sqrt(ln(2 depth)) larger"),
-        },
-    ),
-    "bnffn": Choice(
-        "BatchNorm inside the MLP, before its activation, and no norm before it: ViTBNFFN",
-        "BatchNorm_in_Transformers_CV (model/vitbnffn.py)",
-        "ablate.model.block:BatchNormFFN",
-    ),
-    "vitbn": Choice(
-        "every norm, the final one too, a BatchNorm of one channel over all values: ViTBN",
-        "BatchNorm_in_Transformers_CV",
-        "ablate.model.block:BatchNormBlock",
-        brings=("norm",),
-    ),
-}
-
-# Groups whose options are generated from these tables: a new entry needs no file in conf/.
-CHOICES: dict[str, dict[str, Choice]] = {"norm": NORMS, "stem": STEMS, "block": BLOCKS}
-
-
-@dataclass(frozen=True)
-class Arch:
-    """A host: what `model.arch=NAME/PATCH` stands for. Any field can be overridden in `model`.
-
-    One with a `patch` of its own is `model.arch=NAME`; an MLP is `model.arch=mlp/DEPTHxWIDTH`.
-    """
-
-    width: int
-    depth: int
-    heads: int
-    source: str
-    mlp_ratio: float = 4.0
-    rep: bool = False
-    patch: int | None = None
-    kind: Literal["vit", "mlp"] = "vit"
-    head_dim: int | None = None  # width / heads
-    pool: Literal["tok", "gap"] = "tok"
-    posemb: Literal["learn", "sincos2d"] = "learn"
-    cls: Literal["include", "exclude", "late"] = "include"
-    cls_posemb: bool = False
-    qkv_bias: bool = True
-    gelu: Literal["tanh", "erf"] = "tanh"
-    init: Literal["big_vision", "deit", "torch"] = "big_vision"
-    norm_eps: float = 1e-6
-
-
-_BIG_VISION = "big_vision/models/vit.py decode_variant; arXiv 2106.04560, Table 2"
-_PLUS = "big_vision/configs/vit_s16_i1k.py; arXiv 2205.01580"
-_DEIT_HOST = partial(
-    Arch, source="deit/models.py; arXiv 2012.12877", cls_posemb=True, gelu="erf", init="deit"
-)
-_DTN_HOST = partial(
-    Arch,
-    source="DTN/models/vit_norm_mix.py; arXiv 2112.02624",
-    cls="late",
-    qkv_bias=False,
-    gelu="erf",
-    init="deit",
-    norm_eps=1e-5,
-)
-ARCHS: dict[str, Arch] = {
-    "mu": Arch(32, 1, 2, _BIG_VISION),
-    "Ti": Arch(192, 12, 3, _BIG_VISION),
-    "S": Arch(384, 12, 6, _BIG_VISION),
-    "B": Arch(768, 12, 12, _BIG_VISION),
-    "L": Arch(1024, 24, 16, _BIG_VISION),
-    "H": Arch(1280, 32, 16, _BIG_VISION),
-    "S+": Arch(384, 12, 6, _PLUS, pool="gap", posemb="sincos2d", rep=True),
-    "deit_ti": _DEIT_HOST(192, 12, 3),
-    "deit_s": _DEIT_HOST(384, 12, 6),
-    "deit_b": _DEIT_HOST(768, 12, 12),
-    "dtn_t": _DTN_HOST(192, 12, 3),
-    "dtn_t_star": _DTN_HOST(192, 12, 4),
-    "dtn_s": _DTN_HOST(384, 12, 6),
-    "dtn_s_star": _DTN_HOST(432, 12, 9),
-    "dtn_b": _DTN_HOST(768, 12, 12),
-    "dtn_b_star": _DTN_HOST(768, 12, 16),
-    "mnist_vit": Arch(
-        64,
-        4,
-        8,
-        "BatchNorm_in_Transformers_CV (model/vit_org.py); its depth is varied",
-        mlp_ratio=2.0,
-        patch=7,
-        head_dim=64,
-        cls_posemb=True,
-        qkv_bias=False,
-        gelu="erf",
-        init="torch",
-        norm_eps=1e-5,
-    ),
-    "mlp": Arch(
-        100,
-        3,
-        1,
-        "BatchNorm_in_Transformers_CV (model/dnn.py): sigmoids, a norm before each",
-        mlp_ratio=1.0,
-        kind="mlp",
-        pool="gap",
-        init="torch",
-        norm_eps=1e-5,
-    ),
-}
-
-
 # --- What a run is ------------------------------------------------------------------------------
 # What a run is stands in full in its run.json, and conf/ supplies the defaults. Only a field that
 # was added later has a default here: it means "as before" and is left out of `Run.id` while the
@@ -428,11 +47,20 @@ ARCHS: dict[str, Arch] = {
 
 
 @dataclass(frozen=True)
+class Plugin:
+    """Where a class of the user's own comes from: `folder` is not part of the id, `version` is."""
+
+    folder: str
+    version: str
+
+
+@dataclass(frozen=True)
 class Chosen:
-    """A choice made: its name and every setting."""
+    """A choice made: its name (`module:Class` is the user's own class) and every setting."""
 
     name: str
     settings: Mapping[str, Any]
+    plugin: Plugin | None = None
 
 
 @dataclass(frozen=True)
@@ -549,8 +177,10 @@ class Run:
         return run_id(identity(self), self.seed)
 
 
+PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
+
 # Where a thing lies, and names for what other fields say in full, are not what a run is.
-NOT_IDENTITY = {("data", "path"), ("model", "arch")}
+NOT_IDENTITY = {("data", "path"), ("model", "arch"), *((kind, "folder") for kind in CHOICES)}
 
 
 def identity(run: Run) -> str:
@@ -581,7 +211,8 @@ def to_tree(spec: Any) -> dict[str, Any]:
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
         if isinstance(value, Chosen):
-            tree[field.name] = {"name": value.name, **value.settings}
+            own = dataclasses.asdict(value.plugin) if value.plugin else {}
+            tree[field.name] = {"name": value.name, **own, **value.settings}
         elif dataclasses.is_dataclass(value):
             tree[field.name] = to_tree(value)
         else:
@@ -600,7 +231,7 @@ def build(tree: Mapping[str, Any]) -> Run:
     Raises UserError, one line with the dotted key, the value and what was expected: for unknown
     and missing keys, wrong types, values out of range and impossible geometry.
     """
-    _same_keys("", tree, hints(Run))
+    same_keys("", tree, hints(Run))
     data = section(Data, tree["data"], "data")
     model = section(Model, _expand(tree["model"], data), "model")
     chosen = {kind: _chosen(kind, tree[kind], model) for kind in CHOICES}
@@ -623,7 +254,8 @@ def with_seed(run: Run, seed: int) -> Run:
     return dataclasses.replace(run, seed=seed)
 
 
-def _same_keys(place: str, tree: Any, expected: Iterable[str], added: Collection[str] = ()) -> None:
+def same_keys(place: str, tree: Any, expected: Iterable[str], added: Collection[str] = ()) -> None:
+    """Raises UserError where `tree` has other keys than those expected; `added` may be missing."""
     if not isinstance(tree, Mapping):
         raise UserError(f"{place or 'config'}: expected settings (key: value), got {tree!r}")
     names = list(expected)
@@ -639,7 +271,8 @@ def _same_keys(place: str, tree: Any, expected: Iterable[str], added: Collection
 def _added_in(section: str, tree: Any) -> dict[str, Any]:
     """`_added` of a section of a run's tree."""
     if section in CHOICES:
-        params = CHOICES[section][tree["name"]].params
+        choice = CHOICES[section].get(tree["name"])
+        params = choice.params if choice else {}
         return {key: param.default for key, param in params.items() if param.added}
     return _added(hints(Run)[section])
 
@@ -662,7 +295,7 @@ def hints(cls: Any) -> dict[str, Any]:
 
 def section(cls: Any, tree: Any, place: str) -> Any:
     """A dataclass from its plain tree. Raises UserError as `build` does."""
-    _same_keys(place, tree, hints(cls), _added(cls))
+    same_keys(place, tree, hints(cls), _added(cls))
     return cls(
         **{
             key: coerce(tree[key], hint, f"{place}.{key}")
@@ -672,22 +305,42 @@ def section(cls: Any, tree: Any, place: str) -> Any:
     )
 
 
+def is_plugin(name: Any) -> TypeGuard[str]:
+    """Is it the import path of a class of the user's own, `package.module:Class`?"""
+    return isinstance(name, str) and re.fullmatch(_IMPORT_PATH, name) is not None
+
+
+_IMPORT_PATH = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*"
+
+
 def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
     table = CHOICES[kind]
     if isinstance(tree, str):  # a name where settings stand: what an unknown group choice leaves
         raise unknown(kind, tree, table)
     name = tree.get("name") if isinstance(tree, Mapping) else tree
+    if is_plugin(name):
+        same_keys(kind, tree, ["name", *PLUGIN_KEYS, *tree])
+        origin = {key: coerce(tree[key], str, f"{kind}.{key}") for key in PLUGIN_KEYS}
+        settings = {k: v for k, v in tree.items() if k != "name" and k not in PLUGIN_KEYS}
+        return Chosen(name, settings, Plugin(**origin))
     if not isinstance(name, str) or name not in table:
-        raise unknown(kind, name, table)
+        raise unknown(kind, name, [*table, "module:Class"])
     params = table[name].params
-    _same_keys(kind, tree, ["name", *params], [key for key, p in params.items() if p.added])
-    settings = {}
-    for key, param in params.items():
-        value = tree.get(key, param.default)
-        if value is None and param.host is not None:
-            value = getattr(model, param.host)
-        settings[key] = coerce(value, param.type, f"{kind}.{key}")
-    return Chosen(name, settings)
+    same_keys(kind, tree, ["name", *params], [key for key, p in params.items() if p.added])
+    hosts = {
+        key: getattr(model, param.host)
+        for key, param in params.items()
+        if param.host is not None and tree.get(key, param.default) is None
+    }
+    return Chosen(name, settings_of(kind, params, {**tree, **hosts}))
+
+
+def settings_of(kind: str, params: Mapping[str, Param], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that `params` describe, typed, from a section. Raises UserError as `build`."""
+    return {
+        key: coerce(tree.get(key, param.default), param.type, f"{kind}.{key}")
+        for key, param in params.items()
+    }
 
 
 def coerce(value: Any, hint: Any, place: str) -> Any:
@@ -731,7 +384,7 @@ _TYPES = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 def _expand(tree: Any, data: Data) -> dict[str, Any]:
     """`model.arch` spelled out: every null in `model` takes the architecture's value."""
-    _same_keys("model", tree, hints(Model), _added(Model))
+    same_keys("model", tree, hints(Model), _added(Model))
     defaults = _arch(tree["arch"], data)
     model: dict[str, Any] = {
         key: defaults.get(key) if tree.get(key) is None else tree[key] for key in hints(Model)
@@ -872,7 +525,8 @@ def _check(run: Run) -> None:
 
 def _check_choices(run: Run) -> None:
     """Nothing is chosen where it would have no effect."""
-    brought = dict.fromkeys(BLOCKS[run.block.name].brings, f"block={run.block.name}")
+    block = BLOCKS.get(run.block.name)
+    brought = dict.fromkeys(block.brings if block else (), f"block={run.block.name}")
     if run.model.kind == "mlp":
         brought |= dict.fromkeys(("stem", "block"), f"model.arch={run.model.arch}")
     for group, by in brought.items():
@@ -881,9 +535,6 @@ def _check_choices(run: Run) -> None:
             raise UserError(
                 f"{group}: {by} has none to choose; leave {group} out (it is {name} by default)"
             )
-
-
-DEFAULTS = {"norm": "layernorm", "stem": "none", "block": "vit"}  # as in conf/config.yaml
 
 
 def _defaults(group: str, name: str) -> dict[str, Any]:

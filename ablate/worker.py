@@ -24,9 +24,10 @@ from typing import Any
 
 import torch
 
-from ablate import spec
+from ablate import choices, spec
 from ablate.data.cache import count, prepare
 from ablate.model.count import describe
+from ablate.model.plugin import digest
 from ablate.rundir import (
     DISK_FULL,
     EXIT_DISK_FULL,
@@ -48,7 +49,8 @@ EXIT_STOPPED, EXIT_FAILED, EXIT_OOM = 76, 1, 71
 def _digest() -> str:
     """What code trains: a hash of the training half's sources, taken when they were loaded."""
     package = Path(__file__).parent
-    files = [package / name for name in ("worker.py", "spec.py", "rundir.py", "keyed.py")]
+    shared = ("choices", "spec", "plugin", "rundir", "keyed", "fingerprint", "worker")
+    files = [package / f"{name}.py" for name in shared]
     for folder in ("train", "task", "data", "model"):
         files += sorted((package / folder).rglob("*.py"))
     text = hashlib.sha256()
@@ -121,6 +123,7 @@ def _train(rundir: RunDir, options: dict[str, Any], stopping: Callable[[], bool]
     result = train(run, rundir, machine)
     result |= {
         "digest": DIGEST,
+        "plugins": {kind: digest(getattr(run, kind)) for kind in choices.CHOICES},
         "fingerprint": run.data.fingerprint,
         "device": environment(device)["device"],
         "threads": torch.get_num_threads(),
@@ -184,10 +187,35 @@ def answer_describe(question: dict[str, Any]) -> dict[str, Any]:
                 f"train.batch: {run.train.batch} is more than the {examples['train']} training "
                 f"images of data={run.data.name}; give at most {examples['train']}"
             )
-        answers[key] = describe(run) | {"examples": examples}
+        with blaming(run):
+            answers[key] = describe(run) | {"examples": examples}
         if key in question["calibrate"]:
             answers[key]["step_s"] = seconds_per_step(run, device, answers[key]["multiply_adds"])
     return answers
+
+
+@contextmanager
+def blaming(run: spec.Run) -> Iterator[None]:
+    """What goes wrong in a model with a class of the user's own is the user's to mend."""
+    own = {
+        f"{kind}: {chosen.name}": chosen.plugin.folder
+        for kind in choices.CHOICES
+        if (chosen := getattr(run, kind)).plugin is not None
+    }
+    try:
+        yield
+    except spec.UserError:
+        raise
+    except Exception as error:
+        if not own:
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [f for f in frames if f.filename.startswith(tuple(own.values()))]
+        where = (theirs or frames)[-1]
+        raise spec.UserError(
+            f"{', '.join(own)}: {type(error).__name__}: {' '.join(str(error).split())} "
+            f"({where.filename}, line {where.lineno})"
+        ) from error
 
 
 def answer_prepare(question: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from functools import partial
 
 import torch
 
-from ablate import spec
+from ablate import choices
 from ablate.model import norm as norms
 from ablate.model.block import Block, Layer
 
@@ -32,7 +32,7 @@ GOAL = 1.1  # of a norm that mixes no tokens
 def block(name: str, settings: dict[str, object], asked: argparse.Namespace) -> Block:
     """A block with this norm before each sublayer, small random weights."""
     shape = norms.Shape(asked.width, asked.heads, (asked.side, asked.side), cls=0)
-    cls = getattr(norms, spec.NORMS[name].path.partition(":")[2])
+    cls = getattr(norms, choices.NORMS[name].path.partition(":")[2])
     built = Block(
         Layer(
             shape, asked.width // asked.heads, 4 * asked.width, 0.0, 0.0, partial(cls, **settings)
@@ -75,7 +75,7 @@ def main() -> None:
     if not os.environ.keys() >= MALLOC.keys():
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **MALLOC})
     torch.set_num_threads(1)
-    wanted = {name: (name, {}) for name in spec.NORMS}
+    wanted = {name: (name, {}) for name in choices.NORMS}
     wanted["groupnorm, token"] = ("groupnorm", {"scope": "token"})
     wanted["scalenorm, scalar"] = ("scalenorm", {"gain": "scalar"})
     wanted = {

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hydra import compose
 
-from ablate import spec, sweep
+from ablate import choices, sweep
 from ablate.config import _hydra
 
 
@@ -40,8 +40,12 @@ def product(settings: dict[str, list[object]]) -> str:
 def sweeps() -> dict[str, str]:
     """name -> a sweep file of 1,000 rows."""
     depths, rates = list(range(1, 26)), [n / 1000 for n in range(1, 41)]
-    stub = spec.Choice("a stub", "-", "nowhere:Nothing")
-    for table, kind in ((spec.NORMS, "norm"), (spec.STEMS, "stem"), (spec.BLOCKS, "block")):
+    stub = choices.Choice("a stub", "-", "nowhere:Nothing")
+    for table, kind in (
+        (choices.NORMS, "norm"),
+        (choices.STEMS, "stem"),
+        (choices.BLOCKS, "block"),
+    ):
         table.update({f"{kind}{n}": stub for n in range(10)})
     names = {kind: [f"{kind}{n}" for n in range(10)] for kind in ("norm", "stem", "block")}
     rows = [f"  - row {d} {r}: {{model.depth: {d}, optim.lr: {r}}}" for d in depths for r in rates]

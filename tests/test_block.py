@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ablate import spec
+from ablate import choices, spec
 from ablate.model import build
 from ablate.model.attention import HeadScale
 from ablate.model.block import (
@@ -282,7 +282,7 @@ def test_a_block_adds_as_many_parameters_as_published(block, added):
         return describe(tiny.run({"model.depth": 3, **changes}))["parameters"]
 
     assert count({"block": block}) == count({}) + 3 * added
-    if "res_scale" in spec.BLOCKS[block].params:
+    if "res_scale" in choices.BLOCKS[block].params:
         assert count({"block": block, "block.res_scale": True}) == count({}) + 3 * (added + 32)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ablate import config, spec
+from ablate import choices, config, spec
 from ablate.config import Composer, Layer, parse, resolve, shipped
 from ablate.spec import UserError
 
@@ -161,7 +161,7 @@ def test_every_option_of_conf_composes_and_builds(group: str, name: str) -> None
 
 def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it() -> None:
     composer = Composer(STORE)
-    for kind, table in spec.CHOICES.items():
+    for kind, table in choices.CHOICES.items():
         assert composer.groups[kind] == sorted(table)
         for name in table:
             merged = composer.merge([Layer("", {kind: name})])
@@ -171,9 +171,9 @@ def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it() -> N
 
 
 def test_a_new_choice_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    param = spec.Param(float, 0.5, "a setting")
+    param = choices.Param(float, 0.5, "a setting")
     with monkeypatch.context() as patch:
-        patch.setitem(spec.NORMS, "mine", spec.Choice("-", "-", "a:b", {"alpha": param}))
+        patch.setitem(choices.NORMS, "mine", choices.Choice("-", "-", "a:b", {"alpha": param}))
         tree, _ = resolve(["norm=mine", "norm.alpha=2"], STORE)
     assert tree["norm"] == {"name": "mine", "alpha": 2.0}
     with pytest.raises(UserError, match=r"^norm: expected one of "):

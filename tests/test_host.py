@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from safetensors.torch import load, save
 from torch import nn
 
-from ablate import spec
+from ablate import choices, spec
 from ablate.model import build
 from ablate.model.block import OneChannelBatchNorm
 from ablate.model.count import describe
@@ -97,7 +97,7 @@ def test_the_mlp_has_784_100_100_100_10_units(norm, added):
 
 
 def test_every_host_is_built_at_its_own_size():
-    for name, arch in spec.ARCHS.items():
+    for name, arch in choices.ARCHS.items():
         wide = {"mlp": "mlp/3x100", "mnist_vit": "mnist_vit"}.get(name, f"{name}/14")
         run = tiny.run({"data.size": 28, "model.arch": wide})
         model = build(run, device="meta")
@@ -160,10 +160,10 @@ def test_what_was_added_is_left_out_of_ids_while_it_means_as_before():
 def test_a_setting_added_to_a_choice_is_left_out_of_ids_at_its_default(monkeypatch):
     before = tiny.run({"stem": "dpn"})
     tree = spec.to_tree(before)
-    dpn = spec.STEMS["dpn"]
-    new = spec.Param(bool, True, "a bias", added=True)
-    choice = spec.Choice(dpn.line, dpn.source, dpn.path, {**dpn.params, "bias": new})
-    monkeypatch.setitem(spec.STEMS, "dpn", choice)
+    dpn = choices.STEMS["dpn"]
+    new = choices.Param(bool, True, "a bias", added=True)
+    choice = choices.Choice(dpn.line, dpn.source, dpn.path, {**dpn.params, "bias": new})
+    monkeypatch.setitem(choices.STEMS, "dpn", choice)
     after = tiny.run({"stem": "dpn"})
     assert after.stem.settings["bias"] is True
     assert after.id == before.id
@@ -454,11 +454,11 @@ def host(norm):
     return tiny.LATE if norm.startswith("dtn") else {}
 
 
-@pytest.mark.parametrize("norm", spec.NORMS)
+@pytest.mark.parametrize("norm", choices.NORMS)
 def test_every_norm_trains_in_every_block_behind_every_stem(norm):
-    for block, stem in itertools.product(spec.BLOCKS, spec.STEMS):
+    for block, stem in itertools.product(choices.BLOCKS, choices.STEMS):
         changes = {**DEPTH, "model.width": 16, "norm": norm, "block": block, "stem": stem}
-        if "norm" in spec.BLOCKS[block].brings and norm != "layernorm":
+        if "norm" in choices.BLOCKS[block].brings and norm != "layernorm":
             with pytest.raises(spec.UserError, match="norm: block="):
                 tiny.run(changes)
             continue

@@ -10,6 +10,7 @@ from torch import nn
 
 from ablate.model import build
 from ablate.model.init import SCHEMES, initialise
+from ablate.spec import UserError
 
 SMALL = {"model.arch": "S/16", "model.depth": 2, "model.rep": True, "data.size": 224}
 
@@ -176,8 +177,9 @@ def test_a_double_model_starts_from_the_same_values():
 
 def test_a_weight_without_a_rule_is_an_error():
     model = build(tiny.run())
-    model.blocks[0].attn.post = nn.LayerNorm(32)
-    with pytest.raises(AssertionError, match=r"blocks\.0\.attn\.post\.weight: no initialiser"):
+    model.blocks[0].attn.post = nn.Module()
+    model.blocks[0].attn.post.gain = nn.Parameter(torch.zeros(32))
+    with pytest.raises(UserError, match=r"Module: nothing says how its parameter 'gain' starts"):
         initialise(model, 0)
 
 

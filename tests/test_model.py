@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ablate import spec
+from ablate import choices, spec
 from ablate.keyed import Draws, Step
 from ablate.model import attention, build
 from ablate.model.count import describe
@@ -53,7 +53,7 @@ def test_parameters_are_as_many_as_published(arch, rep, plain, dpn):
     assert count({}) == plain
     assert count({"stem": "dpn"}) == plain + dpn
     assert count({"model.posemb": "sincos2d"}) == plain - (
-        (224 // int(arch[-2:])) ** 2 * spec.ARCHS[arch[:-3]].width
+        (224 // int(arch[-2:])) ** 2 * choices.ARCHS[arch[:-3]].width
     )
 
 
@@ -116,7 +116,7 @@ def test_groups_are_the_sizes_that_are_normalised_over():
     "choice",
     [
         pytest.param(choice, id=f"{kind}={name}")
-        for kind, table in spec.CHOICES.items()
+        for kind, table in choices.CHOICES.items()
         for name, choice in table.items()
     ],
 )
@@ -564,7 +564,7 @@ def test_masks_are_shared_by_all_variants(mode):
     blocks = {"block.attn": attn, "block.mlp": mlp, "block.post": post}
     baseline = masks({})
     assert len(baseline) == 1 + 3 * 3 + 2 * 2
-    for stem in spec.STEMS:
+    for stem in choices.STEMS:
         variant = masks({"stem": stem, **blocks})
         fewer = {site for site in baseline if site.startswith("blocks.2.")}
         assert baseline.keys() - variant.keys() == (fewer if stem == "conv" else set())
@@ -613,7 +613,7 @@ def test_the_specs_sizes_are_big_visions():
     """decode_variant: width, depth, heads."""
     sizes = {
         name: dataclasses.astuple(arch)[:3]
-        for name, arch in spec.ARCHS.items()
+        for name, arch in choices.ARCHS.items()
         if "decode_variant" in arch.source
     }
     assert sizes == {

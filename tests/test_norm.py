@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ablate import spec
+from ablate import choices, spec
 from ablate.model import norm as norms
 from ablate.model.norm import DTN, ExcludeCls, LayerNorm, Shape
 
@@ -21,7 +21,7 @@ DTNS = ("dtn", "dtn_var", "dtn_pool")
 BATCH = ("batchnorm", "switchnorm", "powernorm")
 
 # Every norm as the table has it by default, and its other forms.
-FORMS = {name: (name, {}) for name in spec.NORMS} | {
+FORMS = {name: (name, {}) for name in choices.NORMS} | {
     "layernorm, no affine": ("layernorm", {"affine": False}),
     "instancenorm, biased": ("instancenorm", {"unbiased": False}),
     "groupnorm, token": ("groupnorm", {"scope": "token"}),
@@ -36,7 +36,7 @@ forms = pytest.mark.parametrize("form", FORMS)
 
 def make(name, shape=SHAPE, **settings):
     """The norm of the table, in float64, its parameters random: none hides a mistake."""
-    choice = spec.NORMS[name]
+    choice = choices.NORMS[name]
     module, _, cls = choice.path.partition(":")
     defaults = {key: p.default for key, p in choice.params.items() if p.host is None}
     norm = getattr(importlib.import_module(module), cls)(shape, **{**defaults, **settings})
@@ -456,7 +456,7 @@ def test_dtn_pool_is_its_equation(pool):
 
 def test_dtn_pool_is_dtn_where_the_grid_is_no_finer():
     assert torch.equal(make("dtn_pool")(tokens()), make("dtn")(tokens()))
-    assert spec.NORMS["dtn_pool"].params["pool"].default == 14
+    assert choices.NORMS["dtn_pool"].params["pool"].default == 14
 
 
 def test_dtn_pool_of_an_ordinary_size():
@@ -582,7 +582,7 @@ def test_only_a_square_number_of_heads_starts_local(heads, local):
 def test_locality_is_written_and_the_gates_start_half_open():
     ours = at_init("dtn")
     assert ours.mean_gate.tolist() == ours.var_gate.tolist() == [0] * HEADS
-    assert spec.NORMS["dtn"].params["locality_init"].default is True
+    assert choices.NORMS["dtn"].params["locality_init"].default is True
     assert at_init("dtn", seed=1).positions.weight[0].tolist() == [0, 0, -1]
 
 
@@ -846,7 +846,7 @@ def test_no_norm_loops_over_images_tokens_or_heads(form):
 # --- the class token ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in spec.NORMS if name not in DTNS])
+@pytest.mark.parametrize("name", [name for name in choices.NORMS if name not in DTNS])
 def test_a_class_token_may_be_among_the_tokens(name):
     shape = Shape(WIDTH, HEADS, (SIDE, SIDE), cls=1)
     assert make(name, shape)(tokens(number=TOKENS + 1)).shape == (4, TOKENS + 1, WIDTH)
@@ -905,6 +905,6 @@ def test_one_token_has_no_unbiased_variance(name):
 
 
 def test_every_norm_of_the_table_is_exported():
-    paths = {choice.path.partition(":")[2] for choice in spec.NORMS.values()}
+    paths = {choice.path.partition(":")[2] for choice in choices.NORMS.values()}
     assert paths <= set(norms.__all__)
     assert issubclass(norms.DTNPool, DTN)

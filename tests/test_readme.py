@@ -21,15 +21,15 @@ from conftest import REPOSITORY
 from typer.testing import CliRunner
 
 import ablate
-from ablate import cli, config, spec, sweep
+from ablate import choices, cli, config, sweep
 from ablate.ledger import Ledger, Store
 from ablate.plan import Analysis
 from ablate.sweep.file import KEYS
 
 README = (REPOSITORY / "README.md").read_text()
 TABLES = {  # where entries go: the file, and the line that a new one is put behind
-    "NORMS": ("ablate/spec.py", "NORMS: dict[str, Choice] = {\n"),
-    "STEMS": ("ablate/spec.py", "STEMS: dict[str, Choice] = {\n"),
+    "NORMS": ("ablate/choices.py", "NORMS: dict[str, Choice] = {\n"),
+    "STEMS": ("ablate/choices.py", "STEMS: dict[str, Choice] = {\n"),
     "PLACES": ("ablate/model/block.py", "PLACES = {\n"),
 }
 PLACEMENT = 'Placement = Literal["pre", '
@@ -146,6 +146,30 @@ def test_a_recipe_and_a_dataset_are_files_of_the_users_own(folder, monkeypatch):
     assert (tree["data"]["classes"], tree["data"]["size"]) == (2, 64)
 
 
+def run(words, folder, sources=None):
+    """`ablate WORDS` in a folder, as a process; the sources are ours or a copy of them."""
+    return subprocess.run(
+        [sys.executable, "-P", "-c", "import sys; from ablate.cli import main; main()", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(sources or REPOSITORY), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_how_to_use_a_norm_of_ones_own(tmp_path):
+    (tmp_path / "mynorms.py").write_text(blocks("file")["mynorms.py"])
+    words = next(words for words in commands() if any("mynorms:" in word for word in words))
+    done = run([*words[:-1], "norm.power=2", "train.steps=3", "seeds=2"], tmp_path)
+    assert "norm.power: expected a key among" in done.stderr  # layernorm has none
+    done = run([*words[:-1], "train.steps=3", "seeds=2"], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^\| mynorms:MeanNorm \| [\d.]+ \[.* \| 2 \| ", done.stdout, re.M), (
+        done.stdout
+    )
+
+
 def followed(home: Path) -> Path:
     """A copy of the sources in which the how-tos for a norm, a placement and a stem were done."""
     for name in ("ablate", "conf", "sweeps"):
@@ -160,29 +184,19 @@ def followed(home: Path) -> Path:
         source = (home / file).read_text()
         assert source.count(line) == 1, f"{file} has no line {line!r}: the README says it has"
         (home / file).write_text(source.replace(line, line + text))
-    source = (home / "ablate/spec.py").read_text()
+    source = (home / "ablate/choices.py").read_text()
     assert source.count(PLACEMENT) == 1
-    (home / "ablate/spec.py").write_text(source.replace(PLACEMENT, f'{PLACEMENT}"all", '))
+    (home / "ablate/choices.py").write_text(source.replace(PLACEMENT, f'{PLACEMENT}"all", '))
     return home
 
 
 def test_how_to_add_a_norm_a_placement_and_a_stem(tmp_path):
     sources = followed(tmp_path / "sources")
     words = ["norm=layernorm,mynorm", "stem=none,mystem", "block.attn=pre,all"]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", "import sys; from ablate.cli import main; main()"),
-            *("sweep", *words, "--each", "train.steps=3", "seeds=2"),
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(sources), "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(["sweep", *words, "--each", "train.steps=3", "seeds=2"], tmp_path, sources)
     assert done.returncode == 0, done.stdout + done.stderr
     for label in ("mynorm", "mystem", "all"):
         assert re.search(rf"^\| {label} \| [\d.]+ \[.* \| 2 \| ", done.stdout, re.M), done.stdout
     results = list(tmp_path.glob("runs/runs/*/result.json"))
     assert len(results) == 8
-    assert "mynorm" not in spec.NORMS
+    assert "mynorm" not in choices.NORMS

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from ablate import spec
+from ablate import choices, spec
 from ablate.model import build
 from ablate.model.conv import ConvStem, stages
 from ablate.model.count import describe
@@ -149,7 +149,9 @@ def test_on_standardised_patches_pre_is_none_and_dpn_is_post():
         close(one(x), other(x), 1e-9)
 
 
-@pytest.mark.parametrize("name", [name for name in spec.STEMS if name not in ("conv", "image_ln")])
+@pytest.mark.parametrize(
+    "name", [name for name in choices.STEMS if name not in ("conv", "image_ln")]
+)
 def test_a_stem_mixes_no_patches(name):
     stem = tiny.built(tiny.run({"stem": name})).stem.double()
     x = images()
@@ -417,13 +419,13 @@ def test_a_stem_has_as_many_parameters_as_its_equation():
         "image_ln": 0,
         "patch_ln": 0,
     }
-    assert {stem: extra(stem) for stem in spec.STEMS} == expected
+    assert {stem: extra(stem) for stem in choices.STEMS} == expected
 
 
-@pytest.mark.parametrize("stem", spec.STEMS)
+@pytest.mark.parametrize("stem", choices.STEMS)
 def test_the_norms_of_a_stem_take_the_hosts_eps(stem):
     run = tiny.run({"stem": stem, "model.norm_eps": 1e-3, "model.depth": 2})
-    if "eps" in spec.STEMS[stem].params:
+    if "eps" in choices.STEMS[stem].params:
         assert run.stem.settings["eps"] == 1e-3
         eps = [m.eps for m in build(run).stem.modules() if hasattr(m, "eps")]
         assert eps

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ablate import config, spec, sweep
+from ablate import choices, config, sweep
 from ablate.config import shipped
 from ablate.plan import Plan
 from ablate.spec import UserError
@@ -36,12 +36,12 @@ def later_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the examples of SWEEPS.md name and later issues bring, stubbed."""
     monkeypatch.setattr(config, "_compose", _compose)
     shutil.copytree(STUBS, folder, dirs_exist_ok=True)
-    stub = spec.Choice("a stub", "-", "nowhere:Nothing")
+    stub = choices.Choice("a stub", "-", "nowhere:Nothing")
     for block in ("normformer", "subln", "bnffn"):
-        monkeypatch.setitem(spec.BLOCKS, block, stub)
+        monkeypatch.setitem(choices.BLOCKS, block, stub)
     for stem in ("pre", "post", "post_posemb", "only_learnable", "rmsnorm", "no_learnable"):
-        monkeypatch.setitem(spec.STEMS, stem, stub)
-    monkeypatch.setitem(spec.ARCHS, "mnist_vit", spec.Arch(64, 4, 8, "-", patch=7))
+        monkeypatch.setitem(choices.STEMS, stem, stub)
+    monkeypatch.setitem(choices.ARCHS, "mnist_vit", choices.Arch(64, 4, 8, "-", patch=7))
 
 
 _compose = config._compose
@@ -334,10 +334,10 @@ def test_only_columns_is_one_row() -> None:
 
 def test_glob_lists_the_choices() -> None:
     planned = plan("stem=glob(*)", "baseline=none")
-    assert labels(planned) == sorted(spec.STEMS)
+    assert labels(planned) == sorted(choices.STEMS)
     assert planned.baseline == "none"
     write("baseline: none\nvariants: [{product: {stem: glob(*)}}]\n")
-    assert labels(plan("x")) == sorted(spec.STEMS)
+    assert labels(plan("x")) == sorted(choices.STEMS)
 
 
 def test_all_words_of_a_line_are_on_one_level() -> None:

@@ -10,10 +10,10 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from ablate import spec
+from ablate import choices, spec
 from ablate.model import Host, build
 
-PLACEMENTS = get_args(spec.Placement)
+PLACEMENTS = get_args(choices.Placement)
 READINGS = ("residual", "branch")
 MODES = list(itertools.product(PLACEMENTS, PLACEMENTS, READINGS))  # attn, mlp, post
 
@@ -22,9 +22,9 @@ MODES = list(itertools.product(PLACEMENTS, PLACEMENTS, READINGS))  # attn, mlp, 
 EVERYWHERE = {"block.attn": "pre+post", "block.mlp": "pre+post", "block.post": "branch"}
 VARIANTS: list[dict[str, Any]] = [
     *({"block.attn": a, "block.mlp": m, "block.post": p} for a, m, p in MODES),
-    *({"block": block} for block in spec.BLOCKS),
-    *({"norm": norm, **places} for norm in spec.NORMS for places in ({}, EVERYWHERE)),
-    *({"stem": stem, **places} for stem in spec.STEMS for places in ({}, EVERYWHERE)),
+    *({"block": block} for block in choices.BLOCKS),
+    *({"norm": norm, **places} for norm in choices.NORMS for places in ({}, EVERYWHERE)),
+    *({"stem": stem, **places} for stem in choices.STEMS for places in ({}, EVERYWHERE)),
 ]
 # What norms of tokens need that mix them on a grid.
 LATE = {"model.cls": "late", "model.cls_at": 1}
@@ -94,12 +94,12 @@ def run(changes: Mapping[str, Any] | None = None) -> spec.Run:
     """A run of ViT-mu/4 on 8x8 colour images, changed: `run({"block.attn": "post"})`."""
     tree = copy.deepcopy(_TREE)
     changes = changes or {}
-    for kind, table in spec.CHOICES.items():
+    for kind, table in choices.CHOICES.items():
         name = changes.get(kind, tree[kind])
         defaults = {key: param.default for key, param in table[name].params.items()}
         tree[kind] = {"name": name, **defaults}
     for key, value in changes.items():
-        if key not in spec.CHOICES:
+        if key not in choices.CHOICES:
             *sections, leaf = key.split(".")
             section = tree
             for part in sections:

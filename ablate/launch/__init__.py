@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ablate.choices import Choice
 from ablate.rundir import RunDir
-from ablate.spec import Choice, unknown
+from ablate.spec import unknown
 
 LAUNCHERS: dict[str, Choice] = {
     "local": Choice(

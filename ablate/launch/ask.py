@@ -26,7 +26,7 @@ def ask(
     Raises UserError with the worker's line for the user's mistakes, Failure for anything else.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "ablate.worker", verb],
+        [sys.executable, "-P", "-m", "ablate.worker", verb],  # -P: not what lies here
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -106,7 +106,7 @@ class Local:
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         if self._server is None:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "ablate.launch.server"],
+                [sys.executable, "-P", "-m", "ablate.launch.server"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,

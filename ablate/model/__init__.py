@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import importlib
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from ablate import spec
+from ablate import choices, spec
 from ablate.model.host import Host
 from ablate.model.init import initialise
 from ablate.model.perceptron import Perceptron
+from ablate.model.plugin import load
 from ablate.model.stem import Patches
 from ablate.model.vit import ViT
 
@@ -42,24 +44,26 @@ def vit(run: spec.Run) -> ViT:
         run.model,
         Patches(run.data.size, run.model.patch, run.data.channels),
         run.data.classes,
-        norm=_constructor(spec.NORMS, run.norm),
-        stem=_constructor(spec.STEMS, run.stem),
-        block=_constructor(spec.BLOCKS, run.block),
-        everywhere=spec.NORMS[run.norm.name].everywhere,
+        norm=_constructor("norm", run.norm),
+        stem=_constructor("stem", run.stem),
+        block=_constructor("block", run.block),
+        everywhere=run.norm.plugin is None and choices.NORMS[run.norm.name].everywhere,
     )
 
 
 def mlp(run: spec.Run) -> Perceptron:
     """A multilayer perceptron, not yet initialised."""
     values = run.data.size**2 * run.data.channels
-    norm = _constructor(spec.NORMS, run.norm)
+    norm = _constructor("norm", run.norm)
     return Perceptron(run.model, values, run.data.classes, norm=norm)
 
 
 HOSTS = {"vit": vit, "mlp": mlp}
 
 
-def _constructor(table: dict[str, spec.Choice], chosen: spec.Chosen) -> partial[Any]:
+def _constructor(kind: str, chosen: spec.Chosen) -> partial[Any]:
     """The class behind a choice, its settings filled in; the host gives the rest."""
-    module, _, name = table[chosen.name].path.partition(":")
+    if chosen.plugin is not None:
+        return partial(load(kind, chosen.name, Path(chosen.plugin.folder)), **chosen.settings)
+    module, _, name = choices.CHOICES[kind][chosen.name].path.partition(":")
     return partial(getattr(importlib.import_module(module), name), **chosen.settings)

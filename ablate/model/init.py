@@ -14,8 +14,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import init
 
-from ablate.keyed import Draws
+from ablate.keyed import Draws, key
 from ablate.model.host import Host
+from ablate.spec import UserError
 
 # Fills the values of a parameter; what their shape does not say, the parameter's module does.
 Rule = Callable[[Tensor, Generator, nn.Module], object]
@@ -112,6 +113,23 @@ TORCH: dict[str, Rule] = (
 SCHEMES = {"big_vision": BIG_VISION, "deit": DEIT, "torch": TORCH}
 
 
+def as_torch(owner: nn.Module, name: str, seed: int) -> Tensor:
+    """What torch's own layers start with, for those in a class of the user's own.
+
+    Raises UserError where the layer doesn't say how it starts.
+    """
+    reset = getattr(owner, "reset_parameters", None)
+    if reset is None:
+        raise UserError(
+            f"{type(owner).__name__}: nothing says how its parameter {name!r} starts; give the "
+            f"class roles = {{{name!r}: 'scale'}} (1) or 'offset' (0), or a reset_parameters()"
+        )
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        reset()
+    return owner.get_parameter(name).detach().clone()
+
+
 @torch.no_grad()
 def initialise(model: Host, seed: int) -> None:
     """Fill every parameter of the model, on the CPU and in float32 whatever the model is in.
@@ -129,8 +147,10 @@ def initialise(model: Host, seed: int) -> None:
         fill = getattr(owner, "initialise", None)
         if fill is None or not fill(own_name, values, generator):
             role = getattr(owner, "roles", {}).get(own_name)
-            assert role in rules, f"{name}: no initialiser for role {role!r}"
-            rules[role](values, generator, owner)
+            if role in rules:
+                rules[role](values, generator, owner)
+            else:
+                values = as_torch(owner, own_name, key(seed, "init", path))
             if role == "head.bias":
                 values += model.head_bias
         gains = getattr(owner, "gains", (1.0,))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ablate import spec
+from ablate import choices
+from ablate.choices import Choice
 from ablate.config import shipped
 from ablate.launch import LAUNCHERS
-from ablate.spec import Choice, unknown
+from ablate.spec import unknown
 
 Lines = Iterator[tuple[str, str, str]]
 
@@ -20,7 +21,7 @@ def _choices(table: dict[str, Choice]) -> Lines:
 
 
 def _archs() -> Lines:
-    for name, arch in spec.ARCHS.items():
+    for name, arch in choices.ARCHS.items():
         size = f"width {arch.width}, depth {arch.depth}, {arch.heads} heads"
         yield name if arch.patch else f"{name}/PATCH", size, arch.source
 
@@ -42,9 +43,9 @@ def _files(group: str) -> Lines:
 
 # How a kind is chosen on the command line, and its lines.
 KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
-    "norms": ("norm=", lambda: _choices(spec.NORMS)),
-    "stems": ("stem=", lambda: _choices(spec.STEMS)),
-    "blocks": ("block=", lambda: _choices(spec.BLOCKS)),
+    "norms": ("norm=", lambda: _choices(choices.NORMS)),
+    "stems": ("stem=", lambda: _choices(choices.STEMS)),
+    "blocks": ("block=", lambda: _choices(choices.BLOCKS)),
     "archs": ("model.arch=", _archs),
     "data": ("data=", lambda: _files("data")),
     "recipes": ("recipe=", lambda: _files("recipe")),
@@ -63,7 +64,8 @@ def listing(kind: str | None, sweeps: Callable[[], Lines]) -> str:
     parts = []
     for name in [kind] if kind else kinds:
         how, lines = kinds[name]
-        part = [f"{name}  ({how.strip()}{'NAME' if how.endswith('=') else ' NAME'})"]
+        own = f", or {how}module:Class of your own" if how.rstrip("=") in choices.CHOICES else ""
+        part = [f"{name}  ({how.strip()}{'NAME' if how.endswith('=') else ' NAME'}{own})"]
         for choice, line, source in lines():
             part.append(f"  {choice:<12} {line}" + (f"  -- {source}" if source != "-" else ""))
         parts.append("\n".join(part))

@@ -1,4 +1,4 @@
-"""Norms on tokens. Each is built as `Norm(shape, **settings)`; its settings stand in spec.NORMS.
+"""Norms on tokens. Each is built as `Norm(shape, **settings)`; its settings stand in choices.NORMS.
 
 `group` is how many values are normalised together: `ablate plan` warns where they are too few.
 A norm over the batch has as many as the batch and says nothing.
