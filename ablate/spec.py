@@ -17,6 +17,7 @@ import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal, TypeGuard, get_args, get_origin
 
 from ablate.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, Param
@@ -65,7 +66,10 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Data:
-    """From what is learnt. Images are square, `size` x `size` x `channels`, 8 bit."""
+    """From what is learnt. Images are shown as squares, `size` x `size` x `channels`, of 8 bit.
+
+    A split is a stored split's name, or a part of one, such as `train[:99%]`.
+    """
 
     name: str
     source: Literal["sklearn", "datasets"]
@@ -81,6 +85,9 @@ class Data:
     validation: int | float | str  # a split's name, or how many (or what share) are cut from train
     test: int | float | str
     fingerprint: str
+    # Images are kept squeezed into squares of this side, each with its true shape; None: cut to a
+    # square and kept at `size`. What is shown to the model is `size` in either case.
+    cache_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -111,49 +118,79 @@ class Model:
     gelu: Literal["tanh", "erf"] = "tanh"
     init: Literal["big_vision", "deit", "torch"] = "big_vision"
     norm_eps: float = 1e-6  # of the final norm, and of LayerNorms that are given none
+    # What 8 bits become: [-1, 1] (range), [0, 1] (unit), or by ImageNet's mean and deviation.
+    input: Literal["range", "unit", "imagenet"] = "range"
 
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW; `wd` decays dense kernels only and is multiplied by the learning rate."""
+    """How weights move. Only kernels of dense and convolutional layers decay."""
 
     lr: float
     wd: float
-    b1: float
+    b1: float  # the momentum, of sgd
     b2: float
     eps: float
     clip: float | None  # global gradient norm; None: no clipping
     warmup_epochs: float
-    schedule: Literal["cosine", "constant"]
+    schedule: Literal["cosine", "linear", "rsqrt", "constant"]
+    name: Literal["adamw", "sgd"] = "adamw"
+    # A step takes lr * wd of a weight (by_lr, torch), or wd times what the schedule leaves of 1.
+    decay: Literal["by_lr", "independent"] = "by_lr"
+    warmup_steps: int | None = None  # these two, where given, win over warmup_epochs
+    warmup_examples: int | None = None
+    warmup_lr: float = 0.0  # of the first step
+    min_lr: float = 0.0  # where cosine and linear end
+    # The end of the run: at min_lr (cosine, linear), or linearly down to it (rsqrt, constant).
+    cooldown_epochs: float = 0.0
+    cooldown_steps: int | None = None
+    timescale: int = 10_000  # steps, of rsqrt
 
 
 @dataclass(frozen=True)
 class Train:
-    """How long and in what arithmetic. `steps`, where given, wins over `epochs`."""
+    """How long and in what arithmetic. `steps` wins over `examples`, that over `epochs`."""
 
     epochs: float
     steps: int | None
     batch: int
-    micro_batch: int | None  # None: the whole batch at once
+    micro_batch: Literal["auto"] | int | None  # None: the whole batch at once; auto: what fits
     precision: Literal["fp32", "bf16", "fp64"]
     deterministic: bool
     label_smoothing: float
+    examples: int | None = None
+    loss: Literal["softmax", "sigmoid"] = "softmax"
+    ema: float | None = None  # what a step keeps of the averaged weights, which are then measured
 
 
 @dataclass(frozen=True)
 class Augment:
-    """Random changes of training images, drawn per image."""
+    """Random changes of training images, drawn per image, in this order."""
 
     flip: bool
     crop_pad: int  # zero-pad by this many pixels on each side, crop back; 0: off
+    crop_area: float | None = None  # inception crop: the least share of the image that it keeps
+    randaug: int = 0  # layers of RandAugment; 0: off
+    randaug_magnitude: float = 10.0  # of 10
+    randaug_style: Literal["tf", "timm"] = "tf"
+    jitter: float = 0.0  # of brightness, contrast and saturation
+    rotate: float = 0.0  # degrees, to either side
+    translate: float = 0.0  # share of a side, in either direction
+    zoom_out: float = 0.0  # probability
+    erase: float = 0.0  # probability
+    mixup: float = 0.0  # p of Beta(p, p); 0: off. With cutmix, too, each step takes one of the two
+    cutmix: float = 0.0
+    repeats: int = 1  # times that an image stands in a batch, each time changed otherwise
 
 
 @dataclass(frozen=True)
 class Eval:
-    """When validation is measured. Test is measured once, at the end."""
+    """When validation is measured, and how images are shown. Test is measured once, at the end."""
 
     every: int  # epochs
     batch: int
+    crop: float = 1.0  # share of the shorter side that the central square has
+    augment: bool = False  # rotated, moved and zoomed as in training, the same in every run
 
 
 @dataclass(frozen=True)
@@ -359,18 +396,23 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
         if value not in choices or isinstance(value, bool) != isinstance(choices[0], bool):
             raise unknown(place, value, choices)
         return value
+    if hint is int or int in get_args(hint):
+        value = _thousands(value)
     if get_origin(hint) in (typing.Union, types.UnionType):
         options = get_args(hint)
         for option in options:
             if option is type(None):
                 if value is None:
                     return None
+            elif get_origin(option) is Literal:
+                if value in get_args(option):
+                    return value
             elif isinstance(value, option) and not isinstance(value, bool):
                 return value
         wide = [option for option in options if option is float]
         if wide and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-        names = " or ".join("null" if o is type(None) else _TYPES[o] for o in options)
+        names = " or ".join(map(_type_name, options))
         raise UserError(f"{place}: expected {names}, got {value!r}")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
@@ -379,13 +421,28 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
     return value
 
 
+def _thousands(value: Any) -> Any:
+    """20000 for "20k", 1500000 for "1.5M"; whatever else comes is returned as it is."""
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)([kM])", value) if isinstance(value, str) else None
+    if number is None:
+        return value
+    exact = Decimal(number[1]) * {"k": 1000, "M": 1_000_000}[number[2]]
+    return int(exact) if exact == int(exact) else value
+
+
+def _type_name(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    return "null" if hint is type(None) else _TYPES[hint]
+
+
 _TYPES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
 def _expand(tree: Any, data: Data) -> dict[str, Any]:
     """`model.arch` spelled out: every null in `model` takes the architecture's value."""
     same_keys("model", tree, hints(Model), _added(Model))
-    defaults = _arch(tree["arch"], data)
+    defaults = _added(Model) | _arch(tree["arch"], data)
     model: dict[str, Any] = {
         key: defaults.get(key) if tree.get(key) is None else tree[key] for key in hints(Model)
     }
@@ -441,7 +498,7 @@ def _positive(place: str, value: float) -> None:
 
 def _check(run: Run) -> None:
     """What types alone do not say."""
-    data, model, train, optim = run.data, run.model, run.train, run.optim
+    data, model, train, optim, augment = run.data, run.model, run.train, run.optim, run.augment
     for place, value in (
         ("data.size", data.size),
         ("data.channels", data.channels),
@@ -454,6 +511,7 @@ def _check(run: Run) -> None:
         ("model.norm_eps", model.norm_eps),
         ("optim.lr", optim.lr),
         ("optim.eps", optim.eps),
+        ("optim.timescale", optim.timescale),
         ("train.batch", train.batch),
         ("eval.every", run.eval.every),
         ("eval.batch", run.eval.batch),
@@ -484,6 +542,9 @@ def _check(run: Run) -> None:
             f"model.mlp_ratio: {model.mlp_ratio} x width {model.width} is not a whole number"
         )
     for place, value in (
+        ("train.ema", train.ema or 0.0),
+        ("augment.translate", augment.translate),
+        ("augment.jitter", augment.jitter),
         ("model.dropout", model.dropout),
         ("model.drop_path", model.drop_path),
         ("optim.b1", optim.b1),
@@ -495,18 +556,54 @@ def _check(run: Run) -> None:
     for place, value in (
         ("optim.wd", optim.wd),
         ("optim.warmup_epochs", optim.warmup_epochs),
-        ("augment.crop_pad", run.augment.crop_pad),
+        ("optim.cooldown_epochs", optim.cooldown_epochs),
+        ("augment.crop_pad", augment.crop_pad),
+        ("augment.randaug", augment.randaug),
+        ("augment.randaug_magnitude", augment.randaug_magnitude),
+        ("augment.rotate", augment.rotate),
+        ("augment.mixup", augment.mixup),
+        ("augment.cutmix", augment.cutmix),
         ("seed", run.seed),
     ):
         if value < 0:
             raise UserError(f"{place}: must not be negative, got {value}")
-    if train.steps is None:
+    for place, share in (
+        ("augment.zoom_out", augment.zoom_out),
+        ("augment.erase", augment.erase),
+        ("augment.crop_area", 1.0 if augment.crop_area is None else augment.crop_area),
+        ("eval.crop", run.eval.crop),
+    ):
+        if not 0 <= share <= 1:
+            raise UserError(f"{place}: must be from 0 to 1, got {share}")
+    _positive("eval.crop", run.eval.crop)
+    if augment.crop_area is not None:
+        _positive("augment.crop_area", augment.crop_area)
+    for place, rate in (("optim.warmup_lr", optim.warmup_lr), ("optim.min_lr", optim.min_lr)):
+        if not 0 <= rate <= optim.lr:
+            raise UserError(f"{place}: must be from 0 to optim.lr ({optim.lr}), got {rate}")
+    for place, number in (
+        ("train.steps", train.steps),
+        ("train.examples", train.examples),
+        ("optim.warmup_steps", optim.warmup_steps),
+        ("optim.warmup_examples", optim.warmup_examples),
+        ("optim.cooldown_steps", optim.cooldown_steps),
+    ):
+        if number is not None and number < (place.startswith("train")):
+            raise UserError(f"{place}: must be more than 0, got {number}")
+    if train.steps is None and train.examples is None:
         _positive("train.epochs", train.epochs)
-    else:
-        _positive("train.steps", train.steps)
     if optim.clip is not None:
         _positive("optim.clip", optim.clip)
-    if train.micro_batch is not None:
+    if augment.repeats < 1 or train.batch % augment.repeats:
+        raise UserError(
+            f"augment.repeats: {augment.repeats} does not divide train.batch {train.batch}"
+        )
+    if data.cache_size is not None and data.cache_size < data.size:
+        raise UserError(
+            f"data.cache_size: {data.cache_size} is less than data.size {data.size}; "
+            f"images would be blown up"
+        )
+    if isinstance(train.micro_batch, int):
         _positive("train.micro_batch", train.micro_batch)
         if train.batch % train.micro_batch:
             raise UserError(
@@ -543,7 +640,8 @@ def _defaults(group: str, name: str) -> dict[str, Any]:
 
 
 def _check_mlp(model: Model) -> None:
-    own = {"arch", "kind", "patch", "width", "depth", "head_dim", "head_bias", "init", "norm_eps"}
+    own = {"arch", "kind", "patch", "width", "depth", "head_dim", "head_bias", "init"}
+    own |= {"norm_eps", "input"}
     expected = dataclasses.asdict(ARCHS["mlp"]) | _NO_CLS
     expected |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
     for key, value in dataclasses.asdict(model).items():

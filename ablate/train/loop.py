@@ -61,7 +61,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     cached = prepare(run.data, machine.cache, lambda done, _: machine.beat(images=done))
     data = {name: cached.split(name).to(device) for name in ("train", "validation", "test")}
     batch = run.train.batch
-    micro = run.train.micro_batch or batch
+    micro = batch if run.train.micro_batch in (None, "auto") else int(run.train.micro_batch)
 
     # --- Randomness: keyed, so there is nothing to save or restore ------------------------------
     draws = Draws(run.seed, device)
