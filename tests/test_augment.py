@@ -1,0 +1,446 @@
+"""Crops, erasing, mixing and the MNIST set, against torch, torchvision, timm and PIL."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from scipy import stats
+
+from ablate.data import augment
+from ablate.data.augment import crop, erase, mnist
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def noise(batch: int, height: int = 16, width: int = 16, channels: int = 3) -> torch.Tensor:
+    shape = (batch, height, width, channels)
+    return torch.randint(0, 256, shape, generator=seeded(0), dtype=torch.uint8)
+
+
+def last(images: torch.Tensor) -> torch.Tensor:
+    """(B, H, W, C) of torch's (B, C, H, W)."""
+    return images.permute(0, 2, 3, 1)
+
+
+def apart(got: torch.Tensor, expected: torch.Tensor) -> int:
+    assert got.dtype == expected.dtype == torch.uint8
+    return (got.int() - expected.int()).abs().max().item()
+
+
+# --- Where to crop ------------------------------------------------------------------------------
+
+
+def tf_box(aspect: float, area: tuple[float, float], draw: random.Random) -> tuple[float, ...]:
+    """sample_distorted_bounding_box_op.cc, one image, its pixels as small as can be."""
+    width, height = aspect, 1.0
+    for _ in range(100):
+        ratio = draw.uniform(0.75, 1.33)
+        low = math.sqrt(area[0] * width * height / ratio)
+        high = min(math.sqrt(area[1] * width * height / ratio), height, width / ratio)
+        tall = draw.uniform(low, high) if low < high else high
+        if tall * tall * ratio >= area[0] * width * height * (1 - 1e-9):
+            wide = tall * ratio
+            top, left = draw.uniform(0, height - tall), draw.uniform(0, width - wide)
+            return top / height, left / width, tall / height, wide / width
+    return 0.0, 0.0, 1.0, 1.0
+
+
+@pytest.mark.parametrize("aspect", [1.0, 0.45, 2.6, 20.0, 1 / 22])
+def test_inception_boxes_have_tfs_law(aspect: float) -> None:
+    """20 and 1 / 22: of the ratios only some fit."""
+    ours = augment.inception_boxes(torch.full((3000,), aspect), seeded(1)).numpy()
+    draw = random.Random(0)
+    theirs = np.array([tf_box(aspect, (0.05, 1.0), draw) for _ in range(3000)])
+    for one, other in (
+        *zip(ours.T, theirs.T, strict=True),
+        (ours[:, 2] * ours[:, 3], theirs[:, 2] * theirs[:, 3]),
+        (ours[:, 3] / ours[:, 2], theirs[:, 3] / theirs[:, 2]),
+        (ours[:, 0] / (1.001 - ours[:, 2]), theirs[:, 0] / (1.001 - theirs[:, 2])),
+    ):
+        assert stats.ks_2samp(one, other).pvalue > 0.005
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.floats(0.01, 0.9), st.floats(0.0, 0.1))
+def test_inception_boxes_are_within_what_is_asked(seed: int, low: float, span: float) -> None:
+    area, ratio = (low, low + span), (0.6, 1.5)
+    aspect = torch.rand(200, generator=seeded(seed)) * 3 + 0.3
+    boxes = augment.inception_boxes(aspect, seeded(seed + 1), area, ratio)
+    top, left, height, width = boxes.unbind(1)
+    assert (torch.stack([top, left]) >= 0).all()
+    assert (torch.stack([top + height, left + width]) <= 1 + 1e-6).all()
+    whole = (height == 1) & (width == 1)
+    share, shape = height * width, width / height * aspect
+    assert (whole | ((share > area[0] - 1e-5) & (share < area[1] + 1e-5))).all()
+    assert (whole | ((shape > ratio[0] - 1e-4) & (shape < ratio[1] + 1e-4))).all()
+
+
+def test_where_no_ratio_fits_the_whole_image_is_taken() -> None:
+    boxes = augment.inception_boxes(torch.tensor([30.0, 1.0, 1 / 30]), seeded(0))
+    assert torch.equal(boxes[[0, 2]], torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 2))
+    assert boxes[1, 2:].max() < 1
+
+
+@pytest.mark.parametrize("aspect", [1.0, 0.4, 3.0, 12.0])
+def test_resized_crop_boxes_have_torchvisions_law(aspect: float, oracle: Any) -> None:
+    transforms = oracle("torchvision.transforms.v2")
+    size = (10_000, round(10_000 * aspect))
+    theirs = transforms.RandomResizedCrop(8)
+    torch.manual_seed(0)
+    blank = torch.empty((1, *size), device="meta")
+    made = [theirs.make_params([blank]) for _ in range(1500)]
+    expected = np.array([[p["top"], p["left"], p["height"], p["width"]] for p in made])
+    expected = expected / np.array([*size, *size])
+    got = augment.resized_crop_boxes(torch.full((6000,), aspect), seeded(2)).double().numpy()
+    central = np.array([0, (1 - 4 / 3 / 12) / 2, 1, 4 / 3 / 12])
+    if aspect == 12:  # mostly none of 10 fits
+        fallen = [np.abs(b - central).max(1) < 1e-3 for b in (got, expected)]
+        assert abs(fallen[0].mean() - fallen[1].mean()) < 0.05
+        assert fallen[0].mean() > 0.3
+    # rounded: where none fits both take the same box, but for the pixels of one
+    for one, other in zip(got.T, expected.T, strict=True):
+        assert stats.ks_2samp(one.round(3), other.round(3)).pvalue > 0.005
+    share = [(b[:, 2] * b[:, 3]).round(3) for b in (got, expected)]
+    assert stats.ks_2samp(*share).pvalue > 0.005
+
+
+def test_centre_boxes_are_central_squares_of_the_original() -> None:
+    boxes = augment.centre_boxes(torch.tensor([1.0, 2.0, 0.5]), 0.875)
+    wide = [0.0625, 0.28125, 0.875, 0.4375]
+    tall = [0.28125, 0.0625, 0.4375, 0.875]
+    assert boxes.tolist() == [[0.0625, 0.0625, 0.875, 0.875], wide, tall]
+
+
+# --- What a crop shows --------------------------------------------------------------------------
+
+
+def slices(images: torch.Tensor, boxes: torch.Tensor) -> list[torch.Tensor]:
+    """(1, C, h, w) each; boxes in whole pixels."""
+    planes = images.permute(0, 3, 1, 2).double()
+    return [
+        planes[b : b + 1, :, top : top + height, left : left + width]
+        for b, (top, left, height, width) in enumerate(boxes.tolist())
+    ]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [5, 16, 24])
+def test_crop_and_resize_is_torchs_bilinear_of_the_slice(channels: int, size: int) -> None:
+    images = noise(6, 16, 12, channels)
+    boxes = torch.tensor(
+        [[0, 0, 16, 12], [3, 2, 10, 7], [15, 11, 1, 1], [0, 5, 2, 7], [9, 0, 7, 12], [4, 4, 5, 5]]
+    )
+    got = augment.crop_and_resize(images, boxes / torch.tensor([16, 12, 16, 12]), size)
+    parts = slices(images, boxes)
+    exact = torch.cat([F.interpolate(part, (size, size), mode="bilinear") for part in parts])
+    torch.testing.assert_close(got.double(), last(exact), rtol=0, atol=0.5 + 1e-3)
+    sure = (last(exact) % 1 - 0.5).abs() > 1e-3  # neither a tie
+    assert torch.equal(got[sure], last(exact).add(0.5).byte()[sure])
+    if size == 16 and channels == 3:
+        square = noise(2)
+        whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(2, 1)
+        assert torch.equal(augment.crop_and_resize(square, whole, 16), square)
+        assert torch.equal(augment.resize_area(square, whole, 16), square)
+
+
+def test_crop_and_resize_between_pixels_is_torchs_grid_sample() -> None:
+    images = noise(50)
+    boxes = torch.rand((50, 4), generator=seeded(1)) * 0.3 + 0.2  # well within
+    got = augment.crop_and_resize(images, boxes, 9)
+    place = (torch.arange(9) + 0.5) / 9
+    # as if cropped: no nearer to the box's edge than half a pixel
+    edge = [(0.5 / 16 / boxes[:, i])[:, None] for i in (2, 3)]
+    down = boxes[:, :1] + place.clamp(edge[0], 1 - edge[0]) * boxes[:, 2:3]
+    across = boxes[:, 1:2] + place.clamp(edge[1], 1 - edge[1]) * boxes[:, 3:]
+    grid = torch.stack(
+        [across[:, None].expand(-1, 9, -1), down[:, :, None].expand(-1, -1, 9)], 3
+    ).mul(2).sub(1)  # fmt: skip
+    exact = F.grid_sample(images.permute(0, 3, 1, 2).float(), grid, align_corners=False)
+    torch.testing.assert_close(got.float(), last(exact), rtol=0, atol=0.51)
+
+
+def test_resize_area_is_torchs_where_pixels_divide() -> None:
+    images = noise(3, 24, 18)
+    boxes = torch.tensor([[0, 0, 24, 18], [4, 6, 12, 6], [12, 0, 6, 12]])
+    got = augment.resize_area(images, boxes / torch.tensor([24, 18, 24, 18]), 6)
+    exact = torch.cat([F.interpolate(s, (6, 6), mode="area") for s in slices(images, boxes)])
+    torch.testing.assert_close(got.double(), last(exact), rtol=0, atol=0.5 + 1e-3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_resize_area_cuts_pixels_exactly(data: st.DataObject) -> None:
+    """Each pixel 7 x 7 finer ones: what begins and ends on sevenths is a mean of whole ones."""
+    images = noise(1, 12, 12)
+    size = data.draw(st.integers(1, 5))
+    sides = [data.draw(st.integers(7, 84 // size)) * size for _ in range(2)]
+    top, left = (data.draw(st.integers(0, 84 - side)) for side in sides)
+    fine = images[0].double().repeat_interleave(7, 0).repeat_interleave(7, 1)
+    part = fine[top : top + sides[0], left : left + sides[1]]
+    blocks = part.view(size, sides[0] // size, size, sides[1] // size, 3).mean((1, 3))
+    box = torch.tensor([[top, left, *sides]]) / 84
+    got = augment.resize_area(images, box, size)[0]
+    torch.testing.assert_close(got.double(), blocks, rtol=0, atol=0.5 + 1e-3)
+
+
+def test_resize_area_magnifies_bilinearly_axis_by_axis() -> None:
+    images = noise(2)
+    small = torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 2)
+    expected = augment.crop_and_resize(images, small, 16)
+    assert torch.equal(augment.resize_area(images, small, 16), expected)
+    flat = torch.tensor([[0.0, 0.25, 1.0, 0.5]] * 2)  # rows shrink, columns are magnified
+    rows = images.float().view(2, 8, 2, 16, 3).mean(2)[:, :, 4:12].permute(0, 3, 1, 2)
+    exact = F.interpolate(rows, (8, 8), mode="bilinear")
+    got = augment.resize_area(images, flat, 8)
+    torch.testing.assert_close(got.float(), last(exact), rtol=0, atol=0.51)
+    wide = augment.resize_area(images, flat, 12)
+    lines = F.interpolate(images.permute(0, 3, 1, 2).double()[..., 4:12], (16, 12), mode="bilinear")
+    thirds = lines.repeat_interleave(3, 2).view(2, 3, 12, 4, 12).mean(3)
+    torch.testing.assert_close(wide.double(), last(thirds), rtol=0, atol=0.501)
+
+
+def test_each_image_is_cropped_as_if_alone() -> None:
+    images, aspect = noise(20), torch.linspace(0.3, 3, 20)
+    boxes = augment.inception_boxes(aspect, seeded(3))
+    for resize in (augment.crop_and_resize, augment.resize_area):
+        got = resize(images, boxes, 11)
+        for b in range(20):
+            alone = resize(images[b : b + 1], boxes[b : b + 1], 11)[0]
+            assert apart(got[b], alone) <= 1  # bmm's sums may differ in the last bit
+            assert (got[b] == alone).float().mean() > 0.99
+
+
+# --- Erasing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1 / 0.3, 1.5])
+def test_erased_boxes_have_timms_law(most: float, oracle: Any) -> None:
+    timm = oracle("timm.data.random_erasing")
+    random.seed(0)
+    theirs = timm.RandomErasing(probability=0.6, max_aspect=most, device="cpu")
+    expected = []
+    for _ in range(3000):
+        gone = (theirs(torch.ones(1, 20, 14))[0] == 0).nonzero()
+        if len(gone):
+            expected.append(torch.cat([gone.amin(0), gone.amax(0) + 1]))
+    options = {} if most > 3 else {"aspect": (0.3, most)}
+    ours = erase.erase_boxes(8000, 20, 14, seeded(0), probability=0.6, **options)
+    erased = ours[ours[:, 2] > ours[:, 0]]
+    assert stats.binomtest(len(erased), 8000, 0.6).pvalue > 0.01
+    assert ours.min() >= 0
+    assert (ours[:, 2:] <= torch.tensor([20, 14])).all()
+    expected = torch.stack(expected).numpy()
+    for column in range(4):
+        assert stats.ks_2samp(erased[:, column], expected[:, column]).pvalue > 0.01
+    area = [(b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1]) for b in (erased.numpy(), expected)]
+    assert stats.ks_2samp(*area).pvalue > 0.01
+    tall = [(b[:, 2] - b[:, 0]) / (b[:, 3] - b[:, 1]) for b in (erased.numpy(), expected)]
+    assert stats.ks_2samp(*tall).pvalue > 0.01
+
+
+def test_what_is_as_large_as_the_image_is_never_erased() -> None:
+    edges = erase.erase_boxes(50, 8, 8, seeded(0), probability=1.0, area=(1.0, 1.0))
+    assert torch.equal(edges[:, :2], edges[:, 2:])  # one side is 8 or more, whatever the aspect
+
+
+def test_erased_pixels_are_normal_and_others_stay() -> None:
+    images = torch.full((400, 20, 20, 3), 5.0)
+    before = images.clone()
+    got = augment.random_erasing(images, seeded(0), probability=0.5)
+    assert got is images  # in place
+    edges = erase.erase_boxes(400, 20, 20, seeded(0), probability=0.5)
+    inside = torch.zeros((400, 20, 20), dtype=torch.bool)
+    for b, (top, left, bottom, right) in enumerate(edges.tolist()):
+        inside[b, top:bottom, left:right] = True
+    assert torch.equal(got[~inside], before[~inside])
+    values = got[inside]
+    assert stats.kstest(values.flatten()[:20_000], "norm").pvalue > 0.01
+    assert (np.abs(np.corrcoef(values.T) - np.eye(3)) < 3.3 / len(values) ** 0.5).all()
+    assert torch.equal(got, augment.random_erasing(before.clone(), seeded(0), probability=0.5))
+
+
+# --- Mixing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strength", [0.2, 0.5, 0.8, 1.0])
+def test_mixup_keeps_the_larger_part_of_a_beta(strength: float) -> None:
+    maps = [augment.kept(2, 3, seeded(seed), mixup=strength) for seed in range(1500)]
+    assert all((m == m[0, 0]).all() for m in maps)
+    beta = stats.beta(strength, strength)
+    law = stats.kstest([m[0, 0].item() for m in maps], lambda x: beta.cdf(x) - beta.cdf(1 - x))
+    assert law.pvalue > 0.01
+
+
+def test_cutmix_has_timms_law(oracle: Any) -> None:
+    timm = oracle("timm.data.mixup")
+    np.random.seed(0)
+    expected = []
+    for _ in range(3000):
+        (top, bottom, left, right), share = timm.cutmix_bbox_and_lam((13, 20), np.random.beta(1, 1))
+        expected.append((top, bottom, left, right, share) if share < 1 else (0, 0, 0, 0, 1.0))
+    got = []
+    for seed in range(3000):
+        own = augment.kept(13, 20, seeded(seed), cutmix=1.0)
+        gone = (own == 0).nonzero()
+        assert ((own == 0) | (own == 1)).all()
+        if not len(gone):
+            got.append((0, 0, 0, 0, 1.0))
+            continue
+        (top, left), (bottom, right) = gone.amin(0).tolist(), (gone.amax(0) + 1).tolist()
+        assert len(gone) == (bottom - top) * (right - left)  # a rectangle
+        got.append((top, bottom, left, right, own.mean().item()))
+    for ours, theirs in zip(zip(*got, strict=True), zip(*expected, strict=True), strict=True):
+        assert stats.ks_2samp(np.round(ours, 5), np.round(theirs, 5)).pvalue > 0.005
+
+
+def test_switch_says_how_often_cutmix_and_off_is_off() -> None:
+    both = [augment.kept(9, 9, seeded(s), mixup=0.8, cutmix=1.0, switch=0.3) for s in range(1500)]
+    cut = [((own == 0) | (own == 1)).all().item() for own in both]
+    assert stats.binomtest(sum(cut), 1500, 0.3).pvalue > 0.01
+    mixed = [augment.kept(9, 9, seeded(s), mixup=0.8) for s in range(1500)]
+    for own, is_cut, alone in zip(both, cut, mixed, strict=True):
+        assert is_cut or torch.equal(own, alone)  # cutmix beside it moves no mixup
+    assert (augment.kept(9, 9, seeded(0)) == 1).all()
+    images, targets = torch.rand(3, 9, 9, 1), torch.rand(3, 4)
+    same = augment.mix(images, targets, augment.kept(9, 9, seeded(0)))
+    assert torch.equal(same[0], images)
+    assert torch.equal(same[1], targets)
+
+
+def test_images_and_targets_are_mixed_with_the_one_before() -> None:
+    images = torch.rand((4, 5, 6, 3), generator=seeded(0))
+    targets = torch.eye(4)
+    mixed, soft = augment.mix(images, targets, torch.full((5, 6), 0.75))
+    for b in range(4):
+        torch.testing.assert_close(mixed[b], 0.75 * images[b] + 0.25 * images[b - 1])
+        expected = torch.zeros(4)
+        expected[b], expected[b - 1] = 0.75, 0.25
+        torch.testing.assert_close(soft[b], expected)
+    own = torch.ones(5, 6)
+    own[1:3, 2:5] = 0
+    cut, soft = augment.mix(images, targets, own)
+    pasted = images.clone()
+    pasted[:, 1:3, 2:5] = images.roll(1, 0)[:, 1:3, 2:5]
+    assert torch.equal(cut, pasted)
+    torch.testing.assert_close(soft, 0.8 * targets + 0.2 * targets.roll(1, 0))
+
+
+# --- The MNIST set ------------------------------------------------------------------------------
+
+
+def blob(batch: int) -> torch.Tensor:
+    """Strokes on black, 28 x 28 x 1, up to the edges."""
+    coarse = torch.rand((batch, 1, 9, 9), generator=seeded(4))
+    return (last(F.interpolate(coarse, (28, 28), mode="bicubic")) * 400 - 120).clamp(0, 255).byte()
+
+
+def test_the_mnist_set_is_torchvisions_chain_on_the_same_draws(oracle: Any) -> None:
+    v2 = oracle("torchvision.transforms.v2.functional")
+    images = blob(150)
+    got = augment.shake(images, seeded(8))
+    uniform = torch.rand((7, 150), generator=seeded(8)).double()
+    zoomed, levels = 0, []
+    for b in range(150):
+        angle, right, down, larger, chance, left, top = uniform[:, b].tolist()
+        image = Image.fromarray(images[b, ..., 0].numpy())
+        image = v2.rotate(image, -20 + 40 * angle)
+        shift = [round(-5.6 + 11.2 * right), round(-5.6 + 11.2 * down)]
+        image = v2.affine(image, angle=0.0, translate=shift, scale=1.0, shear=[0.0, 0.0])
+        if chance < 0.2:
+            zoomed += 1
+            canvas = int(28 * (2 + larger))
+            x, y = int((canvas - 28) * left), int((canvas - 28) * top)
+            image = v2.pad(image, [x, y, canvas - 28 - x, canvas - 28 - y], fill=0)
+        image = v2.resize(image, 28)
+        levels.append(np.asarray(image).astype(int) - got[b, ..., 0].numpy())
+    far = np.abs(np.stack(levels)) > 1
+    assert far.mean() < 0.003  # PIL's nearest counts in 1 / 65536 pixels
+    assert 15 < zoomed < 45
+
+
+def test_zoom_out_is_pils_pad_and_resize() -> None:
+    images = blob(40)
+    factor = torch.linspace(1, 3, 40)
+    left, top = torch.rand((2, 40), generator=seeded(0))
+    got = mnist.zoom_out(images, factor, left, top)
+    assert torch.equal(got[0], images[0])
+    for b in range(1, 40):
+        canvas = int(28 * factor[b])
+        sheet = Image.new("L", (canvas, canvas), 0)
+        place = (int((canvas - 28) * left[b]), int((canvas - 28) * top[b]))
+        sheet.paste(Image.fromarray(images[b, ..., 0].numpy()), place)
+        small = np.asarray(sheet.resize((28, 28), Image.BILINEAR)).astype(int)
+        assert np.abs(small - got[b, ..., 0].numpy()).max() <= 1
+
+
+def test_shake_draws_the_same_whatever_it_does() -> None:
+    images, states = blob(8), []
+    for options in ({}, {"degrees": 0.0, "shift": 0.0, "probability": 0.0}):
+        generator = seeded(1)
+        got = augment.shake(images, generator, **options)
+        states.append(generator.get_state())
+        assert torch.equal(got, images) == bool(options)
+    assert torch.equal(*states)
+
+
+# --- All of it ----------------------------------------------------------------------------------
+
+
+def test_nothing_is_made_on_another_device() -> None:
+    """With a default device that holds no values, what forgets to name its device fails."""
+    images, cpu = noise(6), torch.device("cpu")
+    aspect, generator = torch.linspace(0.5, 2, 6), seeded(0)
+    targets, mask = torch.eye(6), torch.arange(6) % 2 == 0
+    with torch.device("meta"):
+        boxes = augment.inception_boxes(aspect, generator)
+        done = [
+            augment.crop_and_resize(images, boxes, 8),
+            augment.resize_area(images, augment.resized_crop_boxes(aspect, generator), 8),
+            augment.resize_area(images, augment.centre_boxes(aspect, 0.875), 8),
+            augment.flip(images, mask),
+            *(augment.tf_randaugment(images, generator, 8, 9.0) for _ in range(4)),
+            *(augment.timm_randaugment(images, generator, 128.0, layers=8) for _ in range(4)),
+            augment.colour_jitter(images, 0.3, generator),
+            augment.shake(images, generator),
+            augment.random_erasing(images.float(), generator, 1.0),
+            *augment.mix(images.float(), targets, augment.kept(16, 16, generator, 0.8, 1.0)),
+        ]
+    assert all(made.device == cpu for made in done)
+
+
+def test_draws_do_not_hang_on_settings() -> None:
+    aspect = torch.linspace(0.5, 2, 6)
+
+    def state(function: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+        generator = seeded(0)
+        function(*arguments, generator, **options)
+        return generator.get_state()
+
+    for function in (augment.inception_boxes, augment.resized_crop_boxes):
+        narrow = state(function, aspect, area=(0.5, 0.6))
+        assert torch.equal(state(function, aspect), narrow)
+    for one, other in ((0.0, 1.0), (0.25, 0.5)):
+        boxes = [state(erase.erase_boxes, 9, 8, 8, probability=p) for p in (one, other)]
+        assert torch.equal(*boxes)
+    jitter = [state(augment.colour_jitter, noise(4), strength) for strength in (0.0, 0.9)]
+    assert torch.equal(*jitter)
+
+
+def test_weights_of_every_kind_sum_to_one() -> None:
+    start, length = torch.tensor([0.0, 2.3, 7.9]), torch.tensor([12.0, 5.1, 0.1])
+    for weigh in (crop.bilinear_weights, crop.area_weights):
+        for out in (1, 3, 12, 20):
+            weights = weigh(start, length, 12, out)
+            assert weights.shape == (3, out, 12)
+            torch.testing.assert_close(weights.sum(2), torch.ones(3, out))

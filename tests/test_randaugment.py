@@ -1,0 +1,499 @@
+"""Operators on levels and places, against PIL and timm; RandAugment, and what it draws."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance, ImageOps
+from scipy import stats
+
+from ablate.data.augment import colour, randaugment, warp
+from ablate.data.augment.randaugment import (
+    TF,
+    TIMM,
+    Drawn,
+    operate,
+    tf_randaugment,
+    timm_randaugment,
+)
+
+
+def pictures(channels: int = 3, height: int = 24, width: int = 20) -> torch.Tensor:
+    """uint8 (7, H, W, C) that operators treat differently: noise, ramps, dark, flat, two levels."""
+    draw = np.random.default_rng(0)
+    shape = (height, width, channels)
+    across = np.linspace(0, 255, width)[None, :, None] * np.ones(shape)
+    down = np.linspace(200, 30, height)[:, None, None] * np.linspace(1, 0.3, channels)
+    made = [
+        draw.integers(0, 256, shape),
+        across,
+        np.broadcast_to(down, shape),
+        draw.integers(10, 60, shape),
+        np.full(shape, 77),
+        draw.choice([3, 250], shape),
+        np.clip(draw.normal(90, 25, shape), 0, 255),
+    ]
+    return torch.from_numpy(np.stack(made).astype(np.uint8))
+
+
+def pil(image: torch.Tensor) -> Image.Image:
+    levels = image.numpy()
+    return Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels)
+
+
+def through_pil(
+    images: torch.Tensor, operator: Callable[..., Image.Image], *parameters: Any
+) -> torch.Tensor:
+    """An image after the other through a function of PIL images."""
+    done = [
+        np.asarray(operator(pil(image), *(p[b] for p in parameters)))
+        for b, image in enumerate(images)
+    ]
+    return torch.from_numpy(np.stack(done)).view(images.shape)
+
+
+def apart(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    assert got.dtype == expected.dtype == torch.uint8
+    return (got.int() - expected.int()).abs()
+
+
+CHANNELS = pytest.mark.parametrize("channels", [1, 3])
+FACTORS = torch.tensor([0.1, 0.46, 0.73, 1.0, 1.27, 1.9, 2.8])
+
+# --- Operators on levels ------------------------------------------------------------------------
+
+
+@CHANNELS
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (colour.brightness, ImageEnhance.Brightness),
+        (colour.contrast, ImageEnhance.Contrast),
+        (colour.saturation, ImageEnhance.Color),
+        (colour.sharpness, ImageEnhance.Sharpness),
+    ],
+)
+def test_enhancements_are_pils_each_image_by_its_own_factor(
+    ours: Callable, theirs: Any, channels: int
+) -> None:
+    images = pictures(channels)
+    for turn in range(len(FACTORS)):
+        factors = FACTORS.roll(turn)
+        expected = through_pil(images, lambda i, f: theirs(i).enhance(f.item()), factors)
+        assert torch.equal(ours(images, factors), expected), turn
+
+
+@CHANNELS
+def test_equalize_and_invert_are_pils(channels: int) -> None:
+    # steps of 16, of 1 (with levels beyond 255), and of 0
+    for height, width in ((70, 61), (20, 19), (15, 15)):
+        images = pictures(channels, height, width)
+        assert torch.equal(colour.equalize(images), through_pil(images, ImageOps.equalize))
+        assert torch.equal(colour.invert(images), through_pil(images, ImageOps.invert))
+
+
+@CHANNELS
+def test_autocontrast_is_pils_but_for_its_floats(channels: int) -> None:
+    images = pictures(channels)
+    got = colour.autocontrast(images)
+    distance = apart(got, through_pil(images, ImageOps.autocontrast))
+    assert distance.max() <= 1
+    assert (distance > 0).float().mean() < 0.02
+    for image, stretched in zip(images, got, strict=True):
+        for plane, result in zip(image.unbind(2), stretched.unbind(2), strict=True):
+            low, high = plane.min().item(), plane.max().item()
+            exact = plane if high == low else (255 * (plane.int() - low) // (high - low)).byte()
+            assert torch.equal(result, exact)
+
+
+def test_autocontrast_is_exact_for_every_range() -> None:
+    """All low, high and levels between: 255 (x - low) is divided by every span there is."""
+    spans = torch.arange(1, 256)
+    images = torch.stack([torch.arange(256).clamp(max=s) for s in spans]).to(torch.uint8)
+    got = colour.autocontrast(images.view(255, 16, 16, 1)).view(255, 256)
+    expected = torch.arange(256).clamp(max=spans[:, None]) * 255 // spans[:, None]
+    assert torch.equal(got.long(), expected)
+
+
+@CHANNELS
+def test_bits_and_thresholds_are_pils(channels: int, oracle: Any) -> None:
+    timm = oracle("timm.data.auto_augment")
+    images = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(9, 1, 1, channels)
+    bits = torch.arange(9)
+    kept = colour.posterize(images, bits)
+    assert kept[0].max() == 0  # PIL refuses 0; TF shifts all bits out
+    assert torch.equal(kept[1:], through_pil(images[1:], ImageOps.posterize, bits[1:].tolist()))
+    for thresholds in ([0, 1, 26, 127, 128, 129, 255, 256, 384], [7] * 8 + [200]):
+        got = colour.solarize(images, torch.tensor(thresholds))
+        assert torch.equal(got, through_pil(images, ImageOps.solarize, thresholds))
+    additions = [0, 1, 64, 99, 110, 128, 165, 220, 255]
+    got = colour.solarize_add(images, torch.tensor(additions))
+    assert torch.equal(got, through_pil(images, timm.solarize_add, additions))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_grey_is_pils_for_any_colour(seed: int) -> None:
+    images = np.random.default_rng(seed).integers(0, 256, (1, 40, 40, 3), dtype=np.uint8)
+    planes = torch.from_numpy(images).permute(0, 3, 1, 2).float()
+    expected = np.asarray(Image.fromarray(images[0]).convert("L"), np.float32)
+    np.testing.assert_array_equal(colour.grey(planes)[0, 0], expected)
+
+
+def tf_blend(base: np.ndarray, image: np.ndarray, factor: float) -> np.ndarray:
+    return np.clip(base + np.float32(factor) * (image - base), 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("factor", [0.1, 1.9, 2.8])
+def test_enhancements_are_tfs_within_what_is_promised(factor: float) -> None:
+    """TF's autoaugment.py in numpy: grey, mean and blur are cut, and enter times |1 - factor|."""
+    images = pictures()
+    factors = torch.full((len(images),), factor)
+    got = [f(images, factors) for f in (colour.saturation, colour.contrast, colour.sharpness)]
+    bound = abs(1 - factor) + 1
+    for b, levels in enumerate(images.numpy().astype(np.float32)):
+        unit = levels / 255 @ np.array([0.2989, 0.587, 0.114], np.float32)
+        grey = np.floor(unit * 255.5)[..., None]  # convert_image_dtype back to uint8
+        blur = levels.copy()
+        total = sum(
+            levels[i : i + 22, j : j + 18] * (5 if i == j == 1 else 1)
+            for i in range(3)
+            for j in range(3)
+        )
+        blur[1:-1, 1:-1] = np.floor(total / 13)
+        for result, base in zip(got, (grey, np.floor(grey.mean()), blur), strict=True):
+            expected = tf_blend(base, levels, factor).astype(int)
+            assert np.abs(result[b].numpy().astype(int) - expected).max() <= bound
+
+
+def test_a_channel_of_its_own_has_no_colour() -> None:
+    images = pictures(1)
+    assert torch.equal(colour.saturation(images, FACTORS), images)
+
+
+def test_jitter_is_brightness_contrast_saturation_by_uniform_factors(oracle: Any) -> None:
+    v2 = oracle("torchvision.transforms.v2.functional")
+    images = pictures().repeat(3, 1, 1, 1)
+    got = colour.colour_jitter(images, 0.4, torch.Generator().manual_seed(3))
+    uniform = torch.rand((3, 21), generator=torch.Generator().manual_seed(3))
+    factors = (1 + 0.4 * (2 * uniform - 1)).tolist()
+
+    def chain(image: Image.Image, b: int) -> Image.Image:
+        image = v2.adjust_brightness(image, factors[0][b])
+        image = v2.adjust_contrast(image, factors[1][b])
+        return v2.adjust_saturation(image, factors[2][b])
+
+    assert torch.equal(got, through_pil(images, chain, range(21)))
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(colour, "brightness", lambda x, f: seen.append(f) or x)
+        colour.colour_jitter(images.new_zeros((4000, 1, 1, 3)), 1.5, torch.Generator())
+    assert stats.kstest(seen[0], stats.uniform(0, 2.5).cdf).pvalue > 0.01  # never below 0
+
+
+# --- Warps --------------------------------------------------------------------------------------
+
+ANGLES = torch.tensor([0.0, 27.0, -27.0, 3.3, 90.0, 180.0, -141.0])
+FACTOR = torch.tensor([0.3013, -0.3017, 0.2719, 0.0, -0.0523, 0.4511, -0.6037])  # no ties
+
+
+@CHANNELS
+def test_warps_are_pils(channels: int) -> None:
+    images = pictures(channels)
+    height, width = images.shape[1:3]
+    fill = 128 if channels == 1 else (124, 116, 104)
+    ours = torch.tensor(fill, dtype=torch.uint8).view(-1)
+    zeros, shifts = torch.zeros(7), FACTOR * 30
+
+    def affine(*six: float, by: Any) -> Callable:
+        return lambda image, _: image.transform(image.size, Image.AFFINE, six, by, fillcolor=fill)
+
+    def turned(angle: float, by: Any) -> Callable:
+        return lambda image, _: image.rotate(angle, by, fillcolor=fill)
+
+    cases = [
+        (warp.rotation(ANGLES, height, width), turned, ANGLES),
+        (warp.shear_x(FACTOR, warp.CORNER), lambda f, by: affine(1, f, 0, 0, 1, 0, by=by), FACTOR),
+        (warp.shear_y(FACTOR, warp.CORNER), lambda f, by: affine(1, 0, 0, f, 1, 0, by=by), FACTOR),
+        (warp.translation(shifts, zeros), lambda t, by: affine(1, 0, t, 0, 1, 0, by=by), shifts),
+        (warp.translation(zeros, shifts), lambda t, by: affine(1, 0, 0, 0, 1, t, by=by), shifts),
+    ]  # fmt: skip
+    for number, (matrix, operator, parameters) in enumerate(cases):
+        for ours_by, by in ((warp.warp, Image.NEAREST), (warp.warp_bilinear, Image.BILINEAR)):
+            expected = torch.cat(
+                [
+                    through_pil(images[b : b + 1], operator(p.item(), by), [0])
+                    for b, p in enumerate(parameters)
+                ]
+            )
+            distance = apart(ours_by(images, matrix, ours), expected)
+            far = (distance.amax(3) > (by == Image.BILINEAR)).float().mean()
+            assert far < 0.003, (number, by, far)  # PIL's nearest counts in 1 / 65536 pixels
+
+
+def test_between_pixels_levels_are_rounded() -> None:
+    image = torch.tensor([10, 13, 13, 10], dtype=torch.uint8).view(1, 1, 4, 1).expand(2, 4, 4, 1)
+    moved = warp.translation(torch.tensor([0.5, 0.25]), torch.zeros(2))
+    seen = warp.warp_bilinear(image, moved, 0)[:, 2, :, 0]
+    assert seen.tolist() == [[12, 13, 12, 0], [11, 13, 12, 10]]  # from 11.5, 10.75 and 12.25
+
+
+def test_nearest_warps_are_tfs() -> None:
+    """ImageProjectiveTransform: the pixel at round(a x + b y + c), counted between centres."""
+    image = torch.arange(1, 36, dtype=torch.uint8).view(1, 7, 5, 1)
+    for factor in (0.31, -0.43, 0.27):
+        sheared = warp.warp(image, warp.shear_x(torch.tensor([factor])), 0)[0, ..., 0]
+        down = warp.warp(image, warp.shear_y(torch.tensor([factor])), 0)[0, ..., 0]
+        for y in range(7):
+            for x in range(5):
+                column, row = round(x + factor * y), round(y + factor * x)
+                assert sheared[y, x] == (image[0, y, column, 0] if 0 <= column < 5 else 0)
+                assert down[y, x] == (image[0, row, x, 0] if 0 <= row < 7 else 0)
+    moved = warp.warp(image, warp.translation(torch.tensor([2.0]), torch.tensor([-3.0])), 9)
+    assert (moved[0, :3] == 9).all()
+    assert (moved[0, :, 3:] == 9).all()
+    assert torch.equal(moved[0, 3:, :3], image[0, :4, 2:])
+
+
+def test_flip_mirrors_those_of_the_mask() -> None:
+    images = pictures()
+    mask = torch.tensor([True, False, False, True, True, False, True])
+    for batch in (images, images.float()):
+        got = warp.flip(batch, mask)
+        for b in range(7):
+            assert torch.equal(got[b], batch[b].flip(1) if mask[b] else batch[b])
+
+
+# --- RandAugment --------------------------------------------------------------------------------
+
+
+def drawn(
+    batch: int, magnitude: float, sign: float = 1.0, row: float = 0.5, column: float = 0.5
+) -> Drawn:
+    full = [torch.full((batch,), v) for v in (sign, row, column)]
+    return Drawn(torch.full((batch,), magnitude, dtype=torch.float64), *full)
+
+
+# By hand, REFERENCE.md A.4: degrees, bits, threshold, factor, shear, pixels, half side, addition.
+LEVELS = {
+    0: (0.0, 0, 0, 0.1, 0.0, 0.0, 0, 0),
+    2: (6.0, 0, 51, 0.46, 0.06, 20.0, 8, 22),
+    9: (27.0, 3, 230, 1.72, 0.27, 90.0, 36, 99),
+    10: (30.0, 4, 256, 1.9, 0.3, 100.0, 40, 110),
+    15: (45.0, 6, 384, 2.8, 0.45, 150.0, 60, 165),
+    20: (60.0, 8, 512, 3.7, 0.6, 200.0, 80, 220),
+}
+
+
+@pytest.mark.parametrize("magnitude", LEVELS)
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_tf_operators_at_their_levels(magnitude: int, sign: float) -> None:
+    degrees, bits, threshold, factor, shear, pixels, half, addition = LEVELS[magnitude]
+    images = pictures(height=260, width=150)[:2]
+
+    def pair(value: float) -> torch.Tensor:
+        return torch.full((2,), value)
+
+    def seen(matrix: torch.Tensor) -> torch.Tensor:
+        return warp.warp(images, matrix, 128)
+
+    hole = images.clone()
+    hole[:, max(0, 65 - half) : 65 + half, max(0, 112 - half) : 112 + half] = 128
+    expected = {
+        "AutoContrast": colour.autocontrast(images),
+        "Equalize": colour.equalize(images),
+        "Invert": 255 - images,
+        "Rotate": seen(warp.rotation(pair(sign * degrees), 260, 150)),
+        "Posterize": colour.posterize(images, pair(bits).int()),
+        "Solarize": colour.solarize(images, pair(threshold).int()),
+        "Color": colour.saturation(images, pair(factor)),
+        "Contrast": colour.contrast(images, pair(factor)),
+        "Brightness": colour.brightness(images, pair(factor)),
+        "Sharpness": colour.sharpness(images, pair(factor)),
+        "ShearX": seen(warp.shear_x(pair(sign * shear))),
+        "ShearY": seen(warp.shear_y(pair(sign * shear))),
+        "TranslateX": seen(warp.translation(pair(sign * pixels), pair(0.0))),
+        "TranslateY": seen(warp.translation(pair(0.0), pair(sign * pixels))),
+        "Cutout": hole,
+        "SolarizeAdd": colour.solarize_add(images, pair(addition).int()),
+    }
+    assert list(TF) == list(expected)
+    for name, operator in TF.items():
+        got = operator(images, drawn(2, magnitude, sign, row=0.25, column=0.75), 128)
+        assert apart(got, expected[name]).float().mean() < 0.02, name
+    if magnitude == 0:
+        assert torch.equal(expected["Solarize"], 255 - images)
+        assert expected["Posterize"].max() == 0
+        assert torch.equal(expected["Cutout"], images)
+    if magnitude >= 10:
+        assert torch.equal(expected["Solarize"], images)
+
+
+@CHANNELS
+@pytest.mark.parametrize("magnitude", [0.0, 2.2, 7.9, 9.0, 9.9])
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_timm_operators_are_timms(
+    channels: int, magnitude: float, sign: float, oracle: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timm = oracle("timm.data.auto_augment")
+    assert list(TIMM) == timm._RAND_INCREASING_TRANSFORMS
+    monkeypatch.setattr(timm, "_randomly_negate", lambda level: sign * level)
+    images = pictures(channels)
+    mean = (124, 116, 104) if channels == 3 else 120
+    settings = {"img_mean": mean, "interpolation": Image.BILINEAR}
+    fill = torch.tensor(mean).view(-1)
+    for name, operator in TIMM.items():
+        theirs = timm.AugmentOp(name, prob=1.0, magnitude=magnitude, hparams=settings)
+        expected = through_pil(images, theirs)
+        distance = apart(operator(images, drawn(7, magnitude, sign), fill), expected)
+        assert (distance.amax(3) > 1).float().mean() < 0.003, name
+        if name not in ("AutoContrast", "Rotate", "ShearX", "ShearY"):
+            assert distance.max() <= name.startswith("Translate"), name
+
+
+def test_timm_leaves_no_bits_at_the_top() -> None:
+    assert TIMM["PosterizeIncreasing"](pictures(), drawn(7, 10.0), 0).max() == 0
+
+
+@CHANNELS
+@pytest.mark.parametrize("table", [TF, TIMM], ids=["tf", "timm"])
+def test_each_image_is_changed_as_if_alone(channels: int, table: dict) -> None:
+    images = pictures(channels).repeat(5, 1, 1, 1)
+    generator = torch.Generator().manual_seed(0)
+    uniform = torch.rand((3, 35), generator=generator)
+    told = Drawn(10 * uniform[0].double(), (uniform[1] < 0.5) * 2.0 - 1, uniform[1], uniform[2])
+    choice = torch.randint(0, len(table) + 1, (35,), generator=generator)
+    before = images.clone()
+    got = operate(images, choice, table.values(), told, 128)
+    assert torch.equal(images, before)
+    operators = [*table.values(), lambda image, *_: image]
+    for b in range(35):
+        alone = operators[choice[b]](images[b : b + 1], Drawn(*(v[b : b + 1] for v in told)), 128)
+        assert torch.equal(got[b], alone[0]), (b, choice[b])
+    changed = (got != images).flatten(1).any(1)
+    assert len(set(choice[changed].tolist())) > len(table) - 3  # not that nothing happens
+
+
+def chi2(counts: torch.Tensor) -> float:
+    """p-value of equal chances."""
+    return stats.chisquare(counts.numpy()).pvalue
+
+
+def marked(table: dict) -> dict:
+    """Operators that push their number onto a pixel: what was drawn, layer after layer."""
+    return {
+        name: lambda x, d, fill, number=number: x * (len(table) + 1) + number + 1
+        for number, name in enumerate(table)
+    }
+
+
+def told(table: dict, seen: list[tuple[int, Drawn]]) -> dict:
+    """Operators that only note what they are told."""
+    return {
+        name: lambda x, d, fill, number=number: seen.append((number, d)) or x
+        for number, name in enumerate(table)
+    }
+
+
+def signs_are_even_for_each(seen: list[tuple[int, Drawn]]) -> bool:
+    joint = [[(d.sign == s).sum() for s in (-1, 1)] for _, d in seen]
+    return stats.chisquare(np.array(joint).ravel()).pvalue > 0.01
+
+
+def test_tf_draws_two_operators_evenly_and_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(randaugment, "TF", marked(TF))
+    images = torch.zeros((25_600, 1, 1, 1), dtype=torch.int64)
+    pairs = tf_randaugment(images, torch.Generator().manual_seed(5), 2, 9).view(-1)
+    first, second = pairs // 17, pairs % 17
+    joint = ((first - 1) * 16 + second - 1).bincount(minlength=256)
+    assert len(joint) == 256  # none is spared
+    assert chi2(joint) > 0.01
+
+
+def test_tf_signs_and_places_are_even(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, Drawn]] = []
+    monkeypatch.setattr(randaugment, "TF", told(TF, seen))
+    tf_randaugment(torch.zeros((8000, 1, 1, 1)), torch.Generator().manual_seed(2), 1, 7.5)
+    magnitude, _, row, column = (torch.cat(v) for v in zip(*(d for _, d in seen), strict=True))
+    assert (magnitude == 7.5).all()
+    assert signs_are_even_for_each(seen)
+    assert stats.kstest(row, "uniform").pvalue > 0.01
+    assert stats.kstest(column, "uniform").pvalue > 0.01
+    number = torch.cat([torch.full_like(d.sign, n) for n, d in seen])
+    columns = torch.stack([number, torch.cat([d.sign for _, d in seen]), row, column])
+    assert (columns.corrcoef() - torch.eye(4)).abs().max() < 3.3 / 8000**0.5
+
+
+def test_timm_draws_operators_magnitudes_and_signs(
+    oracle: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(randaugment, "TIMM", marked(TIMM))
+    images = torch.zeros((24_000, 1, 1, 1), dtype=torch.int64)
+    pairs = timm_randaugment(images, torch.Generator().manual_seed(1), 0).view(-1)
+    # spared in both, in one, in none: 1/4, 1/2, 1/4
+    layers = torch.stack(
+        [(pairs == 0).sum(), ((pairs > 0) & (pairs < 16)).sum(), (pairs > 15).sum()]
+    )
+    assert stats.chisquare(layers.numpy(), [6000, 12000, 6000]).pvalue > 0.01
+    twice = pairs[pairs > 15]
+    assert chi2(((twice // 16 - 1) * 15 + twice % 16 - 1).bincount(minlength=225)) > 0.01
+    assert chi2(pairs[(pairs > 0) & (pairs < 16)].bincount()[1:]) > 0.01
+
+    seen: list[tuple[int, Drawn]] = []
+    monkeypatch.setattr(randaugment, "TIMM", told(TIMM, seen))
+    timm_randaugment(images, torch.Generator().manual_seed(4), 0, layers=1)
+    magnitude = torch.cat([d.magnitude for _, d in seen])
+    timm = oracle("timm.data.auto_augment")
+    random.seed(0)
+    theirs: list[float] = []
+    monkeypatch.setitem(timm.LEVEL_TO_ARG, "Invert", lambda level, _: theirs.append(level) or ())
+    invert = timm.AugmentOp("Invert", 1.0, 9, timm._HPARAMS_DEFAULT | {"magnitude_std": 0.5})
+    for _ in range(12_000):
+        invert(Image.new("L", (1, 1)))
+    assert stats.ks_2samp(magnitude, theirs).pvalue > 0.01
+    assert abs((magnitude == 10).double().mean() - stats.norm.sf(2)) < 0.005  # clamped
+    assert signs_are_even_for_each(seen)
+    # an image's layers have nothing to do with one another
+    layers: dict[str, torch.Tensor] = {}
+
+    def note(x: torch.Tensor, d: Drawn, fill: Any, layer: int) -> torch.Tensor:
+        layers.setdefault("magnitude", torch.zeros(2, 24_000))[layer, x.view(-1)] = d[0].float()
+        layers.setdefault("sign", torch.zeros(2, 24_000))[layer, x.view(-1)] = d.sign
+        return x
+
+    calls = iter(range(30))
+    every = dict.fromkeys(TIMM, lambda x, d, fill: note(x, d, fill, next(calls) // 15))
+    monkeypatch.setattr(randaugment, "TIMM", every)
+    numbers = torch.arange(24_000).view(-1, 1, 1, 1)
+    timm_randaugment(numbers, torch.Generator().manual_seed(4), 0, probability=1.0)
+    for values in layers.values():
+        assert values.corrcoef()[0, 1].abs() < 3.3 / 24_000**0.5
+
+
+def test_settings_move_no_draw_and_the_generator_decides_all() -> None:
+    images = pictures()
+    states = []
+    for magnitude in (0, 9, 15):
+        generator = torch.Generator().manual_seed(7)
+        one = tf_randaugment(images, generator, 2, magnitude)
+        states.append(generator.get_state())
+        again = tf_randaugment(images, torch.Generator().manual_seed(7), 2, magnitude)
+        assert torch.equal(one, again)
+        assert not torch.equal(one, tf_randaugment(images, generator, 2, magnitude))
+    assert all(torch.equal(states[0], state) for state in states)
+    states = []
+    for options in ({"probability": 0.0}, {"magnitude": 3.0, "deviation": 0.0}, {}):
+        generator = torch.Generator().manual_seed(7)
+        one = timm_randaugment(images, generator, 128.0, **options)
+        states.append(generator.get_state())
+        again = timm_randaugment(images, torch.Generator().manual_seed(7), 128.0, **options)
+        assert torch.equal(one, again)
+        assert torch.equal(one, images) == ("probability" in options)
+    assert all(torch.equal(states[0], state) for state in states)
