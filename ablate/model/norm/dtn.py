@@ -25,24 +25,24 @@ class Positions(Dense):
     all images; w decays with the other dense kernels, as in the released code.
     """
 
-    offsets: Tensor  # (n, n), of a coordinate: [b, a]
+    offsets: Tensor  # (n, n, 2, 3): [b, a], along rows or columns, of w
 
     def __init__(self, side: int, heads: int, locality: bool) -> None:
         super().__init__(3, heads, role="position")
         self.locality = locality
         place = torch.arange(side, dtype=torch.float32)
-        self.register_buffer("offsets", place[:, None] - place, persistent=False)
+        along = place[:, None] - place
+        none, far = torch.zeros_like(along), along.square()
+        rows, columns = torch.stack([none, along, far], -1), torch.stack([along, none, far], -1)
+        self.register_buffer("offsets", torch.stack([rows, columns], 2), persistent=False)
 
     def shares(self) -> tuple[Tensor, Tensor]:
         """P of rows and of columns, each (H, n, n), [h, b, a].
 
         A score is a sum of one of rows and one of columns, so P is the product of their softmaxes.
         """
-        along_x, along_y, distance = self.weight.view(-1, 3, 1, 1).unbind(1)  # each (H, 1, 1)
-        far = distance * self.offsets.square()
-        rows = along_y * self.offsets + far
-        columns = along_x * self.offsets + far + self.bias.view(-1, 1, 1)
-        return rows.softmax(-1), columns.softmax(-1)
+        rows, columns = self(self.offsets).permute(2, 3, 0, 1).softmax(-1)
+        return rows, columns
 
     def initialise(self, name: str, values: Tensor, generator: Generator) -> bool:
         """w normal of std 0.02 (dtn.py truncates at +-100 std), c = 0.
@@ -63,54 +63,67 @@ class Positions(Dense):
 
 
 class Mix(torch.autograd.Function):
-    """z = (x - mean) / sqrt(var + eps), its statistics mixed: autograd's passes more than halved.
+    """y = w z + b, z = (x - mean) / sqrt(var + eps), its statistics mixed.
 
     mean = f mean_t + (1 - f) m and var = g var_t + (1 - g) (q - m^2); mean_t and var_t (unbiased)
     are those of a token over all H*d channels, f = sigmoid(u), g = sigmoid(v). u = None: f = 1.
-    x, m, q (H, N, B, d); u, v (H,).
+    x, m, q (H, N, B, d); u, v (H,); w, b (H*d,) -> y (B, N, H*d). By hand, for autograd's passes
+    over memory would be twice as many.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, m: Tensor, q: Tensor, u: Tensor | None, v: Tensor, eps: float
+        ctx: Any,
+        x: Tensor,
+        m: Tensor,
+        q: Tensor,
+        u: Tensor | None,
+        v: Tensor,
+        w: Tensor,
+        b: Tensor,
+        eps: float,
     ) -> Tensor:
-        width = x.shape[0] * x.shape[-1]
+        width = w.numel()
         f = torch.ones_like(v) if u is None else u.sigmoid()
         f, g = (gate.view(-1, 1, 1, 1) for gate in (f, v.sigmoid()))
+        w, b = (value.view(len(x), 1, 1, -1) for value in (w, b))
         mean = x.sum(-1, keepdim=True).sum(0, keepdim=True) / width  # (1, N, B, 1)
         squares = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square().sum(0, keepdim=True)
         var = (squares - width * mean.square()) / (width - 1)
         inverse = torch.addcmul(q, m, m, value=-1).mul_(1 - g).add_(g * var + eps)
         inverse.clamp_(min=eps).rsqrt_()  # q - m^2 may round to less than 0
         z = torch.addcmul(x, m, f - 1).sub_(f * mean).mul_(inverse)
-        ctx.save_for_backward(x, m, z, inverse, mean, var, f, g)
+        ctx.save_for_backward(x, m, z, inverse, mean, var, f, g, w)
         ctx.eps, ctx.gates = eps, u is not None
-        return z
+        return torch.addcmul(b, z, w).permute(2, 1, 0, 3).flatten(2)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
-        x, m, z, inverse, mean, var, f, g = ctx.saved_tensors
-        width = x.shape[0] * x.shape[-1]
-        dx = dz * inverse
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, m, z, inverse, mean, var, f, g, w = ctx.saved_tensors
+        width = w.numel()
+        dy = heads_first(dy, w.shape[-1])  # where strides differ each pass would cost five
+        db, dw = dy.sum((1, 2)), (dy * z).sum((1, 2))  # (H, d)
+        dx = (dy * w).mul_(inverse)
         dmean = -dx.sum(-1, keepdim=True)  # (H, N, B, 1), of the mixed mean
         dq = (dx * z).mul_(inverse)
         dvar = dq.sum(-1, keepdim=True) / -2  # (H, N, B, 1), of the mixed variance
         # For dv: dvar (q - m^2) (1 - g) sums to what dvar (var + eps), that is dz z / -2, leaves.
-        dv = (dvar * (var + ctx.eps)).sum((1, 2, 3)) + dots(dz, z) / 2
-        du = (dmean * mean).sum((1, 2, 3)) + dots(dx, m)
+        dv = (dvar * (var + ctx.eps)).sum((1, 2, 3)) + (dw * w.view(dw.shape)).sum(-1) / 2
+        du = (dmean * mean).sum((1, 2, 3)) + (dx * m).sum((1, 2, 3))
         dq.mul_((g - 1) / 2)
         dm = (dx * (f - 1)).addcmul_(m, dq, value=-2)
         slope = (g * dvar).sum(0, keepdim=True) * (2 / (width - 1))
         level = (f * dmean).sum(0, keepdim=True) / width - slope * mean
         dx.addcmul_(x, slope).add_(level)
         f, g = f.flatten(), g.flatten()
-        return dx, dm, dq, f * (1 - f) * du if ctx.gates else None, g * dv, None
+        du = f * (1 - f) * du if ctx.gates else None
+        return dx, dm, dq, du, g * dv, dw.flatten(), db.flatten(), None
 
 
-def dots(x: Tensor, y: Tensor) -> Tensor:
-    """Of each head the sum of x * y: (H, N, B, d) twice -> (H,)."""
-    return (x.reshape(len(x), 1, -1) @ y.reshape(len(y), -1, 1)).flatten()
+def heads_first(x: Tensor, channels: int) -> Tensor:
+    """(B, N, H*d) -> (H, N, B, d)."""
+    return x.unflatten(-1, (-1, channels)).permute(2, 1, 0, 3).contiguous()
 
 
 class DTN(Norm):
@@ -152,11 +165,9 @@ class DTN(Norm):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
         with unrounded(x.device):
-            x = precise(x).unflatten(-1, (-1, self.head_dim)).permute(2, 1, 0, 3).contiguous()
-            x = rms(x, self.eps)  # (H, N, B, d), as all that follows
-            mean, square = self.surroundings(x)
-            x = Mix.apply(x, mean, square, self.mean_gate, self.var_gate, self.eps)
-            return torch.addcmul(self.bias, x.permute(2, 1, 0, 3).flatten(2), self.weight)
+            x = rms(heads_first(precise(x), self.head_dim), self.eps)  # (H, N, B, d)
+            gates = self.mean_gate, self.var_gate
+            return Mix.apply(x, *self.surroundings(x), *gates, self.weight, self.bias, self.eps)
 
     def surroundings(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means of x and x^2 over the tokens, weighted by position. All (H, N, B, d)."""
