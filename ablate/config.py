@@ -18,7 +18,13 @@ from typing import Any, Literal, NamedTuple
 
 from ablate import plugin, spec
 from ablate.choices import CHOICES
-from ablate.fingerprint import class_folders, fingerprint, local_files
+from ablate.fingerprint import (
+    class_folders,
+    fingerprint,
+    local_files,
+    local_splits,
+    parse_slice,
+)
 from ablate.spec import UserError
 
 _HERE = Path(__file__).resolve().parent
@@ -163,6 +169,7 @@ class Composer:
         """Raises UserError where a file of `./conf` can't be composed."""
         from hydra.core.global_hydra import GlobalHydra
 
+        self.notes: list[str] = []  # what else is done than was asked for, and why
         self._memo = store / "cache" / "fingerprints.json"
         self._data: dict[str, dict[str, Any]] = {}
         self._composed: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
@@ -216,7 +223,10 @@ class Composer:
         del tree["launcher"]
         for kind, name in generated.items():
             tree[kind] = self._generated[kind, name]
-        for key, value in merged.values.items():
+        values = merged.values
+        if "by_arch" in tree:
+            values = {**_by_arch(tree, values), **values}
+        for key, value in values.items():
             _put(tree, key, value)
         return _resolve(tree) if "${" in repr(tree) else tree
 
@@ -224,7 +234,7 @@ class Composer:
         """The validated run of a tree that `tree` made. Raises UserError, key first."""
         key = json.dumps(tree.get("data"), sort_keys=True, default=repr)
         if key not in self._data:
-            self._data[key] = complete(tree.get("data"), self._memo)
+            self._data[key] = complete(tree.get("data"), self._memo, self.notes)
         run = {**tree, "data": self._data[key]}
         for kind in CHOICES:
             chosen = tree.get(kind)
@@ -283,6 +293,23 @@ def resolve(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]:
     return spec.to_tree(run), run.id
 
 
+def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str, Any], list[str]]:
+    """The plain tree of a run on `data=NAME data.KEY=VALUE ...`, whatever the model, and notes.
+
+    Raises UserError, one line, for a word that is wrong, or that is not about the data.
+    """
+    composer = Composer(store)
+    settings = once(parse(word, composer.groups) for word in words)
+    for key in settings:
+        if not key.startswith("data."):
+            raise UserError(f"{key}: belongs to a run; what is prepared takes data.KEY=VALUE")
+    tree = composer.tree(composer.merge([Layer("", {"data": name, **settings})]))
+    size = tree["data"].get("size") if isinstance(tree["data"], Mapping) else None
+    if isinstance(size, int) and size > 0:  # a patch that divides the image, whatever its size
+        tree["model"] = {**tree["model"], "arch": f"mu/{size}"}
+    return spec.to_tree(composer.run(tree)), composer.notes
+
+
 def once(words: Iterable[Word]) -> dict[str, Any]:
     """key -> value of words of one value. Raises UserError for a key that is given twice."""
     settings: dict[str, Any] = {}
@@ -299,9 +326,10 @@ def split_launcher(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     return ours, {k: v for k, v in settings.items() if k not in ours}
 
 
-def complete(data: Any, memo: Path | None) -> dict[str, Any]:
+def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
     """The `data` section with what its files say: path, classes, splits, fingerprint.
 
+    Local files that lack a split of the hub's set are cut anew, and that is added to `notes`.
     Raises UserError for keys and types that are wrong and for data that is not there.
     """
     if not isinstance(data, Mapping):
@@ -318,10 +346,35 @@ def complete(data: Any, memo: Path | None) -> dict[str, Any]:
             raise UserError(f"data.path: data={data['name']} is bundled and takes no path")
         data["path"] = os.path.abspath(os.path.expanduser(data["path"]))
     if data["classes"] is None:
-        data["classes"] = len(class_folders(_folder(data, "classes")))
+        folder = _folder(data, "classes")
+        names = class_folders(folder)
+        if len(names) < 2:
+            raise UserError(
+                f"data.path: {folder}: {', '.join(names) or 'no folder'} is all that there is of "
+                f"classes; there must be a folder for each of two or more"
+            )
+        data["classes"] = len(names)
     for key in ("validation", "test"):
         if data[key] == "auto":
-            data[key] = key if _has_split(_folder(data, key), data["name"], key) else 0.1
+            present = local_splits(_folder(data, key), data["name"])
+            data[key] = key if key in present else 0.1
+    wanted = {
+        key: parse_slice(key, data[key]).split
+        for key in ("train", "validation", "test")
+        if isinstance(data[key], str)
+    }
+    if data["path"] is not None and data["hub"] is not None:
+        present = local_splits(Path(data["path"]), data["name"])
+        missing = sorted(set(wanted.values()) - set(present))
+        if missing and len(present) == 1:
+            shares = {key: 0.1 for key in ("validation", "test") if key in wanted}
+            data = {**data, "train": present[0], **shares}
+            note = (
+                f"data={data['name']}: {data['path']} has split {present[0]!r} alone: "
+                f"{' and '.join(shares)} are cut from it, a tenth each; not the published split"
+            )
+            if note not in notes:
+                notes.append(note)
     return {**data, "fingerprint": fingerprint(data, memo)}
 
 
@@ -336,13 +389,6 @@ def _folder(data: Mapping[str, Any], key: str) -> Path:
             f"data.classes: {path} holds no class folders to count; give data.classes=N"
         )
     return path
-
-
-def _has_split(path: Path, name: str, split: str) -> bool:
-    kind, files = local_files(path, name)
-    if kind == "folder":
-        return (path / split).is_dir()
-    return any(file.name.startswith(split) for file in files)
 
 
 # --- Hydra --------------------------------------------------------------------------------------
@@ -431,6 +477,21 @@ def _resolve(tree: dict[str, Any]) -> dict[str, Any]:
         raise UserError(f"{error.full_key}: {_first_line(error)}") from error
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
+
+
+def _by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings that a recipe has for one architecture, taken out of the tree.
+
+    Raises UserError where it has none for this one.
+    """
+    rows = tree.pop("by_arch")
+    arch = str(values.get("model.arch", tree["model"]["arch"]))
+    if not isinstance(rows, Mapping) or not all(isinstance(r, Mapping) for r in rows.values()):
+        raise UserError("by_arch: expected SIZE/PATCH: {key: value, ...}, one a line")
+    if arch not in rows:
+        raise spec.unknown("model.arch", arch, rows, "for this recipe one of")
+    settings: Mapping[str, Any] = rows[arch]
+    return settings
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:

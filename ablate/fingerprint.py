@@ -12,6 +12,7 @@ import json
 import os
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ def fingerprint(data: dict[str, Any], memo: Path | None = None) -> str:
     else:
         content = _files(Path(path).expanduser(), name, memo)
     reading = {key: data[key] for key in _READING}
+    if data.get("cache_size") is not None:  # added later: without it all is as it was
+        reading["cache_size"] = data["cache_size"]
     text = json.dumps([content, reading], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -88,6 +91,52 @@ def split_of(file: Path) -> str:
     letters = re.match(r"[A-Za-z]*", file.name.removesuffix(".parquet"))
     assert letters
     return letters[0]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A stored split, or the rows of it from one bound to another, as `datasets` writes them.
+
+    A bound is a number of rows, or of per cent; counted from the end where it is negative.
+    """
+
+    text: str  # train[:99%]
+    split: str  # train
+    first: int | None = None
+    last: int | None = None
+    percent: bool = False
+
+    def rows(self, stored: int) -> range:
+        """The numbers of its rows in the stored split, which has `stored`.
+
+        Per cent are rounded to the closest row, as by `datasets` (arrow_reader.py).
+        """
+        first, last = (
+            default if bound is None else round(bound * stored / 100) if self.percent else bound
+            for bound, default in ((self.first, 0), (self.last, stored))
+        )
+        return range(stored)[first:last]
+
+
+def parse_slice(key: str, text: str) -> Slice:
+    """The value of `data.KEY` that names a split. UserError where it is no name and no slice."""
+    if "[" not in text and "]" not in text:
+        return Slice(text, text)
+    parts = re.fullmatch(r"([^\[\]]+)\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\]", text)
+    if parts is None:
+        raise UserError(
+            f"data.{key}: expected a split, or a slice of one such as train[:99%], train[99%:] or "
+            f"train[1000:2000], got {text!r}"
+        )
+    split, *bounds = parts.groups()
+    first, last = (None if bound is None else int(bound) for bound in bounds[::2])
+    units = {unit == "%" for unit, bound in ((bounds[1], first), (bounds[3], last)) if bound}
+    if len(units) > 1:
+        raise UserError(f"data.{key}: {text!r} mixes rows and per cent; give both bounds in one")
+    percent = units == {True}
+    if percent and max(abs(first or 0), abs(last or 0)) > 100:
+        raise UserError(f"data.{key}: {text!r} goes beyond 100 %")
+    return Slice(text, split, first, last, percent)
 
 
 def split_folder(path: Path, split: str) -> Path:

@@ -172,7 +172,7 @@ class Augment:
     crop_area: float | None = None  # inception crop: the least share of the image that it keeps
     randaug: int = 0  # layers of RandAugment; 0: off
     randaug_magnitude: float = 10.0  # of 10
-    randaug_style: Literal["tf", "timm"] = "tf"
+    style: Literal["tf", "timm"] = "tf"  # whose crop and RandAugment: big_vision's or timm's
     jitter: float = 0.0  # of brightness, contrast and saturation
     rotate: float = 0.0  # degrees, to either side
     translate: float = 0.0  # share of a side, in either direction
@@ -594,9 +594,16 @@ def _check(run: Run) -> None:
         _positive("train.epochs", train.epochs)
     if optim.clip is not None:
         _positive("optim.clip", optim.clip)
-    if augment.repeats < 1 or train.batch % augment.repeats:
+    if optim.name == "sgd" and optim.decay == "independent":
+        raise UserError("optim.decay: independent is for adamw; with optim.name=sgd it is by_lr")
+    if not 1 <= augment.repeats <= train.batch:
         raise UserError(
-            f"augment.repeats: {augment.repeats} does not divide train.batch {train.batch}"
+            f"augment.repeats: must be from 1 to train.batch ({train.batch}), got {augment.repeats}"
+        )
+    if model.input == "imagenet" and data.channels != 3:
+        raise UserError(
+            f"model.input: imagenet is the mean of three channels, data={data.name} has "
+            f"{data.channels}; set model.input=range or unit"
         )
     if data.cache_size is not None and data.cache_size < data.size:
         raise UserError(

@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import signal
 import sys
 import time
@@ -25,7 +26,7 @@ from typing import Any
 import torch
 
 from ablate import choices, spec
-from ablate.data.cache import count, prepare
+from ablate.data.cache import count, look, prepare, shown
 from ablate.model.count import describe
 from ablate.model.plugin import digest
 from ablate.rundir import (
@@ -170,9 +171,9 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 def answer_describe(question: dict[str, Any]) -> dict[str, Any]:
     """{"specs": {key: tree}, "calibrate": [key], "cache": folder, "device"} -> {key: answer}.
 
-    Of each spec `parameters`, `multiply_adds`, `groups` (see model.count) and `examples` (images a
-    split; null where only fetching the set would tell); of those to calibrate `step_s`, the
-    seconds of a step here, with as many threads as a worker has.
+    Of each spec `parameters`, `multiply_adds`, `groups` (see model.count), `warnings` and
+    `examples` (images a split; null where only fetching the set would tell); of those to calibrate
+    `step_s`, the seconds of a step here, with as many threads as a worker has.
     """
     device = torch.device(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)
@@ -188,10 +189,18 @@ def answer_describe(question: dict[str, Any]) -> dict[str, Any]:
                 f"images of data={run.data.name}; give at most {examples['train']}"
             )
         with blaming(run):
-            answers[key] = describe(run) | {"examples": examples}
-        if key in question["calibrate"]:
+            answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}
+        if key in question["calibrate"] and examples is not None:  # else no time can be told
             answers[key]["step_s"] = seconds_per_step(run, device, answers[key]["multiply_adds"])
     return answers
+
+
+def slow(run: spec.Run, device: torch.device) -> list[str]:
+    """What makes a run slower here than it need be, in words."""
+    bfloat16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    if device.type == "cpu" and run.train.precision == "bf16" and not bfloat16:
+        return ["train.precision=bf16 is slow here: this CPU has no instructions for it; give fp32"]
+    return []
 
 
 @contextmanager
@@ -219,7 +228,11 @@ def blaming(run: spec.Run) -> Iterator[None]:
 
 
 def answer_prepare(question: dict[str, Any]) -> dict[str, Any]:
-    """{"spec": tree, "cache": folder} -> {"examples": counts}; progress lines on stderr."""
+    """{"spec": tree, "cache": folder} -> {"examples": counts, "folder", "whole", "done", "size",
+    "free"}; see cache.Look, sizes are texts. Progress lines on stderr.
+
+    With "look": true nothing is decoded: this is what there is.
+    """
     last = 0.0
 
     def progress(done: int, total: int) -> None:
@@ -228,8 +241,19 @@ def answer_prepare(question: dict[str, Any]) -> dict[str, Any]:
             last = time.monotonic()
             print(json.dumps({"done": done, "total": total}), file=sys.stderr, flush=True)
 
-    data = spec.build(question["spec"]).data
-    return {"examples": prepare(data, Path(question["cache"]), progress).counts}
+    data, cache = spec.build(question["spec"]).data, Path(question["cache"])
+    if not question.get("look"):
+        prepare(data, cache, progress)
+    found = look(data, cache)
+    place = next(folder for folder in (cache, *cache.absolute().parents) if folder.is_dir())
+    return {
+        "examples": found.counts,
+        "folder": str(found.folder),
+        "whole": found.whole,
+        "done": found.done,
+        "size": None if found.bytes is None else shown(found.bytes),
+        "free": shown(shutil.disk_usage(place).free),
+    }
 
 
 ANSWERS = {

@@ -28,6 +28,8 @@ from ablate.data.batches import (
     normalise,
     order,
 )
+from ablate.data.picture import squeeze
+from ablate.data.pool import Array
 from ablate.fingerprint import fingerprint
 from ablate.keyed import Draws
 from ablate.spec import Augment, Data, UserError
@@ -184,6 +186,86 @@ def test_a_split_that_is_not_there_is_answered_with_those_that_are(small: Path) 
         source.open_source(describe(path=small, test="train"))
 
 
+@pytest.fixture
+def sliced(small: Path) -> Any:
+    """`sliced(train=..., ...)`: {split: (stored split, row numbers)} of 40 + 7 stored images."""
+
+    def cut(**settings: Any) -> dict[str, tuple[str, list[int]]]:
+        data = describe(path=small, **settings)
+        found = source.cut(data, source.rows(data) or {})
+        return {split: (stored, rows.tolist()) for split, (stored, rows) in found.items()}
+
+    return cut
+
+
+def test_slices_are_rows_in_stored_order(sliced: Any) -> None:
+    assert sliced(train="train[:75%]", validation="train[75%:]") == {
+        "train": ("train", list(range(30))),
+        "validation": ("train", list(range(30, 40))),
+        "test": ("test", list(range(7))),
+    }
+    three = sliced(train="train[10:]", validation="train[:4]", test="train[4:8]")
+    assert three["train"] == ("train", list(range(10, 40)))
+    assert three["test"] == ("train", [4, 5, 6, 7])
+    cut = sliced(train="train[20:]", validation=5)  # from the slice
+    assert sorted(cut["train"][1] + cut["validation"][1]) == list(range(20, 40))
+    whole = sliced(train="train", validation=5)
+    assert sliced(train="train[:]", validation=5) == whole
+
+
+def test_slices_that_overlap_or_hold_nothing_are_refused(sliced: Any) -> None:
+    with pytest.raises(
+        UserError,
+        match=r"^data\.validation: 'train\[20:\]' and data\.train='train\[:75%\]' share 10 images "
+        r"of split 'train'; give slices that do not overlap$",
+    ):
+        sliced(train="train[:75%]", validation="train[20:]")
+    with pytest.raises(
+        UserError, match=r"^data\.test: 'train' and data\.train='train\[:5\]' share 5"
+    ):
+        sliced(train="train[:5]", test="train")
+    with pytest.raises(UserError, match=r"'train\[5:\]' is the split to train on"):
+        sliced(train="train[5:]", test="train[5:]")
+    with pytest.raises(
+        UserError,
+        match=r"^data\.test: 'test\[7:\]' is empty: split 'test' of data=small has 7 images",
+    ):
+        sliced(test="test[7:]")
+    with pytest.raises(UserError, match=r"^data\.train: 'train\[:1%\]' is empty: .* has 40 images"):
+        sliced(train="train[:1%]")
+    with pytest.raises(
+        UserError, match=r"^data\.test: no split 'val' in data=small; present: test,"
+    ):
+        sliced(test="val[:5]")
+    with pytest.raises(
+        UserError, match=r"^data\.train: expected a split, or a slice .*'train\[5\]'"
+    ):
+        sliced(train="train[5]")
+
+
+def test_what_no_slice_names_is_not_decoded(tmp_path: Path, small: Path) -> None:
+    write_parquet(small / "train-0.parquet", [b"no image"] * 30, [0] * 30)
+    data = describe(path=small, train="train[32:]", validation=2)
+    seen: list[int] = []
+    cached = cache.prepare(data, tmp_path / "cache", lambda done, total: seen.append(total))
+    assert cached.counts == {"train": 6, "validation": 2, "test": 7}
+    assert set(seen) == {8 + 7}
+    images = torch.cat([cached.split(split).images for split in ("train", "validation")])
+    expected = {np.asarray(noise(row)).tobytes() for row in range(32, 40)}
+    assert {image.numpy().tobytes() for image in images} == expected
+
+
+def test_a_slice_of_class_folders_that_lacks_classes_is_refused(tmp_path: Path) -> None:
+    folders(tmp_path / "images", "abc", 8)
+    data = describe(path=tmp_path / "images", train="train[:60%]", validation="train[60%:]", test=2)
+    with pytest.raises(
+        UserError, match=r"^data\.train: folders are read .* lacks 1 of the classes"
+    ):
+        cache.prepare(data, tmp_path / "cache")
+    data = describe(path=tmp_path / "images", train="train[:90%]", validation="train[90%:]", test=2)
+    assert cache.prepare(data, tmp_path / "cache").counts["train"] == 20
+
+
 # --- Reading ------------------------------------------------------------------------------------
 
 
@@ -261,6 +343,101 @@ def test_a_photo_is_turned_upright() -> None:
     np.testing.assert_array_equal(got, upright)
 
 
+# --- Squeezed -----------------------------------------------------------------------------------
+
+
+def jpeg(image: Image.Image, **settings: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=95, **settings)
+    return stream.getvalue()
+
+
+def smooth(seed: int, size: tuple[int, int]) -> Image.Image:
+    """A picture that can be decoded at a smaller size without losing much."""
+    return noise(seed, (8, 6)).resize(size, Image.Resampling.BICUBIC)
+
+
+def test_a_squeezed_image_is_the_whole_of_it_and_its_shape() -> None:
+    for width, height in ((40, 20), (16, 48), (5, 9), (8, 8)):
+        picture = noise(0, (width, height))
+        got, aspect = squeeze(source.Example("test", png(picture), 0), 8, 3)
+        expected = picture.resize((8, 8), Image.Resampling.BILINEAR)
+        np.testing.assert_array_equal(got, np.asarray(expected))
+        assert aspect == width / height
+    grey = noise(1, (30, 10), mode="L")
+    got, _ = squeeze(source.Example("test", png(grey), 0), 8, 3)
+    one = np.asarray(grey.resize((8, 8), Image.Resampling.BILINEAR))
+    np.testing.assert_array_equal(got, np.repeat(one[..., None], 3, 2))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_shape_is_that_of_the_upright_image(orientation: int) -> None:
+    from PIL import ImageOps
+
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = jpeg(smooth(0, (96, 64)), exif=exif)
+    got, aspect = squeeze(source.Example("photo", content, 0), 16, 3)
+    with Image.open(io.BytesIO(content)) as image:
+        upright = ImageOps.exif_transpose(image)
+        assert aspect == upright.width / upright.height
+        expected = np.asarray(upright.resize((16, 16), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(got - expected).mean() < 2
+
+
+def test_a_large_jpeg_is_decoded_small_but_never_too_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resized = []
+    resize = Image.Image.resize
+
+    def watched(image: Image.Image, *arguments: Any, **more: Any) -> Image.Image:
+        resized.append(image.size)
+        return resize(image, *arguments, **more)
+
+    for size in ((1600, 1200), (1000, 260), (255, 700), (512, 512), (640, 480), (100, 90)):
+        picture = smooth(1, size)
+        with monkeypatch.context() as patch:
+            patch.setattr(Image.Image, "resize", watched)
+            got, aspect = squeeze(source.Example("photo", jpeg(picture), 0), 64, 3)
+        whole = np.asarray(picture.resize((64, 64), Image.Resampling.BILINEAR))
+        assert np.abs(got - whole.astype(int)).mean() < 2
+        assert aspect == size[0] / size[1]
+    decoded = [(200, 150), (500, 130), (255, 700), (128, 128), (320, 240), (100, 90)]
+    assert resized == decoded  # at least twice 64 is left
+
+
+def test_a_squeezed_set_has_shapes_and_others_have_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "wide"
+    folder.mkdir()
+    images = [png(noise(i, (8 + i, 16))) for i in range(20)]
+    write_parquet(folder / "train.parquet", images, [i % 3 for i in range(20)])
+    write_parquet(folder / "test.parquet", images[:4], [0, 1, 2, 0])
+    wide = describe(path=folder, size=8, cache_size=12, validation="train[15:]", train="train[:15]")
+    cached = cache.prepare(wide, tmp_path / "cache")
+    for split, first, number in (("train", 0, 15), ("validation", 15, 5), ("test", 0, 4)):
+        got = cached.split(split)
+        assert got.images.shape == (number, 12, 12, 3)
+        assert got.aspects.dtype == torch.float32
+        expected = [(8 + i) / 16 for i in range(first, first + number)]
+        torch.testing.assert_close(got.aspects, torch.tensor(expected))
+        pixels, _ = squeeze(source.Example("test", images[first], 0), 12, 3)
+        np.testing.assert_array_equal(got.images[0].numpy(), pixels)
+    assert sorted(file.name for file in cached.folder.glob("*aspects*")) == [
+        f"{split}.aspects.npy" for split in sorted(cache.SPLITS)
+    ]
+    plain = describe(path=folder, size=12, validation="train[15:]", train="train[:15]")
+    cut = cache.prepare(plain, tmp_path / "cache")
+    assert not list(cut.folder.glob("*aspects*"))
+    assert torch.equal(cut.split("train").aspects, torch.ones(15))
+    for asked, there in ((wide, cut), (plain, cached)):  # moved by hand: still not taken for it
+        moved = dataclasses.replace(asked, fingerprint=there.folder.name)
+        assert cache.open_cached(moved, tmp_path / "cache") is None
+
+
+# --- Folders ------------------------------------------------------------------------------------
+
+
 def folders(root: Path, classes: str, number: int, seed: int = 0) -> None:
     for c, name in enumerate(classes):
         (root / name).mkdir(parents=True)
@@ -311,6 +488,27 @@ def test_a_class_named_train_is_a_class(tmp_path: Path) -> None:
 
 
 # --- Mistakes -----------------------------------------------------------------------------------
+
+
+def test_a_class_folder_without_an_image_is_named(tmp_path: Path) -> None:
+    folders(tmp_path / "images", "abc", 4)
+    (tmp_path / "images" / "d").mkdir()
+    (tmp_path / "images" / "d" / "notes.txt").write_text("no image")
+    for ask in (cache.count, cache.prepare):
+        with pytest.raises(
+            UserError, match=r"^data\.path: .*images/d: a class folder without an im"
+        ):
+            ask(describe(path=tmp_path / "images", classes=4, test=2), tmp_path / "cache")
+
+
+def test_images_of_one_class_teach_nothing(tmp_path: Path, small: Path) -> None:
+    for name, number in (("train-0", 30), ("train-1", 10)):
+        write_parquet(small / f"{name}.parquet", [png(noise(0))] * number, [2] * number)
+    with pytest.raises(
+        UserError,
+        match=r"^data\.train: all 35 images of 'train' of data=small are of one class \(2\)",
+    ):
+        cache.prepare(describe(path=small), tmp_path / "cache")
 
 
 def test_a_truncated_image_names_its_file(tmp_path: Path) -> None:
@@ -437,14 +635,16 @@ def test_a_hub_set_is_read_at_its_revision(
         return stored
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    data = describe(hub="somebody/small", revision="abc")
-    assert cache.count(data, tmp_path / "cache") is None
-    hub = cache.prepare(data, tmp_path / "cache")
-    assert asked == [("somebody/small", "abc")]
-    local = cache.prepare(describe(path=small), tmp_path / "cache")
-    for split in cache.SPLITS:
-        assert torch.equal(hub.split(split).images, local.split(split).images)
-        assert torch.equal(hub.split(split).labels, local.split(split).labels)
+    assert cache.count(describe(hub="somebody/small", revision="abc"), tmp_path / "cache") is None
+    for settings in ({}, {"train": "train[:33]", "validation": "train[33:]", "cache_size": 12}):
+        asked.clear()
+        data = describe(hub="somebody/small", revision="abc", **settings)
+        hub = cache.prepare(data, tmp_path / "cache")
+        assert asked == [("somebody/small", "abc")]
+        local = cache.prepare(describe(path=small, **settings), tmp_path / "cache")
+        for split in cache.SPLITS:
+            assert torch.equal(hub.split(split).images, local.split(split).images)
+            assert torch.equal(hub.split(split).labels, local.split(split).labels)
 
 
 def test_data_that_changed_since_the_plan_is_refused(tmp_path: Path, small: Path) -> None:
@@ -655,13 +855,26 @@ def test_reading_a_split_may_be_written_to_without_changing_the_cache(tmp_path: 
     assert torch.equal(cached.split("train").images[0], before)
 
 
+def test_a_split_may_be_larger_than_the_memory(tmp_path: Path) -> None:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    array = Array(tmp_path / "large.npy", (2 * memory // 3000, 1000, 3), np.uint8)
+    array._write(0, array._header)
+    array.put(12345, np.full((1000, 3), 7))
+    array.close()
+    os.truncate(array.path, array.bytes)  # a file of holes
+    mapped = cache._mapped(array.path)
+    assert mapped.nbytes > 1.9 * memory
+    assert mapped[12345].sum() == 21_000
+    assert mapped[-1].sum() == 0
+
+
 # --- Batches ------------------------------------------------------------------------------------
 
 
 def numbered(n: int, size: int = 6, channels: int = 3) -> cache.Split:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (n, size, size, channels), generator=generator)
-    return cache.Split(images.to(torch.uint8), torch.arange(n))
+    return cache.Split(images.to(torch.uint8), torch.arange(n), torch.ones(n))
 
 
 NONE = Augment(flip=False, crop_pad=0)

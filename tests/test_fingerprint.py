@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -13,7 +14,13 @@ from typing import Any
 import pytest
 
 from ablate import fingerprint as module
-from ablate.fingerprint import class_folders, fingerprint, local_files, local_splits
+from ablate.fingerprint import (
+    class_folders,
+    fingerprint,
+    local_files,
+    local_splits,
+    parse_slice,
+)
 from ablate.spec import UserError
 
 PLAIN: dict[str, Any] = {
@@ -102,6 +109,63 @@ def test_hub_sets_are_name_and_revision_and_need_no_data() -> None:
     assert first != fingerprint(PLAIN | hub | {"revision": "d"})
     with pytest.raises(UserError, match=r"data\.path: data=mine needs data\.path=FOLDER"):
         fingerprint(PLAIN)
+
+
+def test_golden_fingerprints() -> None:
+    """Of data that runs were trained on: another one here, and all of these are lost."""
+    bundled = {"hub": None, "source": "sklearn", "channels": 1, "validation": 300, "test": 300}
+    assert fingerprint(PLAIN | {"name": "digits"} | bundled) == "a94b4eb01ea79471"
+    cifar10 = {"hub": "uoft-cs/cifar10", "revision": "0b2714987fa478483af9968de7c934580d0bb9a2"}
+    cifar10 |= {"name": "cifar10", "size": 32, "validation": 5000}
+    assert fingerprint(PLAIN | cifar10) == "0bf1af63e79831f0"
+    hub = PLAIN | {"hub": "a/b", "revision": "c"}
+    assert fingerprint(hub) == "1c4f9fc38e4e0a12"
+    assert fingerprint(hub | {"cache_size": None}) == "1c4f9fc38e4e0a12"
+
+
+def test_the_cached_size_and_a_revision_that_is_not_pinned_are_part_of_it() -> None:
+    hub = PLAIN | {"hub": "a/b", "revision": "c"}
+    others = ({}, {"cache_size": 16}, {"cache_size": 32}, {"revision": None}, {"revision": "null"})
+    assert len({fingerprint(hub | other) for other in others}) == len(others)
+
+
+# --- Slices -------------------------------------------------------------------------------------
+
+
+def test_slices_are_those_of_datasets() -> None:
+    from datasets import ReadInstruction
+
+    rows = ["", "0", "1", "7", "100", "-3", "-100"]
+    percent = ["", "0", "0%", "1%", "33%", "50%", "99%", "100%", "-10%"]
+    pairs = [*itertools.product(rows, rows), *itertools.product(percent, percent)]
+    compared = 0
+    for text in ["train", *(f"train[{first}:{last}]" for first, last in pairs)]:
+        theirs = ReadInstruction.from_spec(text)
+        for stored in (1, 10, 99, 12_345):
+            (absolute,) = theirs.to_absolute({"train": stored})
+            ours = parse_slice("train", text)
+            expected = range(stored)[absolute.from_ : max(absolute.from_, absolute.to)]
+            assert (ours.split, ours.rows(stored)) == ("train", expected), (text, stored)
+            compared += 1
+    assert compared == 4 * (1 + 49 + 81)
+    imagenet = parse_slice("train", "train[:99%]").rows(1_281_167)
+    assert imagenet == range(1_268_355)
+    assert parse_slice("validation", "train[99%:]").rows(1_281_167) == range(1_268_355, 1_281_167)
+
+
+@pytest.mark.parametrize(
+    "text", ["train[", "train]", "[:5]", "train[5]", "train[:0.5%]", "train[a:]", "train[:5][:2]"]
+)
+def test_a_malformed_slice_is_answered_with_the_form(text: str) -> None:
+    with pytest.raises(UserError, match=r"^data\.test: expected a split, or a slice .* got "):
+        parse_slice("test", text)
+
+
+def test_slices_that_mean_nothing() -> None:
+    with pytest.raises(UserError, match=r"^data\.train: 'train\[5:50%\]' mixes rows and per cent"):
+        parse_slice("train", "train[5:50%]")
+    with pytest.raises(UserError, match=r"^data\.train: 'train\[:101%\]' goes beyond 100 %"):
+        parse_slice("train", "train[:101%]")
 
 
 class Clock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,12 @@ from safetensors.torch import load_file
 from ablate import spec
 from ablate.data.cache import prepare
 from ablate.fingerprint import fingerprint
+from ablate.model import build
 from ablate.rundir import RunDir
-from ablate.train.loop import Machine, Stopped, train
+from ablate.task.classify import prior_loss
+from ablate.train import memory
+from ablate.train.loop import Machine, Stopped, evaluate, train
+from ablate.train.optim import Average, Lengths, learning_rate
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +65,12 @@ def go(run: spec.Run, folder: Path, cache: Path, stop_at: int | None = None) -> 
         return None
 
 
+COST = ("seconds", "images_per_s", "peak_bytes", "utilisation")
+
+
 def outcome(folder: Path, result: dict) -> tuple:
     rundir = RunDir(folder)
-    same = {k: v for k, v in result.items() if k not in ("seconds", "images_per_s")}
+    same = {k: v for k, v in result.items() if k not in COST}
     return same, rundir.metrics.read_bytes(), rundir.predictions.read_bytes()
 
 
@@ -93,6 +101,54 @@ def test_straight_equals_stopped_and_resumed(attn, mlp, stem, tmp_path, cache):
     assert a.keys() == b.keys()
     for name in a:
         assert torch.equal(a[name], b[name]), name
+
+
+EVERYTHING = {
+    "augment.crop_area": 0.3,
+    "augment.flip": True,
+    "augment.randaug": 2,
+    "augment.jitter": 0.2,
+    "augment.rotate": 20.0,
+    "augment.erase": 0.25,
+    "augment.mixup": 0.8,
+    "augment.cutmix": 1.0,
+    "augment.repeats": 2,
+    "eval.crop": 0.875,
+    "eval.augment": True,
+    "model.input": "unit",
+    "train.loss": "sigmoid",
+    "train.ema": 0.9,
+}
+
+
+@pytest.mark.parametrize("style", ["tf", "timm"])
+def test_with_every_augmentation_straight_equals_stopped_and_resumed(style, tmp_path, cache):
+    run = digits(**EVERYTHING, **{"augment.style": style, "train.epochs": 2})
+    straight = go(run, tmp_path / "a", cache)
+    assert go(run, tmp_path / "b", cache, stop_at=7) is None
+    assert outcome(tmp_path / "a", straight) == outcome(
+        tmp_path / "b", go(run, tmp_path / "b", cache)
+    )
+    plain = go(digits(**{"train.epochs": 2}), tmp_path / "c", cache)
+    assert straight["weights_sha256"] != plain["weights_sha256"]
+    assert straight["train_loss"] < 10 * math.log(2)  # where it starts
+    assert 0 < straight["utilisation"] < 1
+
+
+def test_an_automatic_micro_batch_is_kept_when_memory_changes(tmp_path, cache, monkeypatch):
+    run = digits(**{"train.micro_batch": "auto", "train.epochs": 2})
+    whole = go(run, tmp_path / "whole", cache)
+    assert whole["micro_batch"] == 64
+    monkeypatch.setattr(memory, "free_bytes", lambda: 200_000)
+    straight = go(run, tmp_path / "a", cache)
+    assert 1 < straight["micro_batch"] < 64
+    assert go(run, tmp_path / "b", cache, stop_at=7) is None
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1e12)
+    assert outcome(tmp_path / "a", straight) == outcome(
+        tmp_path / "b", go(run, tmp_path / "b", cache)
+    )
+    a, b = (load_file(tmp_path / side / "weights.safetensors") for side in ("whole", "a"))
+    assert all((a[name] - b[name]).abs().max() < 2e-3 for name in a)  # the same batches
 
 
 def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, cache):
@@ -163,6 +219,75 @@ def test_bfloat16_trains_and_resumes_to_the_same_bits(tmp_path, cache):
     assert outcome(tmp_path / "a", straight) == outcome(
         tmp_path / "b", go(run, tmp_path / "b", cache)
     )
+
+
+# What a step may carry to the next beside AdamW's moments. 18 steps are an epoch.
+OTHERWISE = {
+    "optim.name": "sgd",
+    "optim.lr": 0.05,
+    "optim.schedule": "rsqrt",
+    "optim.timescale": 10,
+    "optim.warmup_steps": 4,
+    "optim.cooldown_steps": 9,
+    "train.steps": 25,
+    "train.loss": "sigmoid",
+    "train.ema": 0.9,
+    "eval.every": 1,
+    "norm": "batchnorm",
+}
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_resumed_run_has_the_momentum_the_rate_and_the_average(name, tmp_path, cache):
+    run = digits(**{**OTHERWISE, "optim.name": name})
+    straight = go(run, tmp_path / "a", cache)
+    for stop_at in (6, 7, 10):  # after 6, 13 and 23 steps
+        assert go(run, tmp_path / "b", cache, stop_at) is None
+    resumed = go(run, tmp_path / "b", cache)
+    assert outcome(tmp_path / "a", straight) == outcome(tmp_path / "b", resumed)
+    last = RunDir(tmp_path / "a").read_metrics()[-1]
+    assert last["lr"] == learning_rate(run.optim, 24, Lengths(25, 4, 9))
+
+
+def test_what_is_measured_and_saved_is_the_average(tmp_path, cache, monkeypatch):
+    run = digits(**OTHERWISE)
+    own = []
+    update = Average.update
+
+    def spy(average):
+        update(average)
+        own.append({name: p.detach().clone() for name, p in average._model.named_parameters()})
+
+    monkeypatch.setattr(Average, "update", spy)
+    result = go(run, tmp_path / "a", cache)
+    model = build(run)
+    expected = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for step in own:
+        expected = {name: 0.9 * mean + 0.1 * step[name] for name, mean in expected.items()}
+    saved = load_file(tmp_path / "a" / "weights.safetensors")
+    for name, mean in expected.items():
+        torch.testing.assert_close(saved[name], mean)
+    assert len(own) == 25
+    model.load_state_dict(saved)
+    machine = Machine(torch.device("cpu"), cache, 1e9, lambda: False, lambda **notes: None)
+    for split in ("validation", "test"):
+        scores, _ = evaluate(run, model, prepare(run.data, cache).split(split), machine)
+        assert result[split] == scores
+    seldom = go(digits(**{**OTHERWISE, "eval.every": 9}), tmp_path / "b", cache)
+    assert seldom["weights_sha256"] == result["weights_sha256"]  # to measure changes nothing
+
+
+def test_a_sigmoid_run_is_judged_by_its_own_prior(tmp_path, cache):
+    still = {"optim.lr": 1e-12, "train.loss": "sigmoid", "model.head_bias": -2.0}
+    run = digits(**still, **{"train.epochs": 1, "eval.every": 1})
+    result = go(run, tmp_path, cache)
+    first = 10 * math.log1p(math.exp(-2)) + 2  # ten classes at a bias of -2, one of them is true
+    assert result["train_loss"] == pytest.approx(first, rel=1e-5)
+    assert result["validation"]["loss"] == pytest.approx(first, rel=1e-5)
+    labels = prepare(run.data, cache).split("train").labels
+    assert result["prior_loss"] == prior_loss(labels, 10, 0.0, "sigmoid")
+    assert result["prior_loss"] < first
+    assert result["collapsed"]
 
 
 def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, cache, monkeypatch):

@@ -17,6 +17,11 @@ import pytest
 from conftest import Shell
 from PIL import Image
 
+from ablate.config import resolve_data
+from ablate.data import cache, source
+from ablate.spec import Data, UserError
+from ablate.sweep import plan
+
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 # Three sets, a column each. {place}: before the sets' folders.
@@ -128,6 +133,57 @@ def test_parquet_and_folders_give_one_table_whatever_path_cache_and_workers(tmp_
     sizes = {f["column"]: f["value"] for f in facts if f["quantity"] == "test.n"}
     assert sizes == {"CIFAR-10": "60", "MNIST": "60", "folder": "40"}
     assert sum(f["quantity"] == "top1.run" for f in facts) == 6
+
+
+def test_imagenet_is_split_as_published(tmp_path):
+    tree, notes = resolve_data("imagenet1k", [], tmp_path)
+    assert notes == []
+    cut = source.cut(Data(**tree["data"]), {"train": 1_281_167, "validation": 50_000})
+    counts = {split: (stored, len(rows)) for split, (stored, rows) in cut.items()}
+    assert counts == {
+        "train": ("train", 1_268_355),
+        "validation": ("train", 12_812),
+        "test": ("validation", 50_000),
+    }
+    assert cut["validation"][1][0] == 1_268_355
+
+
+def test_files_with_one_split_alone_are_cut_anew_and_the_plan_says_so(tmp_path, monkeypatch):
+    def planned(*words):
+        made, _ = plan(["stem=none,dpn", "data.path=files", *words], store=tmp_path / "runs")
+        data = made.cells[0].spec["data"]
+        return data, [note for note in made.notes if note.startswith("data=")]
+
+    monkeypatch.chdir(tmp_path)
+    Path("files").mkdir()
+    Path("files/train.parquet").write_bytes(b"any")
+    data, notes = planned("data=imagenet1k")
+    assert (data["train"], data["validation"], data["test"]) == ("train", 0.1, 0.1)
+    assert notes == [
+        f"data=imagenet1k: {tmp_path}/files has split 'train' alone: validation and test are cut "
+        f"from it, a tenth each; not the published split"
+    ]
+    shares = ("data.train=train", "data.validation=0.1", "data.test=0.1")
+    assert planned("data=imagenet1k", *shares) == (data, [])
+    data, notes = planned("data=cifar10")
+    assert (data["validation"], data["test"], len(notes)) == (5000, 0.1, 1)
+    Path("files/validation.parquet").write_bytes(b"any")
+    data, notes = planned("data=imagenet1k")
+    assert (data["train"], data["test"], notes) == ("train[:99%]", "validation", [])
+    assert planned("data=cifar10")[0]["test"] == "test"  # not there: the worker's error names both
+
+
+def test_a_sample_of_imagenet_is_counted_without_decoding_and_its_classes_are(
+    tmp_path, data_folder
+):
+    path = f"data.path={data_folder('imagenet_sample')}"
+    for words, told in (([], None), (["data.classes=999"], "has 1000 classes: n01440764_tench")):
+        tree, _ = resolve_data("imagenet1k", [path, *words], tmp_path)
+        data = Data(**tree["data"])
+        assert cache.count(data, tmp_path) == {"train": 800, "validation": 100, "test": 100}
+        if told:
+            with pytest.raises(UserError, match=rf"^data\.classes: 999, but .*{told}"):
+                cache.prepare(data, tmp_path)
 
 
 def test_the_whole_of_cifar10_trains_and_tabulates(shell, data_folder):

@@ -6,11 +6,15 @@ import math
 
 import numpy as np
 import pytest
+import tiny
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import log_loss, top_k_accuracy_score
 
-from ablate.task.classify import PREDICTION, evaluate, loss, prior_loss
+from ablate.model import build
+from ablate.task.classify import PREDICTION, evaluate, loss, prior_loss, targets
+
+KINDS = ("softmax", "sigmoid")
 
 
 def draw(n: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,24 +33,71 @@ def test_loss_equals_its_definition() -> None:
     torch.testing.assert_close(loss(logits, labels, 0.0), F.cross_entropy(logits, labels))
 
 
-def test_micro_batches_weighted_by_rows_are_the_global_batch() -> None:
+def test_sigmoid_is_a_binary_cross_entropy_for_each_class_summed() -> None:
+    logits, labels = draw(20, 7)
+    shares = logits.double().sigmoid().numpy()
+    expected = sum(
+        log_loss((labels == c).numpy(), shares[:, c], labels=[False, True]) for c in range(7)
+    )
+    assert loss(logits.double(), labels, 0.0, "sigmoid").item() == pytest.approx(expected)
+    each = loss(logits, labels, 0.0, "sigmoid", reduction="none")
+    assert each.shape == (20,)
+    assert each.mean().item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_first_sigmoid_loss_is_the_papers() -> None:
+    """7.90728: a head of zeros with a bias of -6.9 on 1000 classes, whatever sums to 1."""
+    run = tiny.run({"data.classes": 1000, "model.head_bias": -6.9})
+    logits = build(run)(tiny.images(2, run))
+    labels = torch.tensor([3, 7])
+    own = targets(labels, 1000, 0.1)
+    for target in (labels, own, 0.6 * own + 0.4 * own.flip(0)):
+        assert loss(logits, target, 0.0, "sigmoid").item() == pytest.approx(7.90728, abs=1e-5)
+
+
+def test_losses_of_soft_targets_equal_timms(oracle) -> None:
+    timm = oracle("timm.loss")
+    logits, labels = draw(20, 7)
+    soft = 0.3 * targets(labels, 7, 0.1) + 0.7 * targets(labels, 7, 0.1).roll(1, 0)
+    for smoothing in (0.0, 0.5):  # which soft targets have had
+        expected = timm.SoftTargetCrossEntropy()(logits, soft)
+        torch.testing.assert_close(loss(logits, soft, smoothing), expected)
+        expected = timm.BinaryCrossEntropy(smoothing=0.0, sum_classes=True)(logits, soft)
+        torch.testing.assert_close(loss(logits, soft, smoothing, "sigmoid"), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_targets_are_the_labels_smoothed_as_timm_does(kind, oracle) -> None:
+    logits, labels = draw(20, 7)
+    soft = targets(labels, 7, 0.1)
+    assert soft.dtype == torch.float32
+    torch.testing.assert_close(soft, oracle("timm.data.mixup").mixup_target(labels, 7, 1.0, 0.1))
+    torch.testing.assert_close(loss(logits, soft, 0.0, kind), loss(logits, labels, 0.1, kind))
+    assert loss(logits, labels, 0.1, kind) != loss(logits, labels, 0.0, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_micro_batches_weighted_by_rows_are_the_global_batch(kind) -> None:
     logits, labels = draw(24, 5)
     logits = logits.double().requires_grad_()
-    whole = loss(logits, labels, 0.1)
+    whole = loss(logits, labels, 0.1, kind)
     (expected,) = torch.autograd.grad(whole, logits)
     pieces = [slice(0, 10), slice(10, 13), slice(13, 24)]
-    parts = [loss(logits[p], labels[p], 0.1) * len(labels[p]) / 24 for p in pieces]
+    parts = [loss(logits[p], labels[p], 0.1, kind) * len(labels[p]) / 24 for p in pieces]
     (got,) = torch.autograd.grad(sum(parts), logits)
     torch.testing.assert_close(sum(parts), whole, rtol=0, atol=1e-14)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-14)
 
 
-def test_half_precision_logits_are_summed_in_single() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("soft", [False, True])
+def test_half_precision_logits_are_summed_in_single(kind, soft) -> None:
     logits, labels = draw(512, 10)
+    target = targets(labels, 10, 0.1) if soft else labels
     half = logits.bfloat16()
-    assert loss(half, labels, 0.0).dtype == torch.float32
-    assert loss(half, labels, 0.0) == loss(half.float(), labels, 0.0)
-    assert loss(logits.double(), labels, 0.0).dtype == torch.float64
+    assert loss(half, target, 0.0, kind).dtype == torch.float32
+    assert loss(half, target, 0.0, kind) == loss(half.float(), target, 0.0, kind)
+    assert loss(logits.double(), target, 0.0, kind).dtype == torch.float64
 
 
 def test_metrics_equal_scikit_learns() -> None:
@@ -66,6 +117,18 @@ def test_metrics_equal_scikit_learns() -> None:
     ranks = (order == labels.numpy()[:, None]).argmax(1)
     np.testing.assert_array_equal(predictions["rank"], ranks)
     np.testing.assert_allclose(predictions["loss"], -np.log(shares[range(300), labels]), rtol=1e-6)
+
+
+def test_what_is_measured_is_the_loss_that_was_trained() -> None:
+    logits, labels = draw(30, 7)
+    metrics, predictions = evaluate([(logits, labels)], "sigmoid")
+    wide, true = logits.double(), F.one_hot(labels, 7).double()
+    each = F.binary_cross_entropy_with_logits(wide, true, reduction="none").sum(1)
+    assert metrics["loss"] == pytest.approx(each.mean().item(), rel=1e-12)
+    np.testing.assert_allclose(predictions["loss"], each, rtol=1e-6)
+    softmax, same = evaluate([(logits, labels)])
+    assert softmax["top1"] == metrics["top1"]
+    np.testing.assert_array_equal(predictions["rank"], same["rank"])
 
 
 def test_top5_begins_at_ten_classes() -> None:
@@ -95,10 +158,33 @@ def test_the_prior_is_the_best_constant_prediction() -> None:
     by_hand = -(0.5 * math.log(0.5) + 0.3 * math.log(0.3) + 0.2 * math.log(0.2))
     assert prior_loss(labels, 4) == pytest.approx(by_hand, rel=1e-12)
     assert prior_loss(torch.arange(10), 10, 0.1) == pytest.approx(math.log(10), rel=1e-12)
-    for smoothing in (0.0, 0.2):
-        counted = torch.tensor([0.5, 0.3, 1e-300, 0.2], dtype=torch.float64)
-        constant = ((1 - smoothing) * counted + smoothing / 4).log().requires_grad_()
-        value = loss(constant.expand(10, 4), labels, smoothing)
-        (slope,) = torch.autograd.grad(value, constant)
-        assert slope.abs().max() < 1e-12  # the loss is convex: no constant does better
-        assert prior_loss(labels, 4, smoothing) == pytest.approx(value.item(), rel=1e-12)
+
+
+def best_constant(kind: str, smoothing: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ten labels of four classes, and the logits (4,) of their frequencies."""
+    labels = torch.tensor([0, 3, 0, 1, 1, 0, 3, 0, 1, 0])
+    share = torch.tensor([0.5, 0.3, 1e-300, 0.2], dtype=torch.float64)
+    share = (1 - smoothing) * share + smoothing / 4
+    return labels, share.log() - (torch.log1p(-share) if kind == "sigmoid" else 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_no_constant_prediction_does_better_than_the_prior(kind, smoothing) -> None:
+    labels, constant = best_constant(kind, smoothing)
+    constant.requires_grad_()
+    value = loss(constant.expand(10, 4), labels, smoothing, kind)
+    (slope,) = torch.autograd.grad(value, constant)
+    assert slope.abs().max() < 1e-12  # the loss is convex
+    assert prior_loss(labels, 4, smoothing, kind) == pytest.approx(value.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_prior_is_the_same_with_mixed_targets(kind, smoothing) -> None:
+    labels, constant = best_constant(kind, smoothing)
+    soft = targets(labels, 4, smoothing, torch.float64)
+    mixed = 0.7 * soft + 0.3 * soft.roll(1, 0)
+    assert not torch.equal(mixed, soft)
+    value = loss(constant.expand(10, 4), mixed, smoothing, kind).item()
+    assert prior_loss(labels, 4, smoothing, kind) == pytest.approx(value, rel=1e-12)

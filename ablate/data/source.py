@@ -1,14 +1,13 @@
 """Where examples come from: scikit-learn's digits, parquet files, folders of images, the hub.
 
-An `Example` still holds its encoded image. We decode it ourselves, so that a bad one is answered
-with its file, or with its row and the parquet file it stands in. `datasets`, `sklearn` and
+An `Example` still holds its encoded image. We decode it ourselves (`picture`), so that a bad one is
+answered with its file, or with its row and the parquet file it stands in. `datasets`, `sklearn` and
 `pyarrow` are imported where a set is read: a worker whose data is cached needs none of them.
 """
 
 from __future__ import annotations
 
 import functools
-import io
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,35 +15,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import Image
 
-from ablate.fingerprint import class_folders, local_files, local_splits, split_folder, split_of
+from ablate.data.picture import Example, decode
+from ablate.fingerprint import (
+    Slice,
+    class_folders,
+    local_files,
+    local_splits,
+    parse_slice,
+    split_folder,
+    split_of,
+)
 from ablate.keyed import key
 from ablate.rundir import FULL
 from ablate.spec import Data, UserError, unknown
 
+__all__ = ["Example", "Part", "Source", "decode", "open_source"]
+
 DIGITS = 1797  # images in sklearn.datasets.load_digits
-_ROWS = 256  # read at once from a table: bounds memory, and costs nothing against decoding
-
-
-@dataclass(frozen=True)
-class Example:
-    """One image, still encoded (or a file, or an 8-bit image made here), and its class number.
-
-    `where` names it for error messages.
-    """
-
-    where: str
-    image: bytes | Path | Image.Image
-    label: Any  # as stored; `class_number` says whether it is one
+# Read at once from a table, whichever is less: bounds memory, costs nothing against decoding.
+_ROWS, _BYTES = 256, 16 << 20
 
 
 @dataclass(frozen=True)
 class Part:
-    """A split as it is stored: how many examples, and how to read them in their fixed order."""
+    """A split as it is stored: how many examples, and how to read them in their fixed order.
+
+    `examples(first)` begins at a row, without reading those before it; `labels()` are (where it
+    stands, class number as stored) of all, read without the images.
+    """
 
     rows: int
-    examples: Callable[[], Iterator[Example]]
+    examples: Callable[..., Iterator[Example]]
+    labels: Callable[[], Iterator[tuple[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Source:
 
     parts: dict[str, Part]
     class_names: list[str] | None
+    by_class: bool = False  # in the order of the classes?
 
 
 def open_source(data: Data) -> Source:
@@ -99,7 +104,8 @@ def cut(data: Data, rows: dict[str, int]) -> dict[str, tuple[str, np.ndarray]]:
     number of rows alone. Validation is cut first, so that cutting a test set, too, does not move
     it. Raises UserError where nothing is left to train on.
     """
-    stored = rows[data.train]
+    whole, numbers = _numbers(data, "train", rows)
+    stored = len(numbers)
     # RandomState: numpy guarantees its stream for ever, torch and Generator do not.
     random = np.random.RandomState(key("split", stored) % 2**32)
     order = random.permutation(stored)
@@ -108,17 +114,46 @@ def cut(data: Data, rows: dict[str, int]) -> dict[str, tuple[str, np.ndarray]]:
     for name in ("validation", "test"):
         choice = getattr(data, name)
         if isinstance(choice, str):
-            chosen[name] = (choice, np.arange(rows[choice]))
+            chosen[name] = _numbers(data, name, rows)
+            _check_apart(data, name, (whole, numbers), chosen[name])
         else:
             count = choice if isinstance(choice, int) else max(1, round(choice * stored))
-            chosen[name] = (data.train, np.sort(order[taken : taken + count]))
+            chosen[name] = (whole, numbers[np.sort(order[taken : taken + count])])
             taken += count
     if taken >= stored:
         raise UserError(
             f"data.validation, data.test: {taken} examples cut from the {stored} of split "
             f"{data.train!r} leave none to train on"
         )
-    return {"train": (data.train, np.sort(order[taken:])), **chosen}
+    return {"train": (whole, numbers[np.sort(order[taken:])]), **chosen}
+
+
+def _numbers(data: Data, name: str, rows: dict[str, int]) -> tuple[str, np.ndarray]:
+    """(stored split, its rows in order) that `data.NAME` names. UserError where there are none."""
+    part = _slice(data, name)
+    chosen = part.rows(rows[part.split])
+    if not chosen:
+        raise UserError(
+            f"data.{name}: {part.text!r} is empty: split {part.split!r} of data={data.name} has "
+            f"{rows[part.split]:,} images"
+        )
+    return part.split, np.arange(chosen.start, chosen.stop)
+
+
+def _check_apart(
+    data: Data, name: str, train: tuple[str, np.ndarray], other: tuple[str, np.ndarray]
+) -> None:
+    """Raises UserError where images to train on are among others."""
+    first, last = max(train[1][0], other[1][0]), min(train[1][-1], other[1][-1])
+    if train[0] == other[0] and first <= last:
+        raise UserError(
+            f"data.{name}: {getattr(data, name)!r} and data.train={data.train!r} share "
+            f"{last - first + 1:,} images of split {train[0]!r}; give slices that do not overlap"
+        )
+
+
+def _slice(data: Data, name: str) -> Slice:
+    return parse_slice(name, getattr(data, name))
 
 
 def check_class_names(data: Data, names: list[str] | None) -> None:
@@ -130,59 +165,14 @@ def check_class_names(data: Data, names: list[str] | None) -> None:
         )
 
 
-def class_number(data: Data, split: str, example: Example) -> int:
+def class_number(data: Data, split: str, where: str, label: Any) -> int:
     """The label; UserError, with the row or file and the value, where it is no class number."""
-    label = example.label
     if not isinstance(label, int) or not 0 <= label < data.classes:
         raise UserError(
-            f"data.label: {example.where} (split {split!r}): expected a class number from 0 to "
+            f"data.label: {where} (split {split!r}): expected a class number from 0 to "
             f"{data.classes - 1} (data.classes={data.classes}), got {label!r}"
         )
     return label
-
-
-# --- Decoding -----------------------------------------------------------------------------------
-
-
-def decode(example: Example, size: int, channels: int) -> np.ndarray:
-    """The pixels: uint8 (size, size, channels), channels 1 or 3.
-
-    Grey is repeated over RGB, RGB weighted to grey (ITU-R 601), an alpha channel dropped, 16-bit
-    grey cut to its high byte (as Pillow does for 16-bit RGB), a photo turned upright by its EXIF
-    orientation. Another size: the centred square, its side the shorter one, resized (bilinear,
-    antialiased). Raises UserError naming the example where its bytes are no whole image.
-    """
-    try:
-        if isinstance(example.image, Image.Image):
-            return _pixels(example.image, size, channels)
-        content = example.image
-        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as image:
-            return _pixels(image, size, channels)
-    except Exception as error:  # Pillow's decoders raise whatever they meet: SyntaxError, struct...
-        what = str(error) or type(error).__name__
-        raise UserError(f"data: {example.where}: not a readable image: {what}") from error
-
-
-def _pixels(image: Image.Image, size: int, channels: int) -> np.ndarray:
-    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-        image = ImageOps.exif_transpose(image)
-    if image.mode == "F":
-        raise ValueError("floating-point pixels (mode F) have no known range; store 8 or 16 bits")
-    if image.mode.startswith("I"):  # 16 bits, which Pillow would clip to 255; older ones say "I"
-        deep = np.asarray(image).astype(np.int64).clip(0, 65535)
-        image = Image.fromarray((deep >> 8).astype(np.uint8))
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # straight to RGB, Pillow warns of the palette's alpha
-    mode = "L" if channels == 1 else "RGB"
-    if image.mode != mode:
-        image = image.convert(mode)
-    if image.size != (size, size):
-        width, height = image.size
-        side = min(width, height)
-        left, top = (width - side) / 2, (height - side) / 2
-        box = (left, top, left + side, top + side)
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
-    return np.asarray(image, dtype=np.uint8).reshape(size, size, channels)
 
 
 # --- The kinds of source ------------------------------------------------------------------------
@@ -195,38 +185,43 @@ def _path(data: Data) -> Path:
 
 def _wanted(data: Data, present: list[str]) -> list[str]:
     """The stored splits that `data` names; UserError for one that is not among those present."""
-    wanted = [data.train]
+    wanted: list[str] = []
     for name in ("train", "validation", "test"):
-        split = getattr(data, name)
-        if not isinstance(split, str):
+        if not isinstance(getattr(data, name), str):
             continue
-        if split not in present:
+        part = _slice(data, name)
+        if part.split not in present:
             raise UserError(
-                f"data.{name}: no split {split!r} in data={data.name}; "
+                f"data.{name}: no split {part.split!r} in data={data.name}; "
                 f"present: {', '.join(present) or 'none'}"
                 + ("" if name == "train" else "; a count or a share is cut from train")
             )
-        if name != "train" and split == data.train:
+        if name != "train" and part.text == data.train:
             raise UserError(
-                f"data.{name}: {split!r} is the split to train on; "
+                f"data.{name}: {part.text!r} is the split to train on; "
                 f"give a count or a share to cut from it"
             )
-        if split not in wanted:
-            wanted.append(split)
+        if part.split not in wanted:
+            wanted.append(part.split)
     return wanted
 
 
 def _digits(data: Data) -> Source:
-    def examples() -> Iterator[Example]:
+    def examples(first: int = 0) -> Iterator[Example]:
         from sklearn.datasets import load_digits
 
         digits = load_digits()
         pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # stored as 0..16
-        for row, (image, label) in enumerate(zip(pixels, digits.target.tolist(), strict=True)):
-            yield Example(f"row {row} of digits", Image.fromarray(image), label)
+        labels = digits.target.tolist()
+        for row in range(first, DIGITS):
+            yield Example(f"row {row} of digits", Image.fromarray(pixels[row]), labels[row])
+
+    def labels() -> Iterator[tuple[str, Any]]:
+        return ((example.where, example.label) for example in examples())
 
     names = [str(digit) for digit in range(10)]
-    return Source({split: Part(DIGITS, examples) for split in _wanted(data, ["train"])}, names)
+    part = Part(DIGITS, examples, labels)
+    return Source(dict.fromkeys(_wanted(data, ["train"]), part), names)
 
 
 def _folder(data: Data) -> Source:
@@ -236,6 +231,7 @@ def _folder(data: Data) -> Source:
     names = class_folders(path)
     numbers = {name: number for number, name in enumerate(names)}
     files = local_files(path, data.name)[1]
+    _check_filled(split_folder(path, "train"), names, files)
     parts = {}
     for split in splits:
         found = []
@@ -253,11 +249,26 @@ def _folder(data: Data) -> Source:
                 )
             found.append((file, numbers[folder]))
 
-        def examples(found: list[tuple[Path, int]] = found) -> Iterator[Example]:
-            return (Example(str(file), file, label) for file, label in found)
+        def examples(first: int = 0, found: list[tuple[Path, int]] = found) -> Iterator[Example]:
+            return (Example(str(file), file, label) for file, label in found[first:])
 
-        parts[split] = Part(len(found), examples)
-    return Source(parts, names)
+        def labels(found: list[tuple[Path, int]] = found) -> Iterator[tuple[str, Any]]:
+            return ((str(file), label) for file, label in found)
+
+        parts[split] = Part(len(found), examples, labels)
+    return Source(parts, names, by_class=True)
+
+
+def _check_filled(folder: Path, names: list[str], files: list[Path]) -> None:
+    """Raises UserError for a class folder that holds no image."""
+    prefix = f"{folder}{os.sep}"
+    inside = (str(file) for file in files)
+    filled = {f.removeprefix(prefix).partition(os.sep)[0] for f in inside if f.startswith(prefix)}
+    for name in names:
+        if name not in filled:
+            raise UserError(
+                f"data.path: {folder / name}: a class folder without an image; fill or remove it"
+            )
 
 
 @dataclass(frozen=True)
@@ -267,7 +278,7 @@ class _Table:
     name: str
     rows: int
     features: Any  # datasets.Features
-    batches: Callable[[list[str]], Iterator[Any]]
+    batches: Callable[[list[str], int], Iterator[Any]]  # of these columns, from a row on
 
 
 def _parquet_files(data: Data) -> dict[str, list[Path]]:
@@ -290,10 +301,19 @@ def _parquet(data: Data) -> Source:
     from datasets import Features
     from pyarrow import parquet
 
-    def batches(file: Path, columns: list[str]) -> Iterator[Any]:
+    def batches(file: Path, columns: list[str], first: int) -> Iterator[Any]:
         try:
             with _open_parquet(parquet, file) as opened:
-                yield from opened.iter_batches(_ROWS, columns=columns)
+                at_once = _at_once(file.stat().st_size, opened.metadata.num_rows)
+                for group in range(opened.metadata.num_row_groups):
+                    rows = opened.metadata.row_group(group).num_rows
+                    if first < rows:
+                        # One group at a time: of several it keeps all that it has read.
+                        for batch in opened.iter_batches(at_once, [group], columns):
+                            yield batch.slice(first)
+                            first = max(0, first - len(batch))
+                    else:
+                        first -= rows
         except OSError as error:  # a page that doesn't decompress: pyarrow names no file
             raise UserError(f"data.path: {file}: damaged: {error}") from error
 
@@ -309,6 +329,11 @@ def _parquet(data: Data) -> Source:
     return _from_tables(data, tables)
 
 
+def _at_once(size: int, rows: int) -> int:
+    """How many rows to read at once of a table of that many bytes."""
+    return max(1, min(_ROWS, _BYTES * rows // max(size, 1)))
+
+
 def _hub(data: Data) -> Source:
     import datasets
 
@@ -318,16 +343,18 @@ def _hub(data: Data) -> Source:
         if isinstance(error, OSError) and error.errno in FULL:
             raise
         first = (str(error) or type(error).__name__).splitlines()[0]
-        splits = [s for s in (data.train, data.validation, data.test) if isinstance(s, str)]
+        keys = ("train", "validation", "test")
+        splits = [_slice(data, key).split for key in keys if isinstance(getattr(data, key), str)]
         names = " and ".join(f"{split}*.parquet" for split in dict.fromkeys(splits))
         raise UserError(
             f"data={data.name}: can't fetch {data.hub} (revision {data.revision}) from the hub: "
             f"{first}; without network give data.path=FOLDER with {names}"
         ) from error
 
-    def batches(split: str, columns: list[str]) -> Iterator[Any]:
+    def batches(split: str, columns: list[str], first: int) -> Iterator[Any]:
+        at_once = _at_once(stored[split].data.nbytes, len(stored[split]))
         arrow = stored[split].select_columns(columns).with_format("arrow")
-        return iter(arrow.iter(_ROWS))
+        return iter(arrow.skip(first).iter(at_once))
 
     tables = {}
     for split in _wanted(data, sorted(stored)):
@@ -354,17 +381,32 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
                 )
 
         def examples(
-            pieces: list[_Table] = pieces, columns: list[tuple[str, str]] = columns
+            first: int = 0,
+            pieces: list[_Table] = pieces,
+            columns: list[tuple[str, str]] = columns,
         ) -> Iterator[Example]:
             for table, (image, label) in zip(pieces, columns, strict=True):
-                row = 0
-                for batch in table.batches([image, label]):
+                row = min(first, table.rows)
+                first -= row
+                if row == table.rows:
+                    continue
+                for batch in table.batches([image, label], row):
                     images = batch.column(image).to_pylist()
                     for cell, number in zip(images, batch.column(label).to_pylist(), strict=True):
                         yield _example(f"row {row} of {table.name}", cell, number)
                         row += 1
 
-        parts[split] = Part(sum(table.rows for table in pieces), examples)
+        def labels(
+            pieces: list[_Table] = pieces, columns: list[tuple[str, str]] = columns
+        ) -> Iterator[tuple[str, Any]]:
+            for table, (_, label) in zip(pieces, columns, strict=True):
+                row = 0
+                for batch in table.batches([label], 0):
+                    for number in batch.column(label).to_pylist():
+                        yield f"row {row} of {table.name}", number
+                        row += 1
+
+        parts[split] = Part(sum(table.rows for table in pieces), examples, labels)
     return Source(parts, names)
 
 

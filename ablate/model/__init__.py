@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from ablate import choices, spec
 from ablate.model.host import Host
@@ -32,10 +33,24 @@ def build(run: spec.Run, device: torch.device | str = "cpu") -> Host:
     device = torch.device(device)
     with torch.device("meta" if device.type == "meta" else "cpu"):
         model = HOSTS[run.model.kind](run)
+    if run.train.micro_batch == "auto":
+        _check_splittable(model)
     if device.type == "meta":
         return model
     initialise(model, run.seed)  # on the CPU: the same weights on every device
     return model.to(device)
+
+
+def _check_splittable(model: nn.Module) -> None:
+    """UserError where what comes out depends on how a batch is split: each machine would differ."""
+    for path, module in model.named_modules():
+        batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if batch_norm or getattr(module, "batch_statistics", False):
+            raise spec.UserError(
+                f"train.micro_batch: auto splits a batch as the machine needs it, and "
+                f"{type(module).__name__} ({path}) takes its statistics over a batch; "
+                f"set train.micro_batch=N, or null, for all rows"
+            )
 
 
 def vit(run: spec.Run) -> ViT:

@@ -29,8 +29,8 @@ class Costs:
     left_s: float  # device-seconds of all runs that are not done
 
     def warnings(self) -> list[str]:
-        """Norms over so few values that what they normalise is lost."""
-        found: dict[str, str] = {}
+        """What the worker warns of, and norms over too few values to say more than a sign."""
+        found = {text: text for a in self.described.values() for text in a.get("warnings", ())}
         for (row, _), answer in self.described.items():
             for site, group in answer["groups"].items():
                 if group < SMALLEST_GROUP:
@@ -73,13 +73,14 @@ def costs(
 
 
 def _estimate(cell: Cell, answer: Mapping[str, Any], rates: Mapping[int, float]) -> float | None:
-    if answer["examples"] is None:
+    if answer["examples"] is None or not rates:
         return None
     size = answer["multiply_adds"]
     rate = rates[min(rates, key=lambda other: abs(other - size))]
     train = cell.spec["train"]
-    steps = train["steps"] or train["epochs"] * (answer["examples"]["train"] // train["batch"])
-    return float(steps * train["batch"] * size * rate * EVALUATION)
+    epoch = answer["examples"]["train"] // train["batch"] * train["batch"]
+    images = (train["steps"] or 0) * train["batch"] or train["examples"] or train["epochs"] * epoch
+    return float(images * size * rate * EVALUATION)
 
 
 def _described(

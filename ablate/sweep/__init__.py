@@ -109,7 +109,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
                 cells.append(cell)
     if not cells:
         raise UserError(f"{sweep.place}: exclude: leaves no cell")
-    notes = _unused(sweep, used)
+    notes = [*composer.notes, *_unused(sweep, used)]
     first = _first_of_equals(sweep, identities)
     _columns_differ(sweep, first, identities)
     cells = [cell for cell in cells if first[cell.row] == cell.row]

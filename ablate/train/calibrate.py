@@ -12,7 +12,7 @@ from ablate.model import build
 from ablate.spec import Run
 from ablate.task import classify
 from ablate.train.loop import DTYPES, arithmetic
-from ablate.train.optim import adamw
+from ablate.train.optim import Average, make_optimizer
 
 ENOUGH = 2e9  # multiply-adds of a forward that tell the rate; a whole batch may not fit
 LONGEST_S = 1.5
@@ -22,7 +22,7 @@ def seconds_per_step(run: Run, device: torch.device, multiply_adds: int) -> floa
     """Seconds of one step at the run's batch: the median of a few on random images.
 
     Measured on as many images as take about `ENOUGH` multiply-adds and scaled to the batch; the
-    first two steps warm up.
+    first two steps warm up, where they are short.
     """
     dtype = DTYPES[run.train.precision]
     images = int(min(run.train.batch, max(1, ENOUGH // max(multiply_adds, 1))))
@@ -30,21 +30,27 @@ def seconds_per_step(run: Run, device: torch.device, multiply_adds: int) -> floa
     masks = Step(Draws(run.seed, device))
     masks.batch = images
     model.bind(masks)
-    optimizer = adamw(model, run.optim)
+    optimizer = make_optimizer(model, run.optim)
+    average = Average(model, run.train.ema)
     shape = (images, run.data.size, run.data.size, run.data.channels)
     x = torch.rand(shape, device=device, dtype=next(model.parameters()).dtype)
     y = torch.randint(run.data.classes, (images,), device=device)
 
     times: list[float] = []
+    least = 3
     begun = time.perf_counter()
-    while len(times) < 12 and (len(times) < 3 or time.perf_counter() - begun < LONGEST_S):
+    while len(times) < 12 and (len(times) < least or time.perf_counter() - begun < LONGEST_S):
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         with arithmetic(device, dtype):
             logits = model(x)
-        loss = classify.loss(logits, y, run.train.label_smoothing)
+        loss = classify.loss(logits, y, run.train.label_smoothing, run.train.loss)
         loss.backward()
+        if run.optim.clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), run.optim.clip)
         optimizer.step()
+        average.update()
         loss.item()  # waits for the device
         times.append(time.perf_counter() - start)
-    return median(times[2:]) * run.train.batch / images
+        least = 3 if times[0] < LONGEST_S else 1  # so long a step tells enough by itself
+    return median(times[2:] or times) * run.train.batch / images

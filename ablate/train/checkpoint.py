@@ -1,4 +1,4 @@
-"""The state of a training as bytes and back: weights, optimiser, sums. No generator states.
+"""The state of a training as bytes and back: weights, moments, average, sums; no generators.
 
 Serialised to bytes and written by us: torch.save and safetensors' own writers hide a full disk.
 """
@@ -16,6 +16,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ablate.rundir import RunDir, write_whole
+from ablate.train.optim import Average
 
 
 @dataclass
@@ -27,16 +28,22 @@ class Progress:
     loss_steps: int = 0
     bad_step: int = -1  # first step with a non-finite loss
     seconds: float = 0.0
+    micro_batch: int = 0  # images of a forward pass, once it was decided: kept, so bits are, too
 
 
 def save_checkpoint(
-    rundir: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
+    rundir: RunDir,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: Average,
+    progress: Progress,
 ) -> None:
     """Write `checkpoint-<step>.safetensors`. Raises OSError where the disk is full."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state[parameter].items():
             tensors[f"optim.{key}.{name}"] = value
+    tensors |= {f"ema.{name}": tensor for name, tensor in average.weights.items()}
     whole = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     rundir.write_checkpoint(progress.step, save(whole, {"progress": json.dumps(vars(progress))}))
 
@@ -48,7 +55,9 @@ def save_weights(rundir: RunDir, model: nn.Module) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def load_checkpoint(rundir: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+def load_checkpoint(
+    rundir: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average
+) -> Progress:
     """Continue from the newest whole checkpoint; a torn one gives way to the one before."""
     for _, path in rundir.checkpoints():
         try:
@@ -57,17 +66,22 @@ def load_checkpoint(rundir: RunDir, model: nn.Module, optimizer: torch.optim.Opt
                 progress = Progress(**json.loads(file.metadata()["progress"]))
         except (SafetensorError, OSError, ValueError, KeyError, TypeError):
             continue
-        _restore(model, optimizer, tensors)
+        _restore(model, optimizer, average, tensors)
         return progress
     return Progress()
 
 
 @torch.no_grad()
 def _restore(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: Average,
+    tensors: dict[str, Tensor],
 ) -> None:
     for name, tensor in model.state_dict().items():
         tensor.copy_(tensors[f"model.{name}"])
+    for name, tensor in average.weights.items():
+        tensor.copy_(tensors[f"ema.{name}"])
     moments: dict[str, dict[str, Any]] = {}
     for path, tensor in tensors.items():
         if path.startswith("optim."):

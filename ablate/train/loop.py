@@ -15,16 +15,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from ablate.data.batches import Batches, evaluation_batches
+from ablate.data.batches import Batches, View, evaluation_batches, resident, shaken_once
 from ablate.data.cache import Split, prepare
 from ablate.keyed import Draws, Step
 from ablate.model import build
 from ablate.model.attention import kernel
+from ablate.model.count import describe
 from ablate.rundir import RunDir, write_whole
 from ablate.spec import Run
 from ablate.task import classify
 from ablate.train.checkpoint import load_checkpoint, save_checkpoint, save_weights
-from ablate.train.optim import adamw, learning_rate
+from ablate.train.cost import cost, utilisation
+from ablate.train.memory import micro_batch
+from ablate.train.optim import Average, learning_rate, lengths, make_optimizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 LOOK_EVERY = 50  # steps between looks at the device for a non-finite loss
@@ -59,30 +62,40 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     # --- Data -----------------------------------------------------------------------------------
     machine.beat(phase="data")
     cached = prepare(run.data, machine.cache, lambda done, _: machine.beat(images=done))
-    data = {name: cached.split(name).to(device) for name in ("train", "validation", "test")}
+    data = {name: resident(cached.split(name), device) for name in ("train", "validation", "test")}
+    if run.eval.augment:
+        data |= {name: shaken_once(data[name], run.augment) for name in ("validation", "test")}
     batch = run.train.batch
-    micro = batch if run.train.micro_batch in (None, "auto") else int(run.train.micro_batch)
 
     # --- Randomness: keyed, so there is nothing to save or restore ------------------------------
     draws = Draws(run.seed, device)
     masks = Step(draws)
     masks.batch = batch
-    batches = Batches(data["train"], batch, run.augment, draws)
+    view = View.of(run)
+    ahead = data["train"].images.device.type != device.type
+    batches = Batches(data["train"], batch, run.augment, draws, view, ahead)
 
     # --- Model, optimiser, lengths in steps -----------------------------------------------------
     model = build(run, device).to(weights)
     model.bind(masks)
-    seen = watched(evaluation_batches(data["train"], run.eval.batch), machine)
-    model.fit((images for images, _ in seen), machine.cache / run.data.fingerprint)
-    optimizer = adamw(model, run.optim)
+    seen = watched(evaluation_batches(data["train"], run.eval.batch, view, device), machine)
+    model.fit(
+        (images for images, _ in seen),
+        machine.cache / f"{run.data.fingerprint}.{view.name}",
+    )
+    optimizer = make_optimizer(model, run.optim)
+    average = Average(model, run.train.ema)
     epoch = batches.steps_per_epoch
-    total = run.train.steps or max(1, round(run.train.epochs * epoch))
-    warmup = min(round(run.optim.warmup_epochs * epoch), total)
+    steps = lengths(run.optim, run.train, epoch)
+    total = steps.total
     every = run.eval.every * epoch
 
     # --- Resume ---------------------------------------------------------------------------------
-    progress = load_checkpoint(rundir, model, optimizer)
+    progress = load_checkpoint(rundir, model, optimizer, average)
     rundir.rewind_metrics(lambda line: line["step"] <= progress.step)
+    if not progress.micro_batch:
+        progress.micro_batch = split_of(run, model, masks, machine)
+    micro = progress.micro_batch
     loss_sum = torch.tensor(progress.loss_sum, dtype=torch.float64, device=device)
     bad_step = torch.tensor(progress.bad_step, device=device)
     begun = time.monotonic() - progress.seconds  # as if it had run without a break
@@ -92,10 +105,10 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     def checkpoint() -> None:
         progress.loss_sum, progress.bad_step = loss_sum.item(), int(bad_step.item())
         progress.seconds = time.monotonic() - begun
-        save_checkpoint(rundir, model, optimizer, progress)
+        save_checkpoint(rundir, model, optimizer, average, progress)
 
     def diverged(step: int) -> dict[str, Any]:
-        return {"status": "diverged", "step": step, **cost(begun, step * batch)}
+        return {"status": "diverged", "step": step, **cost(begun, step * batch, device)}
 
     # --- Train loop -----------------------------------------------------------------------------
     model.train()
@@ -106,8 +119,11 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             beat_at = time.monotonic() + BEAT_S
 
         images, labels = batches.at(step)
-        images = images.to(weights)
-        rate = learning_rate(run.optim, step, warmup, total)
+        images, target = images.to(weights), labels
+        if run.augment.mixup or run.augment.cutmix:
+            soft = classify.targets(labels, run.data.classes, run.train.label_smoothing, weights)
+            images, target = batches.mixed(images, soft, step)
+        rate = learning_rate(run.optim, step, steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.zero_grad(set_to_none=True)
@@ -117,13 +133,16 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             masks.rows = slice(first, first + micro)
             with arithmetic(device, dtype):
                 logits = model(images[masks.rows])
-            part = classify.loss(logits, labels[masks.rows], run.train.label_smoothing)
+            part = classify.loss(
+                logits, target[masks.rows], run.train.label_smoothing, run.train.loss
+            )
             part = part * (micro / batch)
             part.backward()
             loss += part.detach()
         if run.optim.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), run.optim.clip)
         optimizer.step()
+        average.update()
         # A non-finite loss is noted on the device, where it happens: to look at it is to wait.
         bad_step = torch.where((bad_step < 0) & ~loss.isfinite(), step, bad_step)
         loss_sum += loss
@@ -135,7 +154,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             return diverged(int(bad_step.item()))
         if measure:
             machine.beat(step=progress.step, total=total, phase="validation")
-            scores, _ = evaluate(run, model, data["validation"], machine)
+            with average.shown():
+                scores, _ = evaluate(run, model, data["validation"], machine)
             if not math.isfinite(scores["loss"]):  # broken by this very step
                 return diverged(step)
             rundir.append_metrics(
@@ -159,12 +179,18 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
     # --- Test, once -----------------------------------------------------------------------------
     machine.beat(step=total, total=total, phase="test")
-    scores, predictions = evaluate(run, model, data["test"], machine)
+    with average.shown():
+        scores, predictions = evaluate(run, model, data["test"], machine)
+        weights_sha256 = save_weights(rundir, model)
     content = io.BytesIO()
     np.save(content, predictions)
     write_whole(rundir.predictions, content.getvalue())
     last = rundir.read_metrics()[-1]  # of the last step, whoever trained it
-    prior = classify.prior_loss(data["train"].labels, run.data.classes, run.train.label_smoothing)
+    prior = classify.prior_loss(
+        data["train"].labels, run.data.classes, run.train.label_smoothing, run.train.loss
+    )
+    spent = cost(begun, total * batch, device)
+    multiply_adds = describe(run)["multiply_adds"]
     return {
         "status": "finished",
         "step": total,
@@ -174,11 +200,33 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         "validation": {name[4:]: last[name] for name in last if name.startswith("val_")},
         "test": scores,
         "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),
-        "weights_sha256": save_weights(rundir, model),
+        "weights_sha256": weights_sha256,
         "kernel": kernel(device, dtype),
         "micro_batch": micro,
-        **cost(begun, total * batch),
+        **spent,
+        "utilisation": utilisation(multiply_adds, spent["images_per_s"], device, dtype),
     }
+
+
+def split_of(run: Run, model: torch.nn.Module, masks: Step, machine: Machine) -> int:
+    """Of how many images each forward pass is: `train.micro_batch`, or what fits here (auto)."""
+    batch, asked = run.train.batch, run.train.micro_batch
+    if asked != "auto":
+        return asked or batch
+    machine.beat(phase="memory")
+    parameter = next(model.parameters())
+    side = run.data.size
+    images = parameter.new_zeros((2, side, side, run.data.channels))
+
+    def forward(part: torch.Tensor) -> torch.Tensor:
+        masks.rows = slice(0, len(part))
+        labels = torch.zeros(len(part), dtype=torch.int64, device=part.device)
+        with arithmetic(part.device, DTYPES[run.train.precision]):
+            logits = model(part)
+        return classify.loss(logits, labels, run.train.label_smoothing, run.train.loss)
+
+    model.train()
+    return micro_batch(batch, images, model, forward)
 
 
 def watched(
@@ -198,15 +246,16 @@ def evaluate(
     Leaves the model in evaluation mode.
     """
     parameter = next(model.parameters())
+    shown = evaluation_batches(split, run.eval.batch, View.of(run), parameter.device)
 
     def logits() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for images, labels in watched(evaluation_batches(split, run.eval.batch), machine):
+        for images, labels in watched(shown, machine):
             with arithmetic(parameter.device, DTYPES[run.train.precision]):
                 yield model(images.to(parameter.dtype)), labels
 
     model.eval()
     with torch.inference_mode():
-        return classify.evaluate(logits())
+        return classify.evaluate(logits(), run.train.loss)
 
 
 def arithmetic(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
@@ -214,9 +263,3 @@ def arithmetic(device: torch.device, dtype: torch.dtype) -> AbstractContextManag
     if dtype == torch.bfloat16:
         return torch.autocast(device.type, dtype)
     return nullcontext()
-
-
-def cost(begun: float, images: int) -> dict[str, float]:
-    """What the training took, over all its attempts."""
-    seconds = time.monotonic() - begun
-    return {"seconds": seconds, "images_per_s": images / seconds}

@@ -1,0 +1,75 @@
+"""How many images fit into memory at once: `train.micro_batch=auto`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+SPARE = 0.8  # of the free memory: what is counted is not all that is taken
+
+Forward = Callable[[Tensor], Tensor]  # images -> their part of the loss
+
+
+def micro_batch(batch: int, images: Tensor, model: nn.Module, forward: Forward) -> int:
+    """The first of `divisors(batch)` that fits; `images` is a batch or a part of one.
+
+    On a GPU it is tried, the optimiser's two moments and an average of the weights standing beside
+    it. On a CPU, where too much is not refused but kills, it is computed: from what the backward
+    pass of two images keeps, and a core's share of the memory that is free. The gradients that are
+    there are lost. Raises torch.OutOfMemoryError where not even one image fits.
+    """
+    fits = _tried if images.device.type == "cuda" else _computed
+    *larger, one = divisors(batch)
+    return next((size for size in larger if fits(size, images, model, forward)), one)
+
+
+def divisors(batch: int) -> Iterator[int]:
+    """The batch, then each time the largest divisor of it that is at most half the one before."""
+    size = batch
+    while size > 1:
+        yield size
+        size = next(part for part in range(size // 2, 0, -1) if batch % part == 0)
+    yield 1
+
+
+def _tried(size: int, images: Tensor, model: nn.Module, forward: Forward) -> bool:
+    beside: list[Tensor] = []
+    with contextlib.suppress(torch.OutOfMemoryError):
+        beside = [torch.empty_like(p) for p in model.parameters() for _ in range(3)]
+        forward(images.new_zeros((size, *images.shape[1:]))).backward()
+        return True
+    model.zero_grad(set_to_none=True)
+    del beside
+    torch.cuda.empty_cache()
+    return False
+
+
+def _computed(size: int, images: Tensor, model: nn.Module, forward: Forward) -> bool:
+    return size * kept_bytes(images[:2].clone(), model, forward) <= SPARE * free_bytes()
+
+
+def kept_bytes(images: Tensor, model: nn.Module, forward: Forward) -> float:
+    """What the backward pass of one of the images needs from its forward pass, in bytes."""
+    weights = {parameter.data_ptr() for parameter in model.parameters()}
+    kept: dict[int, Tensor] = {}  # by address: several operators keep the same tensor
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        forward(images)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) / len(images)
+
+
+def free_bytes() -> float:
+    """A core's share of the machine's free memory: as many workers run as there are cores."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    return 1024 * free / (os.cpu_count() or 1)

@@ -1,0 +1,199 @@
+"""How many runs an hour? One `ablate sweep` from the shell against what people do today.
+
+    python benchmarks/runs.py [--steps 200] [--seeds 2] [--rounds 2]
+
+The same trainings on two cores: a ViT of width 64 and 4 blocks, its pool a class token or the mean
+over tokens, times the seeds; CIFAR-10, batch 128, AdamW, warm-up and cosine, clipping, flip and
+pad-crop, float32; then the 10,000 test images. Theirs: a fresh process a training, timm's
+VisionTransformer from our initial weights, JPEG files through DataLoaders; (a) one after another,
+two threads and two loading workers, (b) two at once with one of each. Ours: the command until its
+table is printed, in a fresh store whose data is decoded; it measures validation images, too.
+
+They take turns, each round with new seeds; a ratio is the median over the rounds. Accuracy, a mean
+over seeds [95 % interval of Student's t] of the mean of a seed's trainings, should be the same for
+all. On a shared machine four processes get more than two: there the ratio of CPU times says more.
+Theirs take seconds to load torch and timm: few steps favour us. Goals: 3 times (a), 2 times (b).
+ABLATE_DATA: folder that holds cifar10/*.parquet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from input import DATA, JpegFiles
+from PIL import Image
+from step import timm_vit
+from torch.utils.data import DataLoader
+
+from ablate import spec
+from ablate.config import resolve
+from ablate.data import source
+from ablate.ledger import Store
+from ablate.model import build
+from ablate.model.export import to_timm
+from ablate.train.optim import learning_rate, lengths
+
+DATASET = f"data.path={DATA / 'cifar10'}"
+WORDS = f"""data=cifar10 {DATASET} recipe=cifar model.arch=mu/4 model.width=64 model.depth=4
+    model.heads=2 model.rep=false optim.clip=1.0 train.batch=128 train.precision=fp32
+    train.label_smoothing=0 eval.every=1000""".split()
+POOLS = ("tok", "gap")
+CORES = 2
+OURS = "ablate"
+GOALS = {"(a) timm, one after another": 3, "(b) timm, two at once": 2}
+
+
+class TestFiles(JpegFiles):
+    """A file an image, as it is."""
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        with Image.open(self.files[i]) as file:
+            pixels = torch.from_numpy(np.array(file.convert("RGB"))).permute(2, 0, 1).contiguous()
+        return pixels.float().div(255).sub(0.5).div(0.5), self.labels[i]
+
+
+def write_images(data: spec.Data, folder: Path) -> None:
+    """Our training and test images, their JPEG bytes as they are in the parquet files."""
+    datasets = []
+    for split, kind in (("train", JpegFiles), ("test", TestFiles)):
+        stored, rows = source.cut(data, source.rows(data))[split]
+        examples = [*source.open_source(data).parts[stored].examples()]
+        files = [folder / f"{split}{row}.jpg" for row in rows]
+        for file, row in zip(files, rows, strict=True):
+            file.write_bytes(examples[row].image)
+        datasets.append(kind(files, [examples[row].label for row in rows]))
+    (folder / "datasets").write_bytes(pickle.dumps(datasets))
+
+
+def write_trainings(words: list[str], seeds: range, folder: Path) -> dict[str, Path]:
+    """{run id: what a process of theirs reads}: the run and its initial weights in timm's names."""
+    trainings = {}
+    for pool, seed in itertools.product(POOLS, seeds):
+        tree, run_id = resolve([*words, f"model.pool={pool}", f"seed={seed}"], folder)
+        run = spec.build(tree)
+        path = trainings[run_id] = folder / f"{run_id}.pt"
+        torch.save({"run": tree, "state": to_timm(run, build(run).state_dict())}, path)
+    return trainings
+
+
+def train(training: Path, threads: int) -> float:
+    """One training as people write it, in this process. Returns its test accuracy."""
+    torch.set_num_threads(threads)
+    start = torch.load(training)
+    run = spec.build(start["run"])
+    torch.manual_seed(run.seed)
+    model = timm_vit(run)  # lets timm be imported
+    from timm.optim import create_optimizer_v2
+
+    model.load_state_dict(start["state"])
+    images, tested = pickle.loads((training.parent / "datasets").read_bytes())
+    batch, optim = run.train.batch, run.optim
+    shuffled = DataLoader(images, batch, shuffle=True, drop_last=True, num_workers=threads)
+    betas = optim.b1, optim.b2
+    optimizer = create_optimizer_v2(model, "adamw", optim.lr, optim.wd, betas=betas)
+    steps = lengths(optim, run.train, len(shuffled))
+    batches = (pair for _ in itertools.count() for pair in shuffled)
+    for step, (images, labels) in enumerate(itertools.islice(batches, steps.total)):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(optim, step, steps)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), optim.clip)
+        optimizer.step()
+    batches.close()
+    model.eval()
+    with torch.inference_mode():
+        shown = DataLoader(tested, run.eval.batch, num_workers=threads)
+        right = sum((model(images).argmax(1) == labels).sum().item() for images, labels in shown)
+    return right / len(tested)
+
+
+def theirs(trainings: dict[str, Path], at_once: int) -> list[float]:
+    """Test accuracies of the trainings, so many processes at once."""
+    command = [sys.executable, __file__, "--threads", str(CORES // at_once), "--train"]
+    process = partial(subprocess.run, check=True, stdout=subprocess.PIPE)
+    with ThreadPoolExecutor(at_once) as pool:
+        ended = pool.map(process, ([*command, str(path)] for path in trainings.values()))
+        return [float(done.stdout) for done in ended]
+
+
+def shell(words: list[str], store: Path) -> None:
+    """`ablate` with these words."""
+    command = [Path(sys.executable).with_name("ablate"), *words, "--store", store]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def ours(trainings: dict[str, Path], words: list[str], seeds: range, store: Store) -> list[float]:
+    """Test accuracies of the same runs, by one command."""
+    shell(["sweep", *words, f"model.pool={','.join(POOLS)}", f"seeds={[*seeds]}"], store.root)
+    return [store.rundir(run_id).read_result()["test"]["top1"] for run_id in trainings]
+
+
+def clocks() -> np.ndarray:
+    """(2,): the wall's seconds, and the CPU's of all processes that this one has waited for."""
+    return np.array([time.perf_counter(), sum(os.times()[2:4])])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for flag, default in (("steps", 200), ("seeds", 2), ("rounds", 2), ("threads", 1)):
+        parser.add_argument(f"--{flag}", type=int, default=default)
+    parser.add_argument("--train", type=Path, help="train this, with --threads: one of theirs")
+    asked = parser.parse_args()
+    if asked.train:
+        print(train(asked.train, asked.threads))
+        return
+    from ablate.stats import mean_interval  # scipy, which their processes don't need
+
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    words = [*WORDS, f"train.steps={asked.steps}", f"optim.warmup_steps={asked.steps // 10}"]
+    seconds, accuracies = defaultdict(list), defaultdict(list)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        start = clocks()
+        shell(["data", "prepare", "cifar10", DATASET], folder)
+        print(f"decoded, once for all sweeps, in {(clocks() - start)[0]:.1f} s")
+        write_images(spec.build(resolve(words, folder)[0]).data, folder)
+        for turn in range(asked.rounds):
+            seeds = range(turn * asked.seeds, (turn + 1) * asked.seeds)
+            trainings = write_trainings(words, seeds, folder)
+            store = Store(folder / f"round{turn}")
+            store.root.mkdir()
+            store.cache.symlink_to(Store(folder).cache)
+            sides = {name: partial(theirs, trainings, i) for i, name in enumerate(GOALS, 1)}
+            sides[OURS] = partial(ours, trainings, words, seeds, store)
+            for name, side in sides.items():
+                start = clocks()
+                top1 = side()
+                seconds[name].append(clocks() - start)
+                accuracies[name] += (100 * np.reshape(top1, (len(POOLS), -1)).mean(0)).tolist()
+    print(f"{len(trainings)} runs of {asked.steps} steps on {CORES} cores, {asked.rounds} rounds")
+    for name, taken in seconds.items():
+        wall, busy = np.transpose(taken)
+        rates, top1 = 3600 * len(trainings) / wall, mean_interval(accuracies[name])
+        interval = "" if top1.low is None else f" [{top1.low:.1f}, {top1.high:.1f}]"
+        print(
+            f"{name:27} {np.median(rates):>4.0f} runs an hour ({min(rates):.0f}-{max(rates):.0f}) "
+            f"on {sum(busy) / sum(wall):.1f} cores, accuracy {top1.mean:.1f} %{interval}"
+        )
+    for name, goal in GOALS.items():
+        by_wall, by_cpu = np.median(np.divide(seconds[name], seconds[OURS]), axis=0)
+        print(f"ratio to {name}: {by_wall:.1f} (goal: {goal}), of CPU times {by_cpu:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""How fast is a training step? Ours against timm's VisionTransformer of the same size, eager.
+
+    python benchmarks/step.py [--arch Ti/4 --side 32 --batch 64] [--rounds 15]
+
+Forward, loss, backward, AdamW, on the same random images; in float32 and, ours, in bfloat16. On the
+CPU one thread, as a worker has it; on a GPU where there is one. They take turns; a ratio is the
+median over the rounds of timm's float32 step to ours of the same round. Goals: never slower in
+float32; 1.7 in bfloat16 (on a CPU without bfloat16 instructions that can't be had).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ablate import spec
+from ablate.config import resolve
+from ablate.model import build
+from ablate.model.export import timm_arguments
+from ablate.task import classify
+from ablate.train.loop import DTYPES, arithmetic
+from ablate.train.optim import make_optimizer
+
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "8589934592", "MALLOC_TRIM_THRESHOLD_": "34359738368"}
+_kept: list[torch.library.Library] = []
+
+
+def timm_vit(run: spec.Run) -> nn.Module:
+    """timm's model of the run. torchvision, which it imports, misses two operators on CPU torch."""
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        _kept.append(torch.library.Library("torchvision", "DEF"))
+        for name in ("nms", "qnms"):
+            _kept[0].define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    from timm.models.vision_transformer import VisionTransformer
+
+    norm = partial(nn.LayerNorm, eps=run.model.norm_eps)
+    return VisionTransformer(**timm_arguments(run), norm_layer=norm)
+
+
+def small(arch: str, side: int) -> spec.Run:
+    """A run of this architecture on colour images of this side."""
+    words = [f"model.arch={arch}", "model.rep=false", "recipe=quick", f"data.size={side}"]
+    tree, _ = resolve(words, Path("runs"))
+    return spec.build({**tree, "data": {**tree["data"], "channels": 3}})
+
+
+def ours(run: spec.Run, device: torch.device, precision: str, batch: int) -> Callable[[], None]:
+    model = build(run, device)
+    optimizer = make_optimizer(model, run.optim)
+    images = torch.randn(batch, run.data.size, run.data.size, 3, device=device)
+    labels = torch.randint(10, (batch,), device=device)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with arithmetic(device, DTYPES[precision]):
+            logits = model(images)
+        classify.loss(logits, labels, 0.0).backward()
+        optimizer.step()
+
+    return step
+
+
+def theirs(run: spec.Run, device: torch.device, batch: int) -> Callable[[], None]:
+    model = timm_vit(run).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    images = torch.randn(batch, 3, run.data.size, run.data.size, device=device)
+    labels = torch.randint(10, (batch,), device=device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arch", default="Ti/4")
+    for flag, default in (("side", 32), ("batch", 64), ("rounds", 15)):
+        parser.add_argument(f"--{flag}", type=int, default=default)
+    asked = parser.parse_args()
+    if not os.environ.keys() >= MALLOC.keys():
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **MALLOC})
+    torch.set_num_threads(1)
+    run = small(asked.arch, asked.side)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    steps = {
+        "timm fp32": theirs(run, device, asked.batch),
+        "ours fp32": ours(run, device, "fp32", asked.batch),
+    }
+    if device.type == "cuda" or torch.cpu._is_avx512_bf16_supported():
+        steps["ours bf16"] = ours(run, device, "bf16", asked.batch)
+    else:
+        print("bf16 is not measured: this CPU has no instructions for it")
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(-2, asked.rounds):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if turn >= 0:
+                seconds[name].append(time.perf_counter() - start)
+    print(f"{device.type}: {asked.arch} on {asked.side}x{asked.side} images, batch {asked.batch}")
+    for name, goal in (("ours fp32", 1.0), ("ours bf16", 1.7)):
+        if name not in seconds:
+            continue
+        pairs = zip(seconds["timm fp32"], seconds[name], strict=True)
+        ratio = statistics.median(theirs / mine for theirs, mine in pairs)
+        milliseconds = 1e3 * statistics.median(seconds[name])
+        print(f"  {name}: {milliseconds:.1f} ms, timm's time / ours {ratio:.2f} (goal: {goal})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""How a batch is made of a step's number: what is drawn, in which order, shown how."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ablate.data.augment import centre_boxes, resize_area, shake
+from ablate.data.batches import (
+    BLOCK,
+    Batches,
+    View,
+    change,
+    evaluation_batches,
+    normalise,
+    shaken_once,
+)
+from ablate.data.cache import Split
+from ablate.keyed import Draws
+from ablate.spec import Augment
+
+NONE = Augment(flip=False, crop_pad=0)
+ALL = {
+    "crop_area": 0.3,
+    "flip": True,
+    "crop_pad": 1,
+    "rotate": 20.0,
+    "jitter": 0.4,
+    "randaug": 2,
+}
+
+
+def noise(n, size=12, aspects=None):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (n, size, size, 3), generator=generator).to(torch.uint8)
+    return Split(images, torch.arange(n), torch.ones(n) if aspects is None else aspects)
+
+
+def changed(split, view, step=3, seed=0, **settings):
+    spec = dataclasses.replace(NONE, **settings)
+    return change(split.images, split.aspects, spec, view, Draws(seed), step)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("style", ["tf", "timm"])
+def test_each_change_is_drawn_by_seed_and_step_for_itself(name, style):
+    split, view = noise(40), View(12)
+    one = changed(split, view, **{name: ALL[name]}, style=style)
+    assert one.shape == split.images.shape
+    assert one.dtype == torch.uint8
+    assert torch.equal(one, changed(split, view, **{name: ALL[name]}, style=style))
+    for other in ({"step": 4}, {"seed": 1}):
+        assert not torch.equal(one, changed(split, view, **other, **{name: ALL[name]}, style=style))
+
+
+def test_turning_one_change_on_moves_no_other():
+    """RandAugment comes last: it is that of the images as they would be without it."""
+    split, view = noise(40, 16), View(12)
+    for key in ("crop_area", "flip", "rotate", "jitter"):
+        first = changed(split, view, **{key: ALL[key]})
+        both = changed(split, view, **{key: ALL[key]}, randaug=2)
+        after = change(
+            first, torch.ones(40), dataclasses.replace(NONE, randaug=2), view, Draws(0), 3
+        )
+        assert torch.equal(both, after)
+
+
+def test_a_stored_square_is_shown_as_the_centre_of_what_it_was(tmp_path):
+    """Against Pillow on the photograph itself: shorter side to 64, then the central 56."""
+    rows, columns = np.mgrid[0:120, 0:180]
+    photo = np.stack(
+        [rows * 2, columns * 1.4, 127 + 90 * np.sin(rows / 20) * np.cos(columns / 30)], -1
+    )
+    photo = Image.fromarray(photo.astype(np.uint8))
+    stored = np.asarray(photo.resize((96, 96), Image.Resampling.BOX))
+    split = Split(
+        torch.tensor(stored)[None], torch.zeros(1, dtype=torch.int64), torch.tensor([1.5])
+    )
+    ((shown, _),) = evaluation_batches(split, 8, View(56, crop=0.875))
+    wanted = photo.resize((96, 64), Image.Resampling.BOX).crop((20, 4, 76, 60))
+    wanted = normalise(torch.tensor(np.asarray(wanted)))
+    assert shown.shape == (1, 56, 56, 3)
+    assert (shown[0] - wanted).abs().max() < 10 / 127.5
+    assert (shown[0] - wanted).abs().mean() < 2 / 127.5
+    other = Split(split.images, split.labels, torch.ones(1))
+    ((wrong, _),) = evaluation_batches(other, 8, View(56, crop=0.875))
+    assert (wrong[0] - wanted).abs().max() > 20 / 127.5
+
+
+def test_training_without_a_crop_sees_the_same_centre():
+    split, view = noise(5, 16, torch.tensor([1.0, 2.0, 0.5, 1.2, 0.9])), View(8, crop=0.5)
+    centre = resize_area(split.images, centre_boxes(split.aspects, 0.5), 8)
+    assert torch.equal(changed(split, view), centre)
+    images, _ = Batches(split, 5, NONE, Draws(0), view).at(0)
+    _, labels = Batches(split, 5, NONE, Draws(0), view).at(0)
+    assert torch.equal(images, normalise(centre[labels]))
+
+
+def test_what_eight_bits_become():
+    levels = torch.tensor([[0, 128, 255]], dtype=torch.uint8)
+    assert normalise(levels, "unit").tolist() == [[0, pytest.approx(128 / 255), 1]]
+    wanted = [(0 - 0.485) / 0.229, (128 / 255 - 0.456) / 0.224, (1 - 0.406) / 0.225]
+    assert normalise(levels, "imagenet")[0].tolist() == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 3])
+def test_an_image_stands_in_a_batch_as_often_as_it_is_repeated(repeats):
+    spec = dataclasses.replace(NONE, repeats=repeats, jitter=0.4)
+    batches = Batches(noise(40), 10, spec, Draws(0))
+    seen = []
+    for step in range(4):
+        images, labels = batches.at(step)
+        number, counts = labels.unique(return_counts=True)
+        assert counts.max() == repeats
+        assert len(number) == -(-10 // repeats)
+        assert not (labels == labels.roll(1)).any()  # a neighbour is another image: mixup's partner
+        seen += number.tolist()
+        if repeats > 1:
+            copies = images[labels == labels[0]]
+            assert not torch.equal(copies[0], copies[1])  # each changed otherwise
+    assert len(seen) == len(set(seen))
+
+
+def test_fetching_ahead_changes_nothing():
+    spec = Augment(flip=True, crop_pad=2)
+    plain = Batches(noise(23), 5, spec, Draws(0))
+    ahead = Batches(noise(23), 5, spec, Draws(0), ahead=True)
+    for step in (0, 1, 2, 7, 8, 3):  # over an epoch's end, and out of order, as after a resume
+        for one, other in zip(plain.at(step), ahead.at(step), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_mixing_is_of_the_step_and_keeps_the_sum_of_the_targets():
+    spec = dataclasses.replace(NONE, mixup=0.8, cutmix=1.0)
+    batches = Batches(noise(40), 10, spec, Draws(0))
+    images, labels = batches.at(0)
+    targets = torch.nn.functional.one_hot(labels, 40).float()
+    shares = set()
+    for step in range(12):
+        mixed, soft = batches.mixed(images, targets, step)
+        again, _ = batches.mixed(images, targets, step)
+        assert torch.equal(mixed, again)
+        torch.testing.assert_close(soft.sum(1), torch.ones(10))
+        own = soft[0, labels[0]].item()
+        partner = soft[0, labels[-1]].item()
+        assert own + partner == pytest.approx(1)
+        shares.add(own)
+    assert len(shares) > 8
+    assert torch.equal(batches.at(0)[0], images)  # nothing was changed in place
+
+
+def test_erasing_is_in_what_the_model_sees():
+    spec = dataclasses.replace(NONE, erase=1.0)
+    plain, _ = Batches(noise(40), 40, NONE, Draws(0)).at(0)
+    erased, _ = Batches(noise(40), 40, spec, Draws(0)).at(0)
+    share = (plain != erased).any(-1).flatten(1).float().mean(1)
+    assert (share > 0).all()
+    assert 0.02 < share.mean() < 0.35
+    assert erased.abs().max() > 1.2  # normal noise, not pixels
+
+
+def test_a_set_shaken_once_hangs_on_the_place_of_its_images_alone():
+    spec = Augment(flip=False, crop_pad=0, rotate=20.0, translate=0.2, zoom_out=0.2)
+    whole = noise(BLOCK + 30, 8)
+    shaken = shaken_once(whole, spec)
+    assert torch.equal(shaken.labels, whole.labels)
+    assert (shaken.images != whole.images).flatten(1).any(1).float().mean() > 0.95
+    part = shaken_once(whole.take(slice(0, BLOCK + 7)), spec)
+    assert torch.equal(part.images, shaken.images[: BLOCK + 7])
+    first = shake(whole.images[:BLOCK], Draws(0).at("evaluation", 0), 20.0, 0.2, 0.2)
+    assert torch.equal(shaken.images[:BLOCK], first)
+    assert shaken_once(whole, NONE).images.equal(whole.images)

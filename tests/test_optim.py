@@ -1,0 +1,324 @@
+"""How weights move: optimisers, the rate over a run, lengths in steps, averaged weights."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from ablate import spec
+from ablate.model import build
+from ablate.spec import UserError
+from ablate.train import calibrate
+from ablate.train.optim import (
+    Average,
+    Lengths,
+    decayed,
+    learning_rate,
+    lengths,
+    make_optimizer,
+)
+
+
+def optim(**changes: Any) -> spec.Optim:
+    return tiny.run({f"optim.{key}": value for key, value in changes.items()}).optim
+
+
+def rates(lengths: Lengths, **changes: Any) -> list[float]:
+    chosen = optim(**changes)
+    return [learning_rate(chosen, step, lengths) for step in range(lengths.total + 1)]
+
+
+# --- Lengths ------------------------------------------------------------------------------------
+
+IMAGENET = {"train.batch": 4096, "train.epochs": 300}
+
+
+@pytest.mark.parametrize(
+    ("settings", "epoch", "expected"),
+    [
+        ({"train.epochs": 28}, 18, (504, 72, 0)),
+        ({"train.epochs": 2.5, "optim.warmup_epochs": 0.3}, 7, (18, 2, 0)),  # 17.5, 2.1
+        ({"train.epochs": 0.01}, 7, (1, 1, 0)),  # at least one step, warm-up cut to fit
+        ({"train.epochs": 3}, 7, (21, 21, 0)),  # a warm-up of 4 epochs
+        ({"train.epochs": 5, "train.steps": 33, "train.examples": 999}, 7, (33, 28, 0)),
+        ({"train.epochs": 5, "train.examples": 118}, 7, (15, 15, 0)),  # batches of 8: 14.75
+        ({"train.examples": 3}, 7, (1, 1, 0)),
+        ({**IMAGENET, "optim.warmup_steps": 10_000}, 309, (92_700, 10_000, 0)),
+        ({**IMAGENET, "train.examples": 300 * 1_268_355}, 309, (92_897, 1236, 0)),
+        ({"train.epochs": 9, "optim.warmup_examples": 93}, 7, (63, 12, 0)),  # 11.6
+        ({"train.epochs": 9, "optim.warmup_examples": 9, "optim.warmup_steps": 5}, 7, (63, 5, 0)),
+        ({"train.epochs": 9, "optim.warmup_steps": 0}, 7, (63, 0, 0)),  # nought is a length, too
+        ({"train.epochs": 9, "optim.cooldown_epochs": 1.5}, 7, (63, 28, 10)),  # 10.5
+        (
+            {"train.epochs": 9, "optim.cooldown_epochs": 2, "optim.cooldown_steps": 3},
+            7,
+            (63, 28, 3),
+        ),
+        ({"train.epochs": 5, "optim.cooldown_epochs": 4}, 7, (35, 28, 7)),  # cut to fit
+    ],
+)
+def test_lengths_in_steps(settings, epoch, expected):
+    run = tiny.run(settings)
+    assert lengths(run.optim, run.train, epoch) == expected
+
+
+# --- Schedule -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("total", "warmup"), [(100, 10), (100, 0), (7, 7), (1, 0), (50, 49)])
+@pytest.mark.parametrize("schedule", ["cosine", "constant"])
+def test_what_runs_had_before_they_have_to_the_last_bit(schedule, total, warmup):
+    expected = []
+    for step in range(total):
+        rate = min(1.0, step / warmup) if warmup else 1.0
+        if schedule == "cosine":
+            done = min(max((step - warmup) / max(total - warmup, 1), 0.0), 1.0)
+            rate *= 0.5 * (1 + math.cos(math.pi * done))
+        expected.append(0.003 * rate)
+    assert rates(Lengths(total, warmup, 0), schedule=schedule, lr=0.003)[:-1] == expected
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "rsqrt", "constant"])
+@pytest.mark.parametrize("cooldown", [0, 20])
+def test_a_schedule_begins_at_0_peaks_after_the_warm_up_and_ends_at_0(schedule, cooldown):
+    got = rates(Lengths(100, 10, cooldown), schedule=schedule, lr=2.0)
+    assert got[0] == 0
+    assert got[5] == 1.0
+    assert got[10] == max(got) == 2.0
+    assert (got[100] == 0) == (schedule in ("cosine", "linear") or cooldown > 0)
+
+
+def test_schedules_by_hand():
+    """big_vision/utils.py create_learning_rate_schedule, at places where it is easy to compute."""
+    cosine = rates(Lengths(70, 10, 0), schedule="cosine", lr=4.0)
+    assert cosine[30] == pytest.approx(3.0)  # a third: cos 60 degrees
+    assert cosine[40] == pytest.approx(2.0)
+    linear = rates(Lengths(70, 10, 0), schedule="linear", lr=4.0)
+    assert linear[25] == pytest.approx(3.0)
+    rsqrt = rates(Lengths(400, 10, 20), schedule="rsqrt", lr=4.0, timescale=100)
+    assert rsqrt[310] == pytest.approx(2.0)  # 1 / sqrt(1 + 300/100)
+    assert rsqrt[390] == pytest.approx(4 / math.sqrt(4.8) / 2)  # half of the cooldown is left
+    short = rates(Lengths(400, 10, 0), schedule="rsqrt", lr=4.0, timescale=100)
+    assert short[:381] == rsqrt[:381]  # the cooldown takes nothing away before it begins
+    constant = rates(Lengths(400, 10, 20), schedule="constant", lr=4.0, min_lr=1.0)
+    assert constant[10:381] == [4.0] * 371
+    assert constant[390] == pytest.approx(2.5)
+    assert constant[400] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "theirs", "own"),
+    [
+        ("cosine", {"sched": "cosine"}, {}),
+        ("linear", {"sched": "poly", "decay_rate": 1.0}, {}),
+        ("rsqrt", {"sched": "rsqrt", "stable_timescale": 6}, {"timescale": 6}),
+        ("constant", {"sched": "wsd", "decay_fn": "linear"}, {}),
+    ],
+)
+@pytest.mark.parametrize("min_lr", [0.0, 1e-5, 4e-4])
+def test_schedules_equal_timms(schedule, theirs, own, min_lr, oracle):
+    """With a warm-up from above 0 and a cooldown. timm's wsd and rsqrt call the cooldown decay."""
+    factory = oracle("timm.scheduler.scheduler_factory")
+    total, warmup, cooldown = 60, 10, 15
+    parts = {"decay_epochs": cooldown, "num_epochs": total - warmup}
+    if schedule in ("cosine", "linear"):
+        parts = {"cooldown_epochs": cooldown, "num_epochs": total - warmup - cooldown}
+    scheduler, steps = factory.create_scheduler_v2(
+        torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1e-3),
+        **{**parts, **theirs, "warmup_epochs": warmup, "warmup_lr": 1e-6, "min_lr": min_lr},
+        warmup_prefix=True,
+    )
+    assert steps == total
+    got = rates(
+        Lengths(total, warmup, cooldown),
+        **{"schedule": schedule, "lr": 1e-3, "warmup_lr": 1e-6, "min_lr": min_lr, **own},
+    )
+    expected = [scheduler._get_lr(step)[0] for step in range(total)]
+    assert got[:-1] == pytest.approx(expected, rel=1e-12)
+
+
+# --- Optimisers ---------------------------------------------------------------------------------
+
+# Five steps of optax 0.2.8 in float64 at the rates lr * S, gradients as in `five_steps`:
+#   independent: chain(scale_by_adam(b1, b2, eps), scale(lr), add_decayed_weights(wd, {kernel}),
+#                      scale_by_schedule(S), scale(-1)), which is big_vision/optax.py
+#   by_lr:       adamw(lr * S, b1, b2, eps, weight_decay=wd, mask={kernel})
+S = (0.0, 0.5, 1.0, 0.75, 0.25)
+OPTAX = {
+    "independent": ([2.9771759250080905, -1.9981254479101311], 0.9962086015254406),
+    "by_lr": ([2.984575582266371, -2.0030737967188594], 0.9962086015254406),
+}
+
+
+@pytest.mark.parametrize("decay", OPTAX)
+def test_adamw_equals_optax(decay):
+    model = nn.Linear(2, 1, dtype=torch.float64)
+    chosen = optim(lr=1e-2, wd=1e-3, b1=0.9, b2=0.99, eps=1e-8, decay=decay)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[3.0, -2.0]]))
+        model.bias.fill_(1.0)
+    optimizer = make_optimizer(model, chosen)
+    for t, share in enumerate(S):
+        model.weight.grad = torch.tensor(
+            [[math.sin(t + 1.0), 2 * math.cos(2.0 * t)]], dtype=torch.float64
+        )
+        model.bias.grad = torch.tensor([math.sin(3.0 * t + 1)], dtype=torch.float64)
+        for group in optimizer.param_groups:
+            group["lr"] = share * chosen.lr
+        optimizer.step()
+    kernel, bias = OPTAX[decay]
+    assert model.weight[0].tolist() == pytest.approx(kernel, rel=1e-12)
+    assert model.bias.item() == pytest.approx(bias, rel=1e-12)
+
+
+def test_sgd_is_the_heavy_ball_by_hand():
+    """m = 0.6, 1.134, 1.60893 for the kernel, 0.5, 0.95, 1.355 for the bias, which has no decay."""
+    model = nn.Linear(1, 1, dtype=torch.float64)
+    nn.init.ones_(model.weight)
+    nn.init.ones_(model.bias)
+    optimizer = make_optimizer(model, optim(name="sgd", lr=0.1, wd=0.1, b1=0.9))
+    for rate in (0.1, 0.05, 0.2):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 0.5)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+    assert model.weight.item() == pytest.approx(1 - 0.06 - 0.0567 - 0.321786, rel=1e-12)
+    assert model.bias.item() == pytest.approx(1 - 0.05 - 0.0475 - 0.271, rel=1e-12)
+
+
+def test_independent_decay_takes_wd_times_the_schedules_share_of_kernels_only():
+    """big_vision: without gradients a step takes s(t) * 1e-4 * p, whatever the learning rate."""
+    model = build(tiny.run({"stem": "dpn", "model.rep": True})).double()
+    tiny.scramble(model)
+    chosen = optim(lr=3e-3, wd=1e-4, decay="independent")
+    optimizer = make_optimizer(model, chosen)
+    run = Lengths(12, 4, 0)
+    for step, share in {0: 0.0, 1: 0.25, 4: 1.0, 8: 0.5}.items():
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(chosen, step, run)
+        optimizer.step()
+        for name, parameter in model.named_parameters():
+            taken = share * 1e-4 * before[name] if name in decayed(model) else 0 * before[name]
+            torch.testing.assert_close(
+                before[name] - parameter.detach(), taken, rtol=1e-9, atol=1e-15, msg=name
+            )
+
+
+@pytest.mark.parametrize("stem", ["dpn", "conv"])
+def test_kernels_decay_and_nothing_else(stem):
+    """By their shape: of the parameters with two axes only positions and class token are none."""
+    size = {"data.size": 32, "model.arch": "mu/16", "model.depth": 2}
+    model = build(tiny.run({**size, "stem": stem, "model.rep": True, "model.pool": "tok"}))
+    shapes = {name: p.ndim for name, p in model.named_parameters() if "posemb" not in name}
+    cls = {name for name in shapes if "cls" in name}
+    assert cls
+    assert decayed(model) == {name for name, axes in shapes.items() if axes >= 2} - cls
+
+
+def test_sgd_has_no_independent_decay():
+    with pytest.raises(UserError, match=r"^optim.decay: independent is for adamw; .*by_lr"):
+        optim(name="sgd", decay="independent")
+
+
+# --- Averaged weights ---------------------------------------------------------------------------
+
+
+def moved(model: nn.Module, seed: int) -> None:
+    """As if a step had been taken: other weights, other statistics."""
+    tiny.scramble(model, seed)
+    model(torch.randn(9, 3, generator=torch.Generator().manual_seed(seed)))
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+def test_the_average_equals_timms(oracle):
+    model = small()
+    average = Average(model, 0.9)
+    theirs = oracle("timm.utils.model_ema").ModelEmaV3(model, decay=0.9)
+    for seed in range(5):
+        moved(model, seed)
+        average.update()
+        theirs.update(model)
+    expected = dict(theirs.module.named_parameters())
+    assert average.weights.keys() == expected.keys()
+    for name, weights in average.weights.items():
+        assert torch.equal(weights, expected[name]), name
+
+
+def test_the_average_by_hand():
+    model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    nn.init.constant_(model.weight, 1.0)
+    average = Average(model, 0.9)
+    for value in (2.0, 3.0):
+        nn.init.constant_(model.weight, value)
+        average.update()
+    assert average.weights["weight"].item() == pytest.approx(0.81 + 0.9 * 0.2 + 0.3)  # 1.29
+
+
+def test_a_shown_average_is_in_the_model_until_the_end_whatever_happens():
+    model = small()
+    average = Average(model, 0.5)
+    moved(model, 1)
+    average.update()
+    own = {name: value.clone() for name, value in model.state_dict().items()}
+    weights = {name: value.clone() for name, value in average.weights.items()}
+    with contextlib.suppress(ZeroDivisionError), average.shown():
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, weights.get(name, own[name])), name  # buffers are its own
+            assert torch.equal(value, own[name]) == (name not in weights), name
+        raise ZeroDivisionError
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, own[name]), name
+    for name, value in average.weights.items():
+        assert torch.equal(value, weights[name]), name
+
+
+def test_without_an_average_the_models_own_weights_are_shown():
+    model = small()
+    average = Average(model, None)
+    moved(model, 1)
+    average.update()
+    own = {name: value.clone() for name, value in model.state_dict().items()}
+    assert average.weights == {}
+    with average.shown():
+        assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
+
+
+# --- What is timed ------------------------------------------------------------------------------
+
+
+def test_a_timed_step_does_what_a_trained_one_does(monkeypatch):
+    done = []
+
+    def spy(owner, name):
+        real = getattr(owner, name)
+
+        def noted(*args, **kwargs):
+            done.append((name, args[-1]))
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    spy(calibrate.classify, "loss")
+    spy(torch.optim.SGD, "step")
+    spy(torch.nn.utils, "clip_grad_norm_")
+    spy(Average, "update")
+    monkeypatch.setattr(calibrate, "LONGEST_S", 0.0)
+    settings = {"optim.name": "sgd", "train.loss": "sigmoid", "train.ema": 0.9, "optim.clip": 2.0}
+    run = tiny.run(settings)
+    assert calibrate.seconds_per_step(run, torch.device("cpu"), 10**6) > 0
+    names = ["loss", "clip_grad_norm_", "step", "update"]
+    assert [name for name, _ in done] == names * 3
+    assert [last for _, last in done[:2]] == ["sigmoid", 2.0]

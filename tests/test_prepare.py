@@ -1,0 +1,339 @@
+"""Decoding a set: by one process or several, killed and gone on with, on a full disk; by command.
+
+Real processes and real images; where one is killed, it is by a real signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ABLATE, Shell
+from test_data import DIGITS, LOAD, describe, folders, in_process, noise, png, saved, write_parquet
+from test_sets import take
+
+from ablate.config import resolve_data
+from ablate.data import cache, source
+from ablate.rundir import Lock
+from ablate.spec import Data, Failure, UserError
+
+SAMPLE: dict[str, Any] = {
+    "name": "imagenet_sample",
+    "size": 48,
+    "cache_size": 64,
+    "classes": 1000,
+    "train": "train[:400]",
+    "validation": "train[400:450]",
+    "test": "train[-50:]",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine() -> Iterator[None]:
+    """The same on every machine: workers on the CPU, the store in the folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.delenv("ABLATE_STORE", raising=False)
+        yield
+
+
+@pytest.fixture
+def sample(data_folder) -> Data:
+    """500 real photographs."""
+    return describe(path=data_folder("imagenet_sample"), **SAMPLE)
+
+
+def contents(cached: cache.Cached) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(cached.folder.iterdir())}
+
+
+def decoders(mark: str) -> list[int]:
+    """Living processes of a pool that were started with `mark` in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (folder / "cmdline").read_bytes()
+            if b"ablate.data.pool" in line and mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def gone(mark: str, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while decoders(mark):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+# --- The pool -----------------------------------------------------------------------------------
+
+
+def test_several_processes_write_the_bytes_that_one_writes(tmp_path: Path) -> None:
+    folders(tmp_path / "images", "abc", 70)
+    images = [png(noise(i, (9 + i % 7, 8))) for i in range(230)]
+    (tmp_path / "tables").mkdir()
+    for name, rows in (("train", range(200)), ("test", range(200, 230))):
+        write_parquet(
+            tmp_path / "tables" / f"{name}.parquet",
+            [images[i] for i in rows],
+            [i % 3 for i in rows],
+        )
+    for data in (
+        describe(path=tmp_path / "images", test=0.2, validation=0.1),
+        describe(path=tmp_path / "tables", cache_size=16, train="train[:150]", validation="test"),
+        describe(**DIGITS),
+    ):
+        one = contents(cache.prepare(data, tmp_path / "one", processes=0))
+        two = contents(cache.prepare(data, tmp_path / "two", processes=2))
+        assert one == two
+        assert one["train.images.npy"]
+
+
+def test_the_first_bad_image_is_named_whoever_was_the_faster(tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    folders(root, "abc", 100)
+    for bad in ("a/70.png", "c/90.png"):  # chunks apart
+        (root / bad).write_bytes((root / bad).read_bytes()[:40])
+    data = describe(path=root, validation=20, test=5)
+    for processes in (0, 1, 3):
+        with pytest.raises(UserError, match=r"^data: .*/a/70\.png: not a readable image: "):
+            cache.prepare(data, tmp_path / "cache", processes=processes)
+    assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def test_a_process_of_the_pool_that_dies_ends_the_build(
+    tmp_path: Path, sample: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARK", str(tmp_path))
+
+    def kill_one(done: int, total: int) -> None:
+        if done and (alive := decoders(str(tmp_path))):
+            os.kill(alive[0], signal.SIGKILL)
+
+    with pytest.raises(Failure, match=r"decodes images died \(killed by signal 9\)"):
+        cache.prepare(sample, tmp_path / "cache", kill_one, processes=2)
+    assert cache.open_cached(sample, tmp_path / "cache") is None
+    assert gone(str(tmp_path))
+
+
+def test_a_table_is_read_a_row_group_at_a_time(tmp_path: Path) -> None:
+    """Memory must not grow with a file: of several groups pyarrow would keep all it has read."""
+    import pyarrow
+    from pyarrow import parquet
+
+    cells = [{"bytes": os.urandom(200_000), "path": None} for _ in range(10)]
+    table = pyarrow.table({"image": cells, "label": [i % 3 for i in range(10)]})
+    with parquet.ParquetWriter(tmp_path / "train.parquet", table.schema) as writer:
+        for _ in range(20):
+            writer.write_table(table)
+    examples = source.open_source(describe(path=tmp_path, test=5)).parts["train"].examples
+    begun = pyarrow.total_allocated_bytes()
+    kept = [pyarrow.total_allocated_bytes() - begun for _ in examples()]
+    assert len(kept) == 200  # 40 MB
+    assert max(kept) < 10_000_000
+    rows = [(example.where, example.label) for example in examples(188)]
+    assert rows == [(f"row {i} of {tmp_path}/train.parquet", i % 10 % 3) for i in range(188, 200)]
+
+
+# --- Killed, and gone on with -------------------------------------------------------------------
+
+KILLED = (
+    LOAD
+    + """
+cache._JOURNAL_S = 0.1
+journal = folder / f".{data.fingerprint}.building" / "journal.json"
+def kill(done, total):
+    if done > 150 and journal.exists():
+        print(done, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+cache.prepare(data, folder, kill, processes=2)
+"""
+)
+
+
+def test_a_killed_build_is_gone_on_with_and_gives_the_same_bytes(
+    tmp_path: Path, sample: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache"
+    said = in_process(KILLED, DATA=saved(sample, tmp_path), FOLDER=str(folder))
+    assert said.returncode == -signal.SIGKILL, said.stderr
+    killed_at = int(said.stdout)
+    assert not Lock(folder / f"{sample.fingerprint}.lock").is_held()  # by no child of the dead
+    assert gone(str(folder))
+    assert cache.open_cached(sample, folder) is None
+    kept = cache.look(sample, folder)
+    assert 0 < kept.done <= killed_at
+    assert not kept.whole
+    assert kept.counts == {"train": 400, "validation": 50, "test": 50}
+
+    cache.prepare(describe(**DIGITS), folder)  # another set's builder leaves it alone
+    reports: list[int] = []
+    resumed = cache.prepare(sample, folder, lambda done, total: reports.append(done), processes=0)
+    assert (reports[0], reports[-1]) == (kept.done, 500)
+    calm = cache.prepare(sample, tmp_path / "calm", processes=2)
+    assert contents(resumed) == contents(calm)
+    assert not list(folder.glob(".*"))
+
+
+def test_a_build_goes_on_only_with_what_is_its_own(tmp_path: Path) -> None:
+    folders(tmp_path / "images", "abc", 60)
+    data = describe(path=tmp_path / "images", test=10)
+    folder, building = tmp_path / "cache", f".{data.fingerprint}.building"
+    at_once = (("_JOURNAL_S = 0.1", "_JOURNAL_S, cache._REPORT = 0, 1"), ("> 150", "> 0"))
+    script = KILLED
+    for old, new in at_once:
+        script = script.replace(old, new)
+    said = in_process(script, DATA=saved(data, tmp_path), FOLDER=str(folder))
+    assert said.returncode == -signal.SIGKILL, said.stderr
+    assert cache.look(data, folder).done > 0
+    calm = contents(cache.prepare(data, tmp_path / "calm"))
+
+    def other_pillow(left: Path) -> None:
+        content = json.loads((left / "journal.json").read_text())
+        content["of"]["pillow"] = "1.0"
+        (left / "journal.json").write_text(json.dumps(content))
+
+    for number, damage in enumerate(
+        (
+            other_pillow,
+            lambda left: os.truncate(left / "journal.json", 20),
+            lambda left: os.truncate(left / "test.images.npy", 100),
+        )
+    ):
+        copy = tmp_path / f"{number}"
+        shutil.copytree(folder, copy)
+        damage(copy / building)
+        assert cache.look(data, copy).done == 0
+        reports: list[int] = []
+        cached = cache.prepare(data, copy, lambda done, total, seen=reports: seen.append(done))
+        assert reports[0] == 0
+        assert contents(cached) == calm
+
+
+def test_what_a_killed_build_left_goes_after_a_week(tmp_path: Path) -> None:
+    left = tmp_path / ".0123456789abcdef.building"
+    left.mkdir()
+    (left / "journal.json").write_text("{}")
+    cache.prepare(describe(**DIGITS), tmp_path)
+    assert left.exists()
+    old = time.time() - 8 * 86400
+    os.utime(left / "journal.json", (old, old))
+    cache.prepare(describe(**(DIGITS | {"test": 299})), tmp_path)
+    assert not left.exists()
+
+
+def test_a_full_disk_says_how_much_is_needed_and_leaves_nothing(tmp_path: Path) -> None:
+    tiny = tmp_path / "tiny"
+    tiny.mkdir()
+    script = (
+        LOAD
+        + """
+decoded = []
+try:
+    cache.prepare(data, folder, lambda done, total: decoded.append(done), processes=2)
+except OSError as error:
+    print(error.errno, decoded, sorted(p.name for p in folder.iterdir()), error.filename)
+"""
+    )
+    data = describe(**DIGITS)
+    mount = 'mount -t tmpfs -o size=64k none "$FOLDER"'
+    environment = os.environ | {"FOLDER": str(tiny), "DATA": saved(data, tmp_path)}
+
+    def in_tmpfs(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["unshare", "-rm", "sh", "-c", f"{mount} && {command}"],
+            env=environment | {"SCRIPT": script, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    if not shutil.which("unshare") or in_tmpfs("true").returncode:
+        pytest.skip("may not mount a small tmpfs (unshare -rm)")
+    said = in_tmpfs(f'exec {sys.executable} -c "$SCRIPT"')
+    assert said.stderr == ""
+    assert said.stdout == (
+        f"{errno.ENOSPC} [] ['{data.fingerprint}.lock'] "
+        f"{tiny}: data=digits takes 130.2 kB decoded, 65.5 kB are free\n"
+    )
+
+
+# --- ablate data prepare ------------------------------------------------------------------------
+
+
+def test_a_set_is_decoded_ahead_and_then_it_is_there(shell: Shell, data_folder) -> None:
+    take(data_folder("imagenet_sample"), shell.folder / "photos", train=120)
+    words = ("data", "prepare", "imagenet1k", "data.path=photos", "data.cache_size=64")
+    words += ("data.size=48", "--store", "kept")
+    first = shell(*words).out.splitlines()
+    folder = next((shell.folder / "kept" / "cache").glob("*/meta.json")).parent
+    images = f"120 images (train 96, validation 12, test 12), 1.5 MB in kept/cache/{folder.name}"
+    note = f"note: data=imagenet1k: {shell.folder}/photos has split 'train' alone: "
+    assert first[0].startswith(note + "validation and test are cut from it, a tenth each")
+    assert first[1].startswith(f"data=imagenet1k: {images}; ")
+    assert first[1].endswith(" are free")
+    assert first[2:] == [
+        "decoding data=imagenet1k: 120 of 120 images",
+        f"data=imagenet1k is there: {images}",
+    ]
+    assert shell(*words).out.splitlines() == [first[0], first[3]]
+
+
+def test_mistakes_in_what_to_prepare_are_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("one/cat").mkdir(parents=True)
+    Path("one/cat/1.png").write_bytes(png(noise(0)))
+    for line, told in (
+        ("cifra10", "data: expected one of cifar10, "),
+        ("cifar10 data.path=nowhere", f"data.path: {tmp_path}/nowhere: no such folder"),
+        ("cifar10 model.depth=3", "model.depth: belongs to a run; "),
+        ("cifar10 data.channels=2", "data.channels: expected one of 1, 3, got 2"),
+        ("cifar10 data.size=0", "data.size: must be more than 0, got 0"),
+        ("cifar10 data.cache_size=16", "data.cache_size: 16 is less than data.size 32"),
+        ("cifar10 data.train='train[5]'", "data.train: expected a split, or a slice of one"),
+        ("imagefolder data.path=one", f"data.path: {tmp_path}/one: cat is all that there is"),
+    ):
+        name, *words = line.split()
+        with pytest.raises(UserError, match=f"^{re.escape(told)}.*$"):
+            resolve_data(name, words, Path("runs"))
+
+
+def test_ctrl_c_ends_it_in_a_line(shell: Shell, data_folder) -> None:
+    words = ("data", "prepare", "imagenet1k", f"data.path={data_folder('imagenet_sample')}")
+    mark = str(shell.folder)
+    with open(shell.folder / "out", "wb") as out, open(shell.folder / "err", "wb") as err:
+        process = subprocess.Popen(
+            [ABLATE, *words],
+            cwd=shell.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env={**os.environ, "MARK": mark},
+            start_new_session=True,  # a terminal sends Ctrl-C to all of it
+        )
+    deadline = time.monotonic() + 120
+    while not any((shell.folder / "runs" / "cache").glob(".*.building/train.images.npy")):
+        assert process.poll() is None, (shell.folder / "err").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(60) == 130
+    assert (shell.folder / "out").read_text().endswith("stopped; the same command goes on\n")
+    assert (shell.folder / "err").read_text() == ""
+    assert gone(mark)

@@ -1,0 +1,177 @@
+"""Recipes: each composes, says what its paper says, and what it says by architecture."""
+
+from pathlib import Path
+
+import pytest
+from test_config import GOLDEN
+
+from ablate import spec
+from ablate.config import resolve
+from ablate.spec import UserError
+
+RGB = ("data=parquet", "data.path=data", "data.classes=1000", "data.size=224")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A user's folder with parquet files; plans read them for their hash only."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for name in ("train", "validation", "test"):
+        (tmp_path / "data" / f"{name}.parquet").write_text(name)
+    return tmp_path
+
+
+def composed(*words):
+    return resolve([*words], Path("runs"))[0]
+
+
+# REFERENCE E.1's table: randaug's magnitude, mixup, dropout, drop-path, representation layer.
+AUGREG = {
+    "Ti/16": (0, 0.0, 0.0, 0.0, True),
+    "S/32": (15, 0.2, 0.0, 0.0, False),
+    "S/16": (15, 0.5, 0.0, 0.0, True),
+    "B/32": (15, 0.5, 0.1, 0.1, True),
+    "B/16": (15, 0.5, 0.1, 0.1, True),
+    "L/16": (15, 0.5, 0.1, 0.1, True),
+}
+
+
+@pytest.mark.parametrize("arch", AUGREG)
+def test_augreg_is_its_table(folder, arch):
+    tree = composed("recipe=augreg", f"model.arch={arch}", *RGB)
+    model, augment, optim, train = (tree[k] for k in ("model", "augment", "optim", "train"))
+    assert AUGREG[arch] == (
+        augment["randaug_magnitude"],
+        augment["mixup"],
+        model["dropout"],
+        model["drop_path"],
+        model["rep"],
+    )
+    assert (augment["randaug"], augment["style"], augment["crop_area"]) == (2, "tf", 0.05)
+    assert (train["batch"], train["epochs"], train["loss"]) == (4096, 300, "sigmoid")
+    assert (optim["lr"], optim["wd"], optim["decay"]) == (1e-3, 1e-4, "independent")
+    assert (optim["warmup_steps"], optim["clip"], optim["schedule"]) == (10_000, 1.0, "cosine")
+    assert (model["head_bias"], model["pool"]) == (-6.9, "tok")
+    assert (tree["eval"]["crop"], train["micro_batch"]) == (224 / 256, "auto")
+
+
+def test_what_the_user_says_is_over_what_the_recipe_has_for_an_architecture(folder):
+    words = ("recipe=augreg", "model.arch=B/16", *RGB)
+    assert composed(*words, "augment.mixup=0.1")["augment"]["mixup"] == 0.1
+    assert composed(*words, "model.dropout=0")["model"]["dropout"] == 0.0
+
+
+def test_an_architecture_that_a_recipe_says_nothing_of_is_refused(folder):
+    with pytest.raises(UserError, match=r"model\.arch: .* Ti/16, S/32, .* got 'S/8'"):
+        composed("recipe=augreg", "model.arch=S/8", *RGB)
+
+
+def test_a_recipe_of_the_users_own_may_have_rows_by_architecture(folder):
+    (folder / "conf/recipe").mkdir(parents=True)
+    text = "# @package _global_\ndefaults: [quick, _self_]\n"
+    text += "by_arch: {mu/4: {optim.lr: 0.5}, mu/2: {}}\n"
+    (folder / "conf/recipe/mine.yaml").write_text(text)
+    assert composed("recipe=mine")["optim"]["lr"] == 0.5
+    assert composed("recipe=mine", "optim.lr=0.1")["optim"]["lr"] == 0.1
+    assert composed("recipe=mine", "model.arch=mu/2")["optim"]["lr"] == 3e-3
+    (folder / "conf/recipe/mine.yaml").write_text(text.replace("optim.lr", "optim.lrr"))
+    with pytest.raises(UserError, match=r"optim\.lrr: expected a key among"):
+        composed("recipe=mine")
+    (folder / "conf/recipe/mine.yaml").write_text(text.replace("{optim.lr: 0.5}", "3"))
+    with pytest.raises(UserError, match="by_arch: expected SIZE/PATCH"):
+        composed("recipe=mine")
+
+
+def test_deit_and_dtn_are_their_tables(folder):
+    deit = composed("recipe=deit", "model.arch=deit_s/16", *RGB)
+    dtn = composed("recipe=dtn", "model.arch=dtn_s/16", "norm=dtn", *RGB)
+    for tree in (deit, dtn):
+        optim, augment, train = tree["optim"], tree["augment"], tree["train"]
+        assert optim["lr"] == 5e-4 * train["batch"] / 512
+        assert (optim["wd"], optim["decay"], optim["clip"], optim["eps"]) == (
+            0.05,
+            "by_lr",
+            None,
+            1e-8,
+        )
+        assert (optim["warmup_lr"], optim["min_lr"], optim["cooldown_epochs"]) == (1e-6, 1e-5, 10)
+        assert (train["epochs"], train["label_smoothing"], train["ema"]) == (310, 0.1, 0.99996)
+        assert (augment["style"], augment["randaug_magnitude"], augment["repeats"]) == (
+            "timm",
+            9,
+            3,
+        )
+        assert (tree["model"]["drop_path"], tree["model"]["input"]) == (0.1, "imagenet")
+    mixed = [
+        (t["augment"]["mixup"], t["augment"]["cutmix"], t["augment"]["erase"]) for t in (deit, dtn)
+    ]
+    assert mixed == [(0.8, 1.0, 0.25), (0.0, 0.0, 0.0)]
+    assert dtn["train"]["precision"] == "fp32"
+
+
+def test_the_mnist_recipe_is_the_articles(folder):
+    tree = composed("recipe=mnist_bn", "model.arch=mnist_vit", "data=digits", "data.size=28")
+    assert tree["augment"] | {"rotate": 20.0, "translate": 0.2, "zoom_out": 0.2} == tree["augment"]
+    assert (tree["optim"]["schedule"], tree["optim"]["wd"], tree["train"]["batch"]) == (
+        "constant",
+        0,
+        100,
+    )
+    assert (tree["eval"]["augment"], tree["model"]["input"]) == (True, "unit")
+    assert composed("recipe=mnist_bn", "eval.augment=false")["eval"]["augment"] is False
+
+
+# --- What fields that were added later may say --------------------------------------------------
+
+
+def build(key, value):
+    section, _, name = key.partition(".")
+    return spec.build({**GOLDEN, section: {**GOLDEN[section], name: value}})
+
+
+def test_a_thousand_has_a_short_form():
+    assert build("train.steps", "20k").train.steps == 20_000
+    assert build("train.examples", "1.5M").train.examples == 1_500_000
+    assert build("optim.warmup_steps", "0.5k").optim.warmup_steps == 500
+    for wrong in ("20K", "k", "1.2345k", "-1k", "1e3"):
+        with pytest.raises(UserError, match=r"train\.steps: expected a whole number or null"):
+            build("train.steps", wrong)
+
+
+@pytest.mark.parametrize(
+    ("key", "default"),
+    [
+        (f"{section}.{name}", value)
+        for section, cls in spec.hints(spec.Run).items()
+        if section in ("data", "optim", "train", "augment", "eval")
+        for name, value in spec._added(cls).items()
+    ],
+)
+def test_a_field_that_was_added_later_leaves_ids_at_its_default_alone(key, default):
+    assert build(key, default).id == spec.build(GOLDEN).id
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("augment.crop_area", 0, "must be more than 0"),
+        ("augment.crop_area", 1.2, "from 0 to 1"),
+        ("augment.zoom_out", -0.1, "from 0 to 1"),
+        ("augment.mixup", -1, "must not be negative"),
+        ("augment.repeats", 0, "must be from 1 to train.batch"),
+        ("augment.style", "torch", "expected one of tf, timm"),
+        ("eval.crop", 0, "must be more than 0"),
+        ("optim.min_lr", 1.0, r"from 0 to optim\.lr"),
+        ("optim.decay", "none", "expected one of by_lr, independent"),
+        ("optim.timescale", 0, "must be more than 0"),
+        ("train.ema", 1.0, "less than 1"),
+        ("train.examples", 0, "must be more than 0"),
+        ("train.micro_batch", "all", "expected auto or a whole number or null, got 'all'"),
+        ("model.input", "imagenet", "data=digits has 1; set model.input=range or unit"),
+        ("data.cache_size", 4, "less than data.size 8"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_by_name(key, value, line):
+    with pytest.raises(UserError, match=f"{key}: .*{line}"):
+        build(key, value)
