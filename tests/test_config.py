@@ -153,6 +153,8 @@ def test_every_option_of_conf_composes_and_builds(group: str, name: str) -> None
     if name in ("imagefolder", "parquet"):
         images("train/cat", "train/dog")
         words += ["data.path=images", "data.classes=2"]
+    if group == "recipe":  # those for ImageNet say something for its models and colours alone
+        words += ["model.arch=B/16", "data=imagenet1k"]
     tree, identity = resolve(words, STORE)
     assert spec.build(tree).id == identity
     if group == "data":
