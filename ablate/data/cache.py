@@ -453,6 +453,8 @@ def _decode(
         done = work.journal.read()
         if not done:
             work.allocate()
+        for array in work.arrays:
+            array.open()
         top_label = work.write_labels(opened)
         images = sum(int(work.used[stored][:row].sum()) for stored, row in done.items())
         progress(images, total)

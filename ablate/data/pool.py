@@ -56,7 +56,7 @@ class Array:
 
     def allocate(self) -> None:
         self._write(0, self._header)
-        os.posix_fallocate(self._open(), 0, self.bytes)
+        os.posix_fallocate(self.open(), 0, self.bytes)
 
     def put(self, row: int, values: Any) -> None:
         """Row `row`, or several from there on."""
@@ -65,7 +65,7 @@ class Array:
 
     def sync(self) -> None:
         """On the disk, all that any process wrote."""
-        os.fsync(self._open())
+        os.fsync(self.open())
 
     def is_whole(self) -> bool:
         return self.path.exists() and self.path.stat().st_size == self.bytes
@@ -75,7 +75,8 @@ class Array:
             os.close(self._file)
             self._file = None
 
-    def _open(self) -> int:
+    def open(self) -> int:
+        """The descriptor. Before threads share it."""
         if self._file is None:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         return self._file
@@ -83,7 +84,7 @@ class Array:
     def _write(self, offset: int, content: bytes) -> None:
         view = memoryview(content)
         while view:
-            written = os.pwrite(self._open(), view, offset)
+            written = os.pwrite(self.open(), view, offset)
             view, offset = view[written:], offset + written
 
 
