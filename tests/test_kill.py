@@ -148,7 +148,9 @@ def test_sixty_kills_in_a_longer_sweep(shell, tmp_path_factory):
     check(shell, calm("table", "killed", "--format", "csv").out, runs=40)
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name", ["SIGINT", "SIGTERM", pytest.param("SIGHUP", marks=pytest.mark.slow)]
+)
 def test_a_signal_checkpoints_stops_and_the_same_command_goes_on(shell, calm, name):
     driver = shell.start(*SWEEP, "seeds=2", "launcher.checkpoint_s=1000")
     folders = shell.folder / "runs" / "runs"
