@@ -1,0 +1,152 @@
+"""Commands that train, or say what training would cost: sweep, plan."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, print_table
+from ablate.spec import Failure, UserError, unknown
+
+if TYPE_CHECKING:
+    from ablate.drive import Outcome
+    from ablate.launch import Launcher
+    from ablate.ledger import Ledger, Store
+    from ablate.plan import Plan
+
+
+def sweep(
+    words: Words = None,
+    scale: Scale = None,
+    name: Name = None,
+    across: Across = None,
+    each: Each = False,
+    retry: Annotated[
+        str, typer.Option(help="Start runs again that ended so: failed,oom,hung.")
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask about long sweeps.")] = False,
+    store: StoreDir = RUNS,
+    debug: Debug = False,
+) -> None:
+    """Plan what is missing and train it: start, resume and extend are this one command."""
+    from ablate import drive, launch
+    from ablate.ledger import Store
+    from ablate.report.live import view
+    from ablate.sweep import plan as make_plan
+
+    again = _retry(retry)
+    kept = Store(store)
+    plan, settings = make_plan(
+        words or [], store=store, scale=scale, name=name, across=across or (), each=each
+    )
+    launcher = launch.make(settings, kept.cache)
+    with drive.driving(kept) as ledger:
+        print(f"sweep: {plan.name}", flush=True)
+        for note in plan.notes:
+            print(f"note: {note}")
+        try:
+            lacking = _ready(plan, kept, ledger, launcher, yes)
+            with view() as watching:
+                if lacking:
+                    _prepare(plan, kept, watching)
+                outcome = drive.drive(plan, kept, ledger, launcher, settings, watching, again)
+        except KeyboardInterrupt:  # later on the driver listens itself
+            print("stopped before the first run; the same command goes on")
+            raise typer.Exit(130) from None
+        finally:
+            launcher.free()
+    _close(plan, kept, outcome)
+
+
+def _retry(text: str) -> list[str]:
+    statuses = [status for status in text.split(",") if status]
+    for status in statuses:
+        if status not in ("failed", "oom", "hung"):
+            raise unknown("--retry", status, ("failed", "oom", "hung"))
+    return statuses
+
+
+LONG_H = 24.0  # device-hours that are worth a question
+
+
+def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bool) -> bool:
+    """Is anything left to train? Then every model is built once, without weights, and the cost of
+    a long sweep is shown and asked about."""
+    from ablate.ledger import FINAL
+    from ablate.report.cost import costs
+    from ablate.report.live import duration
+
+    ids = {run.id for run in plan.runs()}
+    states = ledger.states(ids)
+    if all(run in states and states[run].status in FINAL for run in ids):
+        return False
+    cost = costs(plan, store, launcher, states, ledger.last_detail("finished"))
+    for warning in cost.warnings():
+        print(f"warning: {warning}")
+    if cost.left_s > LONG_H * 3600 and not yes:
+        text = f"{plan.name}: about {cost.left_s / 3600:.0f} device-hours"
+        text += f", {duration(cost.left_s / len(launcher.slots))} on {len(launcher.slots)} slots"
+        if not sys.stdin.isatty():
+            raise UserError(f"{text}: too long to start unasked; add --yes")
+        if not typer.confirm(f"{text}. Start?"):
+            raise typer.Exit(0)
+    return True
+
+
+def _prepare(plan: Plan, store: Store, watching: Any) -> None:
+    """Decode what is not decoded yet, before anything trains: a bad image ends the command here."""
+    from ablate.launch.ask import ask
+
+    data = {cell.spec["data"]["fingerprint"]: cell.spec for cell in plan.cells}
+    for fingerprint, spec in data.items():
+        if not (store.cache / fingerprint).is_dir():  # it appears whole
+            name = spec["data"]["name"]
+            question = {"spec": {**spec, "seed": 0}, "cache": str(store.cache)}
+            ask("prepare", question, functools.partial(watching.reading, name))
+
+
+def _close(plan: Plan, store: Store, outcome: Outcome) -> None:
+    """Say how it ended, print the table, exit with the code."""
+    if outcome.signal is not None:
+        print(f"stopped after {outcome.done} of {outcome.total}; the same command goes on")
+        raise typer.Exit(128 + outcome.signal)
+    print_table(plan, store, None)
+    lost = {s: n for s, n in outcome.counts.items() if s in ("failed", "oom", "hung")}
+    if lost:
+        text = ", ".join(f"{n} {status}" for status, n in lost.items())
+        raise Failure(
+            f"{plan.name}: {text} of {outcome.total} runs: `ablate status {plan.name}` says why, "
+            f"`ablate sweep ... --retry {','.join(lost)}` tries again"
+        )
+
+
+def plan(
+    words: Words = None,
+    scale: Scale = None,
+    name: Name = None,
+    across: Across = None,
+    each: Each = False,
+    store: StoreDir = RUNS,
+    debug: Debug = False,
+) -> None:
+    """Show what `sweep` with the same words would run, and what it costs. Trains nothing."""
+    from ablate import launch
+    from ablate.ledger import Ledger, Store
+    from ablate.report.cost import costs
+    from ablate.report.status import show_plan
+    from ablate.sweep import plan as make_plan
+
+    kept = Store(store)
+    made, settings = make_plan(
+        words or [], store=store, scale=scale, name=name, across=across or (), each=each
+    )
+    states, finished = {}, {}
+    if kept.ledger.exists():
+        with Ledger.reading(kept) as ledger:
+            states = ledger.states({run.id for run in made.runs()})
+            finished = ledger.last_detail("finished")
+    launcher = launch.make(settings, kept.cache)
+    show_plan(made, states, costs(made, kept, launcher, states, finished), len(launcher.slots))
