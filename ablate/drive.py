@@ -7,19 +7,32 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import sqlite3
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ablate.launch import Launcher, Slot
-from ablate.ledger import FINAL, Ledger, RunState, Store
+from ablate.ledger import FINAL, Ledger, RunState, Store, result_detail
 from ablate.plan import Plan, PlannedRun
-from ablate.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FAILED, FULL, OOM, STOPPED, RunDir
-from ablate.spec import Failure
+from ablate.rundir import (
+    DISK_FULL,
+    EXIT_DISK_FULL,
+    EXIT_TAKEN,
+    FAILED,
+    FULL,
+    LOST,
+    OOM,
+    STOPPED,
+    RunDir,
+)
+from ablate.spec import UserError
 
 Then = Literal["start", "adopt", "wait", "leave", "again"]
 
@@ -89,7 +102,7 @@ class Progress:
     """Where a sweep stands."""
 
     total: int
-    counts: dict[str, int]
+    counts: Mapping[str, int]
     working: list[Working]
     waiting: str | None = None  # why nothing is started
 
@@ -108,11 +121,15 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a drive ended: counts by status, and the signal that stopped it, if one did."""
+    """How a drive ended: counts by status, and the signal that stopped it, if one did.
+
+    `retired`: places given up because runs lost their device on them.
+    """
 
     total: int
     counts: Mapping[str, int]
     signal: int | None
+    retired: tuple[str, ...] = ()
 
     @property
     def done(self) -> int:
@@ -121,25 +138,82 @@ class Outcome:
 
 # --- The driver ---------------------------------------------------------------------------------
 
-SPARE_BYTES = 64 << 20  # a full disk has room again when it has so much
+SPARE_BYTES = 64 << 20  # a full disk has room again when it has so much, and room for checkpoints
+LOSSES = 2  # different runs that lose their device on a place before it is given up
+Watching = Callable[[], AbstractContextManager[View]]
 
 
 @contextlib.contextmanager
-def driving(store: Store) -> Iterator[Ledger]:
-    """The driver's lock and the open ledger. Raises Failure where another driver holds the lock."""
+def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
+    """The driver's lock and the open ledger. While another process drives the store, says so and
+    shows how far that one is; then it is this one's turn."""
     store.root.mkdir(parents=True, exist_ok=True)
     if not store.driver.acquire(wait_s=0.5):
-        pid = store.driver.notes().get("pid", "?")
-        raise Failure(
-            f"{store.root}: process {pid} drives this store already; "
-            f"`ablate status --store {store.root}` shows how far it is"
-        )
+        with view() as watching:
+            _await_turn(store, watching)
     try:
-        store.driver.note(pid=os.getpid())
+        store.driver.note(pid=os.getpid(), sweep=sweep)
         with Ledger.driving(store) as ledger:
             yield ledger
     finally:
         store.driver.release()
+
+
+def _await_turn(store: Store, view: View) -> None:
+    who, plan = None, None
+    while not store.driver.acquire(wait_s=1.0):
+        notes = store.driver.notes()
+        if (notes.get("pid"), notes.get("sweep")) != who:
+            who = notes.get("pid"), notes.get("sweep")
+            plan = store.read_plan(str(who[1]))
+            view.say(
+                f"process {who[0]} drives {store.root} already: {who[1]}. Watching it; then it is "
+                f"this sweep's turn (Ctrl-C leaves that one alone)"
+            )
+        if plan is not None:
+            view.show(observe(store, plan))
+    view.say("that process has ended")
+
+
+def observe(store: Store, plan: Plan) -> Progress:
+    """How far a sweep is, seen from outside."""
+    runs = {run.id: run for run in plan.runs()}
+    with Ledger.reading(store) as ledger:
+        states = ledger.states(runs)
+    working = [
+        Working(runs[run], folder, None, child=False, notes=folder.lock.notes())
+        for run, state in states.items()
+        if state.status == "started" and (folder := store.rundir(run)).lock.is_held()
+    ]
+    counts = Counter(str(state.status) for state in states.values())
+    return Progress(len(runs), counts, working)
+
+
+def stop(store: Store, sweep: str | None) -> str | None:
+    """Stop the sweep that is driven, or whose workers a dead driver left; returns its name.
+
+    Returns when its driver and workers are gone, each with a checkpoint; None where nothing runs.
+    Raises UserError where another sweep than `sweep` is driven.
+    """
+    if store.driver.is_held():
+        driven = str(store.driver.notes().get("sweep"))
+        if sweep not in (None, driven):
+            raise UserError(f"{store.root}: {driven!r} is driven now, not {sweep!r}")
+        store.driver.signal(signal.SIGTERM)
+        while store.driver.is_held():
+            time.sleep(0.1)
+        return driven
+    with Ledger.reading(store) as ledger:
+        states, names = ledger.states(), ledger.sweeps()
+        started = [run for run, state in states.items() if state.status == "started"]
+    plan = store.read_plan(sweep or names[0]) if names else None
+    mine = {run.id for run in plan.runs()} if plan else set()
+    left = [lock for run in started if run in mine and (lock := store.rundir(run).lock).is_held()]
+    for lock in left:
+        lock.signal(signal.SIGTERM)
+    while any(lock.is_held() for lock in left):
+        time.sleep(0.1)
+    return plan.name if plan and left else None
 
 
 def drive(
@@ -175,9 +249,13 @@ class _Drive:
         self.attempts, self.hang_s = settings["attempts"], settings["hang_s"]
         self.runs = {run.id: run for run in plan.runs()}
         self.states = ledger.states(self.runs)
+        self.counts = Counter(state.status for state in self.states.values())
         self.pending: list[str] = []
         self.working: dict[str, Working] = {}
         self.pause: str | None = None
+        self.probed_at = 0.0
+        self.lost: dict[str, set[str]] = {}  # place -> runs that lost their device there
+        self.retired: dict[str, None] = {}  # places given up
         self.signals: list[int] = []
 
     def run(self, retry: Sequence[str]) -> Outcome:
@@ -188,13 +266,14 @@ class _Drive:
                 self._settle(run)
             while (self.pending or self.working) and not self.signals:
                 self._fill()
+                if not self.working and len(self.retired) == len(self._places()):
+                    break
                 self.view.show(self._progress())
                 self._watch(self.launcher.poll(0.2))
             self._wind_down()
         self.view.show(self._progress())
-        return Outcome(
-            len(self.runs), self._progress().counts, self.signals[0] if self.signals else None
-        )
+        first = self.signals[0] if self.signals else None
+        return Outcome(len(self.runs), self._progress().counts, first, tuple(self.retired))
 
     # --- One run ---
 
@@ -202,11 +281,13 @@ class _Drive:
         """Do what `next_step` says until it says nothing new."""
         folder = self.store.rundir(run)
         while True:
+            if exit is None and self.states[run].status == "started":
+                exit = folder.lock.notes().get("exit")
             step = next_step(
                 self.states[run],
                 result=self._has_result(run, folder),
                 alive=folder.lock.is_held(),
-                exit=exit or folder.lock.notes().get("exit"),
+                exit=exit,
                 attempts=self.attempts,
             )
             if step.record == "result":
@@ -233,7 +314,10 @@ class _Drive:
         """Append an event; on a full disk wait until there is room, or a signal."""
         while True:
             try:
-                self.states[run] = self.ledger.record(run, kind, **detail)
+                state = self.ledger.record(run, kind, **detail)
+                self.counts[self.states[run].status] -= 1
+                self.counts[state.status] += 1
+                self.states[run] = state
                 return
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_FULL or self.signals:
@@ -248,8 +332,7 @@ class _Drive:
             self._record(run, "interrupted", reason="result.json was not whole")
             self.pending.append(run)
             return
-        seconds = result.get("seconds")
-        self._record(run, result["status"], seconds=seconds, device=result.get("device"))
+        self._record(run, result["status"], **result_detail(folder, result))
         self.view.say(_summary(self.runs[run].label, result))
 
     def _why(self, folder: RunDir) -> str:
@@ -271,12 +354,9 @@ class _Drive:
         if self._paused():
             return
         self.pending.sort(key=lambda run: self.states[run].status == "oom")
-        while self.pending and not self.signals:
-            run = self.pending[0]
-            slot = self._free_slot(alone=self.states[run].status == "oom")
-            if slot is None:
-                return
-            self.pending.pop(0)
+        while not self.signals and (found := self._next()) is not None:
+            run, slot = found
+            self.pending.remove(run)
             folder = self.store.rundir(run)
             if folder.lock.is_held():  # a worker of a driver that died a moment ago
                 self._settle(run)
@@ -296,21 +376,48 @@ class _Drive:
             )
             self.launcher.start(folder, slot)
 
-    def _free_slot(self, alone: bool) -> Slot | None:
+    def _next(self) -> tuple[str, Slot] | None:
+        """The first run that there is a slot for, and the slot."""
         taken = {w.slot.name for w in self.working.values() if w.slot}
-        busy = {w.slot.place for w in self.working.values() if w.slot}
         reserved = {
             w.slot.place for run, w in self.working.items() if w.slot and self.states[run].oom
         }
-        strangers = sum(w.slot is None for w in self.working.values())
         free = [
             slot
             for slot in self.launcher.slots
             if slot.name not in taken
             and slot.place not in reserved
-            and not (alone and slot.place in busy)
+            and slot.place not in self.retired
         ]
-        return free[0] if len(free) > strangers else None
+        if len(free) <= sum(w.slot is None for w in self.working.values()):  # strangers' slots
+            return None
+        for run in self.pending:
+            for slot in free:
+                if self._fits(run, slot):
+                    return run, slot
+        return None
+
+    def _fits(self, run: str, slot: Slot) -> bool:
+        """Alone on its place after it was out of memory; elsewhere after it lost its device."""
+        if self.states[run].status == "oom":
+            return all(w.slot is None or w.slot.place != slot.place for w in self.working.values())
+        elsewhere = self._places() - self.retired.keys() - {slot.place}
+        return run not in self.lost.get(slot.place, ()) or not elsewhere
+
+    def _places(self) -> set[str]:
+        return {slot.place for slot in self.launcher.slots}
+
+    def _blame(self, run: str, place: str) -> None:
+        """A run lost its device. One that does so on two places is itself to blame; a place where
+        two different runs do is given up."""
+        if any(run in runs for other, runs in self.lost.items() if other != place):
+            for runs in self.lost.values():
+                runs.discard(run)
+            return
+        self.lost.setdefault(place, set()).add(run)
+        if len(self.lost[place]) >= LOSSES:
+            self.retired[place] = None
+            self.view.say(f"{place} is given up: {LOSSES} runs lost their device there")
 
     # --- Watching ---
 
@@ -340,9 +447,16 @@ class _Drive:
                 self.view.say(f"hung: {worker.run.label}: no sign of life for {self.hang_s:.0f} s")
             elif exit == DISK_FULL:
                 self._pause()
+            elif exit == LOST:
+                self._record(run, "died", step=newest(folder), code=code, reason=LOST)
+                self.view.say(f"{LOST}: {worker.run.label}: {self._why(folder)}")
+                if worker.slot is not None:
+                    self._blame(run, worker.slot.place)
             elif exit is None and code is not None and code != EXIT_TAKEN and not self.signals:
                 self._record(run, "died", step=newest(folder), code=code)
                 self.view.say(f"died: {worker.run.label}: {_code(code)} (see {folder.log})")
+        elif worker.slot is not None:
+            self.lost.pop(worker.slot.place, None)  # it works
         self._settle(run, exit)
 
     # --- Pausing and stopping ---
@@ -353,9 +467,16 @@ class _Drive:
             self.view.say(self.pause)
 
     def _paused(self) -> bool:
-        if self.pause and shutil.disk_usage(self.store.root).free >= SPARE_BYTES:
-            self.pause = None
+        if self.pause and time.monotonic() - self.probed_at > 1:
+            self.probed_at = time.monotonic()
+            sizes = [path.stat().st_size for run in self.pending for path in self._newest(run)]
+            if has_room(self.store.root, SPARE_BYTES + 2 * max(sizes, default=0)):
+                self.pause = None
+                self.view.say("there is room again: the sweep goes on")
         return self.pause is not None
+
+    def _newest(self, run: str) -> list[Path]:
+        return [path for _, path in self.store.rundir(run).checkpoints()[:1]]
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
@@ -380,10 +501,20 @@ class _Drive:
             self._watch(self.launcher.poll(0.2))
 
     def _progress(self) -> Progress:
-        counts: dict[str, int] = {}
-        for state in self.states.values():
-            counts[state.status] = counts.get(state.status, 0) + 1
+        counts = {str(status): count for status, count in self.counts.items() if count}
         return Progress(len(self.runs), counts, list(self.working.values()), self.pause)
+
+
+def has_room(folder: Path, size: int) -> bool:
+    """Can `size` bytes be written there? Tried, since a quota is not seen in what is free."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        return False
+    return True
 
 
 def newest(folder: RunDir) -> int:

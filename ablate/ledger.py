@@ -1,17 +1,21 @@
 """Which sweep planned which run, and what happened to it: one SQLite file, one writer.
 
-Events are appended and never changed; the state of a run is their fold, kept beside them in the
-same transaction. Only the driver writes, under the driver's lock; everybody may read. The ledger is
-no truth about files: a lost one is planned anew, and the folders say what is finished.
+Events are appended and never changed, each sealed with a hash of all before it; the state of a run
+is their fold, kept beside them in the same transaction. Only the driver writes, under the driver's
+lock; everybody may read. The ledger is no truth about files: a lost one is made again from the
+sweeps' plans and the run folders, which say what is finished.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
+import itertools
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +48,8 @@ def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
     match kind:
         case "planned":
             return state
+        case "collected":  # its folder was removed: as if it had never run
+            return RunState()
         case "started":
             return change(state, status="started", step=detail["step"])
         case "died":
@@ -69,6 +75,10 @@ class Store:
         self.driver = Lock(root / "driver.lock")
         self.looks = root / "looks.jsonl"
         self.cache = root / "cache"
+        self.trash = root / "trash"  # removed by one rename, then file by file
+        self.reruns = root / "reruns"  # runs trained a second time, to compare bits
+        self.rerunning = Lock(root / "rerun.lock")  # held by whoever does so
+        self.diffs = root / "diffs"  # what was not committed when a sweep was driven
 
     def rundir(self, run: str) -> RunDir:
         if not (run.isalnum() and run.isascii()):
@@ -77,6 +87,11 @@ class Store:
 
     def plan_path(self, name: str) -> Path:
         return self.root / "sweeps" / f"{file_name(name)}.json"
+
+    def plans(self) -> list[Path]:
+        """The files of all plans, the last driven first."""
+        found = (self.root / "sweeps").glob("*.json")
+        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
     def write_plan(self, plan: Plan) -> None:
         path = self.plan_path(plan.name)
@@ -99,10 +114,18 @@ CREATE TABLE run (
     hung INTEGER NOT NULL, step INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE event (
     number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, run TEXT NOT NULL,
-    kind TEXT NOT NULL, detail TEXT NOT NULL);
+    kind TEXT NOT NULL, detail TEXT NOT NULL, seal TEXT NOT NULL);
 CREATE INDEX event_run ON event (run);
 """
-VERSION = 1
+VERSION = 2
+Event = tuple[float, str, str, str]  # at, run, kind, detail as JSON
+
+
+def sealed(before: str, events: Iterable[Event]) -> Iterator[tuple[float, str, str, str, str]]:
+    """Each event with its seal: a hash of itself and of the seal before it."""
+    for event in events:
+        before = hashlib.sha256(json.dumps([before, *event]).encode()).hexdigest()[:32]
+        yield (*event, before)
 
 
 class Ledger:
@@ -114,12 +137,22 @@ class Ledger:
     @classmethod
     @contextmanager
     def reading(cls, store: Store) -> Iterator[Ledger]:
-        """For commands that only look. Raises UserError where there is no store."""
-        if not store.ledger.exists():
+        """For commands that only look. Raises UserError where there is no store.
+
+        A ledger that is missing beside its plans, or that an older version wrote, is mended first.
+        """
+        if not store.ledger.exists() and not store.plans():
             raise UserError(
                 f"no store at {store.root}: start with `ablate sweep quickstart`, "
                 f"or name one with --store DIR (or ABLATE_STORE)"
             )
+        mended = store.ledger.exists() and _version(store) == VERSION
+        if not mended and store.driver.acquire(wait_s=1.0):  # else a driver is about it
+            try:
+                with cls.driving(store):
+                    pass
+            finally:
+                store.driver.release()
         connection = sqlite3.connect(store.ledger, timeout=30)
         try:
             connection.execute("PRAGMA query_only = ON")
@@ -131,55 +164,88 @@ class Ledger:
     @classmethod
     @contextmanager
     def driving(cls, store: Store) -> Iterator[Ledger]:
-        """For the driver, who holds `store.driver` already."""
+        """For the driver, who holds `store.driver` already. A lost ledger is made again."""
         store.root.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(store.ledger, timeout=30, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = WAL")  # readers and the driver don't wait
             connection.execute("PRAGMA synchronous = FULL")
+            ledger = cls(connection)
             with _transaction(connection):
                 if not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
                     for statement in filter(str.strip, _SCHEMA.split(";")):
                         connection.execute(statement)
                     connection.execute("INSERT INTO meta VALUES (?)", (VERSION,))
-            _check_version(connection, store)
-            yield cls(connection)
+                    ledger._rebuild(store)
+                _migrate(connection, store)
+            yield ledger
         finally:
             connection.close()
+
+    def _rebuild(self, store: Store) -> None:
+        """What the files know: every plan, and a result for every folder that has one."""
+        for path in reversed(store.plans()):
+            tree = read_json(path)
+            if tree is None:
+                continue  # torn: the same `ablate sweep` writes it again
+            self._plan(Plan.from_tree(tree), driven=path.stat().st_mtime)
+        done = []
+        for run in self.states():
+            result = store.rundir(run).read_result()
+            if result is not None:
+                detail = {**result_detail(store.rundir(run), result), "rebuilt": True}
+                done.append((run, result["status"], detail))
+        self._append(done)
 
     # --- Written by the driver ------------------------------------------------------------------
 
     def plan(self, plan: Plan) -> None:
         """Note what the sweep plans now; runs it planned before stay what they are."""
+        with _transaction(self._db):
+            self._plan(plan, driven=time.time())
+
+    def _plan(self, plan: Plan, driven: float) -> None:
         runs = [run.id for run in plan.runs()]
-        with _transaction(self._db) as db:
-            db.execute("INSERT OR REPLACE INTO sweep VALUES (?, ?)", (plan.name, time.time()))
-            db.execute("DELETE FROM planned WHERE sweep = ?", (plan.name,))
-            db.executemany(
-                "INSERT INTO planned VALUES (?, ?, ?)",
-                ((plan.name, position, run) for position, run in enumerate(runs)),
-            )
-            known = {row[0] for row in db.execute("SELECT id FROM run")}
-            fresh = dict.fromkeys(run for run in runs if run not in known)
-            db.executemany("INSERT INTO run VALUES (?, 'planned', 0, 0, 0, 0)", zip(fresh))
-            db.executemany(
-                "INSERT INTO event (at, run, kind, detail) VALUES (?, ?, 'planned', ?)",
-                ((time.time(), run, json.dumps({"sweep": plan.name})) for run in fresh),
-            )
+        db = self._db
+        db.execute("INSERT OR REPLACE INTO sweep VALUES (?, ?)", (plan.name, driven))
+        db.execute("DELETE FROM planned WHERE sweep = ?", (plan.name,))
+        db.executemany(
+            "INSERT INTO planned VALUES (?, ?, ?)",
+            ((plan.name, position, run) for position, run in enumerate(runs)),
+        )
+        known = {row[0] for row in db.execute("SELECT id FROM run")}
+        fresh = dict.fromkeys(run for run in runs if run not in known)
+        db.executemany("INSERT INTO run VALUES (?, 'planned', 0, 0, 0, 0)", zip(fresh))
+        self._append([(run, "planned", {"sweep": plan.name}) for run in fresh])
 
     def record(self, run: str, kind: str, **detail: Any) -> RunState:
         """Append an event; returns the run's state after it."""
+        with _transaction(self._db):
+            return self._append([(run, kind, detail)])[run]
+
+    def forget(self, sweep: str) -> None:
+        """Its runs stay known, and what happened to them."""
         with _transaction(self._db) as db:
-            state = fold(self.states([run])[run], kind, detail)
-            db.execute(
-                "INSERT INTO event (at, run, kind, detail) VALUES (?, ?, ?, ?)",
-                (time.time(), run, kind, json.dumps(detail)),
-            )
-            db.execute(
-                "UPDATE run SET status = ?, attempts = ?, oom = ?, hung = ?, step = ? WHERE id = ?",
-                (*dataclasses.astuple(state), run),
-            )
-        return state
+            db.execute("DELETE FROM planned WHERE sweep = ?", (sweep,))
+            db.execute("DELETE FROM sweep WHERE name = ?", (sweep,))
+
+    def _append(self, events: Sequence[tuple[str, str, dict[str, Any]]]) -> dict[str, RunState]:
+        """Append (run, kind, detail), inside a transaction; the states of those runs after it."""
+        states = self.states({run for run, _, _ in events})
+        for run, kind, detail in events:
+            states[run] = fold(states[run], kind, detail)
+        last = self._db.execute("SELECT seal FROM event ORDER BY number DESC LIMIT 1").fetchone()
+        now = time.time()
+        rows = ((now, run, kind, json.dumps(detail)) for run, kind, detail in events)
+        self._db.executemany(
+            "INSERT INTO event (at, run, kind, detail, seal) VALUES (?, ?, ?, ?, ?)",
+            sealed(last[0] if last else "", rows),
+        )
+        self._db.executemany(
+            "UPDATE run SET status = ?, attempts = ?, oom = ?, hung = ?, step = ? WHERE id = ?",
+            ((*dataclasses.astuple(state), run) for run, state in states.items()),
+        )
+        return states
 
     # --- Read by everybody ----------------------------------------------------------------------
 
@@ -200,6 +266,25 @@ class Ledger:
         """Names, the last driven first."""
         return [row[0] for row in self._db.execute("SELECT name FROM sweep ORDER BY driven DESC")]
 
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """All that is read inside is of one moment, whatever the driver writes meanwhile."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
+    def planned(self, sweep: str) -> list[tuple[int, str]]:
+        """(position, run) of what the sweep planned last."""
+        query = "SELECT position, run FROM planned WHERE sweep = ? ORDER BY position"
+        return list(self._db.execute(query, (sweep,)))
+
+    def run_of(self, event: int) -> str:
+        """The run that an event, by its number, is about."""
+        row = self._db.execute("SELECT run FROM event WHERE number = ?", (event,)).fetchone()
+        return str(row[0])
+
     def events(self, run: str) -> list[tuple[float, str, dict[str, Any]]]:
         """(time, kind, detail) of a run, oldest first."""
         query = "SELECT at, kind, detail FROM event WHERE run = ? ORDER BY number"
@@ -211,6 +296,18 @@ class Ledger:
         """Each run's newest event of that kind, as its detail."""
         query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"
         return {run: json.loads(detail) for run, detail in self._db.execute(query, (kind,))}
+
+    def broken_seals(self) -> list[int]:
+        """The numbers of events that are not as they were written, or that follow one taken out."""
+        rows = self._db.execute(
+            "SELECT at, run, kind, detail, seal, number FROM event ORDER BY number"
+        )
+        broken, before = [], ""
+        for at, run, kind, detail, seal, number in rows:
+            if next(sealed(before, [(at, run, kind, detail)]))[-1] != seal:
+                broken.append(number)
+            before = seal
+        return broken
 
 
 @contextmanager
@@ -225,16 +322,73 @@ def _transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         raise
 
 
-def _check_version(db: sqlite3.Connection, store: Store) -> None:
+def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
+    """What the event of a result keeps of it; its hash shows later whether the file is the same."""
+    return {
+        "seconds": result.get("seconds"),
+        "device": result.get("device"),
+        "result_sha256": hashlib.sha256(folder.result.read_bytes()).hexdigest(),
+    }
+
+
+def repair(store: Store) -> Path | None:
+    """Put a ledger aside and make it again from plans and folders, under the driver's lock.
+
+    Returns where the old one lies now; None where there was none.
+    """
+    kept = None
+    if store.ledger.exists():
+        names = (store.ledger.with_name(f"ledger.db.broken-{n}") for n in itertools.count(1))
+        kept = next(path for path in names if not path.exists())
+        for suffix in ("-wal", "-shm", ""):  # the name without suffix last: only then it is lost
+            part = store.ledger.with_name(store.ledger.name + suffix)
+            if part.exists():
+                part.rename(kept.with_name(kept.name + suffix))
+    with Ledger.driving(store):
+        return kept
+
+
+def _migrate(db: sqlite3.Connection, store: Store) -> None:
+    """From an older version's format to this one's, inside a transaction. UserError for others."""
+    if _check_version(db, store) == 1:  # events had no seals
+        db.execute("ALTER TABLE event ADD COLUMN seal TEXT NOT NULL DEFAULT ''")
+        numbers, events = [], []
+        for number, *event in db.execute(
+            "SELECT number, at, run, kind, detail FROM event ORDER BY number"
+        ):
+            numbers.append(number)
+            events.append(tuple(event))
+        seals = (event[-1] for event in sealed("", events))
+        db.executemany(
+            "UPDATE event SET seal = ? WHERE number = ?", zip(seals, numbers, strict=True)
+        )
+        db.execute("UPDATE meta SET version = 2")
+
+
+def _version(store: Store) -> int:
+    """Of the ledger's format, 0 while it is empty; this one's where that can't be told: whoever
+    opens it will say so."""
+    with (
+        contextlib.closing(sqlite3.connect(store.ledger, timeout=30)) as db,
+        contextlib.suppress(sqlite3.DatabaseError, TypeError),
+    ):
+        begun = db.execute("SELECT 1 FROM sqlite_master").fetchone()
+        return int(db.execute("SELECT version FROM meta").fetchone()[0]) if begun else 0
+    return VERSION
+
+
+def _check_version(db: sqlite3.Connection, store: Store) -> int:
+    """The ledger's version. Raises UserError for one that this ablate can't read."""
     try:
-        version = db.execute("SELECT version FROM meta").fetchone()[0]
+        version: int = db.execute("SELECT version FROM meta").fetchone()[0]
     except (sqlite3.DatabaseError, TypeError) as error:
         raise UserError(
-            f"{store.ledger}: no ledger of ablate, or one not begun yet ({error}); "
-            f"`ablate sweep` begins it"
+            f"{store.ledger}: not a whole ledger ({error}); "
+            f"`ablate doctor --repair` makes it again from the run folders"
         ) from error
-    if version != VERSION:
+    if not 1 <= version <= VERSION:
         raise UserError(
-            f"{store.ledger}: written by another version of ablate (format {version}, "
-            f"this one reads {VERSION})"
+            f"{store.ledger}: written by a newer version of ablate (format {version}, "
+            f"this one reads up to {VERSION})"
         )
+    return version

@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ FORMAT = 1  # of run.json and result.json; raised when a reader of the old would
 STOPPED = "stopped"  # asked to, checkpoint written
 DISK_FULL = "disk full"
 OOM = "oom"
+LOST = "device lost"
 FAILED = "failed"  # an exception
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
@@ -145,6 +147,23 @@ class Lock:
             os.close(descriptor)
         return False
 
+    def signal(self, number: int) -> bool:
+        """Send a signal to the process that holds it, which has noted its pid; False for none."""
+        pid = self.notes().get("pid")
+        if not isinstance(pid, int):
+            return False  # not yet begun: ask again
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                # The pid may be another process's by now; the lock tells, and the descriptor
+                # then stays with the process that held it.
+                if self.is_held() and self.notes().get("pid") == pid:
+                    signal.pidfd_send_signal(descriptor, number)
+                    return True
+            finally:
+                os.close(descriptor)
+        return False
+
     def notes(self) -> dict[str, Any]:
         """What the last holder noted; {} where there is nothing whole."""
         notes = read_json(self.path)
@@ -194,6 +213,20 @@ class RunDir:
     def has_result(self) -> bool:
         """Cheap: results appear whole, so a name is a result."""
         return self.result.exists()
+
+    def read_attempts(self) -> list[dict[str, Any]]:
+        """What each worker that tried it noted of itself, oldest first; [] where that is not whole.
+
+        Stores of old have one flat object: the newest worker's.
+        """
+        content = read_json(self.env)
+        if not isinstance(content, dict):
+            return []
+        attempts = content.get("attempts", [content])
+        return [a for a in attempts if isinstance(a, dict)] if isinstance(attempts, list) else []
+
+    def write_attempts(self, attempts: list[dict[str, Any]]) -> None:
+        write_whole(self.env, to_json({"format": FORMAT, "attempts": attempts}))
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """(step, file) of every checkpoint, newest first."""

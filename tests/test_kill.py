@@ -131,21 +131,23 @@ def disturb(shell: Shell, words: tuple[str, ...], moment: random.Random, kills: 
         driver.wait()
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_kill_driver_workers_or_both_at_any_moment(shell, calm, seed):
-    disturb(shell, WORDS, random.Random(100 + seed), kills=5)
-    shell(*WORDS)
-    check(shell, calm)
+def many_kills(shell: Shell, tmp_path_factory, seeds: int, kills: int) -> None:
+    words = (*SWEEP, f"seeds={seeds}", *OFTEN)
+    calm = Shell(tmp_path_factory.mktemp("longer"))
+    shutil.copytree(shell.folder / "runs" / "cache", calm.folder / "runs" / "cache")
+    calm(*words)
+    disturb(shell, words, random.Random(kills), kills)
+    shell(*words)
+    check(shell, calm("table", "killed", "--format", "csv").out, runs=2 * seeds)
+
+
+def test_twenty_kills_of_driver_workers_or_both_at_any_moment(shell, tmp_path_factory):
+    many_kills(shell, tmp_path_factory, seeds=5, kills=20)
 
 
 @pytest.mark.slow
-def test_sixty_kills_in_a_longer_sweep(shell, tmp_path_factory):
-    words = (*SWEEP, "seeds=20", *OFTEN)
-    calm = Shell(tmp_path_factory.mktemp("longer"))
-    calm(*words)
-    disturb(shell, words, random.Random(7), kills=60)
-    shell(*words)
-    check(shell, calm("table", "killed", "--format", "csv").out, runs=40)
+def test_two_hundred_kills_in_one_sweep(shell, tmp_path_factory):
+    many_kills(shell, tmp_path_factory, seeds=60, kills=200)
 
 
 @pytest.mark.parametrize(
@@ -226,14 +228,43 @@ def test_a_worker_that_keeps_dying_without_progress_is_given_up_and_retried_when
     assert again.out.count("finished:") == 2
 
 
-def test_two_drivers_on_one_store_and_the_second_says_who_drives(shell):
+def test_a_second_driver_says_who_drives_watches_and_takes_over(shell, calm):
     driver = shell.start(*WORDS)
     wait_for(lambda: workers(shell.folder))
-    second = Shell(shell.folder, number=10)(*WORDS, code=1)
-    assert f"process {driver.pid} drives this store already" in second.err
-    assert second.err.count("\n") == 1
-    driver.send_signal(signal.SIGTERM)
-    shell.end(driver)
+    others = Shell(shell.folder, number=10), Shell(shell.folder, number=20)
+    watching = [other.start(*WORDS) for other in others]
+    said = f"process {driver.pid} drives runs already: killed"
+    for number in (11, 21):
+        out = shell.folder / f"{number}.out"
+        wait_for(lambda out=out: out.exists() and said in out.read_text())
+    watching[1].send_signal(signal.SIGINT)  # one that looked long enough
+    assert others[1].end(watching[1], timeout=20).code == 130
+    kill([driver.pid])
+    driver.wait()
+    done = others[0].end(watching[0])
+    assert done.code == 0, done.out + done.err
+    assert "that process has ended" in done.out
+    check(shell, calm)
+
+
+def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
+    driver = shell.start(*WORDS)
+    wait_for(lambda: workers(shell.folder))
+    other = Shell(shell.folder, number=10)
+    assert "'killed' is driven now, not 'else'" in other("stop", "else", code=2).err
+    assert re.match(r"stopped killed after \d of 4; the same", other("stop").out)
+    assert shell.end(driver, timeout=20).code == 128 + signal.SIGTERM
+    assert workers(shell.folder) == []
+    driver = shell.start(*WORDS)
+    wait_for(lambda: workers(shell.folder))
+    kill([driver.pid])
+    driver.wait()
+    if workers(shell.folder):  # they may have been done
+        assert "stopped killed" in other("stop").out
+    assert workers(shell.folder) == []
+    assert "nothing of runs runs" in other("stop").out
+    shell(*WORDS)
+    check(shell, calm)
 
 
 def test_the_fork_server_dies_and_its_workers_are_kept(shell, calm):

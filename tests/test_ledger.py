@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
+import tempfile
+from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ablate.ledger import Ledger, RunState, Store, fold
 from ablate.plan import Analysis, Cell, Column, Plan, Row, file_name
@@ -113,3 +120,102 @@ def test_run_ids_are_names_and_no_paths(store):
 
 def test_different_long_names_are_different_files():
     assert file_name("x" * 999) != file_name("x" * 998)
+
+
+# --- Random interleavings -----------------------------------------------------------------------
+
+RUNS = [f"{row}{seed}" for row in "ab" for seed in range(3)]
+ENDS = ("interrupted", "finished", "diverged", "pruned", "failed")
+
+
+class Interleaved(RuleBasedStateMachine):
+    """Plans, events, closing and opening, a lost ledger, in any order, beside a model in words:
+    the last word said of a run is its status, and what it counts are deaths without progress."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.store = Store(Path(self.folder.name) / "runs")
+        self.model: dict[str, dict[str, Any]] = {}
+        self.events: dict[str, list[str]] = {}
+        self.opened = contextlib.ExitStack()
+        self.ledger = self.opened.enter_context(Ledger.driving(self.store))
+
+    def teardown(self) -> None:
+        self.opened.close()
+        self.folder.cleanup()
+
+    @rule(seeds=st.integers(1, 3), name=st.sampled_from(["p", "q"]))
+    def plan(self, seeds, name):
+        plan = small_plan(name, tuple(range(seeds)))
+        self.store.write_plan(plan)
+        self.ledger.plan(plan)
+        for run in plan.runs():
+            new = {"status": "planned", "attempts": 0, "oom": 0, "hung": 0, "step": 0}
+            if run.id not in self.model:
+                self.model[run.id], self.events[run.id] = new, ["planned"]
+
+    @rule(run=st.sampled_from(RUNS), kind=st.sampled_from(ENDS))
+    def end(self, run, kind):
+        self.say(run, kind)
+        self.change(run, status=kind)
+
+    @rule(run=st.sampled_from(RUNS), step=st.integers(0, 3))
+    def start(self, run, step):
+        self.say(run, "started", step=step)
+        self.change(run, status="started", step=step)
+
+    @rule(run=st.sampled_from(RUNS), step=st.integers(0, 3))
+    def die(self, run, step):
+        before = self.model.get(run, {"step": 0, "attempts": 0})
+        got_on = step > before["step"]
+        self.say(run, "died", step=step, code=-9)
+        self.change(run, step=step, attempts=before["attempts"] + (0 if got_on else 1))
+
+    @rule(run=st.sampled_from(RUNS), kind=st.sampled_from(["oom", "hung"]))
+    def fail_once_more(self, run, kind):
+        self.say(run, kind)
+        self.change(run, status=kind, **{kind: self.model.get(run, {kind: 0})[kind] + 1})
+
+    @rule(run=st.sampled_from(RUNS))
+    def retry(self, run):
+        self.say(run, "retried")
+        self.change(run, status="interrupted", attempts=0, oom=0, hung=0)
+
+    @rule()
+    def reopen(self):
+        self.opened.close()
+        self.ledger = self.opened.enter_context(Ledger.driving(self.store))
+
+    @rule()
+    def lose(self):
+        """No run here has a folder: all are planned again, and nothing more is known."""
+        self.opened.close()
+        for path in self.store.root.glob("ledger.db*"):
+            path.unlink()
+        self.ledger = self.opened.enter_context(Ledger.driving(self.store))
+        planned = {run.id for p in "pq" if (t := self.store.read_plan(p)) for run in t.runs()}
+        blank = {"status": "planned", "attempts": 0, "oom": 0, "hung": 0, "step": 0}
+        self.model = {run: dict(blank) for run in planned}
+        self.events = {run: ["planned"] for run in planned}
+
+    def say(self, run, kind, **detail):
+        if run in self.model:
+            self.ledger.record(run, kind, **detail)
+            self.events[run].append(kind)
+
+    def change(self, run, **values):
+        if run in self.model:
+            self.model[run] |= values
+
+    @invariant()
+    def the_ledger_says_the_same(self):
+        with Ledger.reading(self.store) as reader:
+            assert {run: vars(state) for run, state in reader.states().items()} == self.model
+            assert reader.broken_seals() == []
+            for run, kinds in self.events.items():
+                assert [kind for _, kind, _ in reader.events(run)] == kinds
+
+
+TestInterleaved = Interleaved.TestCase
+TestInterleaved.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)

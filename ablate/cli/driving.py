@@ -34,6 +34,7 @@ def sweep(
     """Plan what is missing and train it: start, resume and extend are this one command."""
     from ablate import drive, launch
     from ablate.ledger import Store
+    from ablate.provenance import origin
     from ablate.report.live import view
     from ablate.sweep import plan as make_plan
 
@@ -42,22 +43,22 @@ def sweep(
     plan, settings = make_plan(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
-    launcher = launch.make(settings, kept.cache)
-    with drive.driving(kept) as ledger:
-        print(f"sweep: {plan.name}", flush=True)
-        for note in plan.notes:
-            print(f"note: {note}")
-        try:
+    launcher = launch.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
+    try:
+        with drive.driving(kept, plan.name, view) as ledger:
+            print(f"sweep: {plan.name}", flush=True)
+            for note in plan.notes:
+                print(f"note: {note}")
             lacking = _ready(plan, kept, ledger, launcher, yes)
             with view() as watching:
                 if lacking:
                     _prepare(plan, kept, watching)
                 outcome = drive.drive(plan, kept, ledger, launcher, settings, watching, again)
-        except KeyboardInterrupt:  # later on the driver listens itself
-            print("stopped before the first run; the same command goes on")
-            raise typer.Exit(130) from None
-        finally:
-            launcher.free()
+    except KeyboardInterrupt:  # once it trains the driver listens itself
+        print("stopped before the first run; the same command goes on")
+        raise typer.Exit(130) from None
+    finally:
+        launcher.free()
     _close(plan, kept, outcome)
 
 
@@ -114,6 +115,11 @@ def _close(plan: Plan, store: Store, outcome: Outcome) -> None:
         print(f"stopped after {outcome.done} of {outcome.total}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
     print_table(plan, store, None)
+    if len(outcome.retired) and outcome.counts.get("interrupted"):
+        raise Failure(
+            f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
+            f"{outcome.done} of {outcome.total} runs are done, the same command goes on"
+        )
     lost = {s: n for s, n in outcome.counts.items() if s in ("failed", "oom", "hung")}
     if lost:
         text = ", ".join(f"{n} {status}" for status, n in lost.items())
@@ -150,3 +156,28 @@ def plan(
             finished = ledger.last_detail("finished")
     launcher = launch.make(settings, kept.cache)
     show_plan(made, states, costs(made, kept, launcher, states, finished), len(launcher.slots))
+
+
+def stop(
+    sweep: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Default: whichever is driven.")
+    ] = None,
+    store: StoreDir = RUNS,
+    debug: Debug = False,
+) -> None:
+    """Stop a sweep from another shell: every worker writes its checkpoint. Twice: at once."""
+    from ablate import drive
+    from ablate.ledger import Store
+
+    kept = Store(store)
+    stopped = drive.stop(kept, sweep)
+    if stopped is None:
+        print(f"nothing of {sweep or store} runs")
+        return
+    plan = kept.read_plan(stopped)
+    if plan is None:  # it had planned nothing yet
+        print(f"stopped {stopped}")
+        return
+    progress = drive.observe(kept, plan)
+    done = f"{progress.done} of {progress.total}"
+    print(f"stopped {stopped} after {done}; the same `ablate sweep` goes on")

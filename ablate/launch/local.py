@@ -82,18 +82,7 @@ class Local:
             with contextlib.suppress(BrokenPipeError):
                 self._pipes()[0].write(json.dumps(request).encode() + b"\n")
                 return
-        pid = run.lock.notes().get("pid")
-        if not isinstance(pid, int):
-            return  # not yet begun: the driver asks again
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(pid)
-            try:
-                # The pid may be another process's by now; the lock tells, and the descriptor
-                # then stays with the process that held it.
-                if run.lock.is_held() and run.lock.notes().get("pid") == pid:
-                    signal.pidfd_send_signal(descriptor, number)
-            finally:
-                os.close(descriptor)
+        run.lock.signal(number)
 
     def free(self) -> None:
         """The server ends when its input does; workers have sessions of their own."""

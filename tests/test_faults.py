@@ -1,0 +1,213 @@
+"""A full disk, a device that falls off, memory that runs out, a ledger that is gone: the real
+filesystem, real processes; errors of a GPU are raised on a CPU by a class of the user's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ABLATE, Shell
+from test_kill import wait_for
+
+from ablate import drive
+from ablate.launch import Slot
+from ablate.launch.local import Local
+from ablate.ledger import Ledger, Store, repair
+
+TINY = ("model.depth=1", "train.epochs=3", "launcher.checkpoint_s=0.1", "--as", "faults")
+WORDS = ("sweep", "block.attn=pre,post", "seeds=2", *TINY)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Shell:
+    shell = Shell(tmp_path_factory.mktemp("calm"))
+    shell(*WORDS)
+    return shell
+
+
+@pytest.fixture
+def calm(undisturbed) -> str:
+    return undisturbed("table", "faults", "--format", "csv").out
+
+
+# --- A full disk --------------------------------------------------------------------------------
+
+ON_A_SMALL_DISK = """
+mount -t tmpfs -o size=100m none runs && cp -r "$1" runs/cache && shift
+"$@" && ablate table faults --format csv > table.csv
+"""
+
+
+def test_a_full_disk_pauses_the_sweep_which_goes_on_when_there_is_room(undisturbed, calm, tmp_path):
+    (tmp_path / "runs").mkdir()
+    cache = undisturbed.folder / "runs" / "cache"
+    with open(tmp_path / "out", "wb") as out:
+        driver = subprocess.Popen(
+            ["unshare", "-rm", "sh", "-ec", ON_A_SMALL_DISK, "sh", cache, ABLATE, *WORDS],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env={**os.environ, "PATH": f"{Path(ABLATE).parent}:{os.environ['PATH']}"},
+        )
+
+    def said() -> str:
+        return (tmp_path / "out").read_text()
+
+    inside = Path(f"/proc/{driver.pid}/root{tmp_path}/runs")  # the mount is the process's own
+    wait_for(lambda: list(inside.glob("runs/*/checkpoint-*")))
+    ballast = os.open(inside / "ballast", os.O_CREAT | os.O_WRONLY)
+    with contextlib.suppress(OSError):
+        while os.write(ballast, bytes(1 << 14)):
+            pass
+    os.close(ballast)
+    wait_for(lambda: "is full: make space, the sweep goes on" in said())
+    assert driver.poll() is None
+    (inside / "ballast").unlink()
+    assert driver.wait(120) == 0, said()
+    assert "there is room again" in said()
+    assert "died" not in said()
+    assert (tmp_path / "table.csv").read_text() == calm
+
+
+# --- Devices ------------------------------------------------------------------------------------
+
+BROKEN = '''
+import os
+import pathlib
+import sys
+
+import torch
+from torch import nn
+
+
+class Broken(nn.Identity):
+    """Does what the file `fault` says, on the device that it names."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+
+    def forward(self, x):
+        fault = pathlib.Path(__file__).with_name("fault")
+        if "describe" not in sys.argv and fault.exists():
+            error, device = fault.read_text().split()
+            if os.environ.get("CUDA_VISIBLE_DEVICES", "") in (device, ""):
+                raise getattr(torch, error)("CUDA error: the device is gone")
+        return x
+'''
+
+
+@pytest.fixture
+def broken(tmp_path, undisturbed, monkeypatch) -> Shell:
+    """A folder with a norm that fails on demand, and a store whose data is decoded."""
+    (tmp_path / "broken.py").write_text(BROKEN)
+    shutil.copytree(undisturbed.folder / "runs" / "cache", tmp_path / "runs" / "cache")
+    monkeypatch.chdir(tmp_path)
+    return Shell(tmp_path)
+
+
+OWN = ("sweep", "norm=layernorm,broken:Broken", "seeds=2", *TINY)
+ALL = ("sweep", "norm=broken:Broken", "block.attn=pre,post", "seeds=2", *TINY)
+
+
+def test_every_device_lost_ends_the_sweep_and_the_same_command_goes_on(broken):
+    (broken.folder / "fault").write_text("AcceleratorError any")
+    done = broken(*ALL, code=1)
+    assert "no device is left (cpu); 0 of 4 runs are done, the same command goes on" in done.err
+    assert done.out.count("device lost: ") >= 2
+    (broken.folder / "fault").unlink()
+    assert broken(*ALL).out.count("finished:") == 4
+
+
+def test_out_of_memory_is_tried_alone_once_more_then_left_and_retried_when_asked(broken):
+    (broken.folder / "fault").write_text("OutOfMemoryError any")
+    done = broken(*OWN, code=1)
+    assert done.out.count("oom: ") == 4  # each of two runs twice
+    assert "2 oom of 4 runs" in done.err
+    (broken.folder / "fault").unlink()
+    assert broken(*OWN, "--retry", "oom").out.count("finished:") == 2
+
+
+class Said:
+    """A view that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def show(self, progress: drive.Progress) -> None:
+        pass
+
+
+def test_a_place_where_two_runs_lose_their_device_is_given_up_and_they_go_elsewhere(broken):
+    from ablate.sweep import plan as make_plan
+
+    (broken.folder / "fault").write_text("AcceleratorError 0")
+    store, said = Store(broken.folder / "runs"), Said()
+    plan, settings = make_plan(ALL[1:-2], store=store.root, name="faults")
+    launcher = Local({**settings, "runs_per_gpu": 1}, store.cache)
+    launcher.slots = [Slot(f"gpu:{n}", f"gpu:{n}", "cpu", visible=str(n)) for n in range(2)]
+    with drive.driving(store, plan.name, lambda: contextlib.nullcontext(said)) as ledger:
+        outcome = drive.drive(plan, store, ledger, launcher, settings, said)
+    launcher.free()
+    assert outcome.counts == {"finished": 4}
+    assert outcome.retired == ("gpu:0",)
+    assert "gpu:0 is given up: 2 runs lost their device there" in said.lines
+    with Ledger.reading(store) as ledger:
+        for run in plan.runs():
+            kinds = [(kind, detail.get("slot")) for _, kind, detail in ledger.events(run.id)]
+            assert kinds[-2:] == [("started", "gpu:1"), ("finished", None)]
+
+
+# --- The ledger ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(undisturbed, tmp_path) -> Shell:
+    """A copy of a whole sweep."""
+    shutil.copytree(undisturbed.folder / "runs", tmp_path / "runs")
+    return Shell(tmp_path)
+
+
+@pytest.mark.parametrize("first", ["table", "sweep"])
+def test_a_lost_ledger_is_made_again_from_the_folders(kept, calm, first):
+    for path in (kept.folder / "runs").glob("ledger.db*"):
+        path.unlink()
+    if first == "sweep":
+        assert "finished:" not in kept(*WORDS).out
+    assert kept("table", "faults", "--format", "csv").out == calm
+    with Ledger.reading(Store(kept.folder / "runs")) as ledger:
+        assert ledger.broken_seals() == []
+        for run in ledger.states():
+            assert [kind for _, kind, _ in ledger.events(run)] == ["planned", "finished"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + bytes(200)])
+def test_a_broken_ledger_is_named_with_its_remedy_and_repaired(kept, calm, content):
+    store = Store(kept.folder / "runs")
+    store.ledger.write_bytes(content)
+    if content:
+        for words in (("table",), ("status",), WORDS):
+            said = kept.end(kept.start(*words)).err
+            assert "ledger.db" in said
+            assert "`ablate doctor --repair`" in said
+            assert said.count("\n") == 1
+        with store.driver.held():
+            assert repair(store).read_bytes() == content
+    assert kept("table", "faults", "--format", "csv").out == calm
+
+
+def test_a_row_that_was_taken_out_or_changed_breaks_the_seals(kept):
+    store = Store(kept.folder / "runs")
+    with sqlite3.connect(store.ledger) as db:
+        db.execute("DELETE FROM event WHERE number = 3")
+        db.execute("UPDATE event SET at = at + 1e-3 WHERE number = 6")
+    with Ledger.reading(store) as ledger:
+        assert ledger.broken_seals() == [4, 6]

@@ -1,0 +1,162 @@
+"""Files that a power cut left short. Every reader on its file cut at every byte; the command on
+whole run folders with any file cut: it recovers, or trains that run again and says so."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from conftest import Shell
+
+from ablate.keyed import Draws, Step
+from ablate.ledger import Store
+from ablate.report import looks
+from ablate.rundir import RunDir
+from ablate.train.checkpoint import Progress, load_checkpoint, save_checkpoint
+from ablate.train.optim import Average, make_optimizer
+
+WORDS = (
+    *("sweep", "block.attn=pre,post", "seeds=2", "model.depth=1", "train.epochs=2"),
+    *("launcher.checkpoint_s=0.1", "--as", "cut"),
+)
+FILES = ("run.json", "env.json", "metrics.jsonl", "result.json", "lock", "log.txt")
+BINARY = ("predictions.npy", "weights.safetensors")
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory) -> Shell:
+    shell = Shell(tmp_path_factory.mktemp("calm"))
+    shell(*WORDS)
+    return shell
+
+
+@pytest.fixture
+def store(calm, tmp_path) -> Store:
+    return Store(shutil.copytree(calm.folder / "runs", tmp_path / "runs"))
+
+
+def cut(path: Path, read: Callable[[], Any]) -> list[Any]:
+    """What `read` gives for every length that the file may have been left with, whole last."""
+    content = path.read_bytes()
+    found = []
+    for length in range(len(content) + 1):
+        path.write_bytes(content[:length])
+        found.append(read())
+    return found
+
+
+def test_json_is_read_whole_or_not_at_all(store):
+    run = next((store.root / "runs").iterdir()).name
+    folder = store.rundir(run)
+    name = "cut"
+    readers: dict[Path, Callable[[], Any]] = {
+        folder.result: folder.read_result,
+        folder.lock.path: folder.lock.notes,
+        store.plan_path(name): lambda: store.read_plan(name),
+    }
+    for path, read in readers.items():
+        *parts, whole = cut(path, read)
+        assert whole
+        assert all(part in (None, {}, whole) for part in parts)
+        assert sum(part == whole for part in parts) <= 1  # without the newline at the end
+
+    def spec() -> Any:
+        with contextlib.suppress(ValueError):  # says which file it is; `show` tells people
+            return folder.read_spec()
+        return None
+
+    *parts, whole = cut(folder.run, spec)
+    assert whole["data"]["name"] == "digits"
+    assert all(part in (None, whole) for part in parts)
+
+
+def test_lines_are_read_as_far_as_they_are_whole(store):
+    folder = store.rundir(next((store.root / "runs").iterdir()).name)
+    looks.record(store.looks, "cut", [0, 1])
+    looks.record(store.looks, "cut", [0, 1, 2])
+    for path, read in (
+        (folder.metrics, folder.read_metrics),
+        (store.looks, lambda: looks.read(store.looks, "cut")),
+    ):
+        *parts, whole = cut(path, read)
+        assert len(whole) == 2
+        assert [len(part) for part in parts] == sorted(len(part) for part in parts)
+        assert all(part == whole[: len(part)] for part in parts)
+
+
+def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path):
+    run = tiny.run({"model.depth": 1})
+    model = tiny.built(run)
+    model.bind(Step(Draws(0, torch.device("cpu"))))
+    optimizer, average = make_optimizer(model, run.optim), Average(model, None)
+    folder = RunDir(tmp_path)
+
+    def load() -> int:
+        return load_checkpoint(folder, model, optimizer, average).step
+
+    for step in (1, 2):
+        save_checkpoint(folder, model, optimizer, average, Progress(step=step))
+    newest = folder.checkpoints()[0][1]
+    content = newest.read_bytes()
+    header = int.from_bytes(content[:8], "little") + 8
+    for length in itertools.chain(range(header + 9), range(header, len(content), 997)):
+        newest.write_bytes(content[:length])
+        assert load() == 1
+    newest.write_bytes(content)
+    assert load() == 2
+
+
+def mangle(store: Store, moment: random.Random) -> set[str]:
+    """Cut one file of every run; returns the runs that lose their result by it."""
+    lost = set()
+    for folder in (store.root / "runs").iterdir():
+        path = folder / moment.choice(FILES)
+        length = path.stat().st_size
+        keep = moment.choice([0, 1, length // 2, max(length - 2, 0)])
+        with open(path, "r+b") as file:
+            file.truncate(keep)
+        if path.name == "result.json":
+            lost.add(folder.name)
+    return lost
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 30))]
+)
+def test_the_same_command_recovers_and_says_which_run_it_trains_again(store, calm, seed):
+    shell = Shell(store.root.parent)
+    lost = mangle(store, random.Random(seed))
+    said = shell(*WORDS).out
+    assert said.count("finished: ") == len(lost)
+    for words in (("table", "cut", "--format", "csv"), ("table", "cut")):
+        assert shell(*words).out == calm(*words).out
+    assert "4 finished" in shell("status").out
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2, 3))])
+def test_a_sweep_cut_in_the_middle_with_torn_files_goes_on(calm, tmp_path, seed):
+    """Stopped, then every file of every run cut somewhere: trained on, or from the beginning."""
+    moment = random.Random(seed)
+    shell = Shell(tmp_path)
+    shutil.copytree(calm.folder / "runs" / "cache", tmp_path / "runs" / "cache")
+    driver = shell.start(*WORDS)
+    while not list(tmp_path.glob("runs/runs/*/checkpoint-*")) and driver.poll() is None:
+        pass
+    driver.kill()
+    driver.wait()
+    shell("stop")
+    for path in tmp_path.glob("runs/runs/*/*"):
+        if path.name not in BINARY and moment.random() < 0.7:
+            with open(path, "r+b") as file:
+                file.truncate(moment.randrange(path.stat().st_size + 1))
+    shell(*WORDS)
+    words = ("table", "cut", "--format", "csv")
+    assert shell(*words).out == calm(*words).out
