@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablate.plan import Plan, file_name
-from ablate.rundir import Lock, RunDir, read_json, to_json, write_whole
+from ablate.rundir import Lock, RunDir, read_json, write_whole
 from ablate.spec import UserError
 
 Status = Literal[
@@ -96,7 +96,7 @@ class Store:
     def write_plan(self, plan: Plan) -> None:
         path = self.plan_path(plan.name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, to_json(plan.to_tree()))
+        write_whole(path, json.dumps(plan.to_tree(), sort_keys=True).encode())
 
     def read_plan(self, name: str) -> Plan | None:
         tree = read_json(self.plan_path(name))

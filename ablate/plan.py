@@ -6,7 +6,6 @@ that a table needs to know of a sweep, so that an edited sweep file leaves old t
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -114,7 +113,14 @@ class Plan:
         return None
 
     def to_tree(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """As plain values. Not dataclasses.asdict, which copies every spec to its leaves."""
+        return {
+            **vars(self),
+            "rows": [vars(row) for row in self.rows],
+            "columns": [vars(column) for column in self.columns],
+            "cells": [vars(cell) for cell in self.cells],
+            "analysis": vars(self.analysis),
+        }
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Plan:

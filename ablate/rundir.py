@@ -170,19 +170,30 @@ class Lock:
         return notes if isinstance(notes, dict) else {}
 
 
+class _File:
+    """A file's path, made when it is asked for: stores have thousands of folders."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: RunDir, owner: type) -> Path:
+        return folder.path / self.name
+
+
 class RunDir:
     """The files of one run. Nothing else knows their names."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.run = path / "run.json"
-        self.env = path / "env.json"
-        self.metrics = path / "metrics.jsonl"
-        self.result = path / "result.json"
-        self.predictions = path / "predictions.npy"
-        self.weights = path / "weights.safetensors"  # of the finished model
-        self.log = path / "log.txt"
         self.lock = Lock(path / "lock")
+
+    run = _File("run.json")
+    env = _File("env.json")
+    metrics = _File("metrics.jsonl")
+    result = _File("result.json")
+    predictions = _File("predictions.npy")
+    weights = _File("weights.safetensors")  # of the finished model
+    log = _File("log.txt")
 
     @property
     def id(self) -> str:
