@@ -2,7 +2,8 @@
 
 `work` trains the run of one folder, in a process of its own. `python -m ablate.worker VERB` answers
 what only torch or the data can tell, one JSON object in on standard input and one out: `describe`
-(sizes and costs of specs), `prepare` (decode a dataset).
+(sizes and costs of specs), `prepare` (decode a dataset), `rehearse` (train a few steps, compare
+with others), `deterministic` (what deterministic algorithms cost).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ import torch
 
 from ablate import choices, spec
 from ablate.data.cache import count, look, prepare, shown
+from ablate.model.attention import kernel
 from ablate.model.count import describe
 from ablate.model.plugin import digest
 from ablate.rundir import (
@@ -35,23 +37,25 @@ from ablate.rundir import (
     EXIT_TAKEN,
     FAILED,
     FULL,
+    LOST,
     OOM,
     STOPPED,
     RunDir,
     to_json,
     write_whole,
 )
+from ablate.train import rehearsal
 from ablate.train.calibrate import seconds_per_step
-from ablate.train.loop import Machine, Stopped, train
+from ablate.train.loop import DTYPES, Machine, Stopped, train
 
-EXIT_STOPPED, EXIT_FAILED, EXIT_OOM = 76, 1, 71
+EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_LOST = 76, 1, 71, 72
 
 
 def _digest() -> str:
     """What code trains: a hash of the training half's sources, taken when they were loaded."""
     package = Path(__file__).parent
-    shared = ("choices", "spec", "plugin", "rundir", "keyed", "fingerprint", "worker")
-    files = [package / f"{name}.py" for name in shared]
+    shared = ("choices", "spec", "plugin", "rundir", "keyed", "fingerprint", "predictions")
+    files = [package / f"{name}.py" for name in (*shared, "worker")]
     for folder in ("train", "task", "data", "model"):
         files += sorted((package / folder).rglob("*.py"))
     text = hashlib.sha256()
@@ -61,6 +65,11 @@ def _digest() -> str:
 
 
 DIGEST = _digest()
+
+
+def preload() -> None:
+    """For whoever forks workers: with its first optimiser torch loads another second of modules."""
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
 
 
 def work(path: str, options: dict[str, Any]) -> int:
@@ -74,59 +83,127 @@ def work(path: str, options: dict[str, Any]) -> int:
     with stop_signals() as stopping:
         if not rundir.lock.acquire(wait_s=1.0):  # a probe holds it for a moment
             return EXIT_TAKEN
+        attempt = Attempt(rundir)
         try:
             rundir.lock.note(pid=os.getpid(), slot=options["slot"], phase="start")
             if not rundir.has_result():
-                _train(rundir, options, stopping)
+                _train(rundir, attempt, options, stopping)
+                attempt.end("result")
             return 0
         except Stopped:
-            return _left(rundir, EXIT_STOPPED, STOPPED)
+            return _left(attempt, EXIT_STOPPED, STOPPED)
         except torch.OutOfMemoryError as error:
-            return _left(rundir, EXIT_OOM, OOM, error)
+            return _left(attempt, EXIT_OOM, OOM, error)
         except OSError as error:
             if error.errno in FULL:
-                return _left(rundir, EXIT_DISK_FULL, DISK_FULL, error)
-            return _left(rundir, *_reason(error), error)
+                return _left(attempt, EXIT_DISK_FULL, DISK_FULL, error)
+            return _left(attempt, *_reason(error), error)
         except Exception as error:
-            return _left(rundir, *_reason(error), error)
+            return _left(attempt, *_reason(error), error)
         finally:
             rundir.lock.release()
 
 
 def _reason(error: Exception) -> tuple[int, str]:
-    """Host memory that ran out is no class of its own in torch."""
-    host = isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate" in str(error)
-    return (EXIT_OOM, OOM) if host else (EXIT_FAILED, FAILED)
+    """Host memory that ran out is no class of its own in torch; a device that is gone, or that
+    went wrong in a kernel, is: no process that used it can go on."""
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate" in str(error):
+        return EXIT_OOM, OOM
+    if isinstance(error, torch.AcceleratorError):
+        return EXIT_LOST, LOST
+    return EXIT_FAILED, FAILED
 
 
-def _left(rundir: RunDir, code: int, reason: str, error: Exception | None = None) -> int:
+def _left(attempt: Attempt, code: int, reason: str, error: Exception | None = None) -> int:
     why = {} if error is None else {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
     with suppress(OSError):  # on a full disk; the exit code says it, too
-        rundir.lock.note(exit=reason, **why)
+        attempt.rundir.lock.note(exit=reason, **why)
+    attempt.end(reason, **why)
     if error is not None:
         with suppress(OSError):  # log.txt is on the same disk
             traceback.print_exception(error)
     return code
 
 
-def _train(rundir: RunDir, options: dict[str, Any], stopping: Callable[[], bool]) -> None:
+class Attempt:
+    """What this worker notes of itself in the run's `env.json`, behind those that tried before."""
+
+    def __init__(self, rundir: RunDir) -> None:
+        self.rundir = rundir
+        self.before = rundir.read_attempts()
+        self.facts: dict[str, Any] = {}
+
+    def note(self, **facts: Any) -> None:
+        """Add facts; the file is whole at every moment."""
+        if self.facts | facts != self.facts:
+            self.facts |= facts
+            self.rundir.write_attempts([*self.before, self.facts])
+
+    def end(self, exit: str, **why: str) -> None:
+        """The last word of one that had begun. A full disk must not change how a worker leaves."""
+        if self.facts:
+            with suppress(OSError):
+                self.note(exit=exit, ended=time.time(), **why)
+
+    def lineage(self) -> list[dict[str, Any]]:
+        """Those whose work is in this one's, oldest first: each went on from a checkpoint of the
+        one before it. {} is first where nobody noted who began."""
+        line = [self.facts]
+        for other in reversed(self.before):
+            if other.get("from_step", 0) < line[0]["from_step"]:
+                line.insert(0, {"from_step": 0, **other})
+        return line if line[0]["from_step"] == 0 else [{}, *line]
+
+
+def _train(
+    rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: Callable[[], bool]
+) -> None:
     torch.set_num_threads(options["threads"])
     device = torch.device(options["device"])
     run = spec.build(rundir.read_spec())
-    write_whole(rundir.env, to_json(environment(device)))
+    attempt.note(
+        at=time.time(),
+        pid=os.getpid(),
+        slot=options["slot"],
+        from_step=max((step for step, _ in rundir.checkpoints()), default=0),
+        seed=run.seed,
+        fingerprint=run.data.fingerprint,
+        kernel=kernel(device, DTYPES[run.train.precision]),
+        plugins={},
+        origin=options.get("origin"),
+        **environment(device),
+    )
+    trains = False
+
+    def beat(**notes: Any) -> None:
+        """The first step tells which checkpoint was whole; by then plug-ins are loaded."""
+        nonlocal trains
+        if "step" in notes and not trains:
+            trains = True
+            own = {
+                kind: version for kind in choices.CHOICES if (version := digest(getattr(run, kind)))
+            }
+            attempt.note(from_step=notes["step"], plugins=own)
+            notes |= {"from_step": notes["step"], "from_at": time.time()}
+        rundir.lock.note(**notes)
+
     machine = Machine(
         device=device,
         cache=Path(options["cache"]),
         checkpoint_s=options["checkpoint_s"],
         stopping=stopping,
-        beat=rundir.lock.note,
+        beat=beat,
     )
     result = train(run, rundir, machine)
+    line = attempt.lineage()
     result |= {
-        "digest": DIGEST,
-        "plugins": {kind: digest(getattr(run, kind)) for kind in choices.CHOICES},
+        "digest": joined(other.get("digest", "unknown") for other in line),
+        "plugins": {
+            kind: joined(other.get("plugins", {}).get(kind) for other in line)
+            for kind in choices.CHOICES
+        },
         "fingerprint": run.data.fingerprint,
-        "device": environment(device)["device"],
+        "device": attempt.facts["device"],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
@@ -134,18 +211,50 @@ def _train(rundir: RunDir, options: dict[str, Any], stopping: Callable[[], bool]
     rundir.drop_checkpoints()
 
 
+def joined(digests: Iterable[str | None]) -> str | None:
+    """All that took part, each once, in order: "d1+d2"; None for none."""
+    return "+".join(dict.fromkeys(filter(None, digests))) or None
+
+
+PACKAGES = (
+    "ablate-sweep",
+    "torch",
+    "numpy",
+    "safetensors",
+    "kornia",
+    "datasets",
+    "pyarrow",
+    "pillow",
+    "scikit-learn",
+)
+
+
 def environment(device: torch.device) -> dict[str, Any]:
-    """Where a run was trained."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    packages = ("ablate-sweep", "torch", "numpy", "safetensors")
+    """Where and with what a run is trained."""
+    cuda = device.type == "cuda"
     return {
-        "device": name,
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "driver": driver() if cuda else None,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {package: importlib.metadata.version(package) for package in packages},
+        "packages": {package: installed(package) for package in PACKAGES},
         "threads": torch.get_num_threads(),
         "digest": DIGEST,
     }
+
+
+def driver() -> str | None:
+    """The version of NVIDIA's kernel driver, as it tells it; None where it doesn't."""
+    with suppress(OSError):
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    return None
+
+
+def installed(package: str) -> str | None:
+    """Its version. A variant of it by another name is none: what trains needs no such record."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
 
 
 @contextmanager
@@ -256,9 +365,32 @@ def answer_prepare(question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def answer_rehearse(question: dict[str, Any]) -> dict[str, Any]:
+    """{"spec": tree, "cache", "device", "folder", "until": step, "halfway": folder | null,
+    "against": folder | null} -> what `rehearsal.leg` says of `folder`. In `halfway` the same is
+    then stopped at half its steps; `against`: "compared", what `rehearsal.compare` says."""
+    run, device = spec.build(question["spec"]), rehearsal.set_up(question["device"])
+    folder, cache = Path(question["folder"]), Path(question["cache"])
+    with blaming(run):
+        answer = rehearsal.leg(run, folder, cache, device, question["until"])
+        if question["halfway"] is not None:
+            rehearsal.leg(run, Path(question["halfway"]), cache, device, answer["step"] // 2)
+    if question["against"] is not None:
+        answer["compared"] = rehearsal.compare(Path(question["against"]), folder)
+    return answer
+
+
+def answer_deterministic(question: dict[str, Any]) -> dict[str, float]:
+    """{"spec": tree, "device"} -> {"ratio"}: see rehearsal.deterministic_ratio."""
+    run, device = spec.build(question["spec"]), rehearsal.set_up(question["device"])
+    return {"ratio": rehearsal.deterministic_ratio(run, device)}
+
+
 ANSWERS = {
     "describe": answer_describe,
     "prepare": answer_prepare,
+    "rehearse": answer_rehearse,
+    "deterministic": answer_deterministic,
 }
 
 

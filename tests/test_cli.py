@@ -361,7 +361,8 @@ def test_status_and_table_while_a_sweep_runs_and_after_it_was_stopped(driven):
         until(lambda: len(list(runs.glob("*/metrics.jsonl"))) > 4)  # a new one trains
         during = look("status", "long").out
         assert f"sweep: long (driven by process {driver.pid})" in during
-        assert re.search(r"^running: (pre|post)#0 on cpu:\d+: [a-z]+ \d+/\d+$", during, re.M)
+        line = r"^running: (pre|post)#0 on cpu:\d+: [a-z]+ \d+/\d+, [\d.e+]+ steps/s, .+ left$"
+        assert re.search(line, during, re.M)
         table = look("table", "long").out
         assert "UNFINISHED: 2 of 2 runs missing" in table
         assert "1/1 missing" in table

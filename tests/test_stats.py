@@ -8,28 +8,10 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as oracle
+from simulation import family, family_wise_error, simulate
 
 from ablate import stats
 from ablate.stats import Estimate, Method
-
-DRAWS = 20_000
-
-
-def simulate(rng, rows, n, correlation=0.0, draws=DRAWS):
-    """Results (draws, rows, n) without any gain: unit variance, seed blocks correlated so."""
-    own = rng.standard_normal((draws, rows, n))
-    seeds = rng.standard_normal((draws, 1, n))
-    return math.sqrt(1 - correlation) * own + math.sqrt(correlation) * seeds
-
-
-def family(rows, **settings):
-    return Method(contrasts=rows - 1, comparisons=rows - 1, **settings)
-
-
-def family_wise_error(y, method):
-    found = stats.fit(y, 0, method)
-    return (np.abs(found.gain) > found.half)[:, 1:].any(-1).mean()
-
 
 # --- Oracles ------------------------------------------------------------------------------------
 

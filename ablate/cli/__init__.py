@@ -22,10 +22,19 @@ app = typer.Typer(
 )
 data = typer.Typer(no_args_is_help=True, help="The images that runs learn from.")
 
-for command in (driving.sweep, driving.plan, looking.status, looking.table):
+for command in (
+    driving.sweep,
+    driving.plan,
+    driving.stop,
+    looking.status,
+    looking.show,
+    looking.table,
+):
     app.command()(command)
 app.command(name="list")(looking.list_)
 app.command()(looking.config)
+for keeper in (keeping.doctor, keeping.verify, keeping.gc):
+    app.command()(keeper)
 app.add_typer(data, name="data")
 data.command()(keeping.prepare)
 
@@ -60,7 +69,9 @@ def main() -> None:
     except sqlite3.Error as error:
         if "--debug" in sys.argv:
             traceback.print_exc()
-        print(f"ablate: the store's ledger.db: {error}", file=sys.stderr)
+        broken = not isinstance(error, sqlite3.OperationalError)
+        remedy = "; `ablate doctor --repair` makes it again from the run folders" if broken else ""
+        print(f"ablate: the store's ledger.db: {error}{remedy}", file=sys.stderr)
         sys.exit(1)
     except OSError as error:  # a store that is a file, or can't be written to
         if "--debug" in sys.argv:

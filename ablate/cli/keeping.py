@@ -1,13 +1,235 @@
-"""Commands that keep a store in order: data prepare."""
+"""Commands that keep a store in order: doctor, verify, gc, data prepare."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import Annotated, Any
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ablate.cli.words import RUNS, Debug, StoreDir
+from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, planned
+from ablate.spec import Failure, UserError
+
+if TYPE_CHECKING:
+    from ablate.launch import Slot
+    from ablate.ledger import Store
+    from ablate.rundir import RunDir
+
+
+def doctor(
+    words: Words = None,
+    scale: Scale = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Make the ledger again from plans and run folders.")
+    ] = False,
+    store: StoreDir = RUNS,
+    debug: Debug = False,
+) -> None:
+    """Is all fit to sweep: machine, store, and resuming your own config bit for bit? It is tried.
+
+    The config is that of KEY=VALUE, or the baseline of a sweep; the quick start's for no words.
+    """
+    from ablate import launch
+    from ablate.ledger import Store
+    from ablate.report.doctor import examine, examine_store, show
+
+    kept = Store(store)
+    if repair:
+        if words or scale:
+            raise UserError("--repair: takes no other words")
+        _repair(kept)
+        findings = show(examine_store(kept))
+    else:
+        label, specs, settings = _config(words, scale, store)
+        slots = launch.make(settings, kept.cache).slots
+        try:
+            findings = show(examine(kept, settings, slots, label, specs))
+        except KeyboardInterrupt:
+            print("stopped; the same command begins again")
+            raise typer.Exit(130) from None
+    problems = [finding.what for finding in findings if finding.level == "problem"]
+    if problems:
+        names = ", ".join(dict.fromkeys(problems))
+        raise Failure(f"doctor: {len(problems)} problem{'s'[: len(problems) > 1]} ({names})")
+
+
+def _repair(store: Store) -> None:
+    """Make the ledger again, and say what it holds now."""
+    from collections import Counter
+
+    from ablate.ledger import Ledger, repair
+
+    if not store.root.is_dir():
+        raise UserError(f"no store at {store.root}: name one with --store DIR (or ABLATE_STORE)")
+    with _alone(store, "doctor --repair"):
+        aside = repair(store)
+    with Ledger.reading(store) as ledger:
+        sweeps, states = ledger.sweeps(), ledger.states()
+    if aside is not None:
+        print(f"the old ledger is {aside} now")
+    counts = Counter(state.status for state in states.values())
+    what = ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "none"
+    print(f"made again from plans and run folders: sweeps: {len(sweeps):,}; runs: {what}")
+
+
+def _config(
+    words: list[str] | None, scale: str | None, store: Path
+) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
+    """(what it is called, its spec and those beside it in its sweep, the launcher's settings)."""
+    from ablate.config import Composer, Layer, once, parse, split_launcher
+    from ablate.spec import to_tree
+    from ablate.sweep import plan as make_plan
+
+    if words and "=" in words[0] and scale is None:
+        composer = Composer(store)
+        chosen, settings = split_launcher(once(parse(word, composer.groups) for word in words))
+        run = composer.run(composer.tree(composer.merge([Layer("", settings)])))
+        return " ".join(words), [to_tree(run)], composer.launcher(chosen)
+    plan, launcher = make_plan(words or ["quickstart"], store=store, scale=scale)
+    specs = [{**cell.spec, "seed": plan.seeds[0]} for cell in plan.cells]
+    baseline = plan.cell(plan.baseline, plan.columns[0].label)
+    assert baseline is not None
+    at = f"@{baseline.column}" if baseline.column else ""
+    first = specs[plan.cells.index(baseline)]
+    return f"{plan.name}: {baseline.row}{at}", [first, *specs], launcher
+
+
+def verify(
+    words: Words = None,
+    scale: Scale = None,
+    name: Name = None,
+    across: Across = None,
+    each: Each = False,
+    rerun: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Train this run once more, and compare the bits."),
+    ] = None,
+    store: StoreDir = RUNS,
+    debug: Debug = False,
+) -> None:
+    """Make every number of a table again from the raw files, and check them against the ledger."""
+    from ablate.ledger import Ledger, Store
+    from ablate.report.verify import verify as check
+
+    kept = Store(store)
+    if rerun is not None:
+        if scale or name or across or each:
+            raise UserError("--rerun: takes a RUN, and launcher.KEY=VALUE; leave the others out")
+        _rerun(kept, rerun, words or [])
+        return
+    with Ledger.reading(kept) as ledger:
+        plan = planned(kept, ledger, words, scale, name, across, each)
+        found = check(plan, kept, ledger)
+    for line in found.findings:
+        print(line)
+    for note in found.notes:
+        print(f"note: {note}")
+    if found.findings:
+        raise Failure(f"{plan.name}: {_count(len(found.findings), 'finding')}")
+    print(
+        f"verified: {_count(found.runs, 'run')}, {_count(found.numbers, 'number')}, nothing wrong"
+    )
+
+
+def _rerun(store: Store, text: str, words: list[str]) -> None:
+    from ablate import launch
+    from ablate.config import Composer, once, parse, split_launcher
+    from ablate.drive import Progress, Working
+    from ablate.ledger import Ledger
+    from ablate.report.find import find_run, planned_as
+    from ablate.report.live import view
+    from ablate.report.rerun import SAME, Stopped, rerun
+
+    composer = Composer(store.root)
+    chosen, others = split_launcher(once(parse(word, composer.groups) for word in words))
+    if others:
+        raise UserError(f"--rerun: takes launcher.KEY=VALUE only; leave {next(iter(others))}= out")
+    with Ledger.reading(store) as ledger:
+        sweeps = planned_as(store, ledger, find_run(store, ledger, text))
+    if not sweeps:
+        raise UserError(f"--rerun: {text}: no sweep has it")
+    run = sweeps[0][1]
+    launcher = launch.make(composer.launcher(chosen), store.cache)
+    try:
+        with view() as watching:
+
+            def show(folder: RunDir, slot: Slot, notes: Mapping[str, Any]) -> None:
+                worker = Working(run, folder, slot, child=True, notes=dict(notes))
+                watching.show(Progress(1, {}, [worker]))
+
+            machine, lines = rerun(store, run, launcher, show)
+    except Stopped as stopped:
+        print("stopped; nothing of it is left")
+        raise typer.Exit(128 + stopped.number) from None
+    finally:
+        launcher.free()
+    for line in machine:
+        print(f"note: {line}; bits may differ rightly")
+    for line in lines:
+        print(line)
+    differ = [line.partition(":")[0] for line in lines if not line.endswith(SAME)]
+    if differ:
+        raise Failure(f"{run.id}: trained again, {', '.join(differ)} differ")
+    print(f"{run.id}: trained again, {SAME}")
+
+
+def gc(
+    sweeps: Annotated[
+        list[str] | None, typer.Argument(metavar="[SWEEP]...", help="Sweeps to forget first.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    store: StoreDir = RUNS,
+    debug: Debug = False,
+) -> None:
+    """Remove what no sweep refers to: runs, decoded data, leftovers. Asks first."""
+    from rich.filesize import decimal
+
+    from ablate.ledger import Ledger, Store
+    from ablate.report.collect import collect, kept, rubbish, summary
+
+    forget = list(dict.fromkeys(sweeps or []))
+    place = Store(store)
+    with Ledger.reading(place):
+        pass  # there is a store
+    with _alone(place, "gc"), Ledger.driving(place) as ledger:
+        plans = kept(place, ledger, forget)
+        found = rubbish(place, plans)
+        for name in forget:
+            print(f"to forget: the sweep {name!r}")
+        for line in summary(found):
+            print(line)
+        if not (found or forget):
+            print("nothing to remove: a sweep refers to all that is there")
+            return
+        size = decimal(sum(item.bytes for item in found))
+        if not yes:
+            if not sys.stdin.isatty():
+                raise UserError(f"{size} to remove: not unasked; add --yes")
+            if not typer.confirm(f"Remove these {size}?"):
+                raise typer.Exit(0)
+        print(f"removed {decimal(collect(place, ledger, plans, found, forget))}")
+
+
+@contextlib.contextmanager
+def _alone(store: Store, command: str) -> Iterator[None]:
+    """The driver's lock. Raises Failure where somebody has it."""
+    if not store.driver.acquire(wait_s=1.0):
+        pid = store.driver.notes().get("pid", "?")
+        raise Failure(f"{store.root}: process {pid} drives this store; `ablate stop` stops it")
+    try:
+        store.driver.note(pid=os.getpid(), sweep=command)
+        yield
+    finally:
+        store.driver.release()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def prepare(

@@ -1,7 +1,8 @@
-"""Commands that only look: status, table, list, config."""
+"""Commands that only look: status, show, table, list, config."""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ from ablate.cli.words import (
     planned,
     print_table,
 )
+from ablate.spec import UserError
 
 
 def status(
@@ -27,16 +29,63 @@ def status(
     name: Name = None,
     across: Across = None,
     each: Each = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again every second, until the sweep is over.")
+    ] = False,
     store: StoreDir = RUNS,
     debug: Debug = False,
 ) -> None:
     """Where a sweep stands: runs by state, what each worker does, what failed and why."""
     from ablate.ledger import Ledger, Store
-    from ablate.report.status import show_status
+    from ablate.report import status as report
 
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
-        show_status(planned(kept, ledger, words, scale, name, across, each), kept, ledger)
+        made = planned(kept, ledger, words, scale, name, across, each)
+        if not watch:
+            report.show_status(made, kept, ledger)
+            return
+        try:
+            report.watch(made, kept, ledger)
+        except KeyboardInterrupt:  # it is not ours to stop
+            raise typer.Exit(130) from None
+
+
+def show(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="LABEL@COLUMN#SEED, or how its id begins.")
+    ],
+    log: Annotated[bool, typer.Option("--log", help="Print its log instead.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="With --log: go on while it trains.")
+    ] = False,
+    against: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Only what differs from that run.")
+    ] = None,
+    store: StoreDir = RUNS,
+    debug: Debug = False,
+) -> None:
+    """One run: what happened to it, its result, curves, provenance and configuration."""
+    from ablate.ledger import Ledger, Store
+    from ablate.report.find import find_run
+    from ablate.report.show import compared, print_log, shown
+
+    if follow and not log:
+        raise UserError("--follow: goes with --log")
+    if log and against is not None:
+        raise UserError("--against: compares runs, not logs; leave --log out")
+    kept = Store(store)
+    with Ledger.reading(kept) as ledger:
+        found = find_run(kept, ledger, run)
+        if against is not None:
+            print(compared(kept, ledger, found, find_run(kept, ledger, against)))
+        elif not log:
+            print(shown(kept, ledger, found))
+    if log:
+        try:
+            print_log(kept.rundir(found), sys.stdout.buffer, follow)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
 
 
 def table(
@@ -48,6 +97,10 @@ def table(
     format: Annotated[
         Format | None, typer.Option(help="Default: rich on a terminal, md elsewhere.")
     ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse a table of unlike runs, and verdicts read twice."),
+    ] = False,
     store: StoreDir = RUNS,
     debug: Debug = False,
 ) -> None:
@@ -57,7 +110,7 @@ def table(
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each)
-    print_table(made, kept, format)
+    print_table(made, kept, format, strict)
 
 
 def list_(

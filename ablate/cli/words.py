@@ -85,13 +85,13 @@ def _instance(word: str, known: list[str]) -> str | None:
     return instances[0] if instances else None
 
 
-def print_table(plan: Plan, store: Store, format: Format | None) -> None:
+def print_table(plan: Plan, store: Store, format: Format | None, strict: bool = False) -> None:
     from ablate.report import looks
     from ablate.report.formats import render
     from ablate.report.table import tabulate
 
     results = {run.id: store.rundir(run.id).read_result() for run in plan.runs()}
-    tabulated = tabulate(plan, results, looks.read(store.looks, plan.name))
+    tabulated = tabulate(plan, results, looks.read(store.looks, plan.name), strict=strict)
     if format is None:
         format = Format.rich if sys.stdout.isatty() else Format.md
     printed = render(tabulated, format)

@@ -56,7 +56,10 @@ class Launcher(Protocol):
 
 
 def make(settings: Mapping[str, Any], cache: Path) -> Launcher:
-    """The launcher named in `settings` (the `launcher` group). `cache`: of decoded data."""
+    """The launcher named in `settings` (the `launcher` group). `cache`: of decoded data.
+
+    `settings` may have an `origin`, which workers note in their runs: see ablate.provenance.
+    """
     name = settings["name"]
     if name not in LAUNCHERS:
         raise unknown("launcher", name, LAUNCHERS)
@@ -73,4 +76,5 @@ def worker_options(slot: Slot, settings: Mapping[str, Any], cache: Path) -> dict
         "threads": 1 if slot.device == "cpu" else 4,
         "cache": str(cache),
         "checkpoint_s": settings["checkpoint_s"],
+        "origin": settings.get("origin"),
     }

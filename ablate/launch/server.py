@@ -22,6 +22,7 @@ from typing import Any
 
 def serve() -> None:
     worker = importlib.import_module("ablate.worker")
+    worker.preload()
     gc.collect()
     gc.freeze()  # or every child's collector touches, and so copies, all of this process's pages
     wake, wake_write = os.pipe()

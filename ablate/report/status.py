@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ablate.ledger import Ledger, RunState, Store
-from ablate.plan import Plan
+from ablate.ledger import FINAL, Ledger, RunState, Store
+from ablate.plan import Plan, PlannedRun
 from ablate.report.cost import Costs
-from ablate.report.live import duration
+from ablate.report.live import Clock, counts_line, duration, parts_done
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs, slots: int) -> None:
@@ -54,39 +60,180 @@ def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs, slots: i
         print(f"warning: {warning}")
 
 
-def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
-    """Runs by state a variant, what each worker does now, and why runs failed."""
-    runs = list(plan.runs())
+@dataclass(frozen=True)
+class Standing:
+    """How far a sweep is. What a view reads of a drive's progress, it can read of this, too."""
+
+    plan: Plan
+    driver: str
+    driven: bool
+    states: Mapping[str, RunState]
+    working: Sequence[Worker]
+    lost: Sequence[str]  # a line for every run that failed
+
+    @property
+    def total(self) -> int:
+        return len(self.states)
+
+    @functools.cached_property
+    def counts(self) -> Counter[str]:
+        return Counter(state.status for state in self.states.values())
+
+    @property
+    def done(self) -> int:
+        return sum(self.counts[status] for status in FINAL)
+
+    @property
+    def over(self) -> bool:
+        """Nobody drives it, and nothing is left that a driver would start by itself."""
+        left = self.counts.keys() - {*FINAL, *GIVEN_UP}
+        return not (left or self.driven or self.working)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A run that somebody trains now."""
+
+    run: PlannedRun
+    notes: Mapping[str, Any]
+
+
+GIVEN_UP = ("failed", "oom", "hung")
+
+
+def standing(plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger) -> Standing:
+    """`runs` is list(plan.runs()). Looks only into folders of runs that have no result yet."""
     known = ledger.states({run.id for run in runs})
     # A driver writes its plan first: for a moment, or after its death, the ledger lacks new runs.
     states = {run.id: known.get(run.id, RunState()) for run in runs}
-    by_status = Counter(states[run.id].status for run in runs)
-    alive = {run.id for run in runs if store.rundir(run.id).lock.is_held()}
-    driven = store.driver.is_held()
-    who = f"driven by process {store.driver.notes().get('pid', '?')}" if driven else "not driven"
-    what = ", ".join(f"{count} {status}" for status, count in by_status.items())
-    print(f"sweep: {plan.name} ({who})\n{_count(len(runs), 'run')}: {what}\n")
-    statuses = sorted(by_status)
-    rows = []
-    for row in plan.rows:
-        count = Counter(states[run.id].status for run in runs if run.cell.row == row.label)
-        rows.append((row.label, *(str(count[status] or "") for status in statuses)))
-    show_grid(("variant", *statuses), rows)
+    working, lost = [], []
     for run in runs:
-        notes = store.rundir(run.id).lock.notes()
-        if run.id in alive:
-            step = f" {notes['step']}/{notes['total']}" if "total" in notes else ""
-            print(f"running: {run.label} on {notes.get('slot')}: {notes.get('phase')}{step}")
-        elif states[run.id].status in ("failed", "oom", "hung"):
-            why = notes.get("error", "died without a word")
-            status = states[run.id].status
-            print(f"{status}: {run.label}: {why} (log: {store.rundir(run.id).log})")
+        status = states[run.id].status
+        if status in FINAL:
+            continue
+        folder = store.rundir(run.id)
+        if folder.lock.is_held():
+            working.append(Worker(run, folder.lock.notes()))
+        elif status in GIVEN_UP:
+            why = folder.lock.notes().get("error", "died without a word")
+            lost.append(f"{status}: {run.label}: {why} (log: {folder.log})")
+    driver, driven = "not driven", False
+    if store.driver.is_held():
+        notes = store.driver.notes()
+        other = notes.get("sweep", plan.name)
+        driven = other == plan.name
+        driver = f"driven by process {notes.get('pid', '?')}"
+        driver = driver if driven else f"not driven; {other} is {driver}"
+    return Standing(plan, driver, driven, states, working, lost)
+
+
+def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
+    """Runs by state a variant, what each worker does now, and why runs failed."""
+    now = standing(plan, list(plan.runs()), store, ledger)
+    print(_head(now))
+    show_grid(*_by_variant(now))
+    for line in _details(now):
+        print(line)
+
+
+def _head(now: Standing) -> str:
+    what = ", ".join(f"{count} {status}" for status, count in now.counts.items())
+    return f"sweep: {now.plan.name} ({now.driver})\n{_count(now.total, 'run')}: {what}\n"
+
+
+def _by_variant(now: Standing) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows: how many of a variant's runs have which status."""
+    counts: dict[str, Counter[str]] = {row.label: Counter() for row in now.plan.rows}
+    for run in now.plan.runs():
+        counts[run.cell.row][now.states[run.id].status] += 1
+    statuses = sorted(now.counts)
+    rows = [
+        (label, *(str(count[status] or "") for status in statuses))
+        for label, count in counts.items()
+    ]
+    return ("variant", *statuses), rows
+
+
+def _details(now: Standing) -> Iterator[str]:
+    for worker in now.working:
+        notes = worker.notes
+        what = f"{notes.get('phase')}{speed(notes)}"
+        yield f"running: {worker.run.label} on {notes.get('slot')}: {what}"
+    yield from now.lost
+
+
+def speed(notes: Mapping[str, Any]) -> str:
+    """ " 12/40, 8.5 steps/s, 3 s left" of a worker's notes, as far as they tell."""
+    match notes:
+        case {"step": int(step), "total": int(total)}:
+            text = f" {step}/{total}"
+        case _:
+            return ""
+    match notes:
+        case {"from_step": int(begin), "from_at": float(at)} if step > begin and time.time() > at:
+            rate = (step - begin) / (time.time() - at)
+            text += f", {rate:.3g} steps/s, {duration((total - step) / rate)} left"
+    return text
+
+
+# --- Watching -----------------------------------------------------------------------------------
+
+LINE_EVERY_S = 5.0
+
+
+def watch(plan: Plan, store: Store, ledger: Ledger) -> None:
+    """The status every second, until the sweep is over: in place on a terminal, else a line when
+    counts have changed."""
+    runs = list(plan.runs())
+
+    def looks() -> Iterator[Standing]:
+        while True:
+            now = standing(plan, runs, store, ledger)
+            yield now
+            if now.over:
+                return
+            time.sleep(1)
+
+    if sys.stdout.isatty():
+        _watch_in_place(looks())
+    else:
+        _watch_plain(looks())
+
+
+def _watch_in_place(looks: Iterable[Standing]) -> None:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    clock = Clock()
+    with Live(console=Console(), auto_refresh=False) as live:
+        for now in looks:
+            left = clock.left_s(parts_done(now), now.total)
+            lines = [*_details(now), *([f"time left: {duration(left)}"] if now.working else [])]
+            grid = _grid(*_by_variant(now))
+            live.update(Group(Text(_head(now)), grid, Text("\n".join(lines))), refresh=True)
+
+
+def _watch_plain(looks: Iterable[Standing]) -> None:
+    said, at = "", -LINE_EVERY_S
+    for now in looks:
+        line = f"{now.plan.name}: {counts_line(now)}" + ("" if now.driven else "; not driven")
+        if line != said and (now.over or time.monotonic() - at >= LINE_EVERY_S):
+            print(line, flush=True)
+            said, at = line, time.monotonic()
 
 
 def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table of texts, aligned; the first column to the left, the others to the right."""
-    from rich import box
     from rich.console import Console
+
+    terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says; a file has no width to fit
+    console = Console(force_terminal=terminal, width=None if terminal else 200)
+    console.print(_grid(header, rows))
+
+
+def _grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    from rich import box
     from rich.table import Table
 
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -94,8 +241,7 @@ def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         grid.add_column(title, justify="right" if place else "left", no_wrap=not place)
     for row in rows:
         grid.add_row(*map(_plain, row))
-    terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says; a file has no width to fit
-    Console(force_terminal=terminal, width=None if terminal else 200).print(grid)
+    return grid
 
 
 def _plain(text: str) -> Any:

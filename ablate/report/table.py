@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablate.plan import Analysis, Cell, Plan
-from ablate.spec import UserError
+from ablate.spec import Failure, UserError
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.stats import ColumnGains, Estimate, Method, RowGain
@@ -39,7 +39,8 @@ METRICS = {
     "loss": Metric("test loss", "", "nats", 1.0, 4, sign=-1),
 }
 
-# What the machine chose, by its key in result.json: a column that mixes it says so.
+# What the machine chose, by its key in result.json (the precision: the recipe's): a column that
+# mixes it says so, and `--strict` refuses it.
 MACHINE = {
     "device": "device",
     "kernel": "attention kernel",
@@ -49,6 +50,7 @@ MACHINE = {
     "digest": "version of the training code",
     "torch": "version of torch",
 }
+CODE = ("digest", "plugins")  # "d1+d2": a run that went on under other code
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,8 @@ def tabulate(
 ) -> Table:
     """The table of `plan`. `looks`: the sets of seeds at which its verdicts were printed before.
 
-    `strict` withholds the verdicts of a table whose seeds grew after an undeclared look.
+    `strict` withholds the verdicts of a table whose seeds grew after an undeclared look, and raises
+    Failure where the runs of a column are of different machines or code.
     """
     analysis = plan.analysis
     footnotes = _Footnotes()
@@ -145,6 +148,8 @@ def tabulate(
     for column in plan.columns:
         keys = [(row.label, column.label) for row in plan.rows]
         block = [scores[key] for key in keys if key in scores]
+        if strict:
+            _refuse_mixed(column.label, block)
         columns.append(_column(plan, column.label, block, judge, footnotes))
     rows = tuple(
         TableRow(row.label, row.family, footnotes.of(_row_notes(row.confounds)))
@@ -245,7 +250,7 @@ def _column(
     judge: bool,
     footnotes: _Footnotes,
 ) -> TableColumn:
-    column_footnotes = footnotes.of(_mixed(block))
+    column_footnotes = footnotes.of([sentence for _, sentence in _mixed(block)])
     method = _method(plan, label)
     gains = _gains(plan, block, method)
     if plan.analysis.diverged == "omit":  # gains over a baseline's survivors are no fair contest
@@ -384,24 +389,46 @@ def _row_notes(confounds: Sequence[str]) -> list[str]:
     return [f"A confound: sets {', '.join(confounds)}, which belongs to the recipe."]
 
 
-def _mixed(block: Sequence[_Scores]) -> list[str]:
-    """What the machine chose, where the runs of a column differ in it."""
-    notes = []
-    for key, name in MACHINE.items():
-        used: dict[str, Counter[str]] = {}
-        for scores in block:
-            for result in scores.results:
-                if result.get(key) is not None:
-                    used.setdefault(str(result[key]), Counter())[scores.cell.row] += 1
-        if len(used) > 1:
-            ranked = sorted(used.items(), key=lambda item: (-item[1].total(), item[0]))
+def _mixed(block: Sequence[_Scores]) -> list[tuple[str, str]]:
+    """(key, sentence) for all that the runs of a column differ in beside what was planned."""
+    used: dict[tuple[str, str], dict[str, Counter[str]]] = {}
+    for scores in block:
+        for result in scores.results:
+            for key, name, value in _circumstances(scores.cell, result):
+                values = used.setdefault((key, name), {})
+                values.setdefault(str(value), Counter())[scores.cell.row] += 1
+    mixed = []
+    for (key, name), values in used.items():
+        changed = key in CODE and any("+" in value for value in values)  # while a run trained
+        if len(values) > 1 or changed:
+            ranked = sorted(values.items(), key=lambda item: (-item[1].total(), item[0]))
             parts = [
                 f"{value} ({_count(rows.total(), 'run')}"
                 + (f": {_names(list(rows))})" if position else ")")
                 for position, (value, rows) in enumerate(ranked)
             ]
-            notes.append(f"Runs differ in their {name}: {', '.join(parts)}.")
-    return notes
+            mixed.append((key, f"Runs differ in their {name}: {', '.join(parts)}."))
+    return mixed
+
+
+def _refuse_mixed(column: str, block: Sequence[_Scores]) -> None:
+    """For --strict. Batches may be split differently: what would notice refuses to be split."""
+    mixed = [sentence for key, sentence in _mixed(block) if key != "micro_batch"]
+    if mixed:
+        raise Failure(f"--strict: {f'{column}: ' if column else ''}{' '.join(mixed)}")
+
+
+def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """(key, name, value) of all that should be the same for the runs of a column."""
+    known = {**result, "precision": cell.spec.get("train", {}).get("precision")}
+    for key, name in MACHINE.items():
+        if known.get(key) is not None:
+            yield key, name, known[key]
+    digests = result.get("plugins")
+    own = {k: v for k, v in digests.items() if v} if isinstance(digests, dict) else {}
+    if own:  # a digest is of all that was loaded from a folder: alike only for the same classes
+        names = (f"{kind}={cell.spec[kind]['name']}" for kind in own)
+        yield "plugins", f"code of {', '.join(names)}", "/".join(dict.fromkeys(own.values()))
 
 
 # --- Words --------------------------------------------------------------------------------------

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-# What predictions.npy holds for each test example, in the test set's order.
-PREDICTION = np.dtype([("class", "<i4"), ("rank", "<i4"), ("loss", "<f4")])
-TOP5_FROM = 10  # classes; with fewer, top-5 says little
+from ablate import predictions
+
+# What predictions.npy holds for each test example, in the test set's order. The loss is in full:
+# the metrics are those of the file, to the last bit. (Older files have it in single precision.)
+PREDICTION = np.dtype([("class", "<i4"), ("rank", "<i4"), ("loss", "<f8")])
 Loss = Literal["softmax", "sigmoid"]
 
 
@@ -88,7 +90,7 @@ def evaluate(
     true one's: 0 is best, and ties count against, so that a model that says nothing (all logits
     equal, or NaN) is right never, not always. top-k is rank < k.
     """
-    predictions, losses, classes = [], [], 0
+    parts, classes = [], 0
     for logits, labels in batches:
         classes = logits.shape[1]
         wide = logits.double()
@@ -99,14 +101,6 @@ def evaluate(
         rows["class"] = wide.argmax(1).cpu().numpy()
         rows["rank"] = rank.cpu().numpy()
         rows["loss"] = each.cpu().numpy()
-        predictions.append(rows)
-        losses.append(each.cpu().numpy())
-    table = np.concatenate(predictions)
-    metrics = {
-        "n": len(table),
-        "loss": float(np.concatenate(losses).mean()),
-        "top1": float((table["rank"] < 1).mean()),
-    }
-    if classes >= TOP5_FROM:
-        metrics["top5"] = float((table["rank"] < 5).mean())
-    return metrics, table
+        parts.append(rows)
+    table = np.concatenate(parts)
+    return predictions.metrics(table, classes), table

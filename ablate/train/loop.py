@@ -108,7 +108,12 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         save_checkpoint(rundir, model, optimizer, average, progress)
 
     def diverged(step: int) -> dict[str, Any]:
-        return {"status": "diverged", "step": step, **cost(begun, step * batch, device)}
+        return {
+            "status": "diverged",
+            "step": step,
+            "metrics_sha256": sealed_metrics(rundir),
+            **cost(begun, step * batch, device),
+        }
 
     # --- Train loop -----------------------------------------------------------------------------
     model.train()
@@ -199,6 +204,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         "collapsed": last["train_loss"] >= prior,
         "validation": {name[4:]: last[name] for name in last if name.startswith("val_")},
         "test": scores,
+        "metrics_sha256": sealed_metrics(rundir),
         "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),
         "weights_sha256": weights_sha256,
         "kernel": kernel(device, dtype),
@@ -206,6 +212,11 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         **spent,
         "utilisation": utilisation(multiply_adds, spent["images_per_s"], device, dtype),
     }
+
+
+def sealed_metrics(rundir: RunDir) -> str:
+    """The sha256 of `metrics.jsonl`, to which nothing is added any more."""
+    return hashlib.sha256(rundir.metrics.read_bytes()).hexdigest()
 
 
 def split_of(run: Run, model: torch.nn.Module, masks: Step, machine: Machine) -> int:

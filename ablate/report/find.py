@@ -1,0 +1,92 @@
+"""Which run a word on the command line names."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import itertools
+import os
+from collections.abc import Iterator
+
+from ablate.ledger import Ledger, Store
+from ablate.plan import Plan, PlannedRun
+from ablate.spec import UserError, unknown
+
+SHOWN = 5  # candidates that an error names
+
+
+def find_run(store: Store, ledger: Ledger, text: str) -> str:
+    """The id of the run that `text` names: LABEL@COLUMN#SEED, or the beginning of an id.
+
+    LABEL@COLUMN#SEED is looked up in the driven plans, the last driven first; where there is one
+    column, LABEL#SEED is enough. Raises UserError where there is none such, or several ids begin
+    with `text`.
+    """
+    if "#" in text:
+        return _labelled(store, ledger, text)
+    ids = set(ledger.states())
+    with contextlib.suppress(FileNotFoundError):
+        ids |= {entry.name for entry in os.scandir(store.root / "runs") if entry.is_dir()}
+    if text in ids:
+        return text
+    found = sorted(run for run in ids if run.startswith(text))
+    if len(found) > 1:
+        raise UserError(f"run: {text}: which of {_some(found)}?")
+    if not found:
+        labels = [run.label for plan in plans(store, ledger) for run in plan.runs()]
+        near = list(dict.fromkeys(label for label in labels if label.startswith(text)))
+        form = _some(near or labels) if labels else "LABEL@COLUMN#SEED"
+        raise UserError(
+            f"run: no id of {store.root} begins with {text!r}; "
+            f"give the first letters of one, or a label: {form}"
+        )
+    return found[0]
+
+
+def _labelled(store: Store, ledger: Ledger, text: str) -> str:
+    known: dict[str, str] = {}
+    for plan in plans(store, ledger):
+        names = _names(plan)
+        if text in names:
+            return names[text]
+        known |= names
+    near = difflib.get_close_matches(text, known, n=SHOWN) or list(known)[:SHOWN]
+    raise unknown("run", text, near, "LABEL@COLUMN#SEED of a sweep driven here, such as")
+
+
+def _names(plan: Plan) -> dict[str, str]:
+    """Every name of a run of the plan -> its id. Beside labels as they are printed: a row's
+    aliases, and where there is one column LABEL#SEED."""
+    aliases = {row.label: row.aliases for row in plan.rows}
+    names = {run.label: run.id for run in plan.runs()}
+    for run in plan.runs():
+        columns = {run.cell.column} | ({""} if len(plan.columns) == 1 else set())
+        for row, column in itertools.product((run.cell.row, *aliases[run.cell.row]), columns):
+            names.setdefault(
+                f"{row}@{column}#{run.seed}" if column else f"{row}#{run.seed}", run.id
+            )
+    return names
+
+
+def plans(store: Store, ledger: Ledger) -> Iterator[Plan]:
+    """The driven plans that are whole, the last driven first."""
+    for name in ledger.sweeps():
+        plan = store.read_plan(name)
+        if plan is not None:
+            yield plan
+
+
+def planned_as(store: Store, ledger: Ledger, run: str) -> list[tuple[str, PlannedRun]]:
+    """(sweep, planned run) for every driven sweep that the run is part of, the last first."""
+    return [
+        (plan.name, PlannedRun(run, cell, seed))
+        for plan in plans(store, ledger)
+        for cell in plan.cells
+        for seed, other in cell.ids.items()
+        if other == run
+    ]
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

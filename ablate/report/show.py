@@ -1,0 +1,326 @@
+"""What `show` prints of one run, and of two runs side by side.
+
+Any file of a run folder may be torn or missing: that is said, and the rest is shown.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeGuard
+
+from ablate.ledger import FINAL, Ledger, RunState, Store
+from ablate.plan import PlannedRun
+from ablate.report.find import planned_as
+from ablate.report.live import duration
+from ablate.report.status import speed
+from ablate.rundir import RunDir
+from ablate.spec import Failure
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A run as the plans, the ledger and its folder tell of it."""
+
+    folder: RunDir
+    planned: Sequence[tuple[str, PlannedRun]]  # (sweep, run), the last driven first
+    state: RunState | None  # None: the ledger does not know it
+    events: Sequence[tuple[float, str, dict[str, Any]]]
+    spec: Mapping[str, Any] | None  # None where run.json is not whole, as is `result`
+    attempts: Sequence[Mapping[str, Any]]
+    result: Mapping[str, Any] | None
+
+    @property
+    def configuration(self) -> Mapping[str, Any] | None:
+        """As run.json has it, else as planned."""
+        return self.planned[0][1].spec() if self.spec is None and self.planned else self.spec
+
+    @property
+    def label(self) -> str:
+        return self.planned[0][1].label if self.planned else self.folder.id
+
+
+def look(store: Store, ledger: Ledger, run: str) -> Seen:
+    folder = store.rundir(run)
+    try:
+        spec: dict[str, Any] | None = folder.read_spec()
+    except ValueError:
+        spec = None
+    return Seen(
+        folder,
+        planned_as(store, ledger, run),
+        ledger.states([run]).get(run),
+        ledger.events(run),
+        spec,
+        folder.read_attempts(),
+        folder.read_result(),
+    )
+
+
+# --- One run ------------------------------------------------------------------------------------
+
+
+def shown(store: Store, ledger: Ledger, run: str) -> str:
+    """Labels, status, attempts, result, configuration, provenance and curves, as lines of text."""
+    seen = look(store, ledger, run)
+    begun = seen.state is not None and seen.state.status != "planned"
+    final = seen.state is not None and seen.state.status in FINAL
+    where = str(seen.folder.path) + ("" if seen.folder.path.is_dir() else " (not there)")
+    metrics = seen.folder.read_metrics()
+    return "\n".join(
+        [
+            f"run {run}: {seen.label}",
+            *(f"  of {sweep}: {planned.label}" for sweep, planned in seen.planned),
+            f"  in {where}",
+            *_section(f"status: {_status(seen)}", map(_event, seen.events)),
+            *_section("attempts", _attempts(seen), _none(seen.folder.env, begun)),
+            *_section(
+                "result",
+                _grouped(_pick(_texts(seen.result), RESULT)),
+                _none(seen.folder.result, final),
+            ),
+            *_section("curves", _curves(metrics), _none(seen.folder.metrics, final)),
+            *_section("provenance", _grouped(facts(seen)), _none(seen.folder.env, begun)),
+            *_section(
+                "configuration"
+                + ("" if seen.spec else f", as planned ({_none(seen.folder.run, begun)})"),
+                _yaml(seen.configuration),
+            ),
+        ]
+    )
+
+
+def _section(title: str, lines: Iterable[str], none: str = "") -> list[str]:
+    found = [f"  {line}" for line in lines]
+    return ["", title, *(found or ([f"  {none}"] if none else []))]
+
+
+def _none(path: Path, expected: bool) -> str:
+    return f"{path.name}: missing or not whole" if expected or path.exists() else "none yet"
+
+
+def _status(seen: Seen) -> str:
+    if seen.state is None:
+        return "not in the ledger"
+    if not seen.folder.lock.is_held():
+        return seen.state.status
+    notes = seen.folder.lock.notes()
+    return f"{seen.state.status}, running: {notes.get('phase')}{speed(notes)}"
+
+
+def _event(event: tuple[float, str, dict[str, Any]]) -> str:
+    at, kind, detail = event
+    told = {key: value for key, value in detail.items() if key != "result_sha256"}
+    what = ", ".join(f"{key} {text}" for key, text in _texts(told).items())
+    return f"{_time(at)} {kind}" + (f": {what}" if what else "")
+
+
+def _attempts(seen: Seen) -> list[str]:
+    worker = seen.folder.lock.notes().get("pid") if seen.folder.lock.is_held() else None
+    lines = []
+    for number, attempt in enumerate(seen.attempts, 1):
+        at, ended = attempt.get("at"), attempt.get("ended")
+        took = f", {duration(ended - at)}" if _is_number(at) and _is_number(ended) else ""
+        place = f"from step {attempt.get('from_step', '?')} on {attempt.get('slot', '?')}"
+        lines.append(f"{number}. {_time(at)}{took}, {place}: {_end(attempt, worker)}")
+    return lines
+
+
+def _end(attempt: Mapping[str, Any], worker: object) -> str:
+    """How an attempt left; `worker` is the process id of the one that is alive."""
+    match attempt:
+        case {"exit": exit, "error": error}:
+            return f"{exit}: {error}"
+        case {"exit": exit}:
+            return str(exit)
+        case {"pid": pid}:
+            return "running" if pid == worker else "killed, without a word"
+    return "not noted"  # in a store of old
+
+
+CURVES: dict[str, tuple[str, Callable[[Sequence[float]], float]]] = {
+    "train_loss": ("lowest", min),
+    "val_loss": ("lowest", min),
+    "val_top1": ("highest", max),
+    "lr": ("highest", max),
+}
+
+
+def _curves(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = []
+    for name, (what, best) in CURVES.items():
+        values = [line[name] for line in metrics if _is_number(line.get(name))]
+        if values:
+            words = f"first {values[0]:.4g}, last {values[-1]:.4g}, {what} {best(values):.4g}"
+            rows.append((name, sparkline(values), words))
+    return _columns(rows)
+
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """A bar a value, its height between their least and their greatest; of more than `width`
+    values a bar is the mean of neighbours."""
+    count = min(width, len(values))
+    edges = [len(values) * bar // count for bar in range(count + 1)]
+    parts = [values[a:b] for a, b in itertools.pairwise(edges)]
+    means = [sum(part) / len(part) for part in parts]
+    low, high = min(means), max(means)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((mean - low) * scale)] for mean in means)
+
+
+def _yaml(tree: Mapping[str, Any] | None) -> list[str]:
+    import yaml
+
+    if tree is None:
+        return []
+    text = yaml.safe_dump(
+        dict(tree), default_flow_style=None, sort_keys=False, width=96, allow_unicode=True
+    )
+    return str(text).splitlines()
+
+
+def print_log(folder: RunDir, out: BinaryIO, follow: bool) -> None:
+    """Copy log.txt to `out`; to follow it is to wait for more while somebody holds the run's lock.
+
+    Raises Failure where there is none.
+    """
+    try:
+        file = open(folder.log, "rb")  # noqa: SIM115
+    except FileNotFoundError as error:
+        raise Failure(
+            f"{folder.log}: no log; the run has not begun, or it was trained by launcher=inline"
+        ) from error
+    with file:
+        while True:
+            alive = follow and folder.lock.is_held()  # first: its last words are read after it
+            shutil.copyfileobj(file, out)
+            out.flush()
+            if not alive:
+                return
+            time.sleep(0.2)
+
+
+# --- Two runs -----------------------------------------------------------------------------------
+
+CODE = ("digest", "plugins", "packages", "python", "git")
+ENVIRONMENT = ("device", "driver", "threads", "kernel", "micro_batch", "platform", "host")
+NOTED = (*CODE, *ENVIRONMENT, "fingerprint", "command", "folder")
+RESULT = (
+    *("status", "step", "test", "validation", "train_loss", "prior_loss", "collapsed"),
+    *("seconds", "images_per_s", "peak_bytes", "utilisation"),
+)
+
+
+def compared(store: Store, ledger: Ledger, one: str, other: str) -> str:
+    """What differs between two runs, in configuration, data, code and environment; both results."""
+    runs = [look(store, ledger, run) for run in (one, other)]
+    known = [facts(seen) for seen in runs]
+    specs = [_texts(seen.configuration) for seen in runs]
+    data = [{k: spec.pop(k) for k in [*spec] if k == "data.fingerprint"} for spec in specs]
+    results = [_pick(_texts(seen.result), RESULT) for seen in runs]
+    sides = {
+        "configuration": specs,
+        "data": data,
+        "code": [_pick(texts, CODE) for texts in known],
+        "environment": [_pick(texts, ENVIRONMENT) for texts in known],
+    }
+    lines = [" against ".join(f"{seen.label} ({seen.folder.id})" for seen in runs)]
+    for title, texts in sides.items():
+        files = [seen.folder.run if texts in (specs, data) else seen.folder.env for seen in runs]
+        lost = [str(file) for side, file in zip(texts, files, strict=True) if not side]
+        keys = [key for key in texts[0] | texts[1] if texts[0].get(key) != texts[1].get(key)]
+        found = [f"{file}: missing or not whole" for file in lost] or _side_by_side(texts, keys)
+        lines += _section(title, found, "nothing differs")
+    lines += _section("result", _side_by_side(results, list(results[0] | results[1])), "none yet")
+    return "\n".join(lines)
+
+
+def _side_by_side(sides: Sequence[Mapping[str, str]], keys: Iterable[str]) -> list[str]:
+    return _columns([(key, *(side.get(key, "-") for side in sides)) for key in keys])
+
+
+def facts(seen: Seen) -> dict[str, str]:
+    """Where the run's code, machine and command came from, by dotted key; what changed between its
+    attempts is joined by " + ". What the result says took part is taken from there."""
+    merged: dict[str, dict[str, None]] = {}
+    for attempt in seen.attempts:
+        origin = attempt.get("origin")
+        whole = {**attempt, **(origin if isinstance(origin, dict) else {})}
+        for key, text in _pick(_texts(whole), NOTED).items():
+            merged.setdefault(key, {})[text] = None
+    told = _pick(_texts(seen.result), ("digest", "plugins", "device", "kernel", "micro_batch"))
+    return {key: " + ".join(texts) for key, texts in merged.items()} | told
+
+
+def _pick(texts: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:
+    """Those of the dotted keys that are in one of the sections, in their order."""
+    return {k: v for s in sections for k, v in texts.items() if k.partition(".")[0] == s}
+
+
+# --- Values as text -----------------------------------------------------------------------------
+
+
+def _texts(tree: Any, place: str = "") -> dict[str, str]:
+    """Every leaf of a plain tree that is not null, as text, by its dotted key."""
+    if isinstance(tree, dict):
+        return {
+            key: text
+            for name, value in tree.items()
+            for key, text in _texts(value, f"{place}.{name}" if place else name).items()
+        }
+    return {} if tree is None else {place: _text(place, tree)}
+
+
+def _text(key: str, value: Any) -> str:
+    if key == "command" and isinstance(value, list):
+        return shlex.join(map(str, value))
+    if _is_number(value):
+        match key:
+            case "seconds":
+                return duration(value) if value >= 60 else f"{value:.3g} s"
+            case "peak_bytes":
+                return f"{value / 2**20:,.0f} MiB"
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _time(at: Any) -> str:
+    return (
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+        if _is_number(at) and 0 <= at < 1e11
+        else "?"
+    )
+
+
+def _grouped(texts: Mapping[str, str]) -> list[str]:
+    """A line a section: "packages: numpy 2.1, torch 2.13"."""
+    sections: dict[str, list[str]] = {}
+    for key, text in texts.items():
+        section, _, name = key.partition(".")
+        sections.setdefault(section, []).append(f"{name} {text}".strip())
+    return [f"{section}: {', '.join(found)}" for section, found in sections.items()]
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Texts in columns, aligned to the left."""
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,71 @@
+"""The statistics of a sweep: pure functions of arrays. What is computed and why: the README.
+
+A *seed* is one independent training of everything that differs between the rows, and seeds are
+blocks: all rows of a seed share batches, masks and shared initial weights. Arrays of results are
+y[..., R, n], rows x seeds, one column of a table; leading axes are simulations. Results are
+"higher is better": the caller turns the sign of a loss.
+
+Student's t, F and normal quantiles come from `scipy.special`: `scipy.stats`, the same code behind
+a slower import, is the oracle in the tests.
+"""
+
+from ablate.stats.across import AverageGain, Grid, Source, average_gains, changes, grid_effects
+from ablate.stats.curves import Reached, auc, epochs_to, reached
+from ablate.stats.dunnett import dunnett, dunnett_p
+from ablate.stats.estimate import Estimate, mean_interval, seed_correlation, welch_of_means
+from ablate.stats.exact import Exact, RankAgreement, fisher, holm, kendall, sign_flip
+from ablate.stats.gains import ColumnGains, Fit, Method, RowGain, column_gains, fit, raw_p
+from ablate.stats.power import Forecast, OverSpread, Spread, detect, residual_spread
+from ablate.stats.verdict import (
+    CANT_TELL,
+    MOST_SEEDS,
+    POWER,
+    agreement,
+    look_error,
+    seeds_needed,
+    verdict,
+)
+
+__all__ = [
+    "CANT_TELL",
+    "MOST_SEEDS",
+    "POWER",
+    "AverageGain",
+    "ColumnGains",
+    "Estimate",
+    "Exact",
+    "Fit",
+    "Forecast",
+    "Grid",
+    "Method",
+    "OverSpread",
+    "RankAgreement",
+    "Reached",
+    "RowGain",
+    "Source",
+    "Spread",
+    "agreement",
+    "auc",
+    "average_gains",
+    "changes",
+    "column_gains",
+    "detect",
+    "dunnett",
+    "dunnett_p",
+    "epochs_to",
+    "fisher",
+    "fit",
+    "grid_effects",
+    "holm",
+    "kendall",
+    "look_error",
+    "mean_interval",
+    "raw_p",
+    "reached",
+    "residual_spread",
+    "seed_correlation",
+    "seeds_needed",
+    "sign_flip",
+    "verdict",
+    "welch_of_means",
+]

@@ -1,0 +1,87 @@
+"""A mean with its interval, and the share of the seeds in the spread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import fdtri, stdtrit
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+TOLD_APART = 1e-12  # relative: a spread below this is rounding
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its interval. n: independent trainings behind it; below 2 there is no interval.
+
+    `sd` is the standard deviation of one seed's contribution, so that `se` is that of the mean.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+    sd: float | None = None
+
+    @property
+    def se(self) -> float | None:
+        return None if self.sd is None else self.sd / math.sqrt(self.n)
+
+
+def mean_interval(x: Sequence[float] | Floats, alpha: float = 0.05) -> Estimate:
+    """Mean of x, shape (n,), with Student's t interval: independent, normal values."""
+    values = np.asarray(x, dtype=float)
+    n, mean = len(values), float(values.mean())
+    if n < 2:
+        return Estimate(mean, None, None, n)
+    sd = float(values.std(ddof=1))
+    half = float(stdtrit(n - 1, 1 - alpha / 2)) * sd / math.sqrt(n)
+    return Estimate(mean, mean - half, mean + half, n, sd)
+
+
+def welch_of_means(
+    mean: float, se: float, baseline: float, baseline_se: float, n: int, alpha: float = 0.05
+) -> Estimate:
+    """The gain of a published mean over another, each of n independent trainings (Welch 1947).
+
+    `se` are standard errors, s / sqrt(n): what the +- of the Dual PatchNorm tables fit. Values
+    rounded to 0.1 carry their rounding: se of 0 twice gives no interval.
+    """
+    gain, a, b = mean - baseline, se**2, baseline_se**2
+    if n < 2 or a + b == 0:
+        return Estimate(gain, None, None, n)
+    df = (n - 1) * (a + b) ** 2 / (a**2 + b**2)
+    half = float(stdtrit(df, 1 - alpha / 2)) * math.sqrt(a + b)
+    return Estimate(gain, gain - half, gain + half, n, math.sqrt(n * (a + b)))
+
+
+def seed_correlation(y: Floats, alpha: float = 0.05) -> Estimate | None:
+    """The share of the seed blocks in the variance of y (R, n), none missing; R, n >= 2.
+
+    The consistency ICC(C,1) of the two-way analysis of variance and its F-based interval (McGraw
+    & Wong 1996, Table 7), rows being judges. It can be negative: an estimate of a share near 0.
+    """
+    rows, n = y.shape
+    if rows < 2 or n < 2:
+        return None
+    seeds = y.mean(0) - y.mean()
+    residuals = y - y.mean(1, keepdims=True) - seeds
+    df = (rows - 1) * (n - 1)
+    between = rows * float((seeds**2).sum()) / (n - 1)
+    within = float((residuals**2).sum()) / df
+    if within <= (TOLD_APART * float(np.abs(y).max())) ** 2:
+        return None
+
+    def share(ratio: float) -> float:
+        return float((ratio - 1) / (ratio + rows - 1))
+
+    ratio = between / within
+    low = share(ratio / fdtri(n - 1, df, 1 - alpha / 2))
+    high = share(ratio * fdtri(df, n - 1, 1 - alpha / 2))
+    return Estimate(share(ratio), low, high, n)

@@ -1,0 +1,521 @@
+"""`ablate doctor`: what is amiss it names, with what helps; and resuming is tried for real."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ABLATE, Shell
+from safetensors.torch import load_file, save_file
+
+from ablate import config, spec, worker
+from ablate.cli import keeping
+from ablate.data.cache import prepare
+from ablate.launch import Slot
+from ablate.launch.local import slots
+from ablate.ledger import VERSION, Ledger, Store
+from ablate.report.doctor import examine_store, machine, rehearsal, stored
+from ablate.rundir import RunDir
+from ablate.spec import Failure, UserError
+from ablate.train import rehearsal as training
+
+GOLDEN = Path(__file__).parent / "golden" / "store-1"
+TINY = ("model.arch=mu/4", "model.depth=1", "data=digits")
+RICH = (*TINY, "norm=batchnorm", "model.dropout=0.1", "model.drop_path=0.1", "train.ema=0.9")
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory) -> Shell:
+    """A shell beside ./runs: 4 finished runs of the sweep "fixture", and the digits decoded."""
+    shell = Shell(tmp_path_factory.mktemp("doctor"))
+    store = Store(shutil.copytree(GOLDEN, shell.folder / "runs"))
+    with Ledger.reading(store):  # migrates it
+        pass
+    tree, _ = config.resolve(TINY, store.root)
+    prepare(spec.build(tree).data, store.cache)
+    return shell
+
+
+@pytest.fixture
+def store(healthy, tmp_path) -> Store:
+    """A copy of it that a test may damage."""
+    return Store(shutil.copytree(healthy.folder / "runs", tmp_path / "runs"))
+
+
+@pytest.fixture(autouse=True)
+def torch_as_before():
+    threads = torch.get_num_threads()
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def amiss(store: Store) -> list[tuple[str, str, str]]:
+    return [(f.level, f.what, f.text) for f in examine_store(store) if f.level != "ok"]
+
+
+# --- Resuming -----------------------------------------------------------------------------------
+
+
+def test_a_healthy_store_and_a_resumable_config(healthy):
+    """Dropout, drop-path, an average of the weights and batch statistics; nothing is changed."""
+    before = contents(healthy.folder / "runs")
+    done = healthy("doctor", *RICH)
+    assert contents(healthy.folder / "runs") == before
+    lines = done.out.splitlines()
+    assert {line.split()[0] for line in lines} == {"ok", "..."}
+    for line in (
+        f"ok       versions  ablate {metadata.version('ablate-sweep')}, python ",
+        "ok       slots     launcher=local trains ",
+        "ok       workers   start with MALLOC_MMAP_THRESHOLD_=8589934592 ",
+        "ok       disk      tried there, and works: flock, fsync and os.replace, posix_fallocate, ",
+        f"ok       ledger    format {VERSION}, integrity_check ok, 1 sweep",
+        "ok       plans     1 whole",
+        "ok       takes     runs ",
+        "ok       driver    none, and no worker",
+        "ok       runs      4: 4 finished",
+        "ok       data      data=digits is decoded",
+        "ok       resume    resume is bit-exact: ",
+    ):
+        assert any(found.startswith(line) for found in lines), line
+    assert lines[-1].endswith(" equal after 6 steps, without a stop and with one after 3")
+    assert int(lines[-1].split(": ")[1].split()[0]) > 80  # weights, buffers, moments, average
+
+
+FORGETFUL = """
+from torch import nn
+
+class Counting(nn.Module):
+    mixes_tokens = False
+
+    def __init__(self, shape):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * (1 + 0.01 * self.calls)
+"""
+
+
+def test_state_outside_the_checkpoint_is_found(shell, healthy):
+    (shell.folder / "forgetful.py").write_text(FORGETFUL)
+    store = healthy.folder / "runs"
+    done = shell("doctor", *TINY, "norm=forgetful:Counting", "--store", store, code=1)
+    last = done.out.splitlines()[-1]
+    assert last.startswith(
+        "problem  resume    resume is not bit-exact: after 6 steps model.blocks.0"
+    )
+    assert ".weight differs, by up to " in last or ".bias differs, by up to " in last
+    assert "so a checkpoint lacks some state: keep it in a buffer" in last
+    assert done.err == "ablate: doctor: 1 problem (resume)\n"
+
+
+def rehearse(folder: Path, store: Store, words: tuple[str, ...], *until: int) -> dict:
+    """Trained here, stopped after each of the steps; the last leg's answer."""
+    run = spec.build(config.resolve(words, store.root)[0])
+    for step in until:
+        answer = training.leg(run, folder, store.cache, torch.device("cpu"), step)
+    return answer
+
+
+def test_a_leg_ends_with_the_run_and_a_diverged_one_is_said_to_be(tmp_path, store):
+    short = rehearse(tmp_path / "a", store, (*TINY, "train.steps=2"), 6)
+    assert (short["step"], short["total"], short["diverged"]) == (2, 2, False)
+    assert [step for step, _ in RunDir(tmp_path / "a").checkpoints()] == [2]
+    wild = (*TINY, "optim.lr=1e30", "optim.warmup_epochs=0", "train.batch=512")
+    assert rehearse(tmp_path / "b", store, wild, 6)["diverged"]
+    compared = training.compare(tmp_path / "a", tmp_path / "b")
+    assert compared["differing"] > compared["tensors"] > 50
+
+
+def test_one_bit_is_a_difference_and_times_are_none(tmp_path, store):
+    rehearse(tmp_path / "a", store, TINY, 2)
+    path = RunDir(tmp_path / "a").checkpoints()[0][1]
+    tensors, sums = load_file(path), {"step": 2, "loss_sum": 4.5, "seconds": 1.0}
+
+    def against(changed: dict, sums: dict) -> dict:
+        shutil.rmtree(tmp_path / "b", ignore_errors=True)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        save_file(changed, tmp_path / "b" / path.name, {"progress": json.dumps(sums)})
+        return training.compare(tmp_path / "a", tmp_path / "b")
+
+    save_file(tensors, path, {"progress": json.dumps(sums)})
+    name = "model.head.bias"
+    tensors[name][0] = 0.0
+    nan = {**tensors, name: torch.full_like(tensors[name], torch.nan)}
+    save_file(nan, path, {"progress": json.dumps(sums)})
+    assert against(nan, sums | {"seconds": 2.0})["differing"] == 0
+    assert against(nan, sums | {"loss_sum": 4.25}) == {
+        "tensors": len(tensors),
+        "differing": 1,
+        "first": "progress.loss_sum",
+        "by": 0.25,
+    }
+    save_file(tensors, path, {"progress": json.dumps(sums)})
+    signed = tensors[name].clone()
+    signed[0] = -0.0
+    said = against({**tensors, name: signed}, sums)
+    assert (said["differing"], said["first"], said["by"]) == (1, name, 0.0)
+    assert against(nan, sums)["by"] is None
+    lacking = {n: tensor for n, tensor in tensors.items() if not n.startswith("optim.")}
+    said = against(lacking, sums)
+    assert said["differing"] == len(tensors) - len(lacking) > 0
+    assert said["first"].startswith("optim.")
+    with open(tmp_path / "b" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 1}\n')
+    assert training.compare(tmp_path / "a", tmp_path / "b")["differing"] == said["differing"] + 1
+
+
+RANDOM = """
+import itertools
+from torch import nn
+
+number = itertools.count()
+
+class Drawing(nn.Module):
+    mixes_tokens = False
+
+    def __init__(self, shape):
+        super().__init__()
+        self.own = 1 + 0.1 * next(number)  # as if it were drawn
+
+    def forward(self, x):
+        return x * self.own
+"""
+
+
+def test_on_a_gpu_deterministic_algorithms_are_tried_and_timed(tmp_path, store, monkeypatch):
+    """The questions are answered here, on the CPU: what is made of the answers is the same."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_random.py").write_text(RANDOM)
+    asked = []
+
+    def ask(verb: str, question: dict) -> dict:
+        asked.append((verb, question["device"], question["spec"]["train"]["deterministic"]))
+        return worker.ANSWERS[verb]({**question, "device": "cpu"})
+
+    monkeypatch.setattr(rehearsal, "ask", ask)
+
+    def findings(*words: str) -> list[tuple[str, str]]:
+        asked.clear()
+        tree, _ = config.resolve((*TINY, *words), store.root)
+        gpu = [Slot("gpu:0", "gpu:0", "cuda", "0")]
+        found = list(rehearsal.resume(store, gpu, "config", tree))
+        return [(f.level, f.text) for f in found if f.what == "resume"]
+
+    (_, exact), (_, _), (_, strict), (level, cost) = findings()[1:]
+    assert exact == strict
+    assert exact.startswith("resume is bit-exact: ")
+    assert level == "ok"
+    assert cost.startswith("with train.deterministic=true a step takes ")
+    assert 0.2 < float(cost.split()[-4]) < 5
+    legs = [("rehearse", "cuda", False)] * 2 + [("rehearse", "cuda", True)] * 2
+    assert asked == [*legs, ("deterministic", "cuda", True)]
+
+    found = findings("norm=own_random:Drawing")
+    assert [level for level, _ in found] == ["...", "warning", "...", "problem", "ok"]
+    assert "so it does in a second training without a stop: something draws" in found[1][1]
+    assert [level for level, _ in findings("train.deterministic=true")] == ["...", "ok", "ok"]
+    del sys.modules["own_random"]
+
+
+# --- The store ----------------------------------------------------------------------------------
+
+READ_ONLY = """
+mount --bind runs runs && mount -o remount,ro,bind runs && exec "$@"
+"""
+
+
+def test_a_read_only_store_is_named_and_still_looked_at(store):
+    shutil.rmtree(store.cache)
+    enter = ["unshare", "-rm", "sh", "-ec", READ_ONLY, "sh"]
+    here = {"cwd": store.root.parent, "capture_output": True, "text": True, "check": False}
+    if not shutil.which("unshare") or subprocess.run([*enter, "true"], **here).returncode:
+        pytest.skip("may not mount a folder read-only (unshare -rm)")
+    done = subprocess.run([*enter, ABLATE, "doctor", *TINY], **here)
+    assert done.stderr == "ablate: doctor: 2 problems (disk, data)\n"
+    assert done.returncode == 1
+    assert "problem  disk      runs can't be written to; give --store DIR\n" in done.stdout
+    assert f"ok       ledger    format {VERSION}, integrity_check ok, 1 sweep\n" in done.stdout
+    assert "ok       runs      4: 4 finished\n" in done.stdout
+    assert "problem  data      worker prepare: OSError: [Errno 30] Read-only file" in done.stdout
+    assert "resume" not in done.stdout
+
+
+def alter(ledger: Path, statement: str, *values: object) -> None:
+    with contextlib.closing(sqlite3.connect(ledger)) as db, db:
+        db.execute(statement, values)
+
+
+def break_middle(ledger: Path) -> None:
+    content = bytearray(ledger.read_bytes())
+    content[4096 * 2 : 4096 * 3] = os.urandom(4096)
+    ledger.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        break_middle,
+        lambda ledger: os.truncate(ledger, 5000),
+        lambda ledger: ledger.write_bytes(b"not a database, but a text that is long enough" * 99),
+        lambda ledger: alter(ledger, "DROP TABLE run"),
+        lambda ledger: alter(ledger, "DELETE FROM meta"),
+    ],
+)
+def test_a_broken_ledger_is_named_with_its_remedy(damage, store):
+    damage(store.ledger)
+    before = contents(store.root)
+    ((level, what, text),) = amiss(store)
+    assert (level, what) == ("problem", "ledger")
+    assert text.startswith(f"{store.ledger}: ")
+    assert text.endswith("`ablate doctor --repair` makes it again from the plans and run folders")
+    assert contents(store.root) == before
+
+
+def test_repair_makes_the_same_table(store):
+    shell = Shell(store.root.parent)
+    table = shell("table", "fixture", "--format", "csv").out
+    break_middle(store.ledger)
+    first, second, *others = shell("doctor", "--repair").out.splitlines()
+    assert first == "the old ledger is runs/ledger.db.broken-1 now"
+    assert second == "made again from plans and run folders: sweeps: 1; runs: 4 finished"
+    assert {line.split()[0] for line in others} == {"ok"}
+    assert shell("table", "fixture", "--format", "csv").out == table
+
+
+def test_repair_waits_for_no_driver_and_needs_a_store(store):
+    with pytest.raises(UserError, match="takes no other words"):
+        keeping.doctor(["quickstart"], None, True, store.root)
+    with pytest.raises(UserError, match=r"no store at .*/none: name one with --store DIR"):
+        keeping.doctor(None, None, True, store.root / "none")
+    with store.driver.held():
+        store.driver.note(pid=4711)
+        with pytest.raises(Failure, match="process 4711 drives this store; `ablate stop` stops"):
+            keeping.doctor(None, None, True, store.root)
+    assert not list(store.root.glob("*.broken*"))
+
+
+def test_a_lost_and_an_old_ledger_are_left_as_they_are(store):
+    for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+        (store.root / name).unlink(missing_ok=True)
+    text = "not there; the next `ablate sweep` makes it again"
+    assert amiss(store) == [("warning", "ledger", text)]
+    assert not store.ledger.exists()
+    shutil.copy(GOLDEN / "ledger.db", store.ledger)
+    assert amiss(store) == []
+    texts = [finding.text for finding in examine_store(store)]
+    assert "format 1, which the next command migrates, integrity_check ok, 1 sweep" in texts
+    assert store.ledger.read_bytes() == (GOLDEN / "ledger.db").read_bytes()
+    alter(store.ledger, "UPDATE meta SET version = 99")
+    assert "format 99, of a newer ablate" in amiss(store)[0][2]
+
+
+def test_folders_and_ledger_are_held_against_each_other(store):
+    a, b, c, d = (RunDir(path) for path in sorted((store.root / "runs").iterdir()))
+    os.truncate(a.result, 30)
+    shutil.rmtree(b.path)
+    alter(store.ledger, "UPDATE run SET status = 'started' WHERE id IN (?, ?)", c.id, a.id)
+    alter(store.ledger, "UPDATE run SET status = 'diverged' WHERE id = ?", d.id)
+    shutil.copytree(c.path, c.path.with_name("0" * 16))
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    (c.path / f".result.json.{dead.pid}.0").write_bytes(b"x")
+    (d.path / f".result.json.{os.getpid()}.0").write_bytes(b"x")  # of a living process
+    os.truncate(store.plan_path("fixture"), 100)
+
+    again = "the same `ablate sweep` trains them again"
+    plan = store.plan_path("fixture")
+    assert amiss(store) == [
+        ("problem", "plans", f"{plan}: not whole; the same `ablate sweep` writes it again"),
+        (
+            "problem",
+            "runs",
+            f"1 run ({b.id}) in the ledger as done, but without a whole result; {again}",
+        ),
+        ("problem", "runs", f"1 run ({a.id}) with a torn result.json; {again}"),
+        (
+            "problem",
+            "runs",
+            f"1 run ({d.id}) whose result is not what the ledger says; `ablate doctor --repair` "
+            f"takes the results'",
+        ),
+        (
+            "warning",
+            "runs",
+            f"1 run ({c.id}) with a result that the ledger lacks; the same `ablate sweep` "
+            f"records it",
+        ),
+        (
+            "warning",
+            "runs",
+            f"1 run folder ({'0' * 16}) that no sweep of the ledger planned; "
+            f"`ablate gc` lists them",
+        ),
+        (
+            "warning",
+            "leftovers",
+            f"1 temporary file (runs/{c.id}/.result.json.{dead.pid}.0) of processes that died; "
+            f"`ablate gc` removes them",
+        ),
+    ]
+    plan.unlink()
+    assert amiss(store)[0][2].startswith("sweep fixture: its plan is lost; ")
+
+
+def test_who_is_at_work_is_told_by_locks(store):
+    a, *_ = (RunDir(path) for path in sorted((store.root / "runs").iterdir()))
+    alter(store.ledger, "UPDATE run SET status = 'failed' WHERE id = ?", a.id)
+    a.result.unlink()
+    assert a.lock.acquire()
+    failed = "4: 1 failed, 3 finished; `ablate status` says why, `ablate sweep ... --retry failed`"
+    adopts = f"none, but 1 worker ({a.id}): the same `ablate sweep` adopts them"
+    (_, _, orphans), (level, _, runs) = amiss(store)
+    assert orphans.startswith(adopts)
+    assert (level, runs) == ("warning", f"{failed} tries again")
+    assert store.driver.acquire()
+    store.driver.note(pid=os.getpid())
+    text = f"process {os.getpid()} drives this store, 1 worker ({a.id})"
+    assert text in [finding.text for finding in examine_store(store)]
+    a.lock.release()
+    store.driver.release()
+
+
+def test_the_file_system_is_that_of_the_longest_mount_point():
+    mounts = "\n".join(
+        f"{n} 1 0:1 / {point} rw,relatime shared:{n} - {kind} source rw"
+        for n, (point, kind) in enumerate(
+            [
+                ("/", "ext4"),
+                ("/data", "xfs"),
+                (r"/data/my\040runs", "nfs4"),
+                ("/data", "fuse.sshfs"),
+            ]
+        )
+    )
+    places = ("/data/my runs/store", "/data/other", "/home")
+    found = [stored.filesystem(Path(place), mounts) for place in places]
+    assert found == ["nfs4", "fuse.sshfs", "ext4"]
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
+def test_locks_over_a_network_are_warned_of(kind, store, monkeypatch):
+    monkeypatch.setattr(stored, "filesystem", lambda place, mounts: kind)
+    ((level, what, text),) = amiss(store)
+    assert (level, what) == ("warning", "disk")
+    assert f"{kind} comes over a network or a helper: locks may fail silently" in text
+
+
+def test_what_a_disk_can_not_do_is_a_problem_and_the_trial_leaves_nothing(store, monkeypatch):
+    before = sorted(store.root.rglob("*"))
+
+    def refused(*_: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", refused)
+    monkeypatch.setattr("ablate.rundir.fcntl.flock", lambda *_: None)  # locks that lock nothing
+    said = [text for level, what, text in amiss(store) if level == "problem"]
+    assert [text.partition(" at ")[0] for text in said] == [
+        "flock does not work",
+        "posix_fallocate fails ([Errno 95] Operation not supported)",
+    ]
+    assert sorted(store.root.rglob("*")) == before
+
+
+def test_a_store_that_is_a_file_or_not_there(tmp_path):
+    (tmp_path / "file").write_text("x")
+    ((level, what, text),) = amiss(Store(tmp_path / "file"))[:1]
+    assert (level, what, text.partition(" is ")[2]) == (
+        "problem",
+        "disk",
+        "no folder; give --store DIR",
+    )
+    assert amiss(Store(tmp_path / "new")) == []
+    assert not (tmp_path / "new").exists()
+
+
+# --- The machine --------------------------------------------------------------------------------
+
+
+def test_a_version_that_does_not_satisfy_is_a_problem(monkeypatch):
+    true = metadata.version
+
+    def version(name: str) -> str:
+        if name == "kornia":
+            raise metadata.PackageNotFoundError(name)
+        return "2.5.0+cpu" if name == "torch" else true(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    wanted = next(need for need in metadata.requires("ablate-sweep") if need.startswith("torch"))
+    said = [finding.text for finding in machine.versions() if finding.level == "problem"]
+    assert f"torch 2.5.0+cpu does not satisfy {wanted}: pip install '{wanted}'" in said
+    assert any(text.startswith("kornia is not installed: pip install 'kornia") for text in said)
+    assert len(said) == 2
+
+
+TOOL = """#!/bin/sh
+case "$*" in
+  *query-gpu=index,*) echo "0, NVIDIA H100 80GB HBM3, 81559 MiB, 81000 MiB, 550.54.15";;
+  *) echo 0;;
+esac
+"""
+
+
+def test_gpus_are_told_as_nvidia_smi_tells_them(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(TOOL)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    tree, _ = config.resolve(TINY, tmp_path)
+    monkeypatch.setattr(metadata, "version", lambda name: "2.13.0+cpu")
+
+    def said(slots: list[Slot]) -> dict[str, list[str]]:
+        found = sorted(
+            machine.devices({"name": "local"}, slots, tree), key=lambda finding: finding.what
+        )
+        grouped = itertools.groupby(found, key=lambda finding: finding.what)
+        return {what: [f"{f.level}: {f.text}" for f in group] for what, group in grouped}
+
+    told = said(slots(["0"], 2))
+    assert told["gpu"] == [
+        "problem: torch 2.13.0+cpu can't use it: install a CUDA build, or hide the GPU "
+        "(CUDA_VISIBLE_DEVICES=)",
+        "ok: 0: NVIDIA H100 80GB HBM3, 81559 MiB, 81000 MiB free, driver 550.54.15",
+    ]
+    assert told["slots"] == ["ok: launcher=local trains 2 at once: gpu:0.0, gpu:0.1"]
+    assert "CUBLAS_WORKSPACE_CONFIG=:4096:8" in told["workers"][0]
+    tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no driver'\nexit 9\n")
+    assert said(slots([], 1))["gpu"] == [
+        "warning: nvidia-smi: NVIDIA-SMI has failed: no driver: trained on the CPU"
+    ]
+
+
+def test_bf16_is_warned_of_where_the_cpu_has_no_instructions(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "FAST_BF16", {"no_such_flag"})
+    cores = [Slot("cpu:0", "cpu", "cpu")]
+
+    def said(*words: str) -> str:
+        tree, _ = config.resolve((*TINY, *words), tmp_path)
+        found = machine.devices({"name": "inline"}, cores, tree)
+        return next(f"{f.level}: {f.text}" for f in found if f.what == "cpu")
+
+    assert said().startswith("ok: ")
+    assert said("train.precision=bf16").startswith("warning: ")
+    assert said("train.precision=bf16").endswith("give train.precision=fp32")

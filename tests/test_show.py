@@ -1,0 +1,460 @@
+"""`show`, `show --against`, `show --log -f`, `status --watch`: of real runs, killed, stopped, torn.
+
+Most tests look at one sweep whose first run was killed (-9) once and stopped once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ABLATE, Shell
+from launcher_contract import SETTINGS, end, until
+
+from ablate import launch
+from ablate.config import resolve
+from ablate.ledger import Ledger, RunState, Store
+from ablate.plan import Analysis, Cell, Column, Plan, Row
+from ablate.report.find import find_run
+from ablate.report.show import compared, shown, sparkline
+from ablate.report.status import standing
+from ablate.rundir import Lock, RunDir
+from ablate.spec import UserError
+
+TINY = ("model.depth=1", "train.epochs=32", "eval.every=8")
+SWEEP = ("sweep", "block.attn=pre,post", *TINY, "--as", "story", "launcher.checkpoint_s=0.1")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        for name in ("ABLATE_STORE", "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+def rundir(shell: Shell, row: str, sweep: str = "story", seed: int = 0) -> RunDir:
+    """The folder of a run of a driven sweep with one column."""
+    store = Store(shell.folder / "runs")
+    return store.rundir(store.read_plan(sweep).cell(row, "").ids[seed])
+
+
+@dataclasses.dataclass
+class Story:
+    """What was printed on the way to a store with the sweep `story`."""
+
+    shell: Shell
+    watched: str  # by `status --watch` while it was driven to its end
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory) -> Story:
+    """pre#0 is killed, then stopped; the third attempt ends it."""
+    shell = Shell(tmp_path_factory.mktemp("story"))
+    driver = shell.start(*SWEEP, "seeds=1")
+    until((shell.folder / "runs" / "sweeps" / "story.json").exists)
+    victim = rundir(shell, "pre")
+    until(victim.checkpoints)
+    os.kill(victim.lock.notes()["pid"], signal.SIGKILL)
+    until(lambda: len(victim.read_attempts()) == 2)
+    begun = victim.read_attempts()[1]["from_step"]
+    until(lambda: victim.checkpoints()[0][0] > begun)
+    driver.send_signal(signal.SIGTERM)
+    assert "stopped after" in shell.end(driver).out
+    driver = shell.start(*SWEEP, "seeds=1")
+    look = Shell(shell.folder, number=100)
+    until(victim.lock.is_held)
+    watched = look("status", "--watch").out
+    assert shell.end(driver).code == 0
+    return Story(shell, watched)
+
+
+@pytest.fixture
+def own(story, shell) -> Shell:
+    """A folder of one's own with a copy of that store."""
+    shutil.copytree(story.shell.folder / "runs", shell.folder / "runs")
+    return shell
+
+
+# --- One run ------------------------------------------------------------------------------------
+
+
+def test_a_killed_and_a_stopped_attempt_are_shown_as_such(story):
+    out = story.shell("show", "pre#0").out
+    when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    first, second, third = re.findall(r"^  (\d\. .*)$", out, re.M)
+    assert re.fullmatch(rf"1\. {when}, from step 0 on cpu:\d+: killed, without a word", first)
+    assert re.fullmatch(rf"2\. {when}, \d+ s, from step [1-9]\d* on cpu:\d+: stopped", second)
+    assert re.fullmatch(rf"3\. {when}, \d+ s, from step [1-9]\d* on cpu:\d+: result", third)
+    assert re.search(rf"^  {when} died: step \d+, code -9$", out, re.M)
+    assert re.search(rf"^  {when} interrupted: reason stopped$", out, re.M)
+    other = story.shell("show", "post#0").out
+    assert "killed" not in other
+    assert "stopped" in other
+
+
+def test_a_run_shows_its_result_curves_provenance_and_configuration(story):
+    folder = rundir(story.shell, "pre")
+    out = story.shell("show", "pre#0").out
+    result = folder.read_result()
+    assert out.startswith(
+        f"run {folder.id}: pre#0\n  of story: pre#0\n  in runs/runs/{folder.id}\n"
+    )
+    assert "\nstatus: finished\n" in out
+    assert f"top1 {result['test']['top1']:.6g}" in out
+    assert f"images_per_s: {result['images_per_s']:.6g}" in out
+    assert re.search(r"peak_bytes: \d+ MiB", out)
+    losses = [line["val_loss"] for line in folder.read_metrics()]
+    assert len(losses) == 4
+    bars = re.search(r"^  val_loss +(\S+)  first (\S+), last (\S+), lowest (\S+)$", out, re.M)
+    assert bars[1] == sparkline(losses)
+    assert list(bars.groups()[1:]) == [f"{v:.4g}" for v in (losses[0], losses[-1], min(losses))]
+    for text in (
+        f"digest: {result['digest']}\n",
+        f"command: ablate {' '.join(SWEEP)} seeds=1\n",
+        f"folder: {story.shell.folder}\n",
+        "kernel: sdpa\n",
+        "threads: 1\n",
+        f"fingerprint: {result['fingerprint']}\n",
+        "  block: {attn: pre, mlp: pre, name: vit, post: residual}\n",
+        "  seed: 0\n",
+    ):
+        assert text in out
+    assert story.shell("show", folder.id[:6]).out == out  # any unique prefix, and the same again
+    assert "missing" not in out
+
+
+def test_a_sparkline_goes_from_the_least_to_the_greatest():
+    assert sparkline([1.0, 2.0, 8.0]) == "▁▂█"
+    assert sparkline([3.0, 3.0]) == "▁▁"
+    assert sparkline([i // 20 for i in range(160)]) == "".join(bar * 5 for bar in "▁▂▃▄▅▆▇█")
+
+
+def test_who_is_looked_for_and_not_found_is_told_what_there_is(story):
+    pre, post = (rundir(story.shell, row).id for row in ("pre", "post"))
+    cases = {
+        "pst#0": "such as post#0, pre#0, got 'pst#0' (did you mean 'post#0'?)",
+        "pre#7": "pre#0",
+        "pre": "or a label: pre#0",
+        "zzz": "no id of runs begins with 'zzz'; give the first letters of one, or a label: pre#0",
+        "": f"which of {', '.join(sorted((pre, post)))}?",
+    }
+    for text, said in cases.items():
+        done = story.shell("show", text, code=2)
+        assert said in done.err
+        assert done.err.count("\n") == 1
+        assert done.out == ""
+
+
+def plan(name: str, columns: list[str], **ids: list[str]) -> Plan:
+    """A plan of rows with an id a column; the row `pre` is `first`, too."""
+    return Plan(
+        name=name,
+        title=name,
+        words=(),
+        rows=tuple(Row(row, {}, aliases=("first",) if row == "pre" else ()) for row in ids),
+        columns=tuple(Column(column, {}) for column in columns),
+        cells=tuple(
+            Cell(row, column, {}, {2: run})
+            for row, runs in ids.items()
+            for column, run in zip(columns, runs, strict=True)
+        ),
+        baseline="pre",
+        seeds=(2,),
+        analysis=Analysis(),
+    )
+
+
+def test_a_run_is_found_by_label_in_the_sweep_that_was_driven_last(tmp_path):
+    store = Store(tmp_path)
+    with Ledger.driving(store) as ledger:
+        for made in (
+            plan("old", [""], pre=["a1"], post=["b1"]),
+            plan("wide", ["Ti/16", "S/16"], **{"post/post": ["c1", "d1"]}),
+            plan("new", ["mu/4"], pre=["a2"]),
+        ):
+            store.write_plan(made)
+            ledger.plan(made)
+        names = {
+            "pre@mu/4#2": "a2",
+            "pre#2": "a2",
+            "first#2": "a2",
+            "first@mu/4#2": "a2",
+            "post#2": "b1",
+            "post/post@Ti/16#2": "c1",
+            "c": "c1",
+            "a1": "a1",
+        }
+        assert {text: find_run(store, ledger, text) for text in names} == names
+        for text in ("post/post#2", "pre#1", "a", "../a1"):
+            with pytest.raises(UserError):
+                find_run(store, ledger, text)
+
+
+def test_a_run_that_never_began_is_shown_as_planned(own):
+    folder = rundir(own, "post")
+    shutil.rmtree(folder.path)
+    store = Store(own.folder / "runs")
+    with Ledger.reading(store) as ledger:
+        text = shown(store, ledger, folder.id)
+        assert f"{folder.id} (not there)" in text
+        assert "result.json: missing or not whole" in text
+        assert "configuration, as planned (run.json: missing or not whole)\n" in text
+        assert "block: {attn: post" in text
+        assert "env.json: missing or not whole" in compared(store, ledger, folder.id, folder.id)
+
+
+def test_an_env_json_of_old_is_one_attempt(own):
+    folder = rundir(own, "pre")
+    folder.env.write_text(json.dumps({"device": "an old one", "packages": {"torch": "2.0"}}))
+    out = own("show", "pre#0").out
+    assert "  1. ?, from step ? on ?: not noted\n" in out
+    assert "packages: torch 2.0\n" in out
+
+
+@pytest.mark.parametrize("name", ["run.json", "env.json", "result.json", "metrics.jsonl", "lock"])
+def test_whatever_file_is_torn_the_rest_is_shown(own, name):
+    folder, other = rundir(own, "pre"), rundir(own, "post")
+    whole = (folder.path / name).read_bytes()
+    store = Store(own.folder / "runs")
+    with Ledger.reading(store) as ledger:
+        for length in range(0, len(whole) - 1, max(1, len(whole) // 12)):
+            (folder.path / name).write_bytes(whole[:length])
+            text = shown(store, ledger, folder.id)
+            assert text.count("\n") > 20
+            if name not in ("metrics.jsonl", "lock"):
+                assert f"{name}: missing or not whole" in text
+            assert "\nresult\n" in compared(store, ledger, folder.id, other.id)
+        (folder.path / name).unlink()
+        shown(store, ledger, folder.id)
+    assert (name == "lock") == ("missing" not in own("show", "pre#0").out)
+
+
+# --- Two runs -----------------------------------------------------------------------------------
+
+
+def blocks(out: str) -> dict[str, list[str]]:
+    """Title -> lines of what `--against` printed."""
+    parts = [part.splitlines() for part in out.split("\n\n")[1:]]
+    return {title: lines for title, *lines in parts}
+
+
+def test_against_names_the_one_key_that_differs(story):
+    found = blocks(story.shell("show", "pre#0", "--against", "post#0").out)
+    assert found["configuration"] == ["  block.attn  pre  post"]
+    assert [*found] == ["configuration", "data", "code", "environment", "result"]
+    for title in ("data", "code", "environment"):
+        assert found[title] == ["  nothing differs"]
+    results = [rundir(story.shell, row).read_result() for row in ("pre", "post")]
+    top1 = next(line for line in found["result"] if line.startswith("  test.top1 "))
+    assert top1.split()[1:] == [f"{result['test']['top1']:.6g}" for result in results]
+    same = blocks(story.shell("show", "pre#0", "--against", "pre#0").out)
+    assert same["configuration"] == ["  nothing differs"]
+
+
+def test_against_names_what_differs_in_code_and_environment(own):
+    folder = rundir(own, "post")
+    attempts = folder.read_attempts()
+    attempts[-1]["packages"]["torch"] = "9.9"
+    attempts[-1]["origin"]["git"] = {"commit": "abc", "dirty": True, "diff": "diffs/d.diff"}
+    attempts[-1]["origin"]["host"] = "elsewhere"
+    folder.write_attempts(attempts)
+    found = blocks(own("show", "pre#0", "--against", "post#0").out)
+    torch = rundir(own, "pre").read_attempts()[0]["packages"]["torch"]
+    host = os.uname().nodename
+    code = [line.split() for line in found["code"]]
+    assert ["packages.torch", torch, torch, "+", "9.9"] in code
+    assert ["git.diff", "-", "diffs/d.diff"] in code
+    assert found["environment"] == [f"  host  {host}  {host} + elsewhere"]
+    assert found["data"] == ["  nothing differs"]
+
+
+NORM = """
+from torch import nn
+
+class Mine(nn.Module):
+    version = 1
+
+    def __init__(self, shape, *, eps: float = 1e-6) -> None:
+        super().__init__()
+
+    def forward(self, x):
+        return x * {factor}
+"""
+
+
+def test_an_edited_plug_in_shows(own, monkeypatch):
+    """Two runs of one version, the file edited between them."""
+    monkeypatch.chdir(own.folder)
+    store = Store(Path("runs"))
+    launcher = launch.make({"name": "local", **SETTINGS}, store.cache)
+    ids, digests = [], []
+    for seed, factor in ((0, 1.0), (1, 0.5)):
+        Path("mine.py").write_text(NORM.format(factor=factor))
+        words = ["norm=mine:Mine", "model.depth=1", "train.steps=2", f"seed={seed}"]
+        tree, run = resolve(words, store.root)
+        folder = store.rundir(run)
+        folder.create(tree)
+        launcher.start(folder, launcher.slots[0])
+        assert end(launcher, folder) == [0]
+        ids.append(run)
+        digests.append(folder.read_result()["plugins"]["norm"])
+    launcher.free()
+    assert digests[0] != digests[1]
+    found = blocks(own("show", ids[0], "--against", ids[1]).out)
+    assert [line.split() for line in found["code"]] == [["plugins.norm", *digests]]
+    assert found["configuration"] == ["  seed  0  1"]
+    out = own("show", ids[1]).out
+    assert f"plugins: norm {digests[1]}\n" in out
+    assert "\nstatus: not in the ledger\n" in out
+
+
+# --- While it trains ----------------------------------------------------------------------------
+
+
+def test_watching_off_a_terminal_is_a_line_a_change_and_the_last_state(story):
+    lines = story.watched.splitlines()
+    assert re.fullmatch(r"story: 0 of 2 done(, [12] running)?", lines[0])
+    assert lines[-1] in ("story: 2 of 2 done", "story: 2 of 2 done; not driven")
+    assert len(set(lines)) == len(lines) <= 4
+    done = story.shell("status", "--watch").out  # it is over: one look
+    assert done == "story: 2 of 2 done; not driven\n"
+
+
+WORKER = """
+import itertools, os, pathlib, sys, time
+from ablate.rundir import RunDir
+run = RunDir(pathlib.Path(sys.argv[1]))
+assert run.lock.acquire()
+run.write_attempts([{"pid": os.getpid(), "at": time.time(), "from_step": 50, "slot": "cpu:0"}])
+run.lock.note(pid=os.getpid(), slot="cpu:0", phase="train", total=10**6)
+run.lock.note(from_step=50, from_at=time.time())
+for step in itertools.count(51):
+    run.lock.note(step=step)
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def long(shell):
+    """The folder of post#2 of the sweep `long`: driven by this process, its worker only counts."""
+    store = Store(shell.folder / "runs")
+    made = plan("long", [""], post=["feed"])
+    folder = store.rundir("feed")
+    folder.path.mkdir(parents=True)
+    folder.log.write_text("begun\n")
+    assert store.driver.acquire()
+    store.driver.note(pid=os.getpid(), sweep="long")
+    with Ledger.driving(store) as ledger:
+        store.write_plan(made)
+        ledger.plan(made)
+        ledger.record("feed", "started", step=50)
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(folder.path)])
+    until(lambda: folder.lock.notes().get("step", 0) > 50)
+    yield folder
+    worker.kill()
+    worker.wait()
+    store.driver.release()
+
+
+def test_watching_and_following_what_trains(shell, long):
+    """On a terminal and off it; Ctrl-C leaves the sweep alone."""
+    line = r"train [\d,]+/1000000, [\d.]+ steps/s, .* left$"
+    assert re.search(rf"^running: post#2 on cpu:0: {line}", shell("status").out, re.M)
+    out = shell("show", "post#2").out
+    assert re.search(rf"^status: started, running: {line}", out, re.M)
+    assert re.search(r"^  1\. .*, from step 50 on cpu:0: running$", out, re.M)
+
+    watching = shell.start("status", "--watch")
+    until(
+        lambda: (
+            (shell.folder / f"{shell.number}.out").read_text() == "long: 0 of 1 done, 1 running\n"
+        )
+    )
+    watching.send_signal(signal.SIGINT)
+    done = shell.end(watching)
+    assert (done.code, done.err) == (130, "")
+    code, sent = interrupted_terminal(shell, "status", "--watch", after=b"steps/s")
+    assert code == 130
+    assert sent.count(f"sweep: long (driven by process {os.getpid()})") > 1
+    assert "Traceback" not in sent
+
+    following = shell.start("show", "feed", "--log", "--follow")
+    printed = shell.folder / f"{shell.number}.out"
+    until(lambda: printed.read_text() == "begun\n")
+    with open(long.log, "a") as log:
+        log.write("a word more\n")
+    until(lambda: printed.read_text() == "begun\na word more\n")
+    code, sent = interrupted_terminal(shell, "show", "post#2", "--log", "-f", after=b"more")
+    assert (code, "Traceback" in sent) == (130, False)
+    assert long.lock.is_held()
+    assert following.poll() is None
+    os.kill(long.lock.notes()["pid"], signal.SIGKILL)
+    assert following.wait(20) == 0  # nobody holds the run's lock
+    assert shell("show", "feed", "--log").out == "begun\na word more\n"
+    assert "running" not in shell("status").out
+    assert ": killed, without a word\n" in shell("show", "feed").out
+
+
+def interrupted_terminal(shell: Shell, *words: str, after: bytes) -> tuple[int, str]:
+    """Exit code and what a terminal was sent, where Ctrl-C was typed a while after `after`."""
+    pid, ours = pty.fork()
+    if pid == 0:
+        os.chdir(shell.folder)
+        os.execve(ABLATE, [ABLATE, *words], {**os.environ, "TERM": "xterm", "COLUMNS": "120"})
+    sent = b""
+    with contextlib.suppress(OSError):  # EIO: its end of the terminal is closed
+        while chunk := os.read(ours, 1 << 16):
+            typed = after in sent
+            sent += chunk
+            if after in sent and not typed:
+                threading.Timer(1.5, os.write, (ours, b"\x03")).start()
+    os.close(ours)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), sent.decode()
+
+
+def test_a_log_that_is_not_there_is_a_failure_in_one_line(own):
+    folder = rundir(own, "pre")
+    folder.log.unlink()
+    done = own("show", "pre#0", "--log", code=1)
+    assert done.err == (
+        f"ablate: runs/runs/{folder.id}/log.txt: no log; the run has not begun, or it was trained "
+        f"by launcher=inline\n"
+    )
+    assert "goes with --log" in own("show", "pre#0", "-f", code=2).err
+
+
+def test_a_look_at_a_large_store_probes_only_runs_without_a_result(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    rows = {f"row {number}": [f"{number:04x}"] for number in range(2000)}
+    made = plan("large", [""], **rows)
+    with Ledger.driving(store) as ledger:
+        store.write_plan(made)
+        ledger.plan(made)
+        for number in range(3):
+            ledger.record(f"{number:04x}", "started", step=0)
+        known = ledger.states()
+        for run in list(known)[3:]:
+            known[run] = RunState(status="finished")
+        monkeypatch.setattr(ledger, "states", lambda runs: known)
+        probed = []
+        monkeypatch.setattr(Lock, "is_held", lambda lock: probed.append(lock.path.parent.name))
+        begun = time.monotonic()
+        now = standing(made, list(made.runs()), store, ledger)
+        assert time.monotonic() - begun < 1
+    assert sorted(probed) == sorted([*list(known)[:3], tmp_path.name])
+    assert now.counts == {"finished": 1997, "started": 3}
+    assert not now.over

@@ -1,0 +1,334 @@
+"""Average gains, contrasts between columns, the placement grid: against least squares by hand."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as oracle
+from simulation import family
+
+from ablate import stats
+from ablate.stats import Method
+
+# --- The average gain ---------------------------------------------------------------------------
+
+
+def test_an_average_is_over_columns_a_seed_first_then_over_seeds():
+    rng = np.random.default_rng(50)
+    y = rng.normal(90, 1, (4, 3, 5)) + rng.normal(0, 5, (4, 1, 1)) + rng.normal(0, 2, 5)
+    found = stats.average_gains(y, 1, Method("paired", contrasts=2, comparisons=2))
+    assert found[1] is None
+    for row in (0, 2):
+        by_seed = [np.mean([y[c, row, s] - y[c, 1, s] for c in range(4)]) for s in range(5)]
+        expected = oracle.ttest_1samp(by_seed, 0).confidence_interval(1 - 0.05 / 2)
+        gain = found[row].gain.gain
+        assert (gain.low, gain.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+        assert (gain.mean, gain.n) == (pytest.approx(np.mean(by_seed)), 5)
+        by_column = [np.mean(y[c, row] - y[c, 1]) for c in range(4)]
+        expected = oracle.ttest_1samp(by_column, 0).confidence_interval(1 - 0.05 / 2)
+        sampled = found[row].sampled
+        assert (sampled.low, sampled.high) == (
+            pytest.approx(expected.low),
+            pytest.approx(expected.high),
+        )
+        assert (sampled.mean, sampled.n) == (pytest.approx(gain.mean), 4)
+        assert found[row].columns == (0, 1, 2, 3)
+
+
+def test_an_average_pools_its_rows_as_a_column_does():
+    y = np.random.default_rng(51).normal(90, 1, (3, 6, 4))
+    for method in (family(6), family(6, screen=False)):
+        found = stats.average_gains(y, 0, method)
+        expected = stats.column_gains(y.mean(0), 0, method).rows
+        assert [average and average.gain for average in found] == list(expected)
+
+
+def test_a_column_without_all_its_seeds_is_not_averaged():
+    y = np.random.default_rng(52).normal(90, 1, (3, 4, 4))
+    y[1, 2, 3] = np.nan  # of row 2
+    y[:, 3, 0] = np.nan  # row 3 has no column left
+    found = stats.average_gains(y, 0, family(4))
+    assert [average and average.columns for average in found] == [None, (0, 1, 2), (0, 2), None]
+    # Row 2 is fitted beside the rows that have its columns; row 1 beside those that have all.
+    two = stats.average_gains(y[[0, 2], :3], 0, Method(contrasts=3, comparisons=3))
+    assert found[2].gain == two[2].gain
+    three = stats.average_gains(y[:, :2], 0, Method(contrasts=3, comparisons=3))
+    assert found[1].gain == three[1].gain
+    y[:, 0, 2] = np.nan  # the baseline
+    assert stats.average_gains(y, 0, family(4)) == (None, None, None, None)
+
+
+def test_an_unstable_row_is_averaged_by_its_own_spread():
+    y = np.random.default_rng(53).normal(90, 1, (2, 4, 5))
+    unstable = np.zeros((2, 4), dtype=bool)
+    unstable[1, 2] = True
+    found = stats.average_gains(y, 0, family(4), unstable)
+    assert [average.gain.left for average in found[1:]] == ["", "instability", ""]
+
+
+def test_one_column_says_nothing_of_other_architectures():
+    found = stats.average_gains(np.random.default_rng(54).normal(0, 1, (1, 2, 3)), 0, Method())
+    assert (found[1].sampled.low, found[1].sampled.n) == (None, 1)
+    assert found[1].gain.gain.n == 3
+
+
+def test_an_average_covers_what_it_says():
+    """Gains that differ by column: over these columns the one interval holds, over others the
+    other, which the first would miss.
+    """
+    rng, held = np.random.default_rng(55), []
+    for _ in range(1000):
+        gains = rng.normal(0.7, 2, 4)
+        y = rng.normal(0, 1, (4, 2, 5))
+        y[:, 1] += gains[:, None]
+        found = stats.average_gains(y, 0, Method())[1]
+        fixed, sampled = found.gain.gain, found.sampled
+        held.append(
+            [
+                fixed.low <= gains.mean() <= fixed.high,
+                sampled.low <= 0.7 <= sampled.high,
+                fixed.low <= 0.7 <= fixed.high,
+            ]
+        )
+    these, others, missed = np.mean(held, axis=0)
+    assert (these, others) == (pytest.approx(0.95, abs=0.02), pytest.approx(0.95, abs=0.02))
+    assert missed < 0.7
+
+
+# --- Between columns ----------------------------------------------------------------------------
+
+
+def test_a_change_of_gain_is_a_paired_t_of_differences_of_differences():
+    rng = np.random.default_rng(56)
+    before, after = rng.normal(90, 1, (2, 3, 6)) + rng.normal(0, 5, (2, 1, 6))
+    found = stats.changes(before, after, 0, Method("paired", contrasts=2, comparisons=2))
+    assert found[0] is None
+    for row in (1, 2):
+        test = oracle.ttest_rel(after[row] - after[0], before[row] - before[0])
+        expected = test.confidence_interval(1 - 0.05 / 2)
+        gain = found[row].gain
+        assert (gain.low, gain.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+
+
+def test_changes_pool_the_interaction_of_rows_and_columns():
+    """y = row + column + row x column + seed + seed x column + seed x row + residual, where the
+    residual is what a row, a seed and a column have for themselves.
+    """
+    rows, n = 5, 4
+    y = np.random.default_rng(57).normal(90, 1, (2, rows, n))
+    terms = [
+        [(c, r) for c in range(2) for r in range(rows)],
+        [(c, None, s) for c in range(2) for s in range(n)],
+        [(None, r, s) for r in range(rows) for s in range(n)],
+    ]
+    cells = list(itertools.product(range(2), range(rows), range(n)))
+    design = np.array(
+        [
+            [
+                float(all(k is None or k == cell[i] for i, k in enumerate(term)))
+                for term in itertools.chain(*terms)
+            ]
+            for cell in cells
+        ]
+    )
+    solution, _, rank, _ = np.linalg.lstsq(design, y.ravel(), rcond=None)
+    df = y.size - rank
+    assert df == (rows - 1) * (n - 1)
+    variance = ((y.ravel() - design @ solution) ** 2).sum() / df
+    method = family(rows, screen=False)
+    half = stats.dunnett(rows - 1, df, 0.05) * math.sqrt(4 * variance / n)
+    for row, change in enumerate(stats.changes(y[0], y[1], 0, method)):
+        if row:
+            by_hand = (y[1, row] - y[1, 0] - y[0, row] + y[0, 0]).mean()
+            assert change.gain.mean == pytest.approx(by_hand)
+            assert change.gain.high - change.gain.mean == pytest.approx(half)
+
+
+def test_a_change_is_over_the_seeds_of_both_columns():
+    before, after = np.random.default_rng(58).normal(90, 1, (2, 3, 5))
+    before[1, 0] = after[1, 4] = np.nan
+    found = stats.changes(before, after, 0, family(3))
+    assert [change and change.gain.n for change in found] == [None, 3, 5]
+    unstable = np.array([False, True, False])
+    assert stats.changes(before, after, 0, family(3), unstable)[1].left == "instability"
+
+
+# --- The placement grid -------------------------------------------------------------------------
+
+
+def grid(rng, a=3, b=3, n=4):
+    """Cells with effects of every kind, seed blocks, and unit residuals."""
+    y = 90 + rng.normal(0, 1, (a, b, n)) + rng.normal(0, 3, n)
+    return y + rng.normal(0, 2, (a, 1, 1)) + rng.normal(0, 2, (b, 1)) + rng.normal(0, 1, (a, b, 1))
+
+
+def flat(found):
+    """The effects in order: first, second, interaction row by row."""
+    return [*found.first, *found.second, *itertools.chain(*found.interaction)]
+
+
+def dummies(shape, *axes):
+    """Indicators of the levels of some axes of y (A, B, n), side by side."""
+    blocks = []
+    for kept in axes:
+        indices = np.indices(shape).reshape(3, -1)[list(kept)]
+        codes = np.ravel_multi_index(indices, [shape[k] for k in kept])
+        blocks.append(np.eye(codes.max() + 1)[codes])
+    return np.hstack(blocks)
+
+
+def residual(y, *axes):
+    """Residual sum of squares and df of the least-squares fit with these terms."""
+    design = dummies(y.shape, *axes)
+    solution, _, rank, _ = np.linalg.lstsq(design, y.ravel(), rcond=None)
+    return ((y.ravel() - design @ solution) ** 2).sum(), y.size - rank
+
+
+def truths(cells):
+    """The effects of cell means (A, B), in the words of the docstring."""
+    a, b = cells.shape
+    return [
+        *(cells[i].mean() - cells[0].mean() for i in range(1, a)),
+        *(cells[:, j].mean() - cells[:, 0].mean() for j in range(1, b)),
+        *(
+            (cells[i, j] - cells[0, j]) - (cells[i, 0] - cells[0, 0])
+            for i in range(1, a)
+            for j in range(1, b)
+        ),
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), a=st.integers(2, 4), b=st.integers(2, 3), n=st.integers(2, 5))
+def test_the_grid_is_the_two_factor_analysis_of_blocks(seed, a, b, n):
+    y = grid(np.random.default_rng(seed), a, b, n)
+    found = stats.grid_effects(y, Method(screen=False, alpha=0.1))
+    whole, df = residual(y, (0, 1), (2,))
+    assert df == (a * b - 1) * (n - 1)
+    # Effects: contrasts of the coefficients of least squares, their standard errors from the
+    # pseudo-inverse of the design's cross products.
+    design = dummies(y.shape, (0, 1), (2,))
+    inverse = np.linalg.pinv(design.T @ design)
+    coefficients = inverse @ design.T @ y.ravel()
+    t = oracle.t.ppf(1 - 0.1 / (2 * (a * b - 1)), df)
+    columns = [truths(cell.reshape(a, b)) for cell in np.eye(a * b)]
+    for effect, weights in zip(flat(found), np.transpose(columns), strict=True):
+        c = np.concatenate([weights, np.zeros(n)])
+        se = math.sqrt(c @ inverse @ c * whole / df)
+        assert effect.gain.mean == pytest.approx(c @ coefficients, abs=1e-8)
+        assert effect.gain.se == pytest.approx(se)
+        assert effect.gain.high - effect.gain.mean == pytest.approx(t * se)
+        one = 2 * oracle.t.sf(abs(effect.gain.mean) / se, df)
+        assert effect.p == pytest.approx(min(1, (a * b - 1) * one), abs=1e-9)
+    # Sources: what a term explains beyond a model without it.
+    without = {
+        "first": (((1,), (2,)), ((0,), (1,), (2,))),
+        "second": (((0,), (2,)), ((0,), (1,), (2,))),
+        "interaction": (((0,), (1,), (2,)), ((0, 1), (2,))),
+    }
+    for name, (fewer, more) in without.items():
+        (ss_fewer, df_fewer), (ss_more, df_more) = residual(y, *fewer), residual(y, *more)
+        f = (ss_fewer - ss_more) / (df_fewer - df_more) / (whole / df)
+        source = found.sources[name]
+        assert source[:2] == (df_fewer - df_more, df)
+        assert source.f == pytest.approx(f, rel=1e-6)
+        assert source.p == pytest.approx(oracle.f.sf(f, *source[:2]), rel=1e-6)
+
+
+def test_a_grid_that_adds_up_has_its_main_effects_and_no_interaction():
+    rng = np.random.default_rng(59)
+    y = rng.normal(0, 0.1, (3, 3, 5)) + np.array([0, -2, 1])[:, None, None] + rng.normal(0, 3, 5)
+    found = stats.grid_effects(y, Method())
+    assert [stats.verdict(e.gain.low, e.gain.high) for e in flat(found)] == [
+        *("hurts", "helps"),
+        *["can't tell"] * 6,
+    ]
+    assert found.sources["first"].p < 1e-9
+    assert found.sources["interaction"].p > 0.05
+    y[2, 2] += 2
+    found = stats.grid_effects(y, Method())
+    assert [e.gain.low > 0 for e in itertools.chain(*found.interaction)] == [False] * 3 + [True]
+    assert found.sources["interaction"].p < 1e-9
+
+
+def test_all_effects_of_a_grid_are_covered_at_once():
+    rng, covered, p = np.random.default_rng(60), [], []
+    cells = np.broadcast_to(rng.normal(0, 2, 3), (3, 3))  # only the second factor does anything
+    expected = truths(cells)
+    for _ in range(600):
+        y = cells[..., None] + rng.normal(0, 1, (3, 3, 4)) + rng.normal(0, 1, 4)
+        found = stats.grid_effects(y, Method(screen=False))
+        covered.append(
+            all(e.gain.low <= x <= e.gain.high for e, x in zip(flat(found), expected, strict=True))
+        )
+        p.append([found.sources["first"].p, found.sources["interaction"].p])
+    assert 0.93 <= np.mean(covered) <= 0.985  # Bonferroni's
+    assert (np.array(p) < 0.05).mean(0) == pytest.approx([0.05, 0.05], abs=0.03)
+
+
+def test_a_cell_out_of_line_takes_its_effects_out_of_the_pool():
+    y = np.random.default_rng(61).normal(0, 1, (3, 3, 5))
+    y[1, 2] += [30, -30, 20, -20, 0]
+    found = stats.grid_effects(y, Method())
+    assert found.sources == {}
+    # Cell (1, 2) is in level 1 of the first factor, level 2 of the second, and one interaction.
+    touched = [
+        weights[1 * 3 + 2] != 0
+        for weights in np.transpose([truths(cell.reshape(3, 3)) for cell in np.eye(9)])
+    ]
+    assert [e.left for e in flat(found)] == ["spread" if t else "" for t in touched]
+    own = y[1].mean(0) - y[0].mean(0)
+    expected = oracle.ttest_1samp(own, 0).confidence_interval(1 - 0.05 / 8)
+    gain = found.first[0].gain
+    assert (gain.low, gain.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+    assert found.first[0].sign_flip == stats.sign_flip(own)
+    # The others share the spread of eight cells.
+    rest = found.first[1].gain
+    half = oracle.t.ppf(1 - 0.05 / 16, 7 * 4) * rest.se
+    assert rest.high - rest.mean == pytest.approx(half)
+    unscreened = stats.grid_effects(y, Method(screen=False))
+    assert not any(e.left for e in flat(unscreened))
+
+
+def test_an_unstable_cell_leaves_the_fit():
+    y = np.random.default_rng(62).normal(0, 1, (2, 3, 4))
+    unstable = np.zeros((2, 3), dtype=bool)
+    unstable[1, 1] = unstable[0, 0] = True  # the baseline never leaves
+    found = stats.grid_effects(y, Method(), unstable)
+    assert [e.left for e in flat(found)] == ["instability", "instability", "", *("instability", "")]
+    moved = y.copy()
+    moved[1, 1] += [5, -5, 5, -5]
+    again = stats.grid_effects(moved, Method(), unstable)
+    assert again.second[1] == found.second[1]
+    assert again.interaction[0][1] == found.interaction[0][1]
+    unstable[:] = True  # nothing to share
+    alone = stats.grid_effects(y, Method(), unstable)
+    for e, paired in zip(flat(alone), flat(stats.grid_effects(y, Method("paired"))), strict=True):
+        assert (e.left, e.gain) == ("instability", paired.gain)
+        assert e.p == pytest.approx(paired.p)
+
+
+def test_welchs_grid_has_a_spread_a_cell():
+    y = np.random.default_rng(63).normal(0, 1, (2, 2, 6)) * np.array([1, 2, 3, 1]).reshape(2, 2, 1)
+    found = stats.grid_effects(y, Method("welch"))
+    variances = y.var(-1, ddof=1).ravel() / 6
+    for effect, share in zip(flat(found), (0.25, 0.25, 1), strict=True):
+        total = (share * variances).sum()
+        df = total**2 / ((share * variances) ** 2 / 5).sum()
+        half = oracle.t.ppf(1 - 0.05 / 6, df) * math.sqrt(total)
+        assert effect.gain.high - effect.gain.mean == pytest.approx(half)
+    assert found.sources == {}
+
+
+def test_a_grid_is_over_the_seeds_that_every_cell_has():
+    y = grid(np.random.default_rng(64))
+    y[2, 1, 1] = np.nan
+    found = stats.grid_effects(y, Method())
+    assert found.seeds == (0, 2, 3)
+    whole = stats.grid_effects(y[..., [0, 2, 3]], Method())
+    assert flat(found) == flat(whole)
+    y[0, 0, [0, 2]] = np.nan
+    assert stats.grid_effects(y, Method()) is None

@@ -1,0 +1,190 @@
+"""What a sweep can tell before it is run: its spread, and forecasts against fresh simulations."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as oracle
+from simulation import DRAWS, family, simulate
+
+from ablate import stats
+from ablate.stats import Method, Spread
+from ablate.stats.power import _told
+
+# --- The spread of what has finished ------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.integers(1, 6),
+    n=st.integers(1, 5),
+    missing=st.floats(0, 0.6),
+)
+def test_the_spread_is_that_of_least_squares_with_cells_missing(seed, rows, n, missing):
+    rng = np.random.default_rng(seed)
+    y = 90 + rng.normal(0, 1, (rows, n)) + rng.normal(0, 5, (rows, 1)) + rng.normal(0, 5, n)
+    y[rng.random((rows, n)) < missing] = np.nan
+    r, s = np.nonzero(~np.isnan(y))
+    design = np.zeros((len(r), rows + n))
+    design[np.arange(len(r)), r] = design[np.arange(len(r)), rows + s] = 1
+    solution, _, rank, _ = np.linalg.lstsq(design, y[r, s], rcond=None)
+    df = len(r) - rank
+    found = stats.residual_spread(y)
+    if df < 1:
+        assert found is None
+    else:
+        expected = math.sqrt(((y[r, s] - design @ solution) ** 2).sum() / df)
+        assert found == Spread(pytest.approx(expected), df)
+
+
+def test_with_nothing_missing_it_is_the_tables():
+    y = np.random.default_rng(40).normal(0, 1, (5, 4))
+    found = stats.column_gains(y, 0, family(5, screen=False))
+    assert stats.residual_spread(y) == Spread(pytest.approx(found.spread), found.df)
+
+
+def test_equal_results_have_no_spread():
+    assert stats.residual_spread(np.array([[90.1, 91.3, 90.7], [90.3, 91.5, 90.9]])) is None
+
+
+def test_its_interval_covers_80_percent():
+    df, rng = 6, np.random.default_rng(41)
+    sds = np.sqrt(rng.chisquare(df, 4000) / df)
+    covered = [low <= 1 <= high for low, _, high in (Spread(sd, df).interval for sd in sds)]
+    assert np.mean(covered) == pytest.approx(0.8, abs=0.02)
+    low, expected, high = Spread(0.3, df).interval
+    assert expected == 0.3
+    assert low == pytest.approx(0.3 * math.sqrt(df / oracle.chi2.ppf(0.9, df)))
+    assert high == pytest.approx(0.3 * math.sqrt(df / oracle.chi2.ppf(0.1, df)))
+
+
+def test_below_eight_df_the_spread_is_barely_known():
+    assert Spread(0.3, 7).barely_known
+    assert not Spread(0.3, 8).barely_known
+    assert not Spread(0.3).barely_known  # assumed: not known at all
+    assert Spread(0.3).interval == (0.3, 0.3, 0.3)
+
+
+# --- Forecasts ----------------------------------------------------------------------------------
+
+
+def power_of(effect, n, method, correlation=0.0, seed=42, draws=DRAWS):
+    """Of the table's own function on fresh results: the share of tables that say `helps`."""
+    y = simulate(np.random.default_rng(seed), method.comparisons + 1, n, correlation, draws)
+    y /= math.sqrt(1 - correlation)  # residuals of spread 1
+    y[:, 1] += effect
+    found = stats.fit(y, 0, method)
+    return (found.gain - found.half > 0)[:, 1].mean()
+
+
+FORECASTS = [
+    (family(9), 3, 3.0, 0.0),
+    (family(9), 3, 2.0, 0.6),
+    (family(9), 5, 1.0, 0.3),
+    (family(9, screen=False), 3, 3.0, 0.0),
+    (family(9, spread="paired"), 3, 3.0, 0.0),
+    (family(9, spread="paired"), 6, 2.5, 0.3),
+    (family(9, spread="welch"), 3, 3.0, 0.0),
+    (family(9, spread="welch"), 5, 4.0, 0.5),
+    (family(2), 3, 3.0, 0.2),
+    (Method(contrasts=12, comparisons=3, alpha=0.025), 4, 2.0, 0.0),
+]
+
+
+@pytest.mark.parametrize(("method", "n", "effect", "correlation"), FORECASTS)
+def test_a_forecast_is_within_two_points_of_a_fresh_simulation(method, n, effect, correlation):
+    found = stats.detect(0.3 * effect, n, Spread(0.3), method, correlation)
+    expected = power_of(effect, n, method, correlation)
+    assert found.power.expected == pytest.approx(expected, abs=0.02)
+    # The smallest gain is the one with 80 % power.
+    again = power_of(found.smallest.expected / 0.3, n, method, correlation, seed=43)
+    assert again == pytest.approx(0.8, abs=0.02)
+
+
+def test_a_forecast_of_the_table_of_the_readme():
+    powers = [
+        stats.detect(3, 3, Spread(1.0), family(9, **settings)).power.expected
+        for settings in ({}, {"screen": False}, {"spread": "paired"})
+    ]
+    assert powers == pytest.approx([0.71, 0.75, 0.09], abs=0.015)
+
+
+def test_the_noncentral_t_overstates_welch_at_three_seeds():
+    method = Method("welch")
+    for effect in (2.5, 3.0):
+        critical = oracle.t.ppf(0.975, 4)
+        textbook = oracle.nct.sf(critical, 4, effect * math.sqrt(3 / 2))
+        forecast = stats.detect(effect, 3, Spread(1.0), method).power.expected
+        assert 0.06 <= textbook - forecast <= 0.12
+
+
+@pytest.mark.parametrize(
+    "method", [family(9), family(5, screen=False), family(5, spread="paired"), Method("welch")]
+)
+@pytest.mark.parametrize("effect", [1.5, 4.0])
+def test_the_seeds_are_the_fewest_with_80_percent_power(method, effect):
+    n = stats.detect(effect, 3, Spread(1.0), method).seeds.expected
+    assert power_of(effect, n, method) >= 0.79
+    assert n == 2 or power_of(effect, n - 1, method) < 0.81
+
+
+def test_a_range_is_over_the_interval_of_the_spread():
+    method, spread = family(9), Spread(0.3, 16)
+    found = stats.detect(0.6, 4, spread, method)
+    for k, sd in enumerate(spread.interval):
+        alone = stats.detect(0.6, 4, Spread(sd), method)
+        assert [x[k] for x in (found.power, found.smallest, found.seeds)] == [
+            alone.power.expected,
+            alone.smallest.expected,
+            alone.seeds.expected,
+        ]
+    assert found.power.low > found.power.expected > found.power.high
+    assert found.smallest.low < found.smallest.expected < found.smallest.high
+    assert found.seeds.low < found.seeds.expected < found.seeds.high
+
+
+def test_points_and_spreads_scale_together_and_the_answer_repeats():
+    method = family(6)
+    one = stats.detect(1.5, 3, Spread(1.0), method)
+    _told.cache_clear()
+    ten = stats.detect(15.0, 3, Spread(10.0), method)
+    assert (ten.power, ten.seeds) == (one.power, one.seeds)
+    assert ten.smallest.expected == pytest.approx(10 * one.smallest.expected)
+
+
+def test_more_than_a_hundred_seeds_is_none():
+    seeds = stats.detect(0.42, 3, Spread(1.0, 12), Method()).seeds
+    assert seeds.low is not None
+    assert seeds.high is None
+    # G*Power 3.1 has 90 for a paired t with d = 0.3.
+    one = stats.detect(0.3 * math.sqrt(2), 3, Spread(1.0), Method("paired")).seeds.expected
+    assert one == pytest.approx(90, abs=2)
+
+
+def test_seed_blocks_cost_only_welch():
+    for method in (family(4), family(4, spread="paired")):
+        apart = stats.detect(2.0, 4, Spread(1.0), method, 0.0).power.expected
+        assert stats.detect(2.0, 4, Spread(1.0), method, 0.6).power.expected == pytest.approx(
+            apart, abs=0.02
+        )
+    welch = family(4, spread="welch")
+    apart = stats.detect(2.5, 4, Spread(1.0), welch, 0.0).power.expected
+    assert stats.detect(2.5, 4, Spread(1.0), welch, 0.6).power.expected < apart - 0.1
+    assert stats.detect(2.5, 4, Spread(1.0), welch, -0.2).power.expected == apart
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "n", "effect", "correlation"), FORECASTS[::5])
+def test_a_forecast_is_the_share_of_tables_that_say_helps(method, n, effect, correlation):
+    """One table after the other, through `column_gains` and its words."""
+    rows = method.comparisons + 1
+    told = 0
+    for y in simulate(np.random.default_rng(44), rows, n, correlation) / math.sqrt(1 - correlation):
+        y[1] += effect
+        gain = stats.column_gains(y, 0, method).rows[1].gain
+        told += stats.verdict(gain.low, gain.high) == "helps"
+    found = stats.detect(effect, n, Spread(1.0), method, correlation)
+    assert found.power.expected == pytest.approx(told / DRAWS, abs=0.02)

@@ -1,0 +1,540 @@
+"""`ablate verify`: one byte, digit or row changed anywhere is found, and named; what an older
+version wrote, or what is not finished, is no finding. `--rerun` gives the same bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Shell
+from test_table import PLANTED, make_plan, plant
+
+from ablate import predictions
+from ablate.launch import Slot
+from ablate.ledger import Ledger, Store
+from ablate.plan import Plan
+from ablate.report import looks
+from ablate.report.formats import render
+from ablate.report.rerun import SAME, rerun
+from ablate.report.table import tabulate
+from ablate.report.verify import Verified, verify
+from ablate.rundir import RunDir, to_json
+from ablate.spec import Failure
+
+GOLDEN = Path(__file__).parent / "golden"
+# Two runs that finish, two that diverge.
+SWEEP = ("sweep", "optim.lr=0.001,1e20", "model.arch=mu/4", "model.depth=1", "train.steps=4")
+WORDS = (*SWEEP, "seeds=2", "--as", "tiny")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.delenv("ABLATE_STORE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory) -> Path:
+    shell = Shell(tmp_path_factory.mktemp("driven"))
+    shell(*WORDS)
+    return shell.folder / "runs"
+
+
+@pytest.fixture
+def store(driven, tmp_path) -> Store:
+    """A copy of it, to be changed."""
+    return Store(shutil.copytree(driven, tmp_path / "runs"))
+
+
+def checked(store: Store, sweep: str = "tiny") -> Verified:
+    with Ledger.reading(store) as ledger:
+        plan = store.read_plan(sweep)
+        assert plan is not None
+        return verify(plan, store, ledger)
+
+
+def run_of(store: Store, label: str = "0.001#0", sweep: str = "tiny") -> str:
+    plan = store.read_plan(sweep)
+    assert plan is not None
+    return next(run.id for run in plan.runs() if run.label == label)
+
+
+def sql(store: Store, *statements: str) -> None:
+    with sqlite3.connect(store.ledger) as db:
+        for statement in statements:
+            assert db.execute(statement).rowcount > 0, statement
+    db.close()
+
+
+def changed(text: bytes, place: int) -> bytes:
+    """Another digit there."""
+    return text[:place] + str((int(text[place : place + 1]) + 1) % 10).encode() + text[place + 1 :]
+
+
+def blamed(found: Verified, run: str, file: str) -> None:
+    assert any(run in line and file in line for line in found.findings), found.findings
+
+
+# --- Nothing wrong ------------------------------------------------------------------------------
+
+
+def test_what_was_trained_is_verified_and_left_as_it_is(driven, shell):
+    shutil.copytree(driven, shell.folder / "runs")
+    before = contents(shell.folder / "runs")
+    lines = shell("verify").out.splitlines()
+    csv = shell("table", "--format", "csv").out.splitlines()[1:]
+    numbers = sum(line.rsplit(",", 2)[1] != "" for line in csv if line.count(",") == 6)
+    assert lines == [f"verified: 4 runs, {numbers} numbers, nothing wrong"]
+    assert contents(shell.folder / "runs") == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in files if "ledger" not in path.name}
+
+
+def test_the_test_metrics_follow_from_the_predictions_in_every_order(driven):
+    store = Store(driven)
+    folder = store.rundir(run_of(store))
+    table, result = np.load(folder.predictions), folder.read_result()
+    assert predictions.metrics(table, 10) == result["test"]
+    assert predictions.metrics(table[::-1], 10) == result["test"]
+    assert predictions.metrics(table, 9).keys() == {"n", "loss", "top1"}
+
+
+def test_unfinished_runs_are_counted_and_torn_files_named(store):
+    plan = store.read_plan("tiny")
+    tree = plan.to_tree()
+    tree["seeds"] = (0, 1, 2)
+    for cell in tree["cells"]:
+        cell["ids"] = {**cell["ids"], 2: other_seed(cell["spec"])}
+    longer = Plan.from_tree(tree)
+    store.write_plan(longer)
+    with Ledger.driving(store) as ledger:
+        ledger.plan(longer)
+        begun = run_of(store, "0.001#2")
+        ledger.record(begun, "started", step=0)
+    folder = store.rundir(begun)
+    folder.create(next(run.spec() for run in longer.runs() if run.id == begun))
+    found = checked(store)
+    assert found.findings == []
+    assert found.notes == ["2 of 6 runs have no result yet"]
+    folder.run.write_bytes(folder.run.read_bytes()[:40])
+    found = checked(store)
+    assert found.findings == []
+    assert f"{begun} 0.001#2 (started): run.json is torn" in found.notes
+
+
+def other_seed(tree) -> str:
+    from ablate import spec
+
+    return spec.run_id(spec.tree_identity(tree), 2)
+
+
+def test_a_result_that_nobody_recorded_yet_is_a_note(store):
+    run = run_of(store)
+    with Ledger.driving(store) as ledger:
+        ledger.record(run, "interrupted")
+    assert checked(store).findings == []
+    assert "1 of 4 runs have a result that the ledger has not recorded yet" in checked(store).notes
+
+
+def test_an_older_store_is_verified_as_far_as_it_can_be(tmp_path):
+    store = Store(shutil.copytree(GOLDEN / "store-1", tmp_path / "runs"))
+    found = checked(store, "fixture")
+    assert found.findings == []
+    assert found.runs == 4
+    assert found.notes == [
+        "4 of 4 runs were recorded before results were sealed",
+        "4 of 4 runs were written before metrics were sealed",
+        "4 of 4 runs keep losses in single precision: their test loss is so, too",
+    ]
+    run = run_of(store, "pre#0", "fixture")
+    folder = store.rundir(run)
+    result = folder.read_result()
+    last = folder.metrics.read_bytes().rindex(b'"val_top1": 0.') + len(b'"val_top1": 0.')
+    for path, content in (
+        (folder.metrics, changed(folder.metrics.read_bytes(), last)),
+        (folder.predictions, flipped(folder.predictions.read_bytes(), 1000)),
+        (folder.result, to_json({**result, "test": {**result["test"], "loss": 2.29325}})),
+        (folder.result, to_json({**result, "seconds": 1.0})),
+    ):
+        whole = path.read_bytes()
+        path.write_bytes(content)
+        blamed(checked(store, "fixture"), run, path.name)
+        path.write_bytes(whole)
+    for change in ({"test": 3}, {"test": {"n": math.inf}}, {"train_loss": "low"}, {"step": []}):
+        folder.result.write_bytes(json.dumps(result | change).encode())
+        blamed(checked(store, "fixture"), run, "result.json")
+    for content in ({"status": "finished"}, {"status": ["finished"]}):
+        folder.result.write_bytes(json.dumps(content).encode())
+        blamed(checked(store, "fixture"), run, "result.json")
+    folder.result.write_bytes(to_json(result | {"plugins": [3], "device": ["cpu"]}))
+    blamed(checked(store, "fixture"), run, "device")
+
+
+# --- Something wrong ----------------------------------------------------------------------------
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize("label", ["0.001#0", "1e+20#1"])
+def test_every_digit_of_a_result_and_of_its_metrics_is_watched(store, label):
+    run = run_of(store, label)
+    folder = store.rundir(run)
+    for path in (folder.result, folder.metrics):
+        whole = path.read_bytes()
+        digits = [match.start() for match in re.finditer(rb"\d", whole)]
+        assert digits or path == folder.metrics  # which a run that diverged at once has empty
+        for place in digits[::3]:
+            path.write_bytes(changed(whole, place))
+            blamed(checked(store), run, path.name)
+        path.write_bytes(whole + b"\n")
+        blamed(checked(store), run, path.name)
+        path.write_bytes(whole)
+    assert checked(store).findings == []
+
+
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", "predictions.npy", "run.json"])
+def test_a_file_that_is_cut_or_gone_is_found(store, name):
+    run = run_of(store)
+    path = store.rundir(run).path / name
+    whole = path.read_bytes()
+    for length in range(0, len(whole) - 1, len(whole) // 20):  # a last line break may lack
+        path.write_bytes(whole[:length])
+        blamed(checked(store), run, name)
+    path.unlink()
+    blamed(checked(store), run, name)
+
+
+@pytest.mark.parametrize("name", ["predictions.npy", "weights.safetensors"])
+def test_a_flipped_bit_is_found(store, name):
+    run = run_of(store)
+    path = store.rundir(run).path / name
+    whole = path.read_bytes()
+    for place in range(0, len(whole), len(whole) // 20):
+        path.write_bytes(flipped(whole, place))
+        blamed(checked(store), run, name)
+
+
+def test_a_run_that_is_not_the_one_its_id_says_is_found(store):
+    run = run_of(store)
+    folder = store.rundir(run)
+    whole = json.loads(folder.run.read_bytes())
+    for section, key, value in (("optim", "lr", 0.002), ("model", "depth", 2)):
+        spec = {**whole["spec"], section: {**whole["spec"][section], key: value}}
+        folder.run.write_bytes(to_json({**whole, "spec": spec}))
+        blamed(checked(store), run, "run.json")
+    for content in ({**whole, "id": "0" * 16}, {**whole, "spec": 3}, [1]):
+        folder.run.write_bytes(to_json(content))
+        blamed(checked(store), run, "run.json")
+    moved = {**whole["spec"], "data": {**whole["spec"]["data"], "path": "/elsewhere"}}
+    folder.run.write_bytes(to_json({**whole, "spec": moved}))  # where the data lies is no part
+    assert checked(store).findings == []
+
+
+ROWS = [
+    ("UPDATE run SET status = 'diverged' WHERE id = '{run}'", "status"),
+    ("UPDATE run SET attempts = 1 WHERE id = '{run}'", "attempts"),
+    ("UPDATE run SET step = 3 WHERE id = '{run}'", "step"),
+    ("UPDATE event SET at = at + 1 WHERE run = '{run}' AND kind = 'started'", "event"),
+    ("UPDATE event SET kind = 'diverged' WHERE run = '{run}' AND kind = 'finished'", "event"),
+    ("UPDATE event SET kind = 'done' WHERE run = '{run}' AND kind = 'finished'", "event"),
+    ("UPDATE event SET detail = '{{}}' WHERE run = '{run}' AND kind = 'started'", "event"),
+    ("UPDATE event SET detail = '{{' WHERE run = '{run}' AND kind = 'started'", "event"),
+    (
+        "UPDATE event SET detail = replace(detail, '\"seconds\": 0', '\"seconds\": 1') "
+        "WHERE run = '{run}' AND kind = 'finished'",
+        "seconds",
+    ),
+    (
+        "UPDATE event SET detail = replace(detail, 'cpu', 'gpu') "
+        "WHERE run = '{run}' AND kind = 'finished'",
+        "device",
+    ),
+    ("DELETE FROM run WHERE id = '{run}'", "does not know"),
+    ("DELETE FROM event WHERE run = '{run}' AND kind = 'finished'", "status"),
+]
+
+
+@pytest.mark.parametrize(("statement", "what"), ROWS)
+def test_a_changed_row_of_the_ledger_is_found(store, statement, what):
+    run = run_of(store)
+    sql(store, statement.format(run=run))
+    found = checked(store)
+    assert any(run in line and what in line for line in found.findings), found.findings
+
+
+def test_the_newest_event_taken_out_is_found(store):
+    with sqlite3.connect(store.ledger) as db:
+        run = db.execute("SELECT run FROM event ORDER BY number DESC").fetchone()[0]
+    db.close()
+    sql(store, "DELETE FROM event WHERE number = (SELECT max(number) FROM event)")
+    blamed(checked(store), run, "ledger.db")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE planned SET position = 9 WHERE position = 3",
+        "UPDATE planned SET run = 'z' || substr(run, 2) WHERE position = 0",
+        "DELETE FROM planned WHERE position = 1",
+    ],
+)
+def test_a_changed_planned_row_is_found(store, statement):
+    sql(store, statement)
+    found = checked(store)
+    assert any("planned" in line and "tiny.json" in line for line in found.findings)
+
+
+def test_a_plan_whose_cells_are_other_runs_is_found(store):
+    path = store.plan_path("tiny")
+    whole = path.read_text()
+    path.write_text(whole.replace('"lr": 0.001', '"lr": 0.002'))
+    blamed(checked(store), run_of(store), "tiny.json")
+    first = run_of(store)
+    path.write_text(whole.replace(first, "0" * 16))
+    assert any("planned" in line for line in checked(store).findings)
+
+
+def test_a_forger_must_forge_every_seal(store):
+    """A better accuracy, consistent through predictions and result: the ledger knows better; with
+    the ledger's hash forged, too, its seals do."""
+    run = run_of(store)
+    folder = store.rundir(run)
+    table = np.load(folder.predictions)
+    table["rank"][:50] = 0
+    np.save(folder.predictions, table)
+    result = folder.read_result() | {"test": predictions.metrics(table, 10)}
+    result["predictions_sha256"] = hashlib.sha256(folder.predictions.read_bytes()).hexdigest()
+    folder.result.write_bytes(to_json(result))
+    assert [line.split(": ", 1)[1] for line in checked(store).findings] == [
+        "result.json: is not the file that was recorded in the ledger"
+    ]
+    with Ledger.reading(store) as ledger:
+        detail = ledger.last_detail("finished")[run]
+    detail["result_sha256"] = hashlib.sha256(folder.result.read_bytes()).hexdigest()
+    sql(
+        store,
+        f"UPDATE event SET detail = '{json.dumps(detail)}' WHERE run = '{run}' "
+        f"AND kind = 'finished'",
+    )
+    (finding,) = checked(store).findings
+    assert finding.startswith(f"{run}: ledger.db: event")
+
+
+def test_the_table_itself_is_compared(store):
+    """A number that no single check watches: `collapsed`, in an older store without seals."""
+    run = run_of(store)
+    folder = store.rundir(run)
+    result = folder.read_result()
+    folder.result.write_bytes(to_json({**result, "collapsed": not result["collapsed"]}))
+    found = checked(store)
+    assert any(line.startswith("the table: ") for line in found.findings)
+
+
+def test_the_command_names_each_and_fails(driven, shell):
+    store = Store(shutil.copytree(driven, shell.folder / "runs"))
+    run = run_of(store)
+    path = store.rundir(run).predictions
+    path.write_bytes(flipped(path.read_bytes(), 500))
+    done = shell("verify", "tiny", code=1)
+    assert f"{run} 0.001#0: predictions.npy:" in done.out
+    assert "nothing wrong" not in done.out
+    assert done.err == "ablate: tiny: 1 finding\n"
+    assert "did you mean 'tiny'" in shell("verify", "tinny", code=2).err
+
+
+# --- Once more ----------------------------------------------------------------------------------
+
+
+def test_a_run_trained_again_gives_the_same_bits(driven, shell):
+    store = Store(shutil.copytree(driven, shell.folder / "runs"))
+    before = contents(store.root)
+    done = shell("verify", "--rerun", "0.001#1", "launcher=inline")
+    run = run_of(store, "0.001#1")
+    assert done.out.splitlines()[-1] == f"{run}: trained again, the same bits"
+    for name in ("weights.safetensors", "predictions.npy", "metrics.jsonl", "test"):
+        assert f"{name}: the same bits" in done.out
+    after = contents(store.root)
+    del after[store.rerunning.path]
+    assert after == before
+    assert not store.reruns.exists()
+
+
+class Same:
+    """Starts no worker: what it would leave is copied from another store."""
+
+    slots = (Slot("cpu:0", "cpu", "cpu"),)
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.started = store, ""
+
+    def start(self, folder: RunDir, slot: Slot) -> None:
+        self.started = folder.id
+        if (kept := self.store.rundir(folder.id).path).exists():
+            shutil.copytree(kept, folder.path, dirs_exist_ok=True)
+
+    def poll(self, wait_s: float = 0.0) -> dict[str, int]:
+        return {self.started: 0}
+
+
+def test_whatever_differs_is_named(driven, store):
+    run = next(run for run in store.read_plan("tiny").runs() if run.label == "0.001#0")
+    folder = store.rundir(run.id)
+    result = folder.read_result()
+    line = json.loads(folder.metrics.read_bytes().splitlines()[-1])
+    again = Same(Store(driven))
+
+    def compared() -> tuple[list[str], list[str]]:
+        machine, lines = rerun(store, run, again, lambda *_: None)
+        assert not store.reruns.exists()
+        return machine, [line for line in lines if not line.endswith(SAME)]
+
+    assert compared() == ([], [])
+    folder.weights.write_bytes(flipped(folder.weights.read_bytes(), -1))
+    folder.predictions.unlink()
+    folder.metrics.write_bytes(to_json({**line, "val_top1": 0.5}).replace(b"\n", b"") + b"\n")
+    folder.result.write_bytes(to_json(result | {"device": "NVIDIA H200", "test": {"top1": 1}}))
+    machine, lines = compared()
+    assert machine == ["device: was NVIDIA H200, is now cpu"]
+    assert lines == [
+        f"test: was {{'top1': 1}}, is now {result['test']}",
+        "weights.safetensors: differs",
+        "predictions.npy: differs",
+        f"metrics.jsonl: differs from step {line['step']} on",
+    ]
+    with pytest.raises(Failure, match="left no result: its worker died"):
+        rerun(store, run, Same(Store(driven / "nothing")), lambda *_: None)
+    assert store.rerunning.acquire()
+    with pytest.raises(Failure, match="another process trains a run again"):
+        rerun(store, run, again, lambda *_: None)
+    store.rerunning.release()
+
+
+def test_ctrl_c_leaves_nothing_of_a_rerun(driven, shell):
+    store = Store(shutil.copytree(driven, shell.folder / "runs"))
+    process = shell.start("verify", "--rerun", "0.001#0")
+    deadline = time.monotonic() + 60
+    while not (store.reruns / run_of(store) / "run.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGINT)
+    done = shell.end(process)
+    assert (done.code, done.err) == (130, "")
+    assert "nothing of it is left" in done.out
+    assert not store.reruns.exists()
+    assert not store.rerunning.is_held()
+
+
+def test_what_can_not_be_trained_again_says_so(driven, shell):
+    store = Store(shutil.copytree(driven, shell.folder / "runs"))
+    assert "no id" in shell("verify", "--rerun", "zz", code=2).err
+    words = ("verify", "--rerun", "0.001#0", "optim.lr=1")
+    assert "launcher.KEY=VALUE only; leave optim.lr= out" in shell(*words, code=2).err
+    store.rundir(run_of(store)).result.unlink()
+    assert "no result to compare with" in shell("verify", "--rerun", "0.001#0", code=1).err
+
+
+# --- Tables that refuse -------------------------------------------------------------------------
+
+
+def planted(**changed):
+    """A plan whose norm is a class of the user's own, and results; `changed` in one of them."""
+    plan = make_plan(list(PLANTED), columns=("S/4", "Ti/4"))
+    spec = {"data": {"classes": 10}, "norm": {"name": "own:Norm"}, "train": {"precision": "fp32"}}
+    cells = tuple(dataclasses.replace(cell, spec=spec) for cell in plan.cells)
+    plan = dataclasses.replace(plan, cells=cells)
+    results = plant(plan, PLANTED)
+    for result in results.values():
+        result |= {"torch": "2.13", "micro_batch": 8, "plugins": {"norm": "n1", "stem": None}}
+    results["same@Ti/4#1"] |= changed
+    return plan, results
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"device": "NVIDIA H200"}, "device: cpu (17 runs), NVIDIA H200 (1 run: same)"),
+        ({"kernel": "explicit"}, "attention kernel"),
+        ({"threads": 4}, "number of threads: 1 (17 runs), 4 (1 run: same)"),
+        ({"torch": "2.14"}, "version of torch"),
+        ({"digest": "d2"}, "version of the training code"),
+        ({"digest": "d1+d2"}, "version of the training code: d1 (17 runs), d1+d2 (1 run"),
+        ({"plugins": {"norm": "n2"}}, "code of norm=own:Norm: n1 (17 runs), n2 (1 run: same)"),
+        ({"plugins": {"norm": "n1+n2"}}, "n1 (17 runs), n1+n2 (1 run: same)"),
+    ],
+)
+def test_a_strict_table_refuses_unlike_runs_which_others_footnote(changed, said):
+    plan, results = planted(**changed)
+    table = tabulate(plan, results)
+    assert said in render(table, "md")
+    assert [column.footnotes for column in table.columns] == [(), (1,)]
+    with pytest.raises(Failure) as refused:
+        tabulate(plan, results, strict=True)
+    assert str(refused.value).startswith("--strict: Ti/4: Runs differ in their ")
+    assert said in str(refused.value)
+
+
+def test_a_strict_table_refuses_mixed_precision_and_a_run_of_two_codes():
+    plan, results = planted()
+    cell = plan.cells[-1]
+    half = dataclasses.replace(cell, spec={**cell.spec, "train": {"precision": "bf16"}})
+    mixed = dataclasses.replace(plan, cells=(*plan.cells[:-1], half))
+    with pytest.raises(Failure, match=r"precision: fp32 \(15 runs\), bf16 \(3 runs: unclear\)"):
+        tabulate(mixed, results, strict=True)
+    for result in results.values():
+        result["digest"] = "d1+d2"  # all of them, so that they are alike, and still mixed
+    with pytest.raises(Failure, match="version of the training code"):
+        tabulate(plan, results, strict=True)
+
+
+def test_classes_of_ones_own_are_compared_where_the_same_ones_are_loaded():
+    """A digest is of all that was loaded: more of it for a row with a stem of one's own, too."""
+    plan, results = planted()
+    cells = list(plan.cells)
+    cells[-1] = dataclasses.replace(
+        cells[-1], spec={**cells[-1].spec, "stem": {"name": "own2:Stem"}}
+    )
+    plan = dataclasses.replace(plan, cells=tuple(cells))
+    for run in cells[-1].ids.values():
+        results[run]["plugins"] = {"norm": "n1s1", "stem": "n1s1"}
+    assert tabulate(plan, results, strict=True).footnotes == ()
+    results[run]["plugins"] = {"norm": "n1s2", "stem": "n1s2"}
+    said = r"norm=own:Norm, stem=own2:Stem: n1s1 \(2 runs\), n1s2 \(1 run: unclear\)"
+    with pytest.raises(Failure, match=said):
+        tabulate(plan, results, strict=True)
+
+
+def test_a_strict_table_of_like_runs_is_the_table():
+    plan, results = planted(micro_batch=4)  # a batch may be split as it fits
+    assert tabulate(plan, results, strict=True) == tabulate(plan, results)
+    assert "differ in their micro-batch" in render(tabulate(plan, results), "md")
+
+
+def test_the_strict_command_refuses_before_it_prints_and_withholds_verdicts(driven, shell):
+    store = Store(shutil.copytree(driven, shell.folder / "runs"))
+    looks.record(store.looks, "tiny", [0])
+    done = shell("table", "--strict")
+    assert "--strict: verdicts withheld" in done.out
+    folder = store.rundir(run_of(store))
+    folder.result.write_bytes(to_json(folder.read_result() | {"device": "NVIDIA H200"}))
+    done = shell("table", "--strict", "--format", "csv", code=1)
+    assert done.out == ""
+    assert done.err.startswith("ablate: --strict: Runs differ in their device: ")
+    assert done.err.count("\n") == 1
