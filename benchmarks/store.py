@@ -22,9 +22,9 @@ from ablate.sweep import plan as make_plan
 ABLATE = str(Path(sys.executable).with_name("ablate"))
 SEEDS = 10
 READ = """
-import pathlib, sys
+import json, pathlib, sys
 for path in pathlib.Path(sys.argv[1]).glob("runs/*/result.json"):
-    path.read_bytes()
+    json.loads(path.read_bytes())
 """
 
 

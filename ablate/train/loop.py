@@ -32,6 +32,7 @@ from ablate.train.optim import Average, learning_rate, lengths, make_optimizer
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 LOOK_EVERY = 50  # steps between looks at the device for a non-finite loss
 BEAT_S = 0.5  # between signs of life
+CHECKPOINT_SHARE = 0.02  # of the time, at most: large models are written less often
 
 
 class Stopped(Exception):
@@ -179,8 +180,10 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             checkpoint()
             raise Stopped
         if time.monotonic() >= checkpoint_at:
+            before = time.monotonic()
             checkpoint()
-            checkpoint_at = time.monotonic() + machine.checkpoint_s
+            took = time.monotonic() - before
+            checkpoint_at = time.monotonic() + max(machine.checkpoint_s, took / CHECKPOINT_SHARE)
 
     # --- Test, once -----------------------------------------------------------------------------
     machine.beat(step=total, total=total, phase="test")

@@ -1,0 +1,75 @@
+"""What watching costs: the share of a core that the driver takes while its workers train, and of a
+worker's time that checkpoints take at the default interval.
+
+    python benchmarks/driver.py [SECONDS]      (default: 60 of training)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from ablate.config import resolve
+from ablate.model import build
+from ablate.rundir import RunDir
+from ablate.spec import build as build_spec
+from ablate.train.checkpoint import Progress, save_checkpoint
+from ablate.train.optim import Average, make_optimizer
+
+ABLATE = str(Path(sys.executable).with_name("ablate"))
+INTERVAL_S = 60.0  # launcher.checkpoint_s
+
+
+def cpu_s(pid: int) -> float:
+    """Of the process itself, not of its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def driver(seconds: float) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        words = ("sweep", "block.attn=pre,post", "train.epochs=100000", "--yes")
+        with open(Path(place) / "out", "wb") as out:
+            process = subprocess.Popen([ABLATE, *words], cwd=place, stdout=out, stderr=out)
+        while not list(Path(place).glob("runs/runs/*/metrics.jsonl")):
+            time.sleep(0.1)
+        time.sleep(2)
+        before, start = cpu_s(process.pid), time.monotonic()
+        time.sleep(seconds)
+        share = (cpu_s(process.pid) - before) / (time.monotonic() - start)
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        print(f"driver: {100 * share:.2f} % of a core while 2 workers train (goal 1 %)")
+
+
+def checkpoint(arch: str) -> None:
+    words = [f"model.arch={arch}", "data=imagenet1k", "recipe=augreg"]
+    with tempfile.TemporaryDirectory() as place:
+        run = build_spec(resolve(words, Path(place))[0])
+        model = build(run)
+        optimizer, average = make_optimizer(model, run.optim), Average(model, run.train.ema)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        before = time.monotonic()
+        save_checkpoint(RunDir(Path(place)), model, optimizer, average, Progress(step=1))
+        took = time.monotonic() - before
+        size = sum(path.stat().st_size for path in Path(place).iterdir())
+        interval = max(INTERVAL_S, 50 * took)
+        print(
+            f"checkpoint of {arch}: {size / 1e6:,.0f} MB in {took:.2f} s, every {interval:.0f} s: "
+            f"{100 * took / (took + interval):.2f} % of the time (goal 2 %)"
+        )
+
+
+if __name__ == "__main__":
+    for arch in ("Ti/16", "S/16", "B/16"):
+        checkpoint(arch)
+    driver(float(sys.argv[1]) if len(sys.argv) > 1 else 60)
