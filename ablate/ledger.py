@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -84,6 +85,12 @@ class Store:
         if not (run.isalnum() and run.isascii()):
             raise ValueError(f"not a run id: {run!r}")
         return RunDir(self.root / "runs" / run)
+
+    def folders(self) -> set[str]:
+        """The ids of all runs that have a folder: one look, however many there are."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return {name for name in os.listdir(self.root / "runs") if name.isalnum()}
+        return set()
 
     def plan_path(self, name: str) -> Path:
         return self.root / "sweeps" / f"{file_name(name)}.json"

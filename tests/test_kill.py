@@ -20,7 +20,7 @@ import pytest
 from conftest import Shell
 
 # Two variants x two seeds on digits: seconds of training, so that a kill finds it at work.
-SWEEP = ("sweep", "block.attn=pre,post", "model.depth=2", "train.epochs=6", "--as", "killed")
+SWEEP = ("sweep", "block.attn=pre,post", "model.depth=2", "train.epochs=10", "--as", "killed")
 OFTEN = ("launcher.checkpoint_s=0.2", "launcher.attempts=1000")
 WORDS = (*SWEEP, "seeds=2", *OFTEN)
 
@@ -64,6 +64,19 @@ def kill(pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def frozen(shell: Shell) -> list[int]:
+    """Workers at work that do nothing until `thaw`: what happens meanwhile is no race."""
+    pids = wait_for(lambda: workers(shell.folder))
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    return pids
+
+
+def thaw(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
 
 
 def wait_for(condition, seconds: float = 60.0):
@@ -230,7 +243,7 @@ def test_a_worker_that_keeps_dying_without_progress_is_given_up_and_retried_when
 
 def test_a_second_driver_says_who_drives_watches_and_takes_over(shell, calm):
     driver = shell.start(*WORDS)
-    wait_for(lambda: workers(shell.folder))
+    pids = frozen(shell)
     others = Shell(shell.folder, number=10), Shell(shell.folder, number=20)
     watching = [other.start(*WORDS) for other in others]
     said = f"process {driver.pid} drives runs already: killed"
@@ -241,6 +254,7 @@ def test_a_second_driver_says_who_drives_watches_and_takes_over(shell, calm):
     assert others[1].end(watching[1], timeout=20).code == 130
     kill([driver.pid])
     driver.wait()
+    thaw(pids)
     done = others[0].end(watching[0])
     assert done.code == 0, done.out + done.err
     assert "that process has ended" in done.out
@@ -249,18 +263,21 @@ def test_a_second_driver_says_who_drives_watches_and_takes_over(shell, calm):
 
 def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     driver = shell.start(*WORDS)
-    wait_for(lambda: workers(shell.folder))
+    pids = frozen(shell)
     other = Shell(shell.folder, number=10)
     assert "'killed' is driven now, not 'else'" in other("stop", "else", code=2).err
-    assert re.match(r"stopped killed after \d of 4; the same", other("stop").out)
+    stopping = other.start("stop")
+    thaw(pids)
+    assert re.match(r"stopped killed after \d of 4; the same", other.end(stopping).out)
     assert shell.end(driver, timeout=20).code == 128 + signal.SIGTERM
     assert workers(shell.folder) == []
     driver = shell.start(*WORDS)
-    wait_for(lambda: workers(shell.folder))
+    pids = frozen(shell)
     kill([driver.pid])
     driver.wait()
-    if workers(shell.folder):  # they may have been done
-        assert "stopped killed" in other("stop").out
+    stopping = other.start("stop", "killed")
+    thaw(pids)
+    assert "stopped killed after" in other.end(stopping).out
     assert workers(shell.folder) == []
     assert "nothing of runs runs" in other("stop").out
     shell(*WORDS)

@@ -446,6 +446,7 @@ def test_a_look_at_a_large_store_probes_only_runs_without_a_result(tmp_path, mon
         ledger.plan(made)
         for number in range(3):
             ledger.record(f"{number:04x}", "started", step=0)
+            store.rundir(f"{number:04x}").path.mkdir(parents=True)
         known = ledger.states()
         for run in list(known)[3:]:
             known[run] = RunState(status="finished")

@@ -1,16 +1,14 @@
-"""Which run a word on the command line names."""
+"""Which run, or sweep, a word on the command line names."""
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import itertools
-import os
 from collections.abc import Iterator
 
 from ablate.ledger import Ledger, Store
 from ablate.plan import Plan, PlannedRun
-from ablate.spec import UserError, unknown
+from ablate.spec import Failure, UserError, unknown
 
 SHOWN = 5  # candidates that an error names
 
@@ -24,9 +22,7 @@ def find_run(store: Store, ledger: Ledger, text: str) -> str:
     """
     if "#" in text:
         return _labelled(store, ledger, text)
-    ids = set(ledger.states())
-    with contextlib.suppress(FileNotFoundError):
-        ids |= {entry.name for entry in os.scandir(store.root / "runs") if entry.is_dir()}
+    ids = ledger.states().keys() | store.folders()
     if text in ids:
         return text
     found = sorted(run for run in ids if run.startswith(text))
@@ -66,6 +62,34 @@ def _names(plan: Plan) -> dict[str, str]:
                 f"{row}@{column}#{run.seed}" if column else f"{row}#{run.seed}", run.id
             )
     return names
+
+
+def sweeps(store: Store, ledger: Ledger) -> list[str]:
+    """Names of those driven here, the last first. Raises UserError for none."""
+    known = ledger.sweeps()
+    if not known:
+        raise UserError(f"{store.root}: no sweep was driven here yet: `ablate sweep quickstart`")
+    return known
+
+
+def instance(word: str, known: list[str]) -> str | None:
+    """The driven sweep of that name; of those that only begin with it, the single one."""
+    if word in known or "=" in word:
+        return word if word in known else None
+    instances = [sweep for sweep in known if sweep.startswith((f"{word}@", f"{word}+"))]
+    if len(instances) > 1:
+        raise UserError(f"{word}: which of {', '.join(instances)}?")
+    return instances[0] if instances else None
+
+
+def driven(store: Store, known: list[str], name: str) -> Plan:
+    """The plan of a sweep driven in the store; `known` are the names of all."""
+    if name not in known:
+        raise unknown("sweep", name, known, f"one driven in {store.root}:")
+    plan = store.read_plan(name)
+    if plan is None:
+        raise Failure(f"{store.plan_path(name)}: not whole; `ablate sweep` writes it again")
+    return plan
 
 
 def plans(store: Store, ledger: Ledger) -> Iterator[Plan]:

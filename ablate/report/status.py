@@ -102,17 +102,18 @@ GIVEN_UP = ("failed", "oom", "hung")
 
 
 def standing(plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger) -> Standing:
-    """`runs` is list(plan.runs()). Looks only into folders of runs that have no result yet."""
+    """`runs` is list(plan.runs()). Looks only into folders of runs without a recorded result."""
     known = ledger.states({run.id for run in runs})
     # A driver writes its plan first: for a moment, or after its death, the ledger lacks new runs.
     states = {run.id: known.get(run.id, RunState()) for run in runs}
     working, lost = [], []
+    begun = store.folders()
     for run in runs:
         status = states[run.id].status
         if status in FINAL:
             continue
         folder = store.rundir(run.id)
-        if folder.lock.is_held():
+        if run.id in begun and folder.lock.is_held():
             working.append(Worker(run, folder.lock.notes()))
         elif status in GIVEN_UP:
             why = folder.lock.notes().get("error", "died without a word")
