@@ -121,11 +121,12 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a drive ended: counts by status, and the signal that stopped it, if one did.
+    """How a drive ended: with which plan, counts by status, the signal that stopped it, if one did.
 
     `retired`: places given up because runs lost their device on them.
     """
 
+    plan: Plan
     total: int
     counts: Mapping[str, int]
     signal: int | None
@@ -141,6 +142,8 @@ class Outcome:
 SPARE_BYTES = 64 << 20  # a full disk has room again when it has so much, and room for checkpoints
 LOSSES = 2  # different runs that lose their device on a place before it is given up
 Watching = Callable[[], AbstractContextManager[View]]
+Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
+Grow = Callable[[Results], Plan | None]
 
 
 @contextlib.contextmanager
@@ -224,15 +227,16 @@ def drive(
     settings: Mapping[str, Any],
     view: View,
     retry: Sequence[str] = (),
+    grow: Grow = lambda results: None,
 ) -> Outcome:
     """Train what the plan lacks. Returns when nothing is left to do, or after a signal.
 
-    `settings` is the launcher group; runs whose status is in `retry` are started afresh. SIGINT,
-    SIGTERM and SIGHUP stop the workers, each with a checkpoint; a second one kills them.
+    `settings` is the launcher group; runs whose status is in `retry` are started afresh; `grow`
+    is asked after every result whether there is more to train, by a plan that has this one's runs
+    and others. SIGINT, SIGTERM and SIGHUP stop the workers, each with a checkpoint; a second one
+    kills them.
     """
-    store.write_plan(plan)
-    ledger.plan(plan)
-    return _Drive(plan, store, ledger, launcher, settings, view).run(retry)
+    return _Drive(plan, store, ledger, launcher, settings, view, grow).run(retry)
 
 
 class _Drive:
@@ -244,12 +248,15 @@ class _Drive:
         launcher: Launcher,
         settings: Mapping[str, Any],
         view: View,
+        grow: Grow,
     ) -> None:
         self.store, self.ledger, self.launcher, self.view = store, ledger, launcher, view
         self.attempts, self.hang_s = settings["attempts"], settings["hang_s"]
-        self.runs = {run.id: run for run in plan.runs()}
-        self.states = ledger.states(self.runs)
-        self.counts = Counter(state.status for state in self.states.values())
+        self.plan, self.grow = plan, grow
+        self.runs: dict[str, PlannedRun] = {}
+        self.states: dict[str, RunState] = {}
+        self.counts: Counter[str] = Counter()
+        self.results = 0  # recorded since `grow` was asked
         self.pending: list[str] = []
         self.working: dict[str, Working] = {}
         self.pause: str | None = None
@@ -260,20 +267,41 @@ class _Drive:
 
     def run(self, retry: Sequence[str]) -> Outcome:
         with self._listening():
-            for run in self.runs:
-                if self.states[run].status in retry:
-                    self._record(run, "retried")
-                self._settle(run)
+            self._take(self.plan, retry)
             while (self.pending or self.working) and not self.signals:
                 self._fill()
                 if not self.working and len(self.retired) == len(self._places()):
                     break
                 self.view.show(self._progress())
                 self._watch(self.launcher.poll(0.2))
+                self._grow()
             self._wind_down()
         self.view.show(self._progress())
         first = self.signals[0] if self.signals else None
-        return Outcome(len(self.runs), self._progress().counts, first, tuple(self.retired))
+        counts = self._progress().counts
+        return Outcome(self.plan, len(self.runs), counts, first, tuple(self.retired))
+
+    def _take(self, plan: Plan, retry: Sequence[str] = ()) -> None:
+        """Note a plan, and do what its runs need that are new here."""
+        self.store.write_plan(plan)
+        self.ledger.plan(plan)
+        self.plan = plan
+        new = {run.id: run for run in plan.runs() if run.id not in self.runs}
+        states = self.ledger.states(new)
+        self.runs |= new
+        self.states |= states
+        self.counts.update(str(state.status) for state in states.values())
+        for run in new:
+            if self.states[run].status in retry:
+                self._record(run, "retried")
+            self._settle(run)
+
+    def _grow(self) -> None:
+        if self.results and not self.signals:
+            self.results = 0
+            bigger = self.grow(lambda run: self.store.rundir(run).read_result())
+            if bigger is not None:
+                self._take(bigger)
 
     # --- One run ---
 
@@ -333,6 +361,7 @@ class _Drive:
             self.pending.append(run)
             return
         self._record(run, result["status"], **result_detail(folder, result))
+        self.results += 1
         self.view.say(_summary(self.runs[run].label, result))
 
     def _why(self, folder: RunDir) -> str:
@@ -501,7 +530,7 @@ class _Drive:
             self._watch(self.launcher.poll(0.2))
 
     def _progress(self) -> Progress:
-        counts = {str(status): count for status, count in self.counts.items() if count}
+        counts = {status: count for status, count in self.counts.items() if count}
         return Progress(len(self.runs), counts, list(self.working.values()), self.pause)
 
 

@@ -76,6 +76,7 @@ class Store:
         self.driver = Lock(root / "driver.lock")
         self.looks = root / "looks.jsonl"
         self.cache = root / "cache"
+        self.studies = root / "studies"  # searches, for optuna-dashboard
         self.trash = root / "trash"  # removed by one rename, then file by file
         self.reruns = root / "reruns"  # runs trained a second time, to compare bits
         self.rerunning = Lock(root / "rerun.lock")  # held by whoever does so
@@ -91,6 +92,10 @@ class Store:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return {name for name in os.listdir(self.root / "runs") if name.isalnum()}
         return set()
+
+    def result(self, run: str) -> dict[str, Any] | None:
+        """A run's result, or None while it has none."""
+        return self.rundir(run).read_result()
 
     def plan_path(self, name: str) -> Path:
         return self.root / "sweeps" / f"{file_name(name)}.json"

@@ -7,12 +7,13 @@ that a table needs to know of a sweep, so that an edited sweep file leaves old t
 from __future__ import annotations
 
 import hashlib
+import math
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ablate.spec import Run, build
+from ablate.spec import Run, build, unknown
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,94 @@ class Cell:
     row: str
     column: str
     spec: Mapping[str, Any]  # spec.to_tree of a Run, without "seed"
-    ids: Mapping[int, str]
+    ids: Mapping[int, str]  # none yet where settings are still being tuned
     overrides: tuple[str, ...] = ()  # recipe keys set by the sweep's `overrides`, for the footnote
+    chosen: Choice | None = None  # what tuning chose: it is in `spec`
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The winner of a cell's search: its settings, its trial, and that trial's validation score."""
+
+    params: Mapping[str, Any]
+    trial: int
+    trials: int
+    value: float
+    edges: tuple[str, ...] = ()  # keys whose value lies at an edge of its range
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a search. `cell` has its spec, and its id by its only seed."""
+
+    number: int  # in its cell's search, through all stages
+    stage: int
+    params: Mapping[str, Any]
+    cell: Cell
+
+
+FIRST_TUNING_SEED = 1000  # seeds from here on are for choosing, never for reporting
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A search over some keys, those of the stages before fixed at their winners.
+
+    `space`: key -> {"log" | "uniform" | "int": (low, high)} or {"choices": (value, ...)}; `at`:
+    what a trial is trained with instead.
+    """
+
+    space: Mapping[str, Mapping[str, tuple[Any, ...]]]
+    trials: int
+    at: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tune:
+    """The search that every cell gets: `tune:` of a sweep file."""
+
+    stages: tuple[Stage, ...]
+    sampler: Literal["tpe", "random", "cmaes", "grid"] = "tpe"
+    pruner: Literal["none", "median", "hyperband"] = "none"
+    seed: int = 0
+    round: int = 4  # trials asked at a time; told in their order
+
+    @property
+    def trials(self) -> int:
+        """Of each cell, over all stages."""
+        return sum(stage.trials for stage in self.stages)
+
+
+METRICS = ("top1", "top5", "loss", "auc", "epochs_to:SHARE")
+
+
+def threshold(metric: str) -> float | None:
+    """The validation top-1 of `epochs_to:0.9`; None of another metric, NaN where it is no share."""
+    name, _, share = metric.partition(":")
+    if name != "epochs_to":
+        return None
+    try:
+        return float(share) if 0 < float(share) <= 1 else math.nan
+    except ValueError:
+        return math.nan
+
+
+def is_metric(name: str) -> bool:
+    share = threshold(name)
+    return name in METRICS[:-1] if share is None else not math.isnan(share)
+
+
+def check_metric(name: str, place: str) -> None:
+    """Raises UserError for what is no metric."""
+    if not is_metric(name):
+        raise unknown(place, name, METRICS)
 
 
 @dataclass(frozen=True)
 class Analysis:
     """How the table is computed (STATISTICS in the README); fixed before results exist."""
 
-    metric: Literal["top1", "top5", "loss"] = "top1"
+    metric: str = "top1"  # one that `check_metric` lets pass
     spread: Literal["pooled", "paired", "welch"] = "pooled"
     screen: bool = True
     family: Literal["column", "table"] = "column"
@@ -98,12 +178,21 @@ class Plan:
     analysis: Analysis = Analysis()
     paper: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what `plan` says beside the table: aliases, ignored excludes
+    tune: Tune | None = None
+    trials: tuple[Trial, ...] = ()  # asked so far
 
     def runs(self) -> Iterator[PlannedRun]:
-        """Seed-major: every variant once before any twice, so half a sweep is a fair table."""
+        """Seed-major: every variant once before any twice, so half a sweep is a fair table.
+
+        Trials come first, and cells only once their settings are chosen.
+        """
+        for trial in self.trials:
+            for seed, run in trial.cell.ids.items():
+                yield PlannedRun(run, trial.cell, seed)
         for seed in self.seeds:
             for cell in self.cells:
-                yield PlannedRun(cell.ids[seed], cell, seed)
+                if seed in cell.ids:
+                    yield PlannedRun(cell.ids[seed], cell, seed)
 
     def cell(self, row: str, column: str) -> Cell | None:
         """The cell, or None where it is excluded."""
@@ -118,8 +207,10 @@ class Plan:
             **vars(self),
             "rows": [vars(row) for row in self.rows],
             "columns": [vars(column) for column in self.columns],
-            "cells": [vars(cell) for cell in self.cells],
+            "cells": [_cell_tree(cell) for cell in self.cells],
             "analysis": vars(self.analysis),
+            "tune": self.tune and asdict(self.tune),
+            "trials": [{**vars(trial), "cell": _cell_tree(trial.cell)} for trial in self.trials],
         }
 
     @classmethod
@@ -140,22 +231,47 @@ class Plan:
                 for r in tree["rows"]
             ),
             columns=tuple(Column(**column) for column in tree["columns"]),
-            cells=tuple(
-                Cell(
-                    c["row"],
-                    c["column"],
-                    c["spec"],
-                    {int(seed): run for seed, run in c["ids"].items()},
-                    tuple(c["overrides"]),
-                )
-                for c in tree["cells"]
-            ),
+            cells=tuple(map(_cell, tree["cells"])),
             baseline=tree["baseline"],
             seeds=tuple(tree["seeds"]),
             analysis=Analysis(**{**tree["analysis"], "looks": tuple(tree["analysis"]["looks"])}),
             paper=tree["paper"],
             notes=tuple(tree["notes"]),
+            tune=_tune(tree.get("tune")),
+            trials=tuple(
+                Trial(**{**trial, "cell": _cell(trial["cell"])}) for trial in tree.get("trials", ())
+            ),
         )
+
+
+def _cell_tree(cell: Cell) -> dict[str, Any]:
+    return {**vars(cell), "chosen": cell.chosen and vars(cell.chosen)}
+
+
+def _cell(tree: Mapping[str, Any]) -> Cell:
+    chosen = tree.get("chosen")
+    return Cell(
+        tree["row"],
+        tree["column"],
+        tree["spec"],
+        {int(seed): run for seed, run in tree["ids"].items()},
+        tuple(tree["overrides"]),
+        Choice(**{**chosen, "edges": tuple(chosen["edges"])}) if chosen else None,
+    )
+
+
+def _tune(tree: Mapping[str, Any] | None) -> Tune | None:
+    if tree is None:
+        return None
+    stages = tuple(
+        Stage(
+            {k: {how: tuple(v) for how, v in d.items()} for k, d in stage["space"].items()},
+            stage["trials"],
+            stage["at"],
+        )
+        for stage in tree["stages"]
+    )
+    return Tune(**{**tree, "stages": stages})
 
 
 def file_name(name: str) -> str:

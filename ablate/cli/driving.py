@@ -37,6 +37,7 @@ def sweep(
     from ablate.provenance import origin
     from ablate.report.live import view
     from ablate.sweep import plan as make_plan
+    from ablate.tune import Search
 
     again = _retry(retry)
     kept = Store(store)
@@ -44,22 +45,28 @@ def sweep(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
     launcher = launch.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
+    search = Search(plan) if plan.tune else None
     try:
         with drive.driving(kept, plan.name, view) as ledger:
             print(f"sweep: {plan.name}", flush=True)
             for note in plan.notes:
                 print(f"note: {note}")
+            if search is not None:
+                plan = search.grow(kept.result) or plan
             lacking = _ready(plan, kept, ledger, launcher, yes)
             with view() as watching:
                 if lacking:
                     _prepare(plan, kept, watching)
-                outcome = drive.drive(plan, kept, ledger, launcher, settings, watching, again)
+                grow = search.grow if search is not None else lambda _: None
+                outcome = drive.drive(plan, kept, ledger, launcher, settings, watching, again, grow)
+            if search is not None:
+                search.write(kept.studies)
     except KeyboardInterrupt:  # once it trains the driver listens itself
         print("stopped before the first run; the same command goes on")
         raise typer.Exit(130) from None
     finally:
         launcher.free()
-    _close(plan, kept, outcome)
+    _close(kept, outcome)
 
 
 def _retry(text: str) -> list[str]:
@@ -109,8 +116,9 @@ def _prepare(plan: Plan, store: Store, watching: Any) -> None:
             ask("prepare", question, functools.partial(watching.reading, name))
 
 
-def _close(plan: Plan, store: Store, outcome: Outcome) -> None:
+def _close(store: Store, outcome: Outcome) -> None:
     """Say how it ended, print the table, exit with the code."""
+    plan = outcome.plan
     if outcome.signal is not None:
         print(f"stopped after {outcome.done} of {outcome.total}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
@@ -135,6 +143,14 @@ def plan(
     name: Name = None,
     across: Across = None,
     each: Each = False,
+    detect: Annotated[
+        float | None,
+        typer.Option(metavar="POINTS", help="Seeds and hours to find a gain as small as this."),
+    ] = None,
+    spread: Annotated[
+        float | None,
+        typer.Option(metavar="POINTS", help="With --detect: of runs, instead of the measured."),
+    ] = None,
     store: StoreDir = RUNS,
     debug: Debug = False,
 ) -> None:
@@ -144,18 +160,36 @@ def plan(
     from ablate.report.cost import costs
     from ablate.report.status import show_plan
     from ablate.sweep import plan as make_plan
+    from ablate.tune import Search
 
+    if detect is None and spread is not None:
+        raise UserError("--spread: goes with --detect")
+    for option, value in (("--detect", detect), ("--spread", spread)):
+        if value is not None and not 0 < value < float("inf"):
+            raise UserError(f"{option}: must be more than 0 points, got {value:g}")
     kept = Store(store)
     made, settings = make_plan(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
+    if made.tune:
+        made = Search(made).grow(kept.result) or made
     states, finished = {}, {}
     if kept.ledger.exists():
         with Ledger.reading(kept) as ledger:
             states = ledger.states({run.id for run in made.runs()})
             finished = ledger.last_detail("finished")
     launcher = launch.make(settings, kept.cache)
-    show_plan(made, states, costs(made, kept, launcher, states, finished), len(launcher.slots))
+    cost = costs(made, kept, launcher, states, finished)
+    show_plan(made, states, cost, len(launcher.slots))
+    if detect is not None:
+        from ablate.report.power import forecast
+
+        results = {run.id: kept.rundir(run.id).read_result() for run in made.runs()}
+        print()
+        for line in forecast(
+            made, detect, spread, cost, results, lambda run: kept.rundir(run).read_metrics()
+        ):
+            print(line)
 
 
 def stop(

@@ -15,6 +15,7 @@ from ablate.plan import Cell, Plan
 from ablate.rundir import read_json, to_json, write_whole
 
 EVALUATION = 1.15  # what validation and starting add to the steps' time; measured on digits
+DEVICES = ("cpu", "cuda")
 CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in size
 SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
 
@@ -67,9 +68,65 @@ def costs(
         else:
             each, measured = _estimate(cell, known[_key(cell, device)], rates), False
         seconds[cell.row, cell.column] = each
-        missing = [r for r in cell.ids.values() if states.get(r, RunState()).status not in FINAL]
+        # before its settings are chosen a cell has no runs yet: all of them are to come
+        runs = list(cell.ids.values()) or [""] * len(plan.seeds)
+        missing = [run for run in runs if states.get(run, RunState()).status not in FINAL]
+        examples = known[_key(cell, device)]["examples"]
+        if plan.tune is not None and each is not None and examples is not None:
+            left += each * _search_left(plan, cell, states, examples["train"])
         left += (each or 0.0) * len(missing)
     return Costs(described, seconds, measured, left)
+
+
+def sizes(plan: Plan, store: Store, ask_worker: bool) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """The description of every cell that is known; with `ask_worker` of every cell."""
+    known = read_json(store.cache / "costs.json") or {}
+    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    lacking = {}
+    for cell in plan.cells:
+        keys = [_key(cell, device) for device in DEVICES]  # a size is the same on each
+        answer = next((known[key] for key in keys if key in known), None)
+        if answer is None:
+            lacking[keys[0]] = cell
+        else:
+            found[cell.row, cell.column] = answer
+    if lacking and ask_worker:
+        question = {
+            "specs": {key: {**cell.spec, "seed": 0} for key, cell in lacking.items()},
+            "calibrate": [],
+            "cache": str(store.cache),
+            "device": DEVICES[0],
+        }
+        answers = ask("describe", question)
+        found |= {(cell.row, cell.column): answers[key] for key, cell in lacking.items()}
+    return found
+
+
+def excerpt(plan: Plan, store: Store) -> dict[str, Any]:
+    """What the store's costs.json says of the plan's cells: `sizes` reads it elsewhere, too."""
+    known = read_json(store.cache / "costs.json") or {}
+    keys = [_key(cell, device) for cell in plan.cells for device in DEVICES]
+    return {key: known[key] for key in keys if key in known}
+
+
+def _search_left(plan: Plan, cell: Cell, states: Mapping[str, RunState], examples: int) -> float:
+    """What is left of a cell's search, in runs of the cell: trials may be shorter."""
+    assert plan.tune is not None
+    asked = [t.cell for t in plan.trials if (t.cell.row, t.cell.column) == (cell.row, cell.column)]
+    done = sum(
+        states.get(run, RunState()).status in FINAL for trial in asked for run in trial.ids.values()
+    )
+    share = _images(asked[0].spec, examples) / _images(cell.spec, examples)
+    return share * (plan.tune.trials - done)
+
+
+def _images(spec: Mapping[str, Any], examples: int) -> float:
+    """How many a training of that spec sees; `examples` are in the training set."""
+    train = spec["train"]
+    epoch = examples // train["batch"] * train["batch"]
+    return float(
+        (train["steps"] or 0) * train["batch"] or train["examples"] or train["epochs"] * epoch
+    )
 
 
 def _estimate(cell: Cell, answer: Mapping[str, Any], rates: Mapping[int, float]) -> float | None:
@@ -77,9 +134,7 @@ def _estimate(cell: Cell, answer: Mapping[str, Any], rates: Mapping[int, float])
         return None
     size = answer["multiply_adds"]
     rate = rates[min(rates, key=lambda other: abs(other - size))]
-    train = cell.spec["train"]
-    epoch = answer["examples"]["train"] // train["batch"] * train["batch"]
-    images = (train["steps"] or 0) * train["batch"] or train["examples"] or train["epochs"] * epoch
+    images = _images(cell.spec, answer["examples"]["train"])
     return float(images * size * rate * EVALUATION)
 
 
@@ -118,7 +173,7 @@ def _spread(keys: list[str]) -> list[str]:
 
 
 def _key(cell: Cell, device: str) -> str:
-    identity = spec.identity(spec.build({**cell.spec, "seed": 0}))
+    identity = spec.tree_identity(cell.spec)
     return hashlib.sha256(f"{__version__} {device} {identity}".encode()).hexdigest()[:16]
 
 

@@ -48,6 +48,8 @@ def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs, slots: i
         f"\n{_count(len(plan.rows), 'row')} x {_count(columns, 'column')} x "
         f"{_count(len(plan.seeds), 'seed')}: {_count(len(runs), 'run')} ({what})"
     )
+    if plan.tune is not None:
+        print(_search(plan, states, costs))
     if costs.left_s:
         how = "from finished runs" if costs.measured else "by a short calibration"
         print(
@@ -126,6 +128,23 @@ def standing(plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledge
         driver = f"driven by process {notes.get('pid', '?')}"
         driver = driver if driven else f"not driven; {other} is {driver}"
     return Standing(plan, driver, driven, states, working, lost)
+
+
+def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
+    """What the search is, how far it is, and that every variant gets as much of it."""
+    assert plan.tune is not None
+    done = sum(
+        states.get(run, RunState()).status in FINAL
+        for trial in plan.trials
+        for run in trial.cell.ids.values()
+    )
+    chosen = sum(cell.chosen is not None for cell in plan.cells)
+    keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
+    return (
+        f"tuning {keys}: {plan.tune.trials} trials ({plan.tune.sampler}) for each of "
+        f"{_count(len(plan.cells), 'cell')}; {done} of {plan.tune.trials * len(plan.cells)} are "
+        f"done, {chosen} of {_count(len(plan.cells), 'cell')} chosen"
+    )
 
 
 def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ablate import spec
 from ablate.config import Composer, Word, placed, show
-from ablate.plan import Analysis, Cell, Column, Plan, Row
+from ablate.plan import Analysis, Cell, Column, Plan, Row, Tune
 from ablate.spec import UserError
 from ablate.sweep.declaration import Exclude, Item, Override, Sweep, holds, shown
 from ablate.sweep.file import find, from_file, load, sweep_files
@@ -74,8 +74,7 @@ def sweep_name(line: Line, scale: str | None, across: Collection[str], each: boo
     """What the sweep is called: its file, scale, and the words that change its results."""
     named = [word for word in line.settings if word.key != "data.path" or word.swept]
     words = sorted(map(_spelled, named))
-    if "baseline" in line.sweep:
-        words.append(_spelled(line.sweep["baseline"]))
+    words += [_spelled(line.sweep[key]) for key in ("baseline", "tune") if key in line.sweep]
     words += sorted(f"across={key}" for key in across) + (["each"] if each else [])
     if line.file is None:
         return "+".join(words)
@@ -130,7 +129,20 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         analysis=_analysis(sweep, notes),
         paper=_paper(sweep, first),
         notes=tuple(notes),
+        tune=_searched(sweep),
     )
+
+
+def _searched(sweep: Sweep) -> Tune | None:
+    """The search. Raises UserError where rows or columns set what is searched."""
+    space = {key for stage in sweep.tune.stages for key in stage.space} if sweep.tune else set()
+    for item in (*sweep.rows, *sweep.columns):
+        if both := space & item.settings.keys():
+            raise UserError(
+                f"{item.place}: {item.label}: sets {min(both)}, which `tune:` searches for every "
+                f"variant; leave one of them away"
+            )
+    return sweep.tune
 
 
 def _cell(

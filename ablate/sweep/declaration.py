@@ -14,10 +14,8 @@ from typing import Any
 
 from ablate import spec
 from ablate.config import Layer, plain, show
-from ablate.plan import Analysis
+from ablate.plan import FIRST_TUNING_SEED, Analysis, Tune, check_metric
 from ablate.spec import UserError
-
-FIRST_TUNING_SEED = 1000  # seeds from here on are for choosing, never for reporting
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,7 @@ class Sweep:
     excludes: tuple[Exclude, ...] = ()
     paper: Mapping[str, Any] = field(default_factory=dict)
     scale: str | None = None
+    tune: Tune | None = None
 
     def layers(self, row: Item, column: Item, overrides: Iterable[Override] = ()) -> list[Layer]:
         """A cell's settings, the lowest first."""
@@ -146,6 +145,8 @@ def _analysis_value(key: str, value: Any, place: str) -> Any:
             ).items()
         }
     value = spec.coerce(value, hints[key], place)
+    if key == "metric":
+        check_metric(value, place)
     if key == "alpha" and not 0 < value < 1:
         raise UserError(f"{place}: must be between 0 and 1, got {value}")
     if key == "margin" and value is not None and not value > 0:

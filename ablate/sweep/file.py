@@ -10,6 +10,7 @@ from typing import Any
 
 from ablate import spec
 from ablate.config import Layer, once, parse, shipped, show
+from ablate.plan import Tune
 from ablate.spec import UserError
 from ablate.sweep.declaration import (
     Exclude,
@@ -32,7 +33,8 @@ from ablate.sweep.declaration import (
     settings_at,
     shown,
 )
-from ablate.sweep.words import DEFAULT_SEEDS, Line, analysis_of, seeds_of
+from ablate.sweep.tuning import tuning
+from ablate.sweep.words import DEFAULT_SEEDS, Line, section_of, seeds_of
 
 KEYS = (
     "title",
@@ -46,8 +48,9 @@ KEYS = (
     "scales",
     "paper",
     "analysis",
+    "tune",
 )
-SCALE_KEYS = ("base", "across", "seeds", "overrides")
+SCALE_KEYS = ("base", "across", "seeds", "overrides", "tune")
 GENERATORS = ("product", "zip", "each")
 
 
@@ -148,14 +151,29 @@ def from_file(
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
         analysis=analysis(
             mapping_at(content.get("analysis", {}), f"{place}: analysis", "{key: value}"),
-            analysis_of(line),
+            section_of(line, "analysis"),
             f"{place}: ",
         ),
         overrides=parts.get("overrides", ()),
         excludes=tuple(reader.excludes(content.get("exclude", []), f"{place}: exclude")),
         paper=_paper(content.get("paper", {}), f"{place}: paper"),
         scale=scale,
+        tune=_tune(whole.get("tune"), scales[scale].get("tune") if scale else None, line, place),
     )
+
+
+def _tune(
+    written: Mapping[str, Any] | None, scaled: Mapping[str, Any] | None, line: Line, place: str
+) -> Tune | None:
+    """The search, the keys of a scale over those of the file; `tune=none` leaves it out."""
+    words = section_of(line, "tune")
+    if written is None:
+        if "tune" in line.sweep or words:
+            raise UserError(f"tune: {place} declares no search; give it a `tune:`")
+        return None
+    if "tune" in line.sweep:
+        return None
+    return tuning({**written, **(scaled or {})}, words, f"{place}: tune")
 
 
 @dataclass
@@ -182,6 +200,8 @@ class _Reader:
                 read[key] = seeds(value, where)
             elif key == "overrides":
                 read[key] = tuple(self.overrides(value, where))
+            elif key == "tune":
+                read[key] = mapping_at(value, where, "{space: ..., trials: ...}")
             else:
                 raise spec.unknown(where, key, SCALE_KEYS, "a key among")
         return read

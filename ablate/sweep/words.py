@@ -22,6 +22,7 @@ from ablate.sweep.declaration import (
 )
 
 DEFAULT_SEEDS = 3
+OWN = ("seeds", "baseline", "analysis", "tune")  # the sweep's, not its runs'
 COLUMNS = ("data", "model.arch")  # columns without being told
 
 
@@ -31,7 +32,7 @@ class Line:
 
     file: str | None
     settings: tuple[Word, ...]
-    sweep: Mapping[str, Word]  # seeds, baseline, analysis.KEY
+    sweep: Mapping[str, Word]  # seeds, baseline, analysis.KEY, tune.KEY, tune=none
     launcher: Mapping[str, Any]
 
 
@@ -50,18 +51,20 @@ def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Line
 
     def about(word: Word) -> str:
         section = word.key.partition(".")[0]
-        return section if section in ("seeds", "baseline", "analysis", "launcher") else ""
+        return section if section in (*OWN, "launcher") else ""
 
     return Line(
         file=words[0] if named else None,
         settings=tuple(word for word in parsed if not about(word)),
-        sweep={w.key: w for w in parsed if about(w) in ("seeds", "baseline", "analysis")},
+        sweep={w.key: w for w in parsed if about(w) in OWN},
         launcher=once(word for word in parsed if about(word) == "launcher"),
     )
 
 
 def from_words(line: Line, across: Collection[str], each: bool, title: str) -> Sweep:
     """Every list of values is a factor of rows; `data`, `model.arch`, `across` are columns."""
+    if tuned := [key for key in line.sweep if key.partition(".")[0] == "tune"]:
+        raise UserError(f"{tuned[0]}: a search is declared by a sweep file's `tune:`")
     swept = [word for word in line.settings if word.swept]
     for key in across:
         if key not in [word.key for word in swept]:
@@ -90,7 +93,7 @@ def from_words(line: Line, across: Collection[str], each: bool, title: str) -> S
         over=over,
         baseline=None if baseline is None else label_at(baseline, "baseline"),
         seeds=seeds_of(line, DEFAULT_SEEDS, "seeds"),
-        analysis=analysis({}, analysis_of(line), ""),
+        analysis=analysis({}, section_of(line, "analysis"), ""),
     )
 
 
@@ -98,13 +101,17 @@ def _item(settings: Mapping[str, Any]) -> Item:
     return Item(joined(settings.values()), settings, "")
 
 
-def analysis_of(line: Line) -> dict[str, Any]:
-    """The command line's `analysis.KEY=VALUE`. Raises UserError for a list without brackets."""
-    words = {
-        k.partition(".")[2]: w.value for k, w in line.sweep.items() if k.startswith("analysis")
-    }
-    if "" in words:
-        raise UserError("analysis: give analysis.KEY=VALUE")
+def section_of(line: Line, section: str) -> dict[str, Any]:
+    """The command line's `SECTION.KEY=VALUE`, by KEY. Raises UserError for SECTION=VALUE, but for
+    tune=none."""
+    words = {}
+    for key, word in line.sweep.items():
+        about, _, rest = key.partition(".")
+        if about == section and rest:
+            words[rest] = word.value
+        elif about == section and (section, word.value) != ("tune", "none"):
+            also = ", or tune=none" if section == "tune" else ""
+            raise UserError(f"{section}: give {section}.KEY=VALUE{also}")
     return words
 
 

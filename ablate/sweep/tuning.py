@@ -1,0 +1,113 @@
+"""`tune:` of a sweep file, read: what is searched, how long, and by which sampler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ablate import spec
+from ablate.plan import Stage, Tune
+from ablate.spec import UserError
+from ablate.sweep.declaration import key_at, list_at, mapping_at, plain_at, settings_at
+
+STAGE_KEYS = ("space", "trials", "at")
+KEYS = (*STAGE_KEYS, "stages", "sampler", "pruner", "seed", "round")
+RANGES = ("log", "uniform", "int")
+FORM = "{KEY: {log: [low, high]} or {choices: [...]}}"
+
+
+def tuning(raw: Mapping[str, Any], words: Mapping[str, Any], place: str) -> Tune:
+    """The search of a file's `tune:`, a scale's already over it, under `tune.KEY=VALUE` of the
+    command line. Raises UserError for whatever is no search."""
+    for key in raw:
+        if key not in KEYS:
+            raise spec.unknown(f"{place}.{key}", str(key), KEYS, "a key among")
+    for key in words:
+        if key not in ("trials", "sampler", "pruner", "seed", "round"):
+            raise spec.unknown(f"tune.{key}", key, ("trials", "sampler", "pruner", "seed", "round"))
+    if "stages" in raw:
+        if both := [key for key in STAGE_KEYS if key in raw]:
+            raise UserError(f"{place}: {both[0]}: belongs into each of the stages")
+        if "trials" in words:
+            raise UserError("tune.trials: each of the stages has its own, in the file")
+        form = "a list of {space: ..., trials: ...}"
+        stages = tuple(
+            _stage(mapping_at(stage, f"{place}.stages[{n}]", form), f"{place}.stages[{n}]")
+            for n, stage in enumerate(list_at(raw["stages"], f"{place}.stages", form))
+        )
+    else:
+        asked = {"trials": words["trials"]} if "trials" in words else {}
+        stages = (_stage({k: raw[k] for k in STAGE_KEYS if k in raw} | asked, place),)
+    hints, read = spec.hints(Tune), {}
+    for key in ("sampler", "pruner", "seed", "round"):
+        where, value = (
+            (f"tune.{key}", words[key]) if key in words else (f"{place}.{key}", raw.get(key))
+        )
+        if value is not None:
+            read[key] = spec.coerce(value, hints[key], where)
+    tune = Tune(stages, **read)
+    if tune.round < 1 or tune.seed < 0:
+        raise UserError(f"{place}: round must be at least 1 and seed at least 0")
+    if tune.sampler == "grid":
+        for stage in tune.stages:
+            _grid(stage, place)
+    return tune
+
+
+def _stage(raw: Mapping[str, Any], place: str) -> Stage:
+    for key in raw:
+        if key not in STAGE_KEYS:
+            raise spec.unknown(f"{place}.{key}", str(key), STAGE_KEYS, "a key among")
+    space = {
+        key_at(key, f"{place}.space"): _range(value, f"{place}.space.{key}")
+        for key, value in mapping_at(raw.get("space"), f"{place}.space", FORM).items()
+    }
+    if not space:
+        raise UserError(f"{place}.space: expected {FORM}, got nothing")
+    trials = spec.coerce(raw.get("trials", 16), int, f"{place}.trials")
+    if trials < 1:
+        raise UserError(f"{place}.trials: expected at least 1, got {trials}")
+    at = settings_at(raw.get("at", {}), f"{place}.at")
+    for key in at:
+        if key in space:
+            raise UserError(f"{place}.at: {key} is searched; give it once")
+    return Stage(space, trials, at)
+
+
+def _range(raw: Any, place: str) -> dict[str, tuple[Any, ...]]:
+    form = "{log: [low, high]}, {uniform: [low, high]}, {int: [low, high]} or {choices: [...]}"
+    if len(mapping_at(raw, place, form)) != 1:
+        raise UserError(f"{place}: expected one of {form}")
+    [(kind, values)] = raw.items()
+    if kind == "choices":
+        read = tuple(plain_at(v, place, place) for v in list_at(values, place, form))
+        if len(set(map(repr, read))) < len(read):
+            raise UserError(f"{place}: a choice counts once, got {list(read)!r}")
+        return {kind: read}
+    if kind not in RANGES:
+        raise spec.unknown(place, str(kind), (*RANGES, "choices"))
+    numbers = list_at(values, place, form)
+    whole = kind == "int"
+    if len(numbers) != 2 or not all(
+        isinstance(v, int if whole else int | float)
+        and not isinstance(v, bool)
+        and math.isfinite(v)
+        for v in numbers
+    ):
+        what = "whole numbers" if whole else "numbers"
+        raise UserError(f"{place}: expected {{{kind}: [low, high]}} of {what}, got {values!r}")
+    low, high = numbers
+    if not low < high or (kind == "log" and low <= 0):
+        above = "0 < low < high" if kind == "log" else "low < high"
+        raise UserError(f"{place}: expected {above}, got {values!r}")
+    return {kind: (low, high) if whole else (float(low), float(high))}
+
+
+def _grid(stage: Stage, place: str) -> None:
+    for key, values in stage.space.items():
+        if "choices" not in values:
+            raise UserError(f"{place}: sampler: grid needs choices for {key}, not a range")
+    size = math.prod(len(values["choices"]) for values in stage.space.values())
+    if stage.trials > size:
+        raise UserError(f"{place}.trials: the grid has {size} points, got {stage.trials}")

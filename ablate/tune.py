@@ -1,0 +1,322 @@
+"""The same search for every variant before it is compared: one Optuna study a cell.
+
+Trials are ordinary runs of the plan: dispatched, resumed, shared and verified like any other. A
+search is a function of their results alone. Trials are asked in rounds, by a sampler seeded anew
+for each (seed, stage, round), and told in their order: so it can't depend on who finished first,
+and after any crash it is made again from the folders, up to where it was. All cells get the same
+space, budget and sampler seeds, and the baseline's default is trial 0 of each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ablate import spec
+from ablate.plan import FIRST_TUNING_SEED, Cell, Choice, Plan, Stage, Trial, Tune, file_name
+from ablate.rundir import sync_folder
+from ablate.spec import UserError
+
+if TYPE_CHECKING:
+    import optuna
+
+Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
+EDGE = 0.02  # of a range, from its ends
+
+
+class Search:
+    """The searches of a plan. `grow` is called again as results come."""
+
+    def __init__(self, plan: Plan) -> None:
+        """`plan`: as expanded, with nothing asked. Raises UserError for a space that does not fit
+        its cells."""
+        assert plan.tune is not None
+        self._plan = plan
+        self._cells = [_CellSearch(plan, cell) for cell in plan.cells]
+
+    def grow(self, results: Results) -> Plan | None:
+        """The plan with all trials that can be asked by now, and with the runs of every cell whose
+        settings are chosen; None where nothing is new since the last time."""
+        moved = [cell.advance(results) for cell in self._cells]
+        if not any(moved):
+            return None
+        rounds = itertools.zip_longest(*(cell.trials for cell in self._cells))
+        trials = (trial for trials in rounds for trial in trials if trial is not None)
+        cells = tuple(cell.reported(self._plan.seeds) for cell in self._cells)
+        return replace(self._plan, trials=tuple(trials), cells=cells)
+
+    def write(self, folder: Path) -> Path:
+        """All studies as one Optuna journal, `NAME.log` in `folder`, for optuna-dashboard. Whole
+        or not at all; never read back."""
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+        from optuna.trial import TrialState
+
+        told = (TrialState.COMPLETE, TrialState.PRUNED)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{file_name(self._plan.name)}.log"
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as place:
+            journal = Path(place) / "journal"
+            storage = JournalStorage(JournalFileBackend(str(journal)))
+            for cell in self._cells:
+                for name, study in cell.studies():
+                    kept = optuna.create_study(
+                        storage=storage, study_name=name, direction=study.direction
+                    )
+                    kept.add_trials(map(_plain, study.get_trials(deepcopy=False, states=told)))
+            os.replace(journal, path)
+        sync_folder(folder)
+        return path
+
+
+class _CellSearch:
+    """The search of one cell, stage by stage."""
+
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        assert plan.tune is not None
+        self._tune, self._cell, self._metric = plan.tune, cell, plan.analysis.metric
+        self._chance = 1 / int(cell.spec["data"]["classes"])
+        baseline = plan.cell(plan.baseline, cell.column)
+        assert baseline is not None
+        self._spec = dict(cell.spec)
+        self._studies: list[tuple[Stage, optuna.Study]] = []
+        self._defaults = [
+            {key: _default(baseline.spec, key, values) for key, values in stage.space.items()}
+            for stage in plan.tune.stages
+        ]
+        self._params: dict[str, Any] = {}  # winners of the stages that are done
+        self._asked: list[tuple[Trial, optuna.trial.Trial]] = []  # not told
+        self._told = 0  # trials of the stage
+        self.trials: list[Trial] = []
+        self._choice: Choice | None = None
+
+    def advance(self, results: Results) -> bool:
+        """Tell rounds that are done and ask the next; False where there was nothing to do."""
+        moved = False
+        while self._choice is None:
+            if self._asked:
+                found = [results(_only(trial.cell.ids)) for trial, _ in self._asked]
+                if any(result is None for result in found):
+                    break
+                for (_, asked), result in zip(self._asked, found, strict=True):
+                    assert result is not None
+                    self._studies[-1][1].tell(asked, self._value(result))
+                self._told += len(self._asked)
+                self._asked = []
+            moved = True
+            if self._studies and self._told == self._studies[-1][0].trials:
+                self._close_stage()
+            else:
+                self._ask()
+        return moved
+
+    def reported(self, seeds: tuple[int, ...]) -> Cell:
+        """The cell as it is to be reported: without runs until its settings are chosen."""
+        if self._choice is None:
+            return replace(self._cell, ids={})
+        ids = _ids(self._spec, seeds)
+        return replace(self._cell, spec=self._spec, ids=ids, chosen=self._choice)
+
+    def studies(self) -> list[tuple[str, optuna.Study]]:
+        """(name, study) of every stage begun."""
+        label = self._cell.row + (f"@{self._cell.column}" if self._cell.column else "")
+        several = len(self._tune.stages) > 1
+        return [
+            (f"{label} stage {n}" if several else label, study)
+            for n, (_, study) in enumerate(self._studies, start=1)
+        ]
+
+    def _ask(self) -> None:
+        import optuna
+
+        if not self._studies or self._told == self._studies[-1][0].trials:
+            optuna.logging.set_verbosity(optuna.logging.ERROR)
+            self._studies.append(
+                (self._tune.stages[len(self._studies)], optuna.create_study(direction=self._goal))
+            )
+            self._told = 0
+        stage, study = self._studies[-1]
+        place = len(self._studies) - 1
+        number = self._told // self._tune.round
+        size = min(self._tune.round, stage.trials - self._told)
+        default = self._defaults[place]
+        if self._told == 0:
+            study.enqueue_trial(default)
+        if self._tune.sampler == "grid":
+            for params in _points(stage, default)[max(self._told, 1) : self._told + size]:
+                study.enqueue_trial(params)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of samplers that Optuna calls experimental
+            study.sampler = _sampler(self._tune, (place, number))
+            distributions = {key: _distribution(values) for key, values in stage.space.items()}
+            for _ in range(size):
+                asked = study.ask(fixed_distributions=distributions)
+                trial = self._trial(stage, place, dict(asked.params))
+                asked.set_user_attr("run", _only(trial.cell.ids))
+                self._asked.append((trial, asked))
+                self.trials.append(trial)
+
+    def _trial(self, stage: Stage, place: int, params: dict[str, Any]) -> Trial:
+        number = len(self.trials)
+        tree = applied(self._spec, {**stage.at, **params})
+        cell = replace(
+            self._cell, spec=tree, ids=_ids(tree, (FIRST_TUNING_SEED + number,)), chosen=None
+        )
+        return Trial(number, place, params, cell)
+
+    def _close_stage(self) -> None:
+        stage, study = self._studies[-1]
+        best = study.best_trial
+        self._params |= best.params
+        self._spec = applied(self._spec, best.params)
+        if len(self._studies) < len(self._tune.stages):
+            self._ask()
+            return
+        before = len(self.trials) - stage.trials
+        edges = [
+            key
+            for stage in self._tune.stages
+            for key, values in stage.space.items()
+            if _at_edge(self._params[key], values)
+        ]
+        assert best.value is not None
+        self._choice = Choice(
+            self._params, before + best.number, len(self.trials), best.value, tuple(edges)
+        )
+
+    @property
+    def _goal(self) -> Literal["minimize", "maximize"]:
+        return "minimize" if self._metric == "loss" else "maximize"
+
+    def _value(self, result: Mapping[str, Any]) -> float:
+        """The trial's final validation score; what diverged is as bad as guessing."""
+        metric = self._metric if self._metric in ("loss", "top5") else "top1"
+        if result["status"] == "finished":
+            return float(result["validation"][metric])
+        if metric == "loss":
+            return -math.log(self._chance)
+        return self._chance
+
+
+def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain tree of a spec, without its seed, with dotted keys set, and checked."""
+    lengths = [key for key in ("train.steps", "train.examples", "train.epochs") if key in values]
+    if lengths:  # steps win over examples, those over epochs: what is asked must count
+        values = {"train.steps": None, "train.examples": None, **values}
+    changed = {
+        key: dict(value) if isinstance(value, Mapping) else value for key, value in tree.items()
+    }
+    for key, value in values.items():
+        section, _, leaf = key.rpartition(".")
+        _section(changed, section, key)[leaf] = value
+    whole = spec.to_tree(spec.build({**changed, "seed": 0}))
+    del whole["seed"]
+    return whole
+
+
+def _section(tree: dict[str, Any], section: str, key: str) -> dict[str, Any]:
+    found = tree.get(section)
+    if not isinstance(found, dict):
+        raise UserError(f"tune: {key}: no such key; `ablate config` prints all")
+    return found
+
+
+def _ids(tree: Mapping[str, Any], seeds: tuple[int, ...]) -> dict[int, str]:
+    identity = spec.tree_identity(tree)
+    return {seed: spec.run_id(identity, seed) for seed in seeds}
+
+
+def _only(ids: Mapping[int, str]) -> str:
+    [run] = ids.values()
+    return run
+
+
+def _default(tree: Mapping[str, Any], key: str, values: Mapping[str, tuple[Any, ...]]) -> Any:
+    """The baseline's own value of a key: trial 0. Raises UserError where the space lacks it."""
+    section, _, leaf = key.rpartition(".")
+    found = tree.get(section)
+    if not isinstance(found, Mapping) or leaf not in found:
+        raise UserError(f"tune.space: {key}: no such key; `ablate config` prints all")
+    value = found[leaf]
+    [(kind, bounds)] = values.items()
+    if kind == "choices":
+        if value not in bounds:
+            raise UserError(
+                f"tune.space: {key}: the baseline has {value!r}, which every search begins with; "
+                f"add it to the choices {list(bounds)}"
+            )
+    elif not isinstance(value, int | float) or not bounds[0] <= value <= bounds[1]:
+        raise UserError(
+            f"tune.space: {key}: the baseline has {value!r}, which every search begins with; "
+            f"widen [{bounds[0]:g}, {bounds[1]:g}] to have it"
+        )
+    return value
+
+
+def _plain(trial: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
+    """Without what its sampler noted, which may be a pickle."""
+    from optuna.trial import create_trial
+
+    return create_trial(
+        state=trial.state,
+        value=trial.value,
+        params=trial.params,
+        distributions=trial.distributions,
+        user_attrs=trial.user_attrs,
+        intermediate_values=trial.intermediate_values,
+    )
+
+
+def _distribution(values: Mapping[str, tuple[Any, ...]]) -> Any:
+    from optuna.distributions import (
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+
+    [(kind, bounds)] = values.items()
+    if kind == "choices":
+        return CategoricalDistribution(bounds)
+    if kind == "int":
+        return IntDistribution(bounds[0], bounds[1])
+    low, high = bounds
+    return FloatDistribution(low, high, log=kind == "log")
+
+
+def _sampler(tune: Tune, key: tuple[int, int]) -> Any:
+    """A sampler whose draws are those of (seed, stage, round), whatever came before."""
+    import numpy as np
+    from optuna import samplers
+
+    seed = int(np.random.SeedSequence((tune.seed, *key)).generate_state(1)[0])
+    if tune.sampler == "cmaes":
+        return samplers.CmaEsSampler(seed=seed)
+    if tune.sampler == "tpe":
+        return samplers.TPESampler(seed=seed)
+    return samplers.RandomSampler(seed=seed)
+
+
+def _points(stage: Stage, default: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every point of the grid, the default first."""
+    choices = [values["choices"] for values in stage.space.values()]
+    points = [dict(zip(stage.space, point, strict=True)) for point in itertools.product(*choices)]
+    return [dict(default), *(point for point in points if point != default)]
+
+
+def _at_edge(value: Any, values: Mapping[str, tuple[Any, ...]]) -> bool:
+    """Is a choice so near the end of its range that the best may lie beyond?"""
+    [(kind, bounds)] = values.items()
+    if kind == "choices":
+        numbers = [v for v in bounds if isinstance(v, int | float) and not isinstance(v, bool)]
+        return len(numbers) == len(bounds) > 2 and value in (min(numbers), max(numbers))
+    scale = math.log if kind == "log" else float
+    low, high = (scale(bound) for bound in bounds)
+    return not EDGE < (scale(value) - low) / (high - low) < 1 - EDGE

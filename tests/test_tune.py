@@ -1,0 +1,272 @@
+"""The same search for every variant: real trials killed and resumed, a planted objective, rounds,
+stages, and every mistake in a `tune:` named in one line."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from conftest import Shell
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from test_kill import disturb
+
+from ablate.ledger import Store
+from ablate.plan import FIRST_TUNING_SEED, Plan
+from ablate.report.table import tabulate
+from ablate.spec import UserError
+from ablate.sweep import plan as make_plan
+from ablate.tune import Search
+
+FILE = """
+title: tuned
+base: {recipe: quick, data: digits, model.arch: mu/4, model.depth: 1, train.epochs: 2}
+variants:
+  - pre: {}
+  - post: {block.attn: post, block.mlp: post}
+seeds: 2
+tune:
+  space: {optim.lr: {log: [1e-4, 3e-2]}}
+  trials: TRIALS
+  at: {train.epochs: 1}
+"""
+
+
+def declared(folder: Path, text: str = FILE, trials: int = 6, name: str = "lr") -> None:
+    (folder / "sweeps").mkdir(exist_ok=True)
+    (folder / "sweeps" / f"{name}.yaml").write_text(text.replace("TRIALS", str(trials)))
+
+
+def read(shell: Shell, name: str = "lr") -> Plan:
+    plan = Store(shell.folder / "runs").read_plan(name)
+    assert plan is not None
+    return plan
+
+
+# --- Real trials --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory) -> Shell:
+    shell = Shell(tmp_path_factory.mktemp("calm"))
+    declared(shell.folder, trials=14)  # past the ten that TPE draws at random
+    shell("sweep", "lr")
+    return shell
+
+
+def test_a_search_killed_five_times_has_the_same_trials_choice_and_table(calm, tmp_path):
+    shell = Shell(tmp_path)
+    declared(tmp_path, trials=14)
+    shutil.copytree(calm.folder / "runs" / "cache", tmp_path / "runs" / "cache")
+    disturb(shell, ("sweep", "lr", "launcher.attempts=1000"), random.Random(3), kills=5)
+    done = shell("sweep", "lr")
+    assert "stopped" not in done.out
+    assert read(shell).trials == read(calm).trials
+    assert read(shell).cells == read(calm).cells
+    for words in (("table", "lr"), ("table", "lr", "--format", "csv")):
+        assert shell(*words).out == calm(*words).out
+
+
+def test_choosing_is_not_reporting(calm):
+    plan = read(calm)
+    assert len(plan.trials) == 28
+    seeds = {seed for trial in plan.trials for seed in trial.cell.ids}
+    assert seeds == {FIRST_TUNING_SEED + n for n in range(14)}
+    for cell in plan.cells:
+        assert cell.chosen is not None
+        assert set(cell.ids) == {0, 1}
+        assert cell.spec["train"]["epochs"] == 2
+        assert cell.spec["optim"]["lr"] == cell.chosen.params["optim.lr"]
+        mine = [t for t in plan.trials if t.cell.row == cell.row]
+        assert {t.cell.spec["train"]["epochs"] for t in mine} == {1}
+        assert mine[0].params == {"optim.lr": 3e-3}  # the recipe's own
+        store = Store(calm.folder / "runs")
+        scores = [
+            result["validation"]["top1"]
+            for trial in mine
+            for run in trial.cell.ids.values()
+            if (result := store.result(run))
+        ]
+        assert cell.chosen.value == max(scores)
+        assert cell.chosen.trial == scores.index(max(scores))
+    said = calm("table", "lr").out
+    assert "trial" in said
+    assert "optim.lr" in said
+
+
+def test_more_seeds_add_no_trials_and_more_trials_extend_the_search(calm, tmp_path):
+    shell = Shell(tmp_path)
+    shutil.copytree(calm.folder / "runs", tmp_path / "runs")
+    declared(tmp_path, trials=14)
+    before = read(shell)
+    more = shell("sweep", "lr", "seeds=3")
+    assert more.out.count("finished: ") == 2
+    assert read(shell).trials == before.trials
+    shell("sweep", "lr", "seeds=3", "tune.trials=16")
+    after = read(shell).trials
+    assert len(after) == 32
+    for row in ("pre", "post"):
+        old, new = ([t for t in p if t.cell.row == row] for p in (before.trials, after))
+        assert new[:14] == old
+
+
+def test_untuned_and_tuned_stand_side_by_side(calm):
+    untuned = calm("sweep", "lr", "tune=none")
+    assert "sweep: lr+tune=none" in untuned.out
+    assert "Tuned" not in calm("table", "lr+tune=none").out
+    assert "Tuned" in calm("table", "lr").out
+
+
+def test_the_studies_open_with_plain_optuna(calm):
+    journal = JournalFileBackend(str(calm.folder / "runs" / "studies" / "lr.log"))
+    storage = JournalStorage(journal)
+    names = optuna.get_all_study_names(storage)
+    assert sorted(names) == ["post", "pre"]
+    for cell in read(calm).cells:
+        study = optuna.load_study(study_name=cell.row, storage=storage)
+        assert len(study.trials) == 14
+        assert cell.chosen is not None
+        assert study.best_params == cell.chosen.params
+        assert study.best_trial.number == cell.chosen.trial
+        mine = [t for t in read(calm).trials if t.cell.row == cell.row]
+        runs = [run for trial in mine for run in trial.cell.ids.values()]
+        assert [trial.user_attrs["run"] for trial in study.trials] == runs
+
+
+def test_one_after_another_gives_the_same_trials_as_two_at_a_time(tmp_path):
+    shells = []
+    for launcher in ("inline", "local"):
+        folder = tmp_path / launcher
+        folder.mkdir()
+        shells.append(Shell(folder))
+        declared(folder)
+        shells[-1]("sweep", "lr", f"launcher={launcher}")
+    first, second = (read(shell) for shell in shells)
+    assert first.trials == second.trials
+    assert first.cells == second.cells
+    assert {row: sum(t.cell.row == row for t in first.trials) for row in ("pre", "post")} == {
+        "pre": 6,
+        "post": 6,
+    }
+
+
+# --- A planted objective ------------------------------------------------------------------------
+
+BEST = {"pre": 3e-3, "post": 1e-3}
+TOP = {"pre": 0.90, "post": 0.93}  # post is better, at its own best rate only
+
+
+def planted(row: str, tree: Any, seed: int) -> dict[str, Any]:
+    """A result: accuracy falls with the distance of log lr from the row's best."""
+    off = math.log10(tree["optim"]["lr"] / BEST[row])
+    top1 = TOP[row] - 0.15 * off**2 + random.Random(f"{row}{seed}").gauss(0, 2e-3)
+    return {
+        **{"status": "finished", "step": 1, "seconds": 1.0, "collapsed": False},
+        "validation": {"top1": top1, "loss": 1 - top1},
+        "test": {"top1": top1, "loss": 1 - top1, "n": 300},
+    }
+
+
+def simulate(plan: Plan) -> tuple[Plan, dict[str, Any]]:
+    """The plan's whole search, every run answered by the planted objective."""
+    results: dict[str, Any] = {}
+    search = Search(plan) if plan.tune else None
+    while True:
+        plan = (search and search.grow(results.get)) or plan
+        new = [run for run in plan.runs() if run.id not in results]
+        if not new:
+            return plan, results
+        for run in reversed(new):  # whoever ends first changes nothing
+            results[run.id] = planted(run.cell.row, run.cell.spec, run.seed)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes"])
+def test_the_planted_order_is_found_with_tuning_and_missed_without(tmp_path, monkeypatch, sampler):
+    monkeypatch.chdir(tmp_path)
+    declared(tmp_path, trials=24)
+    verdicts = {}
+    for words in (["tune=none"], [f"tune.sampler={sampler}"]):
+        plan, _ = make_plan(["lr", "seeds=5", *words], store=tmp_path / "runs")
+        plan, results = simulate(plan)
+        [column] = tabulate(plan, results).columns
+        verdicts[words[0]] = {entry.row: entry.verdict for entry in column.entries}["post"]
+        for cell in plan.cells:
+            if cell.chosen is not None:
+                assert abs(math.log10(cell.chosen.params["optim.lr"] / BEST[cell.row])) < 0.3
+    assert verdicts == {"tune=none": "hurts", f"tune.sampler={sampler}": "helps"}
+
+
+def test_a_choice_at_the_edge_of_its_range_is_marked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    declared(tmp_path, FILE.replace("1e-4, 3e-2", "2.9e-3, 3e-2"), trials=12)
+    plan, _ = make_plan(["lr"], store=tmp_path / "runs")
+    plan, results = simulate(plan)
+    edges = {cell.row: cell.chosen.edges for cell in plan.cells if cell.chosen}
+    assert edges["post"] == ("optim.lr",)
+    notes = " ".join(tabulate(plan, results).footnotes)
+    assert "edge" in notes
+
+
+STAGES = """
+  stages:
+    - trials: 6
+      space: {optim.lr: {choices: [3e-4, 1e-3, 3e-3]}, model.dropout: {choices: [0.0, 0.1]}}
+    - {space: {optim.wd: {choices: [0.0, 0.05]}}, trials: 2}
+  sampler: grid
+"""
+
+
+def test_stages_fix_the_winners_of_the_one_before_and_a_grid_has_every_point(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = FILE[: FILE.index("  space:")] + STAGES.lstrip("\n")
+    declared(tmp_path, text)
+    plan, _ = make_plan(["lr"], store=tmp_path / "runs")
+    plan, _ = simulate(plan)
+    for row in ("pre", "post"):
+        first = [t for t in plan.trials if t.cell.row == row and t.stage == 0]
+        second = [t for t in plan.trials if t.cell.row == row and t.stage == 1]
+        assert len({tuple(t.params.values()) for t in first}) == len(first) == 6
+        assert [t.number for t in first + second] == list(range(8))
+        assert {t.cell.spec["optim"]["lr"] for t in second} == {BEST[row]}
+        cell = plan.cell(row, "")
+        assert cell is not None
+        assert cell.chosen is not None
+        assert set(cell.chosen.params) == {"optim.lr", "model.dropout", "optim.wd"}
+        assert cell.chosen.trials == 8
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("log: [1e-4, 3e-2]", "log: [1e-2, 3e-2]", "the baseline has 0.003"),
+        ("log: [1e-4, 3e-2]", "log: [0, 1]", "expected 0 < low < high, got [0, 1]"),
+        ("log: [1e-4, 3e-2]", "lgo: [1e-4, 1]", "did you mean 'log'?"),
+        ("log: [1e-4, 3e-2]", "choices: [1, 2]", "add it to the choices [1, 2]"),
+        ("optim.lr:", "optim.rl:", "optim.rl: no such key"),
+        ("trials: 6", "trials: 0", "expected at least 1, got 0"),
+        ("trials: 6", "trails: 6", "did you mean 'trials'?"),
+        ("trials: 6", "trials: 6\n  sampler: grid", "grid needs choices for optim.lr"),
+        ("trials: 6", "trials: 6\n  sampler: bayes", "bayes"),
+        ("- pre: {}", "- pre: {optim.lr: 1e-3}", "sets optim.lr, which `tune:` searches"),
+        ("epochs: 1}", "epochs: -1}", "train.epochs"),
+    ],
+)
+def test_mistakes_are_said_in_a_line_before_anything_trains(tmp_path, monkeypatch, old, new, said):
+    monkeypatch.chdir(tmp_path)
+    text = FILE.replace("TRIALS", "6")
+    assert old in text
+    declared(tmp_path, text.replace(old, new))
+
+    def search() -> None:
+        plan, _ = make_plan(["lr"], store=tmp_path / "runs")
+        Search(plan).grow({}.get)
+
+    with pytest.raises(UserError) as error:
+        search()
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
