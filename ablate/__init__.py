@@ -1,3 +1,47 @@
 """`ablate`: does this change to a Vision Transformer help, and how sure are we?"""
 
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 __version__ = "0.1.0"
+
+
+def load(
+    name: str | None = None, store: str | os.PathLike[str] | None = None, *, curves: bool = False
+) -> pd.DataFrame:
+    """The runs of a sweep as a tidy pandas frame; with `curves` what was measured while they ran.
+
+    `name` is the sweep's, as `ablate table` takes it; None is the last driven. `store` is the
+    folder of a store, or of a bundle that `ablate export` wrote; None is $ABLATE_STORE or ./runs.
+
+    Runs, a row each: `sweep`, `row`, `column`, `seed`, `id`, `family`; every key that a row or a
+    column sets (`stem`, `block.attn`, ...) as the run had it; `status` (finished, diverged, failed,
+    planned, ...); on the test set `top1` and `top5` (fractions; top5 from 10 classes), `loss`
+    (nats), `test_n` (images); `step` (optimiser steps), `train_loss` (nats, of the last epoch),
+    `collapsed` (bool), `seconds` (of training), `device`; `parameters` and `multiply_adds` (of an
+    image) where they were counted. Where settings were tuned, `trial` numbers the trainings that
+    chose them. What a run has not is missing.
+
+    Curves, a row an evaluation of a run: `sweep`, `row`, `column`, `seed`, `id`, `step`, `epoch`,
+    and what it measured then: `lr`, `train_loss`, `val_loss` (nats), `val_top1`, `val_top5`
+    (fractions), `val_n` (images).
+
+    Raises ablate.spec.UserError where there is no such store or sweep, and ablate.spec.Failure
+    where its plan is not whole.
+    """
+    from pathlib import Path
+
+    from ablate.report.bundle import opened
+    from ablate.report.cost import sizes
+    from ablate.report.frames import curves_frame, runs_frame
+    from ablate.report.gather import gather
+
+    root = Path(store or os.environ.get("ABLATE_STORE", "runs"))
+    plan, kept, told = opened(root, name)
+    runs = gather(plan, kept, told)
+    return curves_frame(plan, runs) if curves else runs_frame(plan, runs, sizes(plan, kept, False))

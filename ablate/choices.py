@@ -307,6 +307,31 @@ CHOICES: dict[str, dict[str, Choice]] = {"norm": NORMS, "stem": STEMS, "block": 
 DEFAULTS = {"norm": "layernorm", "stem": "none", "block": "vit"}  # as in conf/config.yaml
 
 
+# What a run may measure beside its metrics: `probe=[NAME, ...]`, one file each in its folder.
+PROBES: dict[str, Choice] = {
+    "gradnorm": Choice(
+        "norm of the gradient, before clipping, of the embedding and of every block, by step",
+        "Dual PatchNorm (arXiv 2302.01327), Fig. 2 and 4; big_vision train.py l2_grads",
+        "ablate.train.probes.gradnorm:GradNorm",
+    ),
+    "scales": Choice(
+        "learned scales of all norms at the end",
+        "Dual PatchNorm (arXiv 2302.01327), Fig. 3",
+        "ablate.train.probes.scales:Scales",
+    ),
+    "attention": Choice(
+        "how far each head looks on validation images at the end, in grid units",
+        "DTN (arXiv 2112.02624), vit_norm.py get_attention_map, here divided by the queries",
+        "ablate.train.probes.attention:AttentionDistance",
+    ),
+    "tokens": Choice(
+        "how long the token of each place is behind each block on validation images at the end",
+        "after DTN (arXiv 2112.02624): of what blocks leave, mean over images",
+        "ablate.train.probes.tokens:TokenNorms",
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Arch:
     """A host: what `model.arch=NAME/PATCH` stands for. Any field can be overridden in `model`.

@@ -95,6 +95,7 @@ class Working:
     notes: dict[str, Any] = field(default_factory=dict)
     noted_at: float = 0.0  # monotonic: when the notes last changed
     killed: bool = False
+    judged: int = 0  # bytes of its metrics when the search last judged it
 
 
 @dataclass
@@ -143,7 +144,17 @@ SPARE_BYTES = 64 << 20  # a full disk has room again when it has so much, and ro
 LOSSES = 2  # different runs that lose their device on a place before it is given up
 Watching = Callable[[], AbstractContextManager[View]]
 Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
-Grow = Callable[[Results], Plan | None]
+Metrics = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of its metrics
+
+
+class Search(Protocol):
+    """What a plan grows by while it is driven."""
+
+    def grow(self, results: Results, metrics: Metrics) -> Plan | None:
+        """A plan with more runs, in the light of new results; None where there is nothing new."""
+
+    def prune(self, run: str, metrics: Sequence[Mapping[str, Any]]) -> int | None:
+        """The step after which a running training is not worth going on; None: it is."""
 
 
 @contextlib.contextmanager
@@ -227,16 +238,15 @@ def drive(
     settings: Mapping[str, Any],
     view: View,
     retry: Sequence[str] = (),
-    grow: Grow = lambda results: None,
+    search: Search | None = None,
 ) -> Outcome:
     """Train what the plan lacks. Returns when nothing is left to do, or after a signal.
 
-    `settings` is the launcher group; runs whose status is in `retry` are started afresh; `grow`
-    is asked after every result whether there is more to train, by a plan that has this one's runs
-    and others. SIGINT, SIGTERM and SIGHUP stop the workers, each with a checkpoint; a second one
-    kills them.
+    `settings` is the launcher group; runs whose status is in `retry` are started afresh; `search`
+    is asked after every result whether there is more to train. SIGINT, SIGTERM and SIGHUP stop the
+    workers, each with a checkpoint; a second one kills them.
     """
-    return _Drive(plan, store, ledger, launcher, settings, view, grow).run(retry)
+    return _Drive(plan, store, ledger, launcher, settings, view, search).run(retry)
 
 
 class _Drive:
@@ -248,15 +258,15 @@ class _Drive:
         launcher: Launcher,
         settings: Mapping[str, Any],
         view: View,
-        grow: Grow,
+        search: Search | None,
     ) -> None:
         self.store, self.ledger, self.launcher, self.view = store, ledger, launcher, view
         self.attempts, self.hang_s = settings["attempts"], settings["hang_s"]
-        self.plan, self.grow = plan, grow
+        self.plan, self.search = plan, search
         self.runs: dict[str, PlannedRun] = {}
         self.states: dict[str, RunState] = {}
         self.counts: Counter[str] = Counter()
-        self.results = 0  # recorded since `grow` was asked
+        self.results = 0  # recorded since the search was asked
         self.pending: list[str] = []
         self.working: dict[str, Working] = {}
         self.pause: str | None = None
@@ -297,9 +307,18 @@ class _Drive:
             self._settle(run)
 
     def _grow(self) -> None:
-        if self.results and not self.signals:
+        if self.search is None or self.signals:
+            return
+        for run, worker in self.working.items():
+            size = worker.folder.metrics_size()
+            if size != worker.judged:
+                worker.judged = size
+                step = self.search.prune(run, worker.folder.read_metrics())
+                if step is not None:
+                    worker.folder.write_prune(step)
+        if self.results:
             self.results = 0
-            bigger = self.grow(lambda run: self.store.rundir(run).read_result())
+            bigger = self.search.grow(self.store.result, self.store.metrics)
             if bigger is not None:
                 self._take(bigger)
 

@@ -97,6 +97,10 @@ class Store:
         """A run's result, or None while it has none."""
         return self.rundir(run).read_result()
 
+    def metrics(self, run: str) -> list[dict[str, Any]]:
+        """The lines of a run's metrics."""
+        return self.rundir(run).read_metrics()
+
     def plan_path(self, name: str) -> Path:
         return self.root / "sweeps" / f"{file_name(name)}.json"
 

@@ -57,6 +57,7 @@ class Choice:
     trials: int
     value: float
     edges: tuple[str, ...] = ()  # keys whose value lies at an edge of its range
+    spent: float = 0.0  # on the search, in whole trials: pruned ones count for what they used
 
 
 @dataclass(frozen=True)

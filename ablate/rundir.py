@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -194,10 +195,25 @@ class RunDir:
     predictions = _File("predictions.npy")
     weights = _File("weights.safetensors")  # of the finished model
     log = _File("log.txt")
+    prune = _File("prune.json")  # the driver's word that a trial is not worth going on
 
     @property
     def id(self) -> str:
         return self.path.name
+
+    def probe(self, name: str) -> Path:
+        """What the probe of that name has measured."""
+        return self.path / f"probe-{name}.npz"
+
+    def read_probe(self, name: str) -> dict[str, Any] | None:
+        """Its arrays by name, or None where they are missing or not whole."""
+        import numpy as np
+
+        try:
+            with open(self.probe(name), "rb") as file, np.load(file, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            return None
 
     def create(self, spec: dict[str, Any]) -> None:
         """The folder with its `run.json`. What is no part of the id (where the data lies, where a
@@ -239,6 +255,18 @@ class RunDir:
     def write_attempts(self, attempts: list[dict[str, Any]]) -> None:
         write_whole(self.env, to_json({"format": FORMAT, "attempts": attempts}))
 
+    def write_prune(self, step: int) -> None:
+        """Tell the worker that its training counts up to `step`, and no further."""
+        if self.prune_step() is None:
+            write_whole(self.prune, to_json({"step": step}))
+
+    def prune_step(self) -> int | None:
+        """The step up to which a training counts; None where nobody said."""
+        said = read_json(self.prune)
+        return (
+            said["step"] if isinstance(said, dict) and isinstance(said.get("step"), int) else None
+        )
+
     def checkpoints(self) -> list[tuple[int, Path]]:
         """(step, file) of every checkpoint, newest first."""
         found = []
@@ -269,6 +297,13 @@ class RunDir:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())  # the checkpoint that follows counts on it
+
+    def metrics_size(self) -> int:
+        """In bytes: whoever watches reads again when it has changed."""
+        try:
+            return self.metrics.stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Every whole line; a torn last one is left out."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, TypeGuard, get_args, get_origin
 
-from ablate.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, Param
+from ablate.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, PROBES, Param
 
 
 class UserError(Exception):
@@ -207,6 +207,9 @@ class Run:
     augment: Augment
     eval: Eval
     seed: int
+    # What it measures of itself beside the metrics. It changes no weight, yet it is part of the id:
+    # a finished run without a probe's file is another run than one that has it.
+    probe: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -227,14 +230,15 @@ def identity(run: Run) -> str:
 
 def tree_identity(tree: Mapping[str, Any]) -> str:
     """`identity`, of what `to_tree` made of a run."""
-    kept = {key: value for key, value in tree.items() if key != "seed"}
+    kept = {key: value for key, value in tree.items() if key not in ("seed", "probe")}
+    probes = {"probe": tree["probe"]} if tree.get("probe") else {}
     for section, key in NOT_IDENTITY:
         kept[section] = {k: v for k, v in kept[section].items() if k != key}
     for section in kept:
         for key, before in _added_in(section, kept[section]).items():
             if kept[section].get(key, before) == before:
                 kept[section] = {k: v for k, v in kept[section].items() if k != key}
-    return json.dumps(kept, sort_keys=True, separators=(",", ":"))
+    return json.dumps(kept | probes, sort_keys=True, separators=(",", ":"))
 
 
 def run_id(identity: str, seed: int) -> str:
@@ -253,7 +257,7 @@ def to_tree(spec: Any) -> dict[str, Any]:
         elif dataclasses.is_dataclass(value):
             tree[field.name] = to_tree(value)
         else:
-            tree[field.name] = value
+            tree[field.name] = list(value) if isinstance(value, tuple) else value
     return tree
 
 
@@ -268,7 +272,7 @@ def build(tree: Mapping[str, Any]) -> Run:
     Raises UserError, one line with the dotted key, the value and what was expected: for unknown
     and missing keys, wrong types, values out of range and impossible geometry.
     """
-    same_keys("", tree, hints(Run))
+    same_keys("", tree, hints(Run), _added(Run))
     data = section(Data, tree["data"], "data")
     model = section(Model, _expand(tree["model"], data), "model")
     chosen = {kind: _chosen(kind, tree[kind], model) for kind in CHOICES}
@@ -281,6 +285,7 @@ def build(tree: Mapping[str, Any]) -> Run:
         augment=section(Augment, tree["augment"], "augment"),
         eval=section(Eval, tree["eval"], "eval"),
         seed=coerce(tree["seed"], int, "seed"),
+        probe=_probes(tree.get("probe", [])),
     )
     _check(run)
     return run
@@ -370,6 +375,16 @@ def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
         if param.host is not None and tree.get(key, param.default) is None
     }
     return Chosen(name, settings_of(kind, params, {**tree, **hosts}))
+
+
+def _probes(names: Any) -> tuple[str, ...]:
+    """Each once, in the order of `PROBES`: the same run however they are written."""
+    if not isinstance(names, list | tuple):
+        raise UserError(f"probe: expected a list such as [gradnorm,scales], got {names!r}")
+    for name in names:
+        if name not in tuple(PROBES):
+            raise unknown("probe", name, PROBES)
+    return tuple(name for name in PROBES if name in names)
 
 
 def settings_of(kind: str, params: Mapping[str, Param], tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -530,6 +545,9 @@ def _check(run: Run) -> None:
     _check_choices(run)
     if model.kind == "mlp":
         _check_mlp(model)
+        for name in ("attention", "tokens"):
+            if name in run.probe:
+                raise UserError(f"probe: {name}: model.arch={model.arch} has none; leave it out")
     else:
         _check_cls(model)
     if model.posemb == "sincos2d" and (model.width % 4 or model.width < 8):

@@ -14,7 +14,7 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +27,8 @@ from ablate.spec import UserError
 if TYPE_CHECKING:
     import optuna
 
+Lines = Sequence[Mapping[str, Any]]  # of metrics.jsonl
+Metrics = Callable[[str], Lines]  # run id -> them
 Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
 EDGE = 0.02  # of a range, from its ends
 
@@ -41,16 +43,23 @@ class Search:
         self._plan = plan
         self._cells = [_CellSearch(plan, cell) for cell in plan.cells]
 
-    def grow(self, results: Results) -> Plan | None:
+    def grow(self, results: Results, metrics: Metrics) -> Plan | None:
         """The plan with all trials that can be asked by now, and with the runs of every cell whose
         settings are chosen; None where nothing is new since the last time."""
-        moved = [cell.advance(results) for cell in self._cells]
+        moved = [cell.advance(results, metrics) for cell in self._cells]
         if not any(moved):
             return None
         rounds = itertools.zip_longest(*(cell.trials for cell in self._cells))
         trials = (trial for trials in rounds for trial in trials if trial is not None)
         cells = tuple(cell.reported(self._plan.seeds) for cell in self._cells)
         return replace(self._plan, trials=tuple(trials), cells=cells)
+
+    def prune(self, run: str, metrics: Lines) -> int | None:
+        """The step after which a running trial is not worth going on; None: it is, or no trial."""
+        assert self._plan.tune is not None
+        if self._plan.tune.pruner == "none":
+            return None
+        return next((step for cell in self._cells if (step := cell.prune(run, metrics))), None)
 
     def write(self, folder: Path) -> Path:
         """All studies as one Optuna journal, `NAME.log` in `folder`, for optuna-dashboard. Whole
@@ -95,28 +104,74 @@ class _CellSearch:
         self._params: dict[str, Any] = {}  # winners of the stages that are done
         self._asked: list[tuple[Trial, optuna.trial.Trial]] = []  # not told
         self._told = 0  # trials of the stage
+        self._spent = 0.0  # of the trials, in whole ones
         self.trials: list[Trial] = []
         self._choice: Choice | None = None
 
-    def advance(self, results: Results) -> bool:
+    def advance(self, results: Results, metrics: Metrics) -> bool:
         """Tell rounds that are done and ask the next; False where there was nothing to do."""
         moved = False
         while self._choice is None:
             if self._asked:
-                found = [results(_only(trial.cell.ids)) for trial, _ in self._asked]
+                runs = [_only(trial.cell.ids) for trial, _ in self._asked]
+                found = [results(run) for run in runs]
                 if any(result is None for result in found):
                     break
-                for (_, asked), result in zip(self._asked, found, strict=True):
-                    assert result is not None
-                    self._studies[-1][1].tell(asked, self._value(result))
-                self._told += len(self._asked)
-                self._asked = []
+                self._tell(
+                    [(result or {}, metrics(run)) for run, result in zip(runs, found, strict=True)]
+                )
             moved = True
             if self._studies and self._told == self._studies[-1][0].trials:
                 self._close_stage()
             else:
                 self._ask()
         return moved
+
+    def prune(self, run: str, metrics: Lines) -> int | None:
+        """See Search.prune. Only the rounds before are looked at, so that nobody's speed counts."""
+        for place, (trial, _) in enumerate(self._asked):
+            if run in trial.cell.ids.values():
+                return self._pruned_at(place, metrics)
+        return None
+
+    def _tell(self, found: Sequence[tuple[Mapping[str, Any], Lines]]) -> None:
+        """The results of a round, in the order of its trials."""
+        from optuna.trial import TrialState
+
+        study = self._studies[-1][1]
+        cut = [self._pruned_at(place, lines) for place, (_, lines) in enumerate(found)]
+        for (trial, asked), (result, lines), step in zip(self._asked, found, cut, strict=True):
+            counted = [line for line in lines if step is None or line["step"] <= step]
+            for n, line in enumerate(counted, start=1):
+                asked.report(self._score(line, "val_"), n)
+                asked.should_prune()  # for what pruners note of a trial; it is decided above
+            early = step is not None or result["status"] == "pruned"
+            study.tell(
+                asked,
+                None if early else self._value(result),
+                state=TrialState.PRUNED if early else TrialState.COMPLETE,
+            )
+            self._spent += _share(trial.cell.spec, counted[-1]) if early and counted else 1.0
+        self._told += len(self._asked)
+        self._asked = []
+
+    def _pruned_at(self, place: int, lines: Lines) -> int | None:
+        """At which step the pruner ends the trial at that place of the round; None: never."""
+        from optuna.trial import TrialState, create_trial
+
+        if self._tune.pruner == "none":
+            return None
+        study = self._studies[-1][1]
+        alone = self._new_study()
+        told = (TrialState.COMPLETE, TrialState.PRUNED)
+        alone.add_trials(study.get_trials(deepcopy=False, states=told))
+        alone.add_trials([create_trial(state=TrialState.FAIL)] * place)  # so that it has its number
+        trial = alone.ask()
+        for n, line in enumerate(lines, start=1):
+            trial.report(self._score(line, "val_"), n)
+            if trial.should_prune():
+                return int(line["step"])
+        return None
 
     def reported(self, seeds: tuple[int, ...]) -> Cell:
         """The cell as it is to be reported: without runs until its settings are chosen."""
@@ -134,14 +189,21 @@ class _CellSearch:
             for n, (_, study) in enumerate(self._studies, start=1)
         ]
 
-    def _ask(self) -> None:
+    def _new_study(self) -> optuna.Study:
         import optuna
 
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        pruner = {
+            "none": optuna.pruners.NopPruner,
+            "median": optuna.pruners.MedianPruner,
+            "hyperband": optuna.pruners.HyperbandPruner,
+        }[self._tune.pruner]
+        # Hyperband hashes the name, which would else be a random one.
+        return optuna.create_study(study_name="search", direction=self._goal, pruner=pruner())
+
+    def _ask(self) -> None:
         if not self._studies or self._told == self._studies[-1][0].trials:
-            optuna.logging.set_verbosity(optuna.logging.ERROR)
-            self._studies.append(
-                (self._tune.stages[len(self._studies)], optuna.create_study(direction=self._goal))
-            )
+            self._studies.append((self._tune.stages[len(self._studies)], self._new_study()))
             self._told = 0
         stage, study = self._studies[-1]
         place = len(self._studies) - 1
@@ -189,7 +251,12 @@ class _CellSearch:
         ]
         assert best.value is not None
         self._choice = Choice(
-            self._params, before + best.number, len(self.trials), best.value, tuple(edges)
+            params=self._params,
+            trial=before + best.number,
+            trials=len(self.trials),
+            value=best.value,
+            edges=tuple(edges),
+            spent=self._spent,
         )
 
     @property
@@ -198,12 +265,13 @@ class _CellSearch:
 
     def _value(self, result: Mapping[str, Any]) -> float:
         """The trial's final validation score; what diverged is as bad as guessing."""
-        metric = self._metric if self._metric in ("loss", "top5") else "top1"
         if result["status"] == "finished":
-            return float(result["validation"][metric])
-        if metric == "loss":
-            return -math.log(self._chance)
-        return self._chance
+            return self._score(result["validation"])
+        return -math.log(self._chance) if self._metric == "loss" else self._chance
+
+    def _score(self, scores: Mapping[str, Any], prefix: str = "") -> float:
+        metric = self._metric if self._metric in ("loss", "top5") else "top1"
+        return float(scores[prefix + metric])
 
 
 def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,6 +288,16 @@ def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
     whole = spec.to_tree(spec.build({**changed, "seed": 0}))
     del whole["seed"]
     return whole
+
+
+def _share(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
+    """How much of its whole training a run had done at a line of its metrics."""
+    train = tree["train"]
+    if train["steps"] is not None:
+        return float(line["step"] / train["steps"])
+    if train["examples"] is not None:
+        return float(line["step"] * train["batch"] / train["examples"])
+    return float(line["epoch"] / train["epochs"])
 
 
 def _section(tree: dict[str, Any], section: str, key: str) -> dict[str, Any]:

@@ -3,52 +3,65 @@ second epoch, from the cache, against the first, that decodes.
 
     python benchmarks/input.py [--images 10000] [--rounds 5]
 
-Small images. Both make shuffled CIFAR-10 batches, flipped and pad-cropped, as float tensors, on one
-thread in one process: ours from the decoded cache, the DataLoader (num_workers=0) from the same
-images as JPEG files, opened, decoded, cropped, flipped and converted one by one. They take turns,
-so that what else the machine does hits both; medians over the rounds. Building the cache, which is
-done once for all runs, is not counted but printed.
+Small images. Both make shuffled CIFAR-10 batches, flipped and pad-cropped, as float tensors, in two
+processes of one thread: ours, two workers, from the decoded cache; a DataLoader with num_workers=2
+from the same images as JPEG files, opened, decoded, cropped, flipped and converted one by one. Then
+with RandAugment (rand-m9-mstd0.5-inc1) on both sides, timm's own on PIL images there. Building the
+cache, which is done once for all runs, is not counted but printed.
 
 Photographs. 1,000 of ImageNet, the shorter side 256 (the originals are larger, and decode slower),
 cached at 256x256. The first epoch decodes them, in one process, and then does what the second does:
 read shuffled batches of bytes, as a GPU is sent them; or make batches of floats from them, of whole
 squares or as AugReg shows them (inception crops at 224, flipped), on the GPU if there is one. Then
-decoding alone, by one process of the pool and by two. All take turns.
+RandAugment of the crops on a CPU's one thread, ours and timm's; and decoding alone, by one process
+of the pool and by two.
 
+All take turns, so that what else the machine does hits all; medians over the rounds.
 ABLATE_DATA: folder that holds cifar10/*.parquet and imagenet_sample/*.parquet.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
+from step import as_a_worker, let_timm_load
 from torch.utils.data import DataLoader, Dataset
 
-from ablate.data import cache, source
-from ablate.data.batches import Batches, View
+from ablate.data import augment, cache, source
+from ablate.data.batches import Batches, View, change
 from ablate.fingerprint import fingerprint
 from ablate.keyed import Draws
 from ablate.spec import Augment, Data
 
 DATA = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
-BATCH, PAD, GOAL, EPOCHS_GOAL = 128, 4, 30, 5
+BATCH, PAD, EPOCHS_GOAL = 128, 4, 5
+PLAIN = Augment(flip=True, crop_pad=PAD)
+RANDAUGMENT = Augment(flip=True, crop_pad=PAD, style="timm", randaug=2, randaug_magnitude=9)
+SMALL = {"flip and crop": (PLAIN, 15), "RandAugment, too": (RANDAUGMENT, 4)}
 
 
 class JpegFiles(Dataset):
     """What people do: a file an image, each augmented by itself."""
 
-    def __init__(self, files: list[Path], labels: list[int]) -> None:
-        self.files, self.labels = files, labels
+    def __init__(
+        self,
+        files: list[Path],
+        labels: list[int],
+        more: Callable[[Image.Image], Image.Image] | None = None,
+    ) -> None:
+        self.files, self.labels, self.more = files, labels, more
 
     def __len__(self) -> int:
         return len(self.files)
@@ -60,6 +73,8 @@ class JpegFiles(Dataset):
         image = image.crop((left, top, left + 32, top + 32))
         if random.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        if self.more is not None:
+            image = self.more(image)
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
         return pixels.float().div(255).sub(0.5).div(0.5), self.labels[i]
 
@@ -80,8 +95,26 @@ def stored(name: str, **settings: Any) -> Data:
     return Data(**plain, fingerprint=fingerprint(plain))
 
 
-def jpeg_files(data: Data, folder: Path, number: int) -> JpegFiles:
-    """The first training images, their JPEG bytes as they are in the parquet file."""
+def pil_randaugment(side: int) -> Callable[[Image.Image], Image.Image]:
+    """timm's rand-m9-mstd0.5-inc1 of PIL images, filled with grey, bilinear as ours."""
+    let_timm_load()
+    from timm.data.auto_augment import rand_augment_transform
+
+    settings = {"translate_const": int(0.45 * side), "img_mean": (128, 128, 128)}
+    settings["interpolation"] = Image.Resampling.BILINEAR
+    transform = rand_augment_transform("rand-m9-mstd0.5-inc1", settings)
+
+    def one(image: Image.Image) -> Image.Image:
+        try:
+            return transform(image)
+        except ValueError:  # today's Pillow refuses to posterize to 0 bits, as magnitude 10 does
+            return image
+
+    return one
+
+
+def jpeg_files(data: Data, folder: Path, number: int) -> tuple[list[Path], list[int]]:
+    """The first training images, their JPEG bytes as they are in the parquet file; the labels."""
     files, labels = [], []
     for i, example in zip(
         range(number), source.open_source(data).parts["train"].examples(), strict=False
@@ -90,51 +123,83 @@ def jpeg_files(data: Data, folder: Path, number: int) -> JpegFiles:
         files.append(folder / f"{i}.jpg")
         files[-1].write_bytes(example.image)
         labels.append(example.label)
-    return JpegFiles(files, labels)
+    return files, labels
+
+
+_batches: dict[str, Batches] = {}  # of a process that makes ours
+
+
+def open_batches(data: Data, folder: Path) -> None:
+    torch.set_num_threads(1)
+    split = cache.prepare(data, folder).split("train")
+    for name, (spec, _) in SMALL.items():
+        _batches[name] = Batches(split, BATCH, spec, Draws(0))
+
+
+def make_epoch(name: str, number: int) -> int:
+    """Images made."""
+    made = _batches[name]
+    epoch = range(number * made.steps_per_epoch, (number + 1) * made.steps_per_epoch)
+    return sum(len(made.at(step)[1]) for step in epoch)
 
 
 def small_images(number: int, rounds: int) -> None:
     data = stored("cifar10", size=32, classes=10, validation=5000, test="test")
     with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         start = time.perf_counter()
-        cached = cache.prepare(data, Path(temporary))
-        print(
-            f"decoded {sum(cached.counts.values()):,} images in {time.perf_counter() - start:.1f} s"
-        )
-        files = jpeg_files(data, Path(temporary), number)
-        loader = DataLoader(files, BATCH, shuffle=True, drop_last=True, num_workers=0)
-        batches = Batches(cached.split("train"), BATCH, Augment(flip=True, crop_pad=PAD), Draws(0))
+        counts = cache.prepare(data, folder).counts
+        print(f"decoded {sum(counts.values()):,} images in {time.perf_counter() - start:.1f} s")
+        files, labels = jpeg_files(data, folder, number)
+        loaders = {
+            name: DataLoader(
+                JpegFiles(files, labels, pil_randaugment(32) if spec.randaug else None),
+                BATCH,
+                shuffle=True,
+                drop_last=True,
+                num_workers=2,
+                persistent_workers=True,
+            )
+            for name, (spec, _) in SMALL.items()
+        }
+        rates: dict[str, list[float]] = {}
+        spawning = multiprocessing.get_context("spawn")
+        with spawning.Pool(2, open_batches, (data, folder)) as pool:
 
-        def theirs(_: int) -> int:
-            return sum(len(labels) for _, labels in loader)
+            def theirs(name: str, _: int) -> int:
+                return sum(len(labels) for _, labels in loaders[name])
 
-        def ours(turn: int) -> int:
-            epoch = range(turn * batches.steps_per_epoch, (turn + 1) * batches.steps_per_epoch)
-            return sum(len(batches.at(step)[1]) for step in epoch)
+            def ours(name: str, turn: int) -> int:
+                epochs = [(name, 2 * turn), (name, 2 * turn + 1)]
+                return sum(pool.starmap(make_epoch, epochs, chunksize=1))
 
-        rates: dict[str, list[float]] = {"DataLoader": [], "ablate": []}
-        for turn in range(rounds + 1):  # the first one warms the page cache
-            for name, epoch in (("DataLoader", theirs), ("ablate", ours)):
-                start = time.perf_counter()
-                images = epoch(turn)
-                if turn:
-                    rates[name].append(images / (time.perf_counter() - start))
+            for turn in range(rounds + 1):  # the first one warms the page cache
+                for name in SMALL:
+                    for side, epoch in (("DataLoader", theirs), ("ablate", ours)):
+                        start = time.perf_counter()
+                        images = epoch(name, turn)
+                        if turn:
+                            rate = images / (time.perf_counter() - start)
+                            rates.setdefault(f"{side}, {name}", []).append(rate)
     show(rates)
-    ratio = statistics.median(rates["ablate"]) / statistics.median(rates["DataLoader"])
-    print(f"ratio {ratio:.1f} (goal: {GOAL})")
+    for name, (_, goal) in SMALL.items():
+        pairs = zip(rates[f"ablate, {name}"], rates[f"DataLoader, {name}"], strict=True)
+        print(f"{name}: ratio {statistics.median(a / b for a, b in pairs):.1f} (goal: {goal})")
 
 
 def photographs(rounds: int) -> None:
     shares = {"validation": 20, "test": 20}
     data = stored("imagenet_sample", size=224, cache_size=256, classes=1000, **shares)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    augreg = Augment(flip=True, crop_pad=0, crop_area=0.05)
     views: dict[str, tuple[Augment, View] | None] = {
         "bytes": None,
         "floats": (Augment(flip=False, crop_pad=0), View(256)),
-        "AugReg's": (Augment(flip=True, crop_pad=0, crop_area=0.05), View(224)),
+        "AugReg's": (augreg, View(224)),
     }
     rates: dict[str, list[float]] = {"1 process": [], "2 processes": []}
     ratios: dict[str, list[float]] = {name: [] for name in views}
+    transform = pil_randaugment(224)
     for turn in range(rounds + 1):  # the first one warms the page cache
         with tempfile.TemporaryDirectory() as temporary:
             start = time.perf_counter()
@@ -155,6 +220,18 @@ def photographs(rounds: int) -> None:
                 if turn:
                     ratios[name].append((decoding + second) / second)
                     rates.setdefault(name, []).append(1 / second)
+            some = cached.split("train").take(torch.arange(BATCH))
+            crops = change(some.images, some.aspects, augreg, View(224), Draws(0), turn)
+            pictures = [Image.fromarray(crop.numpy()) for crop in crops]
+            start = time.perf_counter()
+            augment.timm_randaugment(crops, Draws(0).at("randaug", turn), 128)
+            middle = time.perf_counter()
+            for picture in pictures:
+                transform(picture)
+            if turn:
+                spent = {"ablate": middle - start, "PIL": time.perf_counter() - middle}
+                for side, seconds in spent.items():
+                    rates.setdefault(f"{side}, RandAugment", []).append(BATCH / seconds)
         for processes, name in ((1, "1 process"), (2, "2 processes")):
             with tempfile.TemporaryDirectory() as temporary:
                 start = time.perf_counter()
@@ -164,15 +241,17 @@ def photographs(rounds: int) -> None:
     show(rates)
     ratio = statistics.median(rates["2 processes"]) / statistics.median(rates["1 process"])
     print(f"decoding by two processes against one: ratio {ratio:.2f}")
+    pairs = zip(rates["ablate, RandAugment"], rates["PIL, RandAugment"], strict=True)
+    print(f"RandAugment at 224: ratio {statistics.median(a / b for a, b in pairs):.2f}")
     for name, seen in ratios.items():
-        goal = f" (goal: {EPOCHS_GOAL})" if name == "bytes" else f", on {device.type}"
-        print(f"{name}, second epoch against first: ratio {statistics.median(seen):.1f}{goal}")
+        ratio = statistics.median(seen)
+        print(f"{name}, second epoch against first: ratio {ratio:.1f} (goal: {EPOCHS_GOAL})")
 
 
 def show(rates: dict[str, list[float]]) -> None:
     for name, seen in rates.items():
         spread = f"{min(seen):,.0f}-{max(seen):,.0f}"
-        print(f"{name:16} {statistics.median(seen):>10,.0f} images/s ({spread})")
+        print(f"{name:28} {statistics.median(seen):>10,.0f} images/s ({spread})")
 
 
 def main() -> None:
@@ -180,7 +259,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=10_000, help="JPEG files to write")
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
-    torch.set_num_threads(1)
+    as_a_worker()
     small_images(asked.images, asked.rounds)
     photographs(asked.rounds)
 

@@ -35,14 +35,31 @@ MALLOC = {"MALLOC_MMAP_THRESHOLD_": "8589934592", "MALLOC_TRIM_THRESHOLD_": "343
 _kept: list[torch.library.Library] = []
 
 
-def timm_vit(run: spec.Run) -> nn.Module:
-    """timm's model of the run. torchvision, which it imports, misses two operators on CPU torch."""
+def as_a_worker() -> None:
+    """This process anew with what the launcher sets for a worker on a CPU, on one thread."""
+    if not os.environ.keys() >= MALLOC.keys():
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **MALLOC})
+    torch.set_num_threads(1)
+
+
+def let_timm_load() -> None:
+    """torchvision, which timm imports, misses two operators on CPU torch."""
     try:
         import torchvision  # noqa: F401
     except RuntimeError:
         _kept.append(torch.library.Library("torchvision", "DEF"))
         for name in ("nms", "qnms"):
             _kept[0].define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def has_bf16() -> bool:
+    """Has this CPU instructions for it?"""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def timm_vit(run: spec.Run) -> nn.Module:
+    """timm's model of the run."""
+    let_timm_load()
     from timm.models.vision_transformer import VisionTransformer
 
     norm = partial(nn.LayerNorm, eps=run.model.norm_eps)
@@ -92,16 +109,14 @@ def main() -> None:
     for flag, default in (("side", 32), ("batch", 64), ("rounds", 15)):
         parser.add_argument(f"--{flag}", type=int, default=default)
     asked = parser.parse_args()
-    if not os.environ.keys() >= MALLOC.keys():
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **MALLOC})
-    torch.set_num_threads(1)
+    as_a_worker()
     run = small(asked.arch, asked.side)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     steps = {
         "timm fp32": theirs(run, device, asked.batch),
         "ours fp32": ours(run, device, "fp32", asked.batch),
     }
-    if device.type == "cuda" or torch.cpu._is_avx512_bf16_supported():
+    if device.type == "cuda" or has_bf16():
         steps["ours bf16"] = ours(run, device, "bf16", asked.batch)
     else:
         print("bf16 is not measured: this CPU has no instructions for it")

@@ -141,33 +141,58 @@ def test_crop_and_resize_is_torchs_bilinear_of_the_slice(channels: int, size: in
     boxes = torch.tensor(
         [[0, 0, 16, 12], [3, 2, 10, 7], [15, 11, 1, 1], [0, 5, 2, 7], [9, 0, 7, 12], [4, 4, 5, 5]]
     )
-    got = augment.crop_and_resize(images, boxes / torch.tensor([16, 12, 16, 12]), size)
     parts = slices(images, boxes)
-    exact = torch.cat([F.interpolate(part, (size, size), mode="bilinear") for part in parts])
-    torch.testing.assert_close(got.double(), last(exact), rtol=0, atol=0.5 + 1e-3)
-    sure = (last(exact) % 1 - 0.5).abs() > 1e-3  # neither a tie
-    assert torch.equal(got[sure], last(exact).add(0.5).byte()[sure])
+    exact = last(torch.cat([F.interpolate(part, (size, size), mode="bilinear") for part in parts]))
+    at_once = crop.sample(images, *spans(boxes), size)
+    torch.testing.assert_close(at_once.double(), exact, rtol=0, atol=0.5 + 1e-3)
+    sure = (exact % 1 - 0.5).abs() > 1e-3  # neither a tie
+    assert torch.equal(at_once[sure], exact.add(0.5).byte()[sure])
+    got = augment.crop_and_resize(images, boxes / torch.tensor([16, 12, 16, 12]), size)
+    assert got.is_contiguous()
+    assert apart(got, at_once) <= 1  # rounded once more, between the axes
+    assert (got.double() - exact).mean().abs() < 0.1
     if size == 16 and channels == 3:
         square = noise(2)
-        whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(2, 1)
-        assert torch.equal(augment.crop_and_resize(square, whole, 16), square)
-        assert torch.equal(augment.resize_area(square, whole, 16), square)
+        box = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(2, 1)
+        assert torch.equal(augment.crop_and_resize(square, box, 16), square)
+        assert torch.equal(augment.resize_area(square, box, 16), square)
 
 
-def test_crop_and_resize_between_pixels_is_torchs_grid_sample() -> None:
-    images = noise(50)
-    boxes = torch.rand((50, 4), generator=seeded(1)) * 0.3 + 0.2  # well within
-    got = augment.crop_and_resize(images, boxes, 9)
-    place = (torch.arange(9) + 0.5) / 9
-    # as if cropped: no nearer to the box's edge than half a pixel
-    edge = [(0.5 / 16 / boxes[:, i])[:, None] for i in (2, 3)]
-    down = boxes[:, :1] + place.clamp(edge[0], 1 - edge[0]) * boxes[:, 2:3]
-    across = boxes[:, 1:2] + place.clamp(edge[1], 1 - edge[1]) * boxes[:, 3:]
-    grid = torch.stack(
-        [across[:, None].expand(-1, 9, -1), down[:, :, None].expand(-1, -1, 9)], 3
-    ).mul(2).sub(1)  # fmt: skip
-    exact = F.grid_sample(images.permute(0, 3, 1, 2).float(), grid, align_corners=False)
-    torch.testing.assert_close(got.float(), last(exact), rtol=0, atol=0.51)
+def spans(boxes: torch.Tensor) -> tuple[crop.Span, crop.Span]:
+    top, left, height, width = boxes.float().unbind(1)
+    return (top, height), (left, width)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(3, 20), st.integers(3, 20))
+def test_one_by_one_crops_are_those_at_once(seed: int, height: int, width: int) -> None:
+    images = noise(20, height, width)
+    boxes = augment.inception_boxes(torch.rand(20, generator=seeded(seed)) + 0.5, seeded(seed))
+    rows, columns = crop.in_pixels(images, boxes)
+    whole = crop.whole(*rows, height), crop.whole(*columns, width)
+    for size in (4, 11):
+        got = crop.resize_slices(images, *whole, size)
+        at_once = crop.sample(images, *whole, size)
+        assert apart(got, at_once) <= 1
+        assert torch.equal(augment.crop_and_resize(images, boxes, size), got)
+
+
+def test_boxes_are_rounded_to_whole_pixels_within_the_image() -> None:
+    spans = [(0, 16), (3.4, 5.2), (3.4, 5.0), (2.6, 0.1), (15.8, 0.2), (15.4, 0.6), (0.3, 0.1)]
+    start, length = torch.tensor(spans).unbind(1)
+    first, many = crop.whole(start, length, 16)
+    assert first.tolist() == [0, 3, 3, 3, 15, 15, 0]
+    assert many.tolist() == [16, 6, 5, 1, 1, 1, 1]
+    start = torch.rand(5000, generator=seeded(0)) * 16
+    length = (16 - start) * torch.rand(5000, generator=seeded(1))
+    first, many = crop.whole(start, length, 16)
+    assert (first >= 0).all()
+    assert (many >= 1).all()
+    assert (first + many <= 16).all()
+    assert ((first - start).abs() <= 0.5).logical_or(first == 15).all()
+    large = length > 2
+    assert ((many - length).abs() <= 1)[large].all()
+    assert abs((many - length)[large].mean()) < 0.05  # neither wider nor narrower
 
 
 def test_resize_area_is_torchs_where_pixels_divide() -> None:
@@ -194,11 +219,24 @@ def test_resize_area_cuts_pixels_exactly(data: st.DataObject) -> None:
     torch.testing.assert_close(got.double(), blocks, rtol=0, atol=0.5 + 1e-3)
 
 
+def seen_between(images: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.Tensor:
+    """float (B, size, size, C): torch's grid_sample of square images, in boxes as if cropped: no
+    nearer to a box's edge than half a pixel."""
+    place = (torch.arange(size) + 0.5) / size
+    edge = [(0.5 / images.shape[1] / boxes[:, i])[:, None] for i in (2, 3)]
+    down = boxes[:, :1] + place.clamp(edge[0], 1 - edge[0]) * boxes[:, 2:3]
+    across = boxes[:, 1:2] + place.clamp(edge[1], 1 - edge[1]) * boxes[:, 3:]
+    grid = torch.stack(
+        [across[:, None].expand(-1, size, -1), down[:, :, None].expand(-1, -1, size)], 3
+    ).mul(2).sub(1)  # fmt: skip
+    return last(F.grid_sample(images.permute(0, 3, 1, 2).float(), grid, align_corners=False))
+
+
 def test_resize_area_magnifies_bilinearly_axis_by_axis() -> None:
     images = noise(2)
-    small = torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 2)
-    expected = augment.crop_and_resize(images, small, 16)
-    assert torch.equal(augment.resize_area(images, small, 16), expected)
+    small = torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 2)  # between pixels
+    got = augment.resize_area(images, small, 16)
+    torch.testing.assert_close(got.float(), seen_between(images, small, 16), rtol=0, atol=0.51)
     flat = torch.tensor([[0.0, 0.25, 1.0, 0.5]] * 2)  # rows shrink, columns are magnified
     rows = images.float().view(2, 8, 2, 16, 3).mean(2)[:, :, 4:12].permute(0, 3, 1, 2)
     exact = F.interpolate(rows, (8, 8), mode="bilinear")

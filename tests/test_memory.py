@@ -38,6 +38,8 @@ def test_on_a_cpu_what_fits_is_computed(monkeypatch):
     assert chosen(100 * each - 1) == 50
     assert chosen(10 * each) == 10
     assert chosen(1) == 1
+    monkeypatch.setattr(memory, "ENOUGH", 24 * 32)  # however much is free
+    assert chosen(1e12) == 10  # 25 don't
 
 
 def test_free_memory_is_that_of_this_machine():

@@ -110,6 +110,18 @@ def test_deit_and_dtn_are_their_tables(folder):
     assert dtn["train"]["precision"] == "fp32"
 
 
+def test_the_cifar_recipe_is_between_the_two_it_names(folder):
+    tree = composed("recipe=cifar", "model.arch=Ti/4", *RGB[:2], "data.classes=10", "data.size=32")
+    optim, train, augment = tree["optim"], tree["train"], tree["augment"]
+    assert (optim["lr"], optim["wd"], optim["decay"]) == (1e-3, 0.05, "by_lr")
+    assert (optim["warmup_epochs"], optim["min_lr"], optim["schedule"]) == (10, 1e-5, "cosine")
+    assert (train["epochs"], train["batch"], train["label_smoothing"]) == (300, 512, 0.1)
+    assert (augment["style"], augment["randaug"], augment["randaug_magnitude"]) == ("timm", 2, 9)
+    assert (augment["flip"], augment["crop_pad"], augment["cutmix"]) == (True, 4, 1.0)
+    assert (train["micro_batch"], tree["model"]["drop_path"]) == ("auto", 0.1)
+    assert tree["model"]["input"] == "range"
+
+
 def test_the_mnist_recipe_is_the_articles(folder):
     tree = composed("recipe=mnist_bn", "model.arch=mnist_vit", "data=digits", "data.size=28")
     assert tree["augment"] | {"rotate": 20.0, "translate": 0.2, "zoom_out": 0.2} == tree["augment"]

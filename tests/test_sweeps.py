@@ -18,6 +18,8 @@ DIGITS = {
     "dtn_table1": (2, 2),
     "table1": (2, 2),
     "figure1": (20, 1),
+    "figure2": (2, 1),
+    "figure3": (1, 1),
 }
 QUICK = ("table6", "dtn_table2", "bnffn_depth", "dnn_bn")  # the others: whole, in the soak
 

@@ -155,6 +155,40 @@ def test_one_after_another_gives_the_same_trials_as_two_at_a_time(tmp_path):
     }
 
 
+PRUNED = FILE.replace("at: {train.epochs: 1}", "at: {train.epochs: 12}\n  pruner: median")
+
+
+def test_pruned_trials_are_a_state_of_their_own_and_cost_what_they_used(calm, tmp_path):
+    """Killed and not, one after another and two at a time: the same trials pruned at the same
+    steps, though who was faster differs."""
+    shells = []
+    for name, words in (("calm", ()), ("killed", ("launcher.attempts=1000",)), ("one", ())):
+        folder = tmp_path / name
+        folder.mkdir()
+        shell = Shell(folder)
+        shells.append(shell)
+        declared(folder, PRUNED, trials=14)
+        shutil.copytree(calm.folder / "runs" / "cache", folder / "runs" / "cache")
+        if name == "killed":
+            disturb(shell, ("sweep", "lr", *words), random.Random(5), kills=3)
+        shell("sweep", "lr", *words, *(("launcher=inline",) if name == "one" else ()))
+    first, *others = [read(shell) for shell in shells]
+    for other in others:
+        assert other.trials == first.trials
+        assert other.cells == first.cells
+    store = Store(shells[0].folder / "runs")
+    results = [store.result(run) for trial in first.trials for run in trial.cell.ids.values()]
+    early = [result for result in results if result and result["status"] == "pruned"]
+    assert early
+    assert "diverged" not in shells[0]("table", "lr").out
+    for cell in first.cells:
+        assert cell.chosen is not None
+        assert cell.chosen.spent < 14
+    for result in early:
+        assert result["step"] < 12 * 18
+    assert "nothing wrong" in shells[0]("verify", "lr").out
+
+
 # --- A planted objective ------------------------------------------------------------------------
 
 BEST = {"pre": 3e-3, "post": 1e-3}
@@ -177,7 +211,7 @@ def simulate(plan: Plan) -> tuple[Plan, dict[str, Any]]:
     results: dict[str, Any] = {}
     search = Search(plan) if plan.tune else None
     while True:
-        plan = (search and search.grow(results.get)) or plan
+        plan = (search and search.grow(results.get, lambda _: [])) or plan
         new = [run for run in plan.runs() if run.id not in results]
         if not new:
             return plan, results
@@ -264,7 +298,7 @@ def test_mistakes_are_said_in_a_line_before_anything_trains(tmp_path, monkeypatc
 
     def search() -> None:
         plan, _ = make_plan(["lr"], store=tmp_path / "runs")
-        Search(plan).grow({}.get)
+        Search(plan).grow({}.get, lambda _: [])
 
     with pytest.raises(UserError) as error:
         search()

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ablate import __version__
-from ablate.cli import driving, keeping, looking
+from ablate.cli import driving, keeping, looking, publishing
 from ablate.spec import Failure, UserError
 
 app = typer.Typer(
@@ -29,6 +29,9 @@ for command in (
     looking.status,
     looking.show,
     looking.table,
+    looking.plot,
+    publishing.report,
+    publishing.export,
 ):
     app.command()(command)
 app.command(name="list")(looking.list_)

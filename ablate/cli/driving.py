@@ -52,13 +52,14 @@ def sweep(
             for note in plan.notes:
                 print(f"note: {note}")
             if search is not None:
-                plan = search.grow(kept.result) or plan
+                plan = search.grow(kept.result, kept.metrics) or plan
             lacking = _ready(plan, kept, ledger, launcher, yes)
             with view() as watching:
                 if lacking:
                     _prepare(plan, kept, watching)
-                grow = search.grow if search is not None else lambda _: None
-                outcome = drive.drive(plan, kept, ledger, launcher, settings, watching, again, grow)
+                outcome = drive.drive(
+                    plan, kept, ledger, launcher, settings, watching, again, search
+                )
             if search is not None:
                 search.write(kept.studies)
     except KeyboardInterrupt:  # once it trains the driver listens itself
@@ -172,7 +173,7 @@ def plan(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
     if made.tune:
-        made = Search(made).grow(kept.result) or made
+        made = Search(made).grow(kept.result, kept.metrics) or made
     states, finished = {}, {}
     if kept.ledger.exists():
         with Ledger.reading(kept) as ledger:

@@ -1,8 +1,9 @@
-"""Commands that only look: status, show, table, list, config."""
+"""Commands that only look: status, show, table, plot, list, config."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,9 +19,10 @@ from ablate.cli.words import (
     StoreDir,
     Words,
     planned,
+    print_rendered,
     print_table,
 )
-from ablate.spec import UserError
+from ablate.spec import UserError, unknown
 
 
 def status(
@@ -97,20 +99,98 @@ def table(
     format: Annotated[
         Format | None, typer.Option(help="Default: rich on a terminal, md elsewhere.")
     ] = None,
+    show: Annotated[
+        str | None,
+        typer.Option(
+            help="Of accuracy,gain,ci,n,verdict,params,macs,cost,paper and metrics: "
+            "top5,loss,auc,epochs_to:0.9."
+        ),
+    ] = None,
+    transpose: Annotated[bool, typer.Option("--transpose", help="Variants as columns.")] = False,
+    against: Annotated[
+        str | None, typer.Option(metavar="paper", help="Published figures beside ours.")
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Refuse a table of unlike runs, and verdicts read twice."),
     ] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="Recomputed from what `export` wrote there."),
+    ] = None,
     store: StoreDir = RUNS,
     debug: Debug = False,
 ) -> None:
-    """The gain of every variant over the baseline, with 95 % intervals and verdicts."""
-    from ablate.ledger import Ledger, Store
+    """The gain of every variant over the baseline, with 95 % intervals and verdicts.
 
+    `paper:T1L` is a published table, read by the same code: `ablate list paper` names them.
+    """
+    from ablate.ledger import Ledger, Store
+    from ablate.report.formats import check_show
+    from ablate.report.published import SHOW, WHERE, published
+
+    if words and words[0].startswith(WHERE):
+        parts = check_show(show) if show is not None else SHOW
+        print_rendered(published(words[0].removeprefix(WHERE)), format, parts, transpose)
+        return
+    if bundle is not None:
+        if words or scale or name or across or each:
+            raise UserError("--from: a bundle is of one sweep; leave its name out")
+        from ablate.report.bundle import Bundle
+
+        exported = Bundle(bundle)
+        made, told = exported.read()
+        results = exported.recompute(made, told)
+        print_table(made, exported, format, strict, show, transpose, against, results)
+        return
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each)
-    print_table(made, kept, format, strict)
+    print_table(made, kept, format, strict, show, transpose, against)
+
+
+def plot(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME] [KEY=VALUE ...] KIND", help="`ablate list plots`."),
+    ] = None,
+    scale: Scale = None,
+    name: Name = None,
+    across: Across = None,
+    each: Each = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help=".svg, .pdf or .png. Default: NAME-KIND.svg here."),
+    ] = None,
+    store: StoreDir = RUNS,
+    debug: Debug = False,
+) -> None:
+    """A figure of a sweep, as SVG, PDF or PNG."""
+    from ablate.ledger import Ledger, Store
+    from ablate.plan import file_name
+    from ablate.report import looks
+    from ablate.report.plot import KINDS, draw
+    from ablate.report.table import tabulate
+    from ablate.rundir import write_whole
+
+    *words, kind = words or [""]
+    if kind not in KINDS:
+        raise unknown("plot", kind, KINDS, "as the last word one of")
+    kept = Store(store)
+    with Ledger.reading(kept) as ledger:
+        made = planned(kept, ledger, words, scale, name, across, each)
+    out = out or Path(f"{file_name(made.name)}-{kind}.svg")
+    results = {run.id: kept.rundir(run.id).read_result() for run in made.runs()}
+    table = tabulate(
+        made,
+        results,
+        looks.read(kept.looks, made.name),
+        curves=lambda run: kept.rundir(run).read_metrics(),
+    )
+    write_whole(out, draw(made, table, kind, kept.rundir, out.suffix.removeprefix(".").lower()))
+    if table.is_look and kind in ("gain", "forest"):  # its intervals were read
+        looks.record(kept.looks, made.name, made.seeds)
+    print(out)
 
 
 def list_(

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablate.spec import Failure, UserError, unknown
+from ablate.spec import unknown
 
 if TYPE_CHECKING:
     from ablate.ledger import Ledger, Store
     from ablate.plan import Plan
+    from ablate.report.table import Results, Table
 
 
 class Format(StrEnum):
@@ -21,8 +22,13 @@ class Format(StrEnum):
 
     rich = "rich"
     md = "md"
+    latex = "latex"
+    html = "html"
     csv = "csv"
     json = "json"
+
+
+WHOLE = (Format.csv, Format.json)  # hold everything, whatever is shown
 
 
 Words = Annotated[
@@ -52,13 +58,13 @@ def planned(
     each: bool,
 ) -> Plan:
     """The driven plan that these words name: the last one for none, else a name or its words."""
-    known = ledger.sweeps()
-    if not known:
-        raise UserError(f"{store.root}: no sweep was driven here yet: `ablate sweep quickstart`")
+    from ablate.report.find import driven, instance, sweeps
+
+    known = sweeps(store, ledger)
     wanted = name
     if wanted is None and words:
         single = len(words) == 1 and not (scale or across or each)
-        wanted = _instance(words[0], known) if single else None
+        wanted = instance(words[0], known) if single else None
         if wanted is None and single and "=" not in words[0] and not words[0].endswith(".yaml"):
             wanted = words[0]  # a bare name, of no sweep driven here
     if wanted is None and words:
@@ -66,40 +72,64 @@ def planned(
 
         made, _ = make_plan(words, store=store.root, scale=scale, across=across or (), each=each)
         wanted = made.name
-    wanted = wanted or known[0]
-    if wanted not in known:
-        raise unknown("sweep", wanted, known, f"one driven in {store.root}:")
-    driven = store.read_plan(wanted)
-    if driven is None:
-        raise Failure(f"{store.plan_path(wanted)}: not whole; `ablate sweep` writes it again")
-    return driven
+    return driven(store, known, wanted or known[0])
 
 
-def _instance(word: str, known: list[str]) -> str | None:
-    """The driven sweep of that name; of those that only begin with it, the single one."""
-    if word in known or "=" in word:
-        return word if word in known else None
-    instances = [sweep for sweep in known if sweep.startswith((f"{word}@", f"{word}+"))]
-    if len(instances) > 1:
-        raise UserError(f"{word}: which of {', '.join(instances)}?")
-    return instances[0] if instances else None
+def print_table(
+    plan: Plan,
+    store: Store,
+    format: Format | None,
+    strict: bool = False,
+    show: str | None = None,
+    transpose: bool = False,
+    against: str | None = None,
+    recomputed: Results | None = None,
+) -> None:
+    """The table of a sweep. Its verdicts are a look, which the store keeps.
 
-
-def print_table(plan: Plan, store: Store, format: Format | None, strict: bool = False) -> None:
+    `recomputed`: the results of a bundle, which keeps nothing.
+    """
+    from ablate.plan import is_metric
     from ablate.report import looks
-    from ablate.report.formats import render
+    from ablate.report.cost import sizes
+    from ablate.report.formats import DEFAULT, check_show
+    from ablate.report.paper import beside
     from ablate.report.table import tabulate
 
-    results = {run.id: store.rundir(run.id).read_result() for run in plan.runs()}
-    tabulated = tabulate(plan, results, looks.read(store.looks, plan.name), strict=strict)
+    if against not in (None, "paper"):
+        raise unknown("--against", against, ("paper",))
+    parts = check_show(show) if show is not None else DEFAULT
+    if against and "paper" not in parts:
+        parts = (*parts, "paper")
+    named = "params" in parts or "macs" in parts
+    tabulated = tabulate(
+        plan,
+        recomputed or {run.id: store.rundir(run.id).read_result() for run in plan.runs()},
+        looks.read(store.looks, plan.name),
+        strict=strict,
+        also=[part for part in parts if is_metric(part)],
+        curves=lambda run: store.rundir(run).read_metrics(),
+        sizes=sizes(plan, store, named) if named or format in WHOLE else None,
+        cost="cost" in parts,
+        paper=beside(plan, store.root) if "paper" in parts else None,
+    )
+    print_rendered(tabulated, format, parts, transpose)
+    if tabulated.is_look and recomputed is None:
+        looks.record(store.looks, plan.name, plan.seeds)
+
+
+def print_rendered(
+    table: Table, format: Format | None, show: tuple[str, ...], transpose: bool
+) -> None:
+    """A table on standard output."""
+    from ablate.report.formats import render
+
     if format is None:
         format = Format.rich if sys.stdout.isatty() else Format.md
-    printed = render(tabulated, format)
-    if format is Format.rich:
-        from rich.console import Console
+    if format is not Format.rich:
+        sys.stdout.write(render(table, format, show=show, transpose=transpose))
+        return
+    from rich.console import Console
 
-        Console(force_terminal=sys.stdout.isatty()).print(printed)  # whatever FORCE_COLOR says
-    else:
-        sys.stdout.write(printed)
-    if tabulated.is_look:
-        looks.record(store.looks, plan.name, plan.seeds)
+    console = Console(force_terminal=sys.stdout.isatty())  # whatever FORCE_COLOR says
+    console.print(render(table, format, show=show, transpose=transpose, width=console.width))

@@ -205,6 +205,8 @@ def augment(images: torch.Tensor, spec: Augment, draws: Draws, step: int) -> tor
         return images
     uniform = torch.rand((3, len(images)), generator=draws.at("augment", step), device=draws.device)
     flip = (uniform[0] < 0.5) & spec.flip
+    if not spec.crop_pad:
+        return changes.flip(images, flip)
     # float32 U[0, 1) times k never rounds up to k: 1 - 2^-24 is as far as U goes.
     offset = (uniform[1:] * (2 * spec.crop_pad + 1)).long()
     return flip_and_crop(images, flip, offset[0], offset[1], spec.crop_pad)

@@ -9,6 +9,8 @@ from ablate import choices
 from ablate.choices import Choice
 from ablate.config import shipped
 from ablate.launch import LAUNCHERS
+from ablate.report import paper
+from ablate.report.plot import KINDS as PLOTS
 from ablate.spec import unknown
 
 Lines = Iterator[tuple[str, str, str]]
@@ -50,6 +52,12 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "data": ("data=", lambda: _files("data")),
     "recipes": ("recipe=", lambda: _files("recipe")),
     "launchers": ("launcher=", lambda: _choices(LAUNCHERS)),
+    "paper": ("ablate table paper:NAME", paper.listing),
+    "probes": ("probe=[NAME, ...]", lambda: _choices(choices.PROBES)),
+    "plots": (
+        "ablate plot [SWEEP] NAME",
+        lambda: ((name, kind.line, kind.source) for name, kind in PLOTS.items()),
+    ),
 }
 
 
@@ -65,7 +73,9 @@ def listing(kind: str | None, sweeps: Callable[[], Lines]) -> str:
     for name in [kind] if kind else kinds:
         how, lines = kinds[name]
         own = f", or {how}module:Class of your own" if how.rstrip("=") in choices.CHOICES else ""
-        part = [f"{name}  ({how.strip()}{'NAME' if how.endswith('=') else ' NAME'}{own})"]
+        if "NAME" not in how:
+            how = f"{how}NAME"
+        part = [f"{name}  ({how}{own})"]
         for choice, line, source in lines():
             part.append(f"  {choice:<12} {line}" + (f"  -- {source}" if source != "-" else ""))
         parts.append("\n".join(part))

@@ -115,6 +115,7 @@ def _compare(
         (kept.weights, again.weights),
         (kept.predictions, again.predictions),
         (kept.metrics, again.metrics),
+        *((kept.probe(name), again.probe(name)) for name in before.get("probes_sha256", {})),
     ):
         if not (old_file.exists() or new_file.exists()):
             continue  # of a diverged run

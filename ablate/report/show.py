@@ -24,6 +24,8 @@ from ablate.report.status import speed
 from ablate.rundir import RunDir
 from ablate.spec import Failure
 
+History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -32,7 +34,7 @@ class Seen:
     folder: RunDir
     planned: Sequence[tuple[str, PlannedRun]]  # (sweep, run), the last driven first
     state: RunState | None  # None: the ledger does not know it
-    events: Sequence[tuple[float, str, dict[str, Any]]]
+    events: History
     spec: Mapping[str, Any] | None  # None where run.json is not whole, as is `result`
     attempts: Sequence[Mapping[str, Any]]
     result: Mapping[str, Any] | None
@@ -83,7 +85,7 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
             *_section("attempts", _attempts(seen), _none(seen.folder.env, begun)),
             *_section(
                 "result",
-                _grouped(_pick(_texts(seen.result), RESULT)),
+                _grouped(_pick(leaves(seen.result), RESULT)),
                 _none(seen.folder.result, final),
             ),
             *_section("curves", _curves(metrics), _none(seen.folder.metrics, final)),
@@ -91,7 +93,7 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
             *_section(
                 "configuration"
                 + ("" if seen.spec else f", as planned ({_none(seen.folder.run, begun)})"),
-                _yaml(seen.configuration),
+                yaml_lines(seen.configuration),
             ),
         ]
     )
@@ -118,7 +120,7 @@ def _status(seen: Seen) -> str:
 def _event(event: tuple[float, str, dict[str, Any]]) -> str:
     at, kind, detail = event
     told = {key: value for key, value in detail.items() if key != "result_sha256"}
-    what = ", ".join(f"{key} {text}" for key, text in _texts(told).items())
+    what = ", ".join(f"{key} {text}" for key, text in leaves(told).items())
     return f"{_time(at)} {kind}" + (f": {what}" if what else "")
 
 
@@ -178,7 +180,7 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     return "".join(BARS[round((mean - low) * scale)] for mean in means)
 
 
-def _yaml(tree: Mapping[str, Any] | None) -> list[str]:
+def yaml_lines(tree: Mapping[str, Any] | None) -> list[str]:
     import yaml
 
     if tree is None:
@@ -225,9 +227,9 @@ def compared(store: Store, ledger: Ledger, one: str, other: str) -> str:
     """What differs between two runs, in configuration, data, code and environment; both results."""
     runs = [look(store, ledger, run) for run in (one, other)]
     known = [facts(seen) for seen in runs]
-    specs = [_texts(seen.configuration) for seen in runs]
+    specs = [leaves(seen.configuration) for seen in runs]
     data = [{k: spec.pop(k) for k in [*spec] if k == "data.fingerprint"} for spec in specs]
-    results = [_pick(_texts(seen.result), RESULT) for seen in runs]
+    results = [_pick(leaves(seen.result), RESULT) for seen in runs]
     sides = {
         "configuration": specs,
         "data": data,
@@ -256,9 +258,9 @@ def facts(seen: Seen) -> dict[str, str]:
     for attempt in seen.attempts:
         origin = attempt.get("origin")
         whole = {**attempt, **(origin if isinstance(origin, dict) else {})}
-        for key, text in _pick(_texts(whole), NOTED).items():
+        for key, text in _pick(leaves(whole), NOTED).items():
             merged.setdefault(key, {})[text] = None
-    told = _pick(_texts(seen.result), ("digest", "plugins", "device", "kernel", "micro_batch"))
+    told = _pick(leaves(seen.result), ("digest", "plugins", "device", "kernel", "micro_batch"))
     return {key: " + ".join(texts) for key, texts in merged.items()} | told
 
 
@@ -270,13 +272,13 @@ def _pick(texts: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:
 # --- Values as text -----------------------------------------------------------------------------
 
 
-def _texts(tree: Any, place: str = "") -> dict[str, str]:
+def leaves(tree: Any, place: str = "") -> dict[str, str]:
     """Every leaf of a plain tree that is not null, as text, by its dotted key."""
     if isinstance(tree, dict):
         return {
             key: text
             for name, value in tree.items()
-            for key, text in _texts(value, f"{place}.{name}" if place else name).items()
+            for key, text in leaves(value, f"{place}.{name}" if place else name).items()
         }
     return {} if tree is None else {place: _text(place, tree)}
 

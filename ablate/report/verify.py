@@ -24,7 +24,8 @@ from ablate.ledger import FINAL, Ledger, RunState, Store, fold
 from ablate.plan import Plan, PlannedRun
 from ablate.report import looks
 from ablate.report.formats import render
-from ablate.report.table import tabulate
+from ablate.report.gather import table_of
+from ablate.report.show import History
 from ablate.rundir import RunDir, read_json
 from ablate.spec import UserError
 
@@ -55,9 +56,26 @@ def verify(plan: Plan, store: Store, ledger: Ledger) -> Verified:
     return check.found
 
 
+def remake(
+    plan: Plan, store: Store, histories: Mapping[str, History]
+) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+    """The results of the plan's runs, made again from their raw files; what is wrong with those.
+
+    For what was taken out of a store, without ledger and weights.
+    """
+    check = _Check(plan, store, weights=False)
+    for run, history in histories.items():
+        check.states[run], last = _folded(history)
+        if last is not None:
+            check.last[run] = last
+    for planned in check.runs.values():
+        check.run(planned)
+    return check.remade, check.found.findings
+
+
 class _Check:
-    def __init__(self, plan: Plan, store: Store) -> None:
-        self.plan, self.store = plan, store
+    def __init__(self, plan: Plan, store: Store, weights: bool = True) -> None:
+        self.plan, self.store, self.weights = plan, store, weights
         self.runs = {run.id: run for run in plan.runs()}
         self.found = Verified()
         self.states: dict[str, RunState] = {}
@@ -91,7 +109,7 @@ class _Check:
                 self.finding(run, place, "does not know this run")
                 continue
             try:
-                state, last = _folded(ledger, run.id)
+                state, last = _folded(ledger.events(run.id))
             except (ValueError, KeyError, TypeError) as error:
                 self.finding(run, place, f"an event of it can't be read ({error})")
                 continue
@@ -128,10 +146,13 @@ class _Check:
         self._result(run, folder, result, status)
         self._spec(run, folder)
         last = self._metrics(run, folder, result)
+        for name, sha256 in result.get("probes_sha256", {}).items():
+            self._hash(run, folder.probe(name), sha256)
         if result["status"] != "finished":
             self.recorded[run.id] = self.remade[run.id] = result
             return
-        self._hash(run, folder.weights, result.get("weights_sha256"))
+        if self.weights:
+            self._hash(run, folder.weights, result.get("weights_sha256"))
         whole = self._hash(run, folder.predictions, result.get("predictions_sha256"))
         test = self._test(run, folder, result) if whole else None
         if last is not None and test is not None:
@@ -249,10 +270,11 @@ class _Check:
     def table(self) -> None:
         """Made from what result.json says, and from the raw files: every number is the same."""
         seen = looks.read(self.store.looks, self.plan.name)
-        said, made = (
-            [*csv.reader(io.StringIO(render(tabulate(self.plan, results, seen), "csv")))][1:]
+        tables = (
+            table_of(self.plan, self.store, results, seen)
             for results in (self.recorded, self.remade)
         )
+        said, made = ([*csv.reader(io.StringIO(render(t, "csv")))][1:] for t in tables)
         self.found.numbers = sum(value != "" for *_, value, _ in made)
         differ = [pair for pair in zip_longest(said, made) if pair[0] != pair[1]]
         if differ:
@@ -267,10 +289,10 @@ class _Check:
             self.found.notes.append(f"{number:,} of {len(self.runs):,} runs {what}")
 
 
-def _folded(ledger: Ledger, run: str) -> tuple[RunState, Event | None]:
+def _folded(history: History) -> tuple[RunState, Event | None]:
     """What its events make of a run, and the last of them that is a result."""
     state, last = RunState(), None
-    for _, kind, detail in ledger.events(run):
+    for _, kind, detail in history:
         state = fold(state, kind, detail)
         if kind in FINAL:
             last = kind, detail

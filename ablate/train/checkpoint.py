@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,13 +38,18 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     average: Average,
     progress: Progress,
+    probes: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write `checkpoint-<step>.safetensors`. Raises OSError where the disk is full."""
+    """Write `checkpoint-<step>.safetensors`. Raises OSError where the disk is full.
+
+    `probes`: what probes have measured until now, by name.
+    """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state[parameter].items():
             tensors[f"optim.{key}.{name}"] = value
     tensors |= {f"ema.{name}": tensor for name, tensor in average.weights.items()}
+    tensors |= {f"probe.{name}": tensor for name, tensor in (probes or {}).items()}
     whole = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     rundir.write_checkpoint(progress.step, save(whole, {"progress": json.dumps(vars(progress))}))
 
@@ -56,7 +62,11 @@ def save_weights(rundir: RunDir, model: nn.Module) -> str:
 
 
 def load_checkpoint(
-    rundir: RunDir, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average
+    rundir: RunDir,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: Average,
+    probes: Mapping[str, Tensor] | None = None,
 ) -> Progress:
     """Continue from the newest whole checkpoint; a torn one gives way to the one before."""
     for _, path in rundir.checkpoints():
@@ -67,6 +77,8 @@ def load_checkpoint(
         except (SafetensorError, OSError, ValueError, KeyError, TypeError):
             continue
         _restore(model, optimizer, average, tensors)
+        for name, tensor in (probes or {}).items():
+            tensor.copy_(tensors[f"probe.{name}"])
         return progress
     return Progress()
 

@@ -28,6 +28,7 @@ from ablate.train.checkpoint import load_checkpoint, save_checkpoint, save_weigh
 from ablate.train.cost import cost, utilisation
 from ablate.train.memory import micro_batch
 from ablate.train.optim import Average, learning_rate, lengths, make_optimizer
+from ablate.train.probes import Probes
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 LOOK_EVERY = 50  # steps between looks at the device for a non-finite loss
@@ -53,8 +54,9 @@ class Machine:
 def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     """Train `run`, from its newest checkpoint if it has one; returns what `result.json` holds.
 
-    Writes checkpoints, `metrics.jsonl` and `predictions.npy`. Raises Stopped when asked to stop,
-    UserError where the data does not fit the spec, OSError where the disk is full.
+    Writes checkpoints, `metrics.jsonl`, `predictions.npy` and what probes measure. Raises Stopped
+    when asked to stop, UserError where the data does not fit the spec, OSError where the disk is
+    full.
     """
     device, dtype = machine.device, DTYPES[run.train.precision]
     weights = torch.float64 if dtype == torch.float64 else torch.float32
@@ -90,9 +92,10 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     steps = lengths(run.optim, run.train, epoch)
     total = steps.total
     every = run.eval.every * epoch
+    probes = Probes(run, model, total)
 
     # --- Resume ---------------------------------------------------------------------------------
-    progress = load_checkpoint(rundir, model, optimizer, average)
+    progress = load_checkpoint(rundir, model, optimizer, average, probes.kept())
     rundir.rewind_metrics(lambda line: line["step"] <= progress.step)
     if not progress.micro_batch:
         progress.micro_batch = split_of(run, model, masks, machine)
@@ -106,14 +109,29 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     def checkpoint() -> None:
         progress.loss_sum, progress.bad_step = loss_sum.item(), int(bad_step.item())
         progress.seconds = time.monotonic() - begun
-        save_checkpoint(rundir, model, optimizer, average, progress)
+        save_checkpoint(rundir, model, optimizer, average, progress, probes.kept())
 
     def diverged(step: int) -> dict[str, Any]:
         return {
             "status": "diverged",
             "step": step,
             "metrics_sha256": sealed_metrics(rundir),
+            "probes_sha256": probes.write(rundir, step + 1),
             **cost(begun, step * batch, device),
+        }
+
+    def pruned(step: int) -> dict[str, Any]:
+        """It counts up to there, wherever it has got to: so it can't depend on who was faster."""
+        rundir.rewind_metrics(lambda line: line["step"] <= step)
+        last = rundir.read_metrics()[-1]
+        return {
+            "status": "pruned",
+            "step": step,
+            "train_loss": last["train_loss"],
+            "validation": {name[4:]: last[name] for name in last if name.startswith("val_")},
+            "metrics_sha256": sealed_metrics(rundir),
+            "probes_sha256": probes.write(rundir, step),
+            **cost(begun, progress.step * batch, device),
         }
 
     # --- Train loop -----------------------------------------------------------------------------
@@ -123,6 +141,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         if time.monotonic() >= beat_at:
             machine.beat(step=step, total=total, phase="train")
             beat_at = time.monotonic() + BEAT_S
+            if (enough := rundir.prune_step()) is not None:
+                return pruned(enough)
 
         images, labels = batches.at(step)
         images, target = images.to(weights), labels
@@ -145,6 +165,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             part = part * (micro / batch)
             part.backward()
             loss += part.detach()
+        probes.gradients(step)
         if run.optim.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), run.optim.clip)
         optimizer.step()
@@ -190,6 +211,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     with average.shown():
         scores, predictions = evaluate(run, model, data["test"], machine)
         weights_sha256 = save_weights(rundir, model)
+        probes.end(data["validation"], lambda split: evaluate(run, model, split, machine))
     content = io.BytesIO()
     np.save(content, predictions)
     write_whole(rundir.predictions, content.getvalue())
@@ -210,6 +232,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         "metrics_sha256": sealed_metrics(rundir),
         "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),
         "weights_sha256": weights_sha256,
+        "probes_sha256": probes.write(rundir, total),
         "kernel": kernel(device, dtype),
         "micro_batch": micro,
         **spent,

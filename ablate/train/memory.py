@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 SPARE = 0.8  # of the free memory: what is counted is not all that is taken
+ENOUGH = 1e9  # bytes kept for a backward pass, beyond which a CPU is no faster
 
 Forward = Callable[[Tensor], Tensor]  # images -> their part of the loss
 
@@ -20,8 +21,9 @@ def micro_batch(batch: int, images: Tensor, model: nn.Module, forward: Forward) 
 
     On a GPU it is tried, the optimiser's two moments and an average of the weights standing beside
     it. On a CPU, where too much is not refused but kills, it is computed: from what the backward
-    pass of two images keeps, and a core's share of the memory that is free. The gradients that are
-    there are lost. Raises torch.OutOfMemoryError where not even one image fits.
+    pass of two images keeps, and a core's share of the memory that is free, of which it takes no
+    more than `ENOUGH`. The gradients that are there are lost. Raises torch.OutOfMemoryError where
+    not even one image fits.
     """
     fits = _tried if images.device.type == "cuda" else _computed
     *larger, one = divisors(batch)
@@ -50,7 +52,8 @@ def _tried(size: int, images: Tensor, model: nn.Module, forward: Forward) -> boo
 
 
 def _computed(size: int, images: Tensor, model: nn.Module, forward: Forward) -> bool:
-    return size * kept_bytes(images[:2].clone(), model, forward) <= SPARE * free_bytes()
+    most = min(ENOUGH, SPARE * free_bytes())
+    return size * kept_bytes(images[:2].clone(), model, forward) <= most
 
 
 def kept_bytes(images: Tensor, model: nn.Module, forward: Forward) -> float:

@@ -4,8 +4,8 @@ Stored images are square whatever the shape of their originals, whose width / he
 (B,). A box (B, 4) is (top, left, height, width) in shares of the image, 0 to 1, so the same in
 both; what is square in it is square in the original.
 
-Resizing is separable and linear: a matrix for the rows and one for the columns of each image, two
-bmm. Where matmul may use TF32, levels may be off by one; not to be called under autocast.
+Resizing by area is separable and linear: a matrix for the rows and one for the columns of each
+image, two bmm. With TF32 levels may be off by one; not to be called under autocast.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def inception_boxes(
     `ratio`; then the *height* is uniform between those at which the area is the least and the most
     in `area`, or the box as large as the image (so the area itself isn't uniform: small ones are
     likelier); then the place is uniform. It draws up to 100 times until a ratio fits, else takes
-    the whole image; those that fit are an interval, so one draw from it has the same law. Not
-    followed: heights and places there are whole pixels of the original.
+    the whole image; those that fit are an interval, so one draw from it has the same law. Boxes
+    there are whole pixels of the original; here `crop_and_resize` rounds to those that are stored.
     """
     least, most = area
     low = (least * aspect).clamp(min=ratio[0])  # as high as the image, and large enough
@@ -83,15 +83,38 @@ def centre_boxes(aspect: Tensor, share: float) -> Tensor:
 def crop_and_resize(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     """uint8 (B, H, W, C) to (B, size, size, C): bilinear, no antialiasing, half-pixel centres.
 
-    TF 2's resize of the cropped image, of which no pixel beyond the box's edge is seen. Rounded
-    half up; big_vision's cast cuts the fraction off, which darkens by half a level.
+    TF 2's resize of the cropped image, of which no pixel beyond the box's edge is seen. Boxes are
+    rounded to whole pixels, at least one, as TF's and torchvision's are. Levels are rounded half
+    up; big_vision's cast cuts the fraction off, which darkens by half a level.
     """
-    (top, height), (left, width) = in_pixels(images, boxes)
+    rows, columns = in_pixels(images, boxes)
+    rows, columns = whole(*rows, images.shape[1]), whole(*columns, images.shape[2])
+    # torch's kernel for bytes takes a sixth of grid_sample's time on a CPU, and is there only. It
+    # rounds after each axis, as PIL does, so that a level may be off by one.
+    resize = resize_slices if images.device.type == "cpu" else sample
+    return resize(images, rows, columns, size)
+
+
+Span = tuple[Tensor, Tensor]  # where boxes start and how long they are along an axis, (B,) each
+
+
+def resize_slices(images: Tensor, rows: Span, columns: Span, size: int) -> Tensor:
+    """`crop_and_resize` of boxes in whole pixels, one by one."""
+    (top, height), (left, width) = rows, columns
+    edges = torch.stack([top, top + height, left, left + width], 1).int().tolist()
+    parts = [
+        F.interpolate(image[:, y:end_y, x:end_x].permute(0, 3, 1, 2), size, mode="bilinear")
+        for image, (y, end_y, x, end_x) in zip(images.split(1), edges, strict=True)
+    ]
+    return torch.cat([part.permute(0, 2, 3, 1) for part in parts])
+
+
+def sample(images: Tensor, rows: Span, columns: Span, size: int) -> Tensor:
+    """`crop_and_resize` of boxes in pixels, all at once."""
     _, tall, wide, _ = images.shape
-    y = (2 * centres(top, height, tall, size) + 1) / tall - 1  # from -1 to 1 between the edges
-    x = (2 * centres(left, width, wide, size) + 1) / wide - 1
+    y = (2 * centres(*rows, tall, size) + 1) / tall - 1  # from -1 to 1 between the edges
+    x = (2 * centres(*columns, wide, size) + 1) / wide - 1
     grid = torch.stack([x[:, None].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], 3)
-    # two matrix products, as in `resample`, take twice as long
     levels = F.grid_sample(planes(images).float(), grid, padding_mode="border", align_corners=False)
     return to_levels(levels)
 
@@ -104,11 +127,17 @@ def resize_area(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     return to_levels(resample(images, rows, area_weights(left, width, images.shape[2], size)))
 
 
-def in_pixels(images: Tensor, boxes: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """((top, height), (left, width)) of `boxes` in pixels, (B,) each."""
+def in_pixels(images: Tensor, boxes: Tensor) -> tuple[Span, Span]:
+    """((top, height), (left, width)) of `boxes` in pixels."""
     top, left, height, width = boxes.unbind(1)
     _, tall, wide, _ = images.shape
     return (top * tall, height * tall), (left * wide, width * wide)
+
+
+def whole(start: Tensor, length: Tensor, size: int) -> Span:
+    """A span within `size` pixels between the edges that are nearest to its own; one or more."""
+    first = start.round().clamp(max=size - 1)
+    return first, ((start + length).round() - first).clamp(min=1)
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

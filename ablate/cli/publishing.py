@@ -1,0 +1,76 @@
+"""Commands that make something to hand on: report, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, planned
+from ablate.spec import UserError
+
+
+def report(
+    words: Words = None,
+    scale: Scale = None,
+    name: Name = None,
+    across: Across = None,
+    each: Each = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Default: NAME.html, here.")
+    ] = None,
+    store: StoreDir = RUNS,
+    debug: Debug = False,
+) -> None:
+    """A sweep as one HTML file: verdicts, gains, figures, every run, how it was made."""
+    from ablate.ledger import Ledger, Store
+    from ablate.plan import file_name
+    from ablate.report import looks
+    from ablate.report.gather import gather, histories, table_of
+    from ablate.report.page import page
+    from ablate.report.plot import figures
+    from ablate.rundir import write_whole
+
+    kept = Store(store)
+    with Ledger.reading(kept) as ledger:
+        made = planned(kept, ledger, words, scale, name, across, each)
+        runs = gather(made, kept, histories(made, ledger))
+    path = out or Path(f"{file_name(made.name)}.html")
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"--out: {path}: name a file, in a folder that is there")
+    seen = looks.read(kept.looks, made.name)
+    table = table_of(made, kept, {known.run.id: known.seen.result for known in runs}, seen)
+    drawn = figures(made, table, kept.rundir)
+    write_whole(path, page(made, table, runs, seen, drawn).encode())
+    if table.is_look:
+        looks.record(kept.looks, made.name, made.seeds)
+    print(f"wrote {path}")
+
+
+def export(
+    words: Words = None,
+    *,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A new folder, or an earlier export.")
+    ],
+    scale: Scale = None,
+    name: Name = None,
+    across: Across = None,
+    each: Each = False,
+    store: StoreDir = RUNS,
+    debug: Debug = False,
+) -> None:
+    """A sweep as a folder that a reviewer recomputes from: `ablate table --from DIR`."""
+    from ablate.ledger import Ledger, Store
+    from ablate.report import bundle, looks
+    from ablate.report.gather import histories
+
+    kept = Store(store)
+    with Ledger.reading(kept) as ledger:
+        made = planned(kept, ledger, words, scale, name, across, each)
+        told = histories(made, ledger)
+    table = bundle.export(made, kept, told, folder)
+    if table.is_look:
+        looks.record(kept.looks, made.name, made.seeds)
+    print(f"wrote {folder}; `ablate table --from {folder}` makes its table again")

@@ -1,0 +1,260 @@
+"""A sweep as a folder that a reviewer recomputes from, without the store it was trained in.
+
+`export` copies the raw files, and makes everything else in the bundle out of these copies; `Bundle`
+reads it again. The bundle is built beside its place and gets its name when it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ablate import __version__
+from ablate.ledger import Ledger, Store
+from ablate.plan import Plan
+from ablate.report import looks
+from ablate.report.cost import excerpt, sizes
+from ablate.report.find import driven, instance, sweeps
+from ablate.report.formats import FORMATS, render
+from ablate.report.frames import curves_frame, runs_frame
+from ablate.report.gather import Known, gather, histories, provenance, table_of
+from ablate.report.page import page
+from ablate.report.plot import figures
+from ablate.report.show import History
+from ablate.report.table import Results, Table
+from ablate.report.verify import remake
+from ablate.rundir import RunDir, read_json, to_json
+from ablate.spec import Failure, UserError, unknown
+
+FORMAT = 1  # of a bundle
+EXTENSIONS = {"latex": "tex"}  # of a table's format; else its name
+COMPUTES = ("numpy", "scipy", "pandas", "pyarrow", "matplotlib")  # a table, a curve, a figure
+
+README = """\
+{title}
+
+The sweep {name} as ablate {version} exported it. ablate: pip install ablate-sweep
+
+From the raw files alone, the table again (every result is made again from predictions/ and
+metrics.jsonl, and checked against the hashes that were taken when it was trained):
+
+    ablate table --from .
+    ablate table --from . --format csv | cmp - table.csv
+
+In Python: ablate.load(store=".") and ablate.load(store=".", curves=True) are pandas frames.
+
+report.html        all of it to read, in one file
+table.*            the gains, in every format; table.csv has one exact number a line
+runs.csv           a row a run: id, row, column, seed, settings, status, test metrics, cost
+curves.parquet     a row a run and evaluation: losses, accuracies, learning rate
+figures/           what is drawn in the report
+
+Raw files:
+sweep.json         the plan: rows, columns, seeds, analysis, and every run's whole configuration
+specs/ID/          of a run: run.json what was asked for, result.json what came of it, env.json
+                   where and how each attempt ran, metrics.jsonl its curves, probe-*.npz what its
+                   probes saw; log.txt where it failed
+predictions/ID.npy per test example: predicted class, rank of the true class, loss
+events.json        what the ledger noted of each run
+looks.jsonl        at which seeds verdicts were read before
+costs.json         parameters and multiply-adds
+diffs/             what git had not committed when runs were trained, where env.json names it
+environment.json   versions that trained, and versions that made this bundle
+
+The weights are not here: they stay in the store.
+"""
+
+
+class _BundledRun(RunDir):
+    """A run's files as a bundle has them: predictions lie together."""
+
+    def __init__(self, path: Path, predictions: Path) -> None:
+        super().__init__(path)
+        vars(self)["predictions"] = predictions
+
+
+class Bundle(Store):
+    """A bundle is a store of one sweep, whose ledger is a file of events."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.events = root / "events.json"
+        self.environment = root / "environment.json"
+        self.cache = root  # of which costs.json is here
+
+    def rundir(self, run: str) -> RunDir:
+        name = super().rundir(run).id
+        return _BundledRun(self.root / "specs" / name, self.root / "predictions" / f"{name}.npy")
+
+    def plan_path(self, name: str) -> Path:
+        return self.root / "sweep.json"
+
+    @property
+    def is_one(self) -> bool:
+        environment = read_json(self.environment)
+        return isinstance(environment, dict) and "bundle" in environment
+
+    def read(self) -> tuple[Plan, dict[str, History]]:
+        """The plan, and every run's events. Raises UserError for what is no bundle."""
+        if not self.is_one:
+            raise UserError(f"{self.root}: no bundle of `ablate export DIR`")
+        events = read_json(self.events)
+        try:
+            plan = self.read_plan("")
+            if plan is None or not isinstance(events, dict):
+                raise ValueError
+            return plan, {
+                run: [(at, kind, told) for at, kind, told in events[run]] for run in events
+            }
+        except (ValueError, KeyError, TypeError) as error:
+            raise Failure(
+                f"{self.root}: {self.plan_path('').name} or {self.events.name} is not whole"
+            ) from error
+
+    def recompute(self, plan: Plan, told: Mapping[str, History]) -> Results:
+        """Every result from the raw files. Raises Failure where these aren't what was exported."""
+        results, findings = remake(plan, self, told)
+        if findings:
+            more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+            raise Failure(f"{findings[0]}{more}")
+        return results
+
+
+def export(plan: Plan, store: Store, told: Mapping[str, History], folder: Path) -> Table:
+    """Write the bundle of a sweep; returns its table.
+
+    Raises UserError where `folder` holds anything but an earlier bundle, which is replaced, and
+    Failure where a run's files are not those that it left, or the disk is full.
+    """
+    folder = folder.resolve()
+    if not folder.parent.is_dir():
+        raise UserError(f"{folder.parent}: no such folder")
+    earlier = Bundle(folder).is_one
+    if not earlier and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"{folder}: is there already, and no earlier export; name another folder")
+    made = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        made.mkdir()
+        table = _fill(Bundle(made), plan, store, told)
+        os.sync()  # thousands of files: all at once
+        _replace(made, folder)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return table
+
+
+def _replace(made: Path, folder: Path) -> None:
+    if not folder.exists() or not any(folder.iterdir()):
+        made.rename(folder)
+        return
+    aside = made.with_name(f"{made.name}.old")
+    folder.rename(aside)
+    try:
+        made.rename(folder)
+    except OSError:
+        aside.rename(folder)
+        raise
+    shutil.rmtree(aside)
+
+
+def _fill(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History]) -> Table:
+    """The raw files as copies, and all else made of these."""
+    _copy(bundle, plan, store, told)
+    results = bundle.recompute(plan, told)
+    runs = gather(plan, bundle, told)
+    seen = looks.read(bundle.looks, plan.name)
+    table = table_of(plan, bundle, results, seen)
+    drawn = figures(plan, table, bundle.rundir)
+    title = plan.title or plan.name
+    texts = {
+        **{
+            f"table.{EXTENSIONS.get(format, format)}": render(table, format)
+            for format in FORMATS
+            if format != "rich"
+        },
+        **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
+        "runs.csv": runs_frame(plan, runs, sizes(plan, bundle, False)).to_csv(
+            index=False, lineterminator="\n"
+        ),
+        "report.html": page(plan, table, runs, seen, drawn),
+        "README.txt": README.format(title=title, name=plan.name, version=__version__),
+    }
+    for name, text in texts.items():
+        path = bundle.root / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(text.encode())
+    curves_frame(plan, runs).to_parquet(bundle.root / "curves.parquet", index=False)
+    bundle.environment.write_bytes(to_json(_environment(plan, runs)))
+    return table
+
+
+def _copy(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History]) -> None:
+    bundle.write_plan(plan)
+    bundle.events.write_text(json.dumps(told, indent=1))
+    bundle.looks.touch()
+    for seeds in looks.read(store.looks, plan.name):
+        looks.record(bundle.looks, plan.name, seeds)
+    (bundle.cache / "costs.json").write_bytes(to_json(excerpt(plan, store)))
+    (bundle.root / "specs").mkdir()
+    (bundle.root / "predictions").mkdir()
+    for run in plan.runs():
+        source, target = store.rundir(run.id), bundle.rundir(run.id)
+        target.path.mkdir()
+        # The result first: where it is there, nothing of the others changes any more.
+        names = ("result", "run", "env", "metrics", "predictions")
+        for name in names:
+            _copy_file(getattr(source, name), getattr(target, name))
+        for probe in run.cell.spec.get("probe", ()):
+            _copy_file(source.probe(probe), target.probe(probe))
+        if not target.has_result():
+            _copy_file(source.log, target.log)
+        for attempt in target.read_attempts():
+            _copy_diff(attempt, store, bundle)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(source, target)
+
+
+def _copy_diff(attempt: Mapping[str, Any], store: Store, bundle: Bundle) -> None:
+    match attempt:
+        case {"origin": {"git": {"diff": str(name)}}}:
+            bundle.diffs.mkdir(exist_ok=True)
+            _copy_file(store.diffs / Path(name).name, bundle.diffs / Path(name).name)
+
+
+def _environment(plan: Plan, runs: Sequence[Known]) -> dict[str, Any]:
+    return {
+        "bundle": FORMAT,
+        "sweep": plan.name,
+        "ablate": __version__,
+        "made_with": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in COMPUTES},
+        },
+        "trained_with": provenance(runs),
+    }
+
+
+def opened(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, History]]:
+    """A sweep of a store, the last driven one for None, or the one of a bundle."""
+    bundle = Bundle(root)
+    if bundle.is_one:
+        plan, told = bundle.read()
+        if name not in (None, plan.name):
+            raise unknown("sweep", name, [plan.name], f"that of {root}:")
+        return plan, bundle, told
+    store = Store(root)
+    with Ledger.reading(store) as ledger:
+        known = sweeps(store, ledger)
+        plan = driven(store, known, (instance(name, known) or name) if name else known[0])
+        return plan, store, histories(plan, ledger)

@@ -1,0 +1,330 @@
+"""The words of a table: its caption, its notes and its footnotes. Computes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ablate.plan import Analysis, Cell, Choice, Plan
+from ablate.report.scores import METRICS, Scores
+
+if TYPE_CHECKING:
+    from ablate.report.paper import Beside
+    from ablate.report.table import TableColumn
+    from ablate.stats import Exact, RowGain
+
+# What the machine chose, by its key in result.json (the precision: the recipe's): a column that
+# mixes it says so, and `--strict` refuses it.
+MACHINE = {
+    "device": "device",
+    "kernel": "attention kernel",
+    "precision": "precision",
+    "threads": "number of threads",
+    "micro_batch": "micro-batch",
+    "digest": "version of the training code",
+    "torch": "version of torch",
+}
+CODE = ("digest", "plugins")  # "d1+d2": a run that went on under other code
+
+
+class Footnotes:
+    """Texts numbered as they first appear; equal ones share a number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def of(self, texts: Iterable[str]) -> tuple[int, ...]:
+        return tuple(self.numbers.setdefault(text, len(self.numbers) + 1) for text in texts)
+
+
+def gain_alpha(analysis: Analysis) -> float:
+    """Declared looks share alpha (Bonferroni)."""
+    return analysis.alpha / max(1, len(analysis.looks))
+
+
+def level(alpha: float) -> str:
+    return f"{100 * (1 - alpha):.4g} %"
+
+
+# --- The caption --------------------------------------------------------------------------------
+
+
+def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
+    """What the numbers are, and a line on the spread of every column."""
+    from ablate import stats
+
+    analysis, of = plan.analysis, METRICS[plan.analysis.metric]
+    family = "a column" if analysis.family == "column" else "the table"
+    counts = sorted({column.contrasts for column in columns})
+    contrasts = " or ".join(map(str, counts)) + (" contrast" if counts == [1] else " contrasts")
+    sizes = sorted({size for column in columns for size in column.test_sizes})
+    tested = f"fixed test set of {' or '.join(map(str, sizes))} images" if sizes else "none yet"
+    tested = "of the fixed validation set" if of.of_curve else tested
+    name = of.name[0].upper() + of.name[1:]
+    less = ", lower being better" if of.sign < 0 else ""
+    lines = [
+        f"{name}: mean over seeds [{level(analysis.alpha)} Student t]; gain over {plan.baseline} "
+        f"in {of.points}{less} [{level(gain_alpha(analysis))}, simultaneous over the {contrasts} "
+        f"of {family}; {_method(analysis)}]. Intervals are over training seeds; {tested}."
+    ]
+    if plan.tune is not None:
+        keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
+        lines.append(
+            f"Tuned for each variant alike: {keys}; {count(plan.tune.trials, 'trial')} "
+            f"({plan.tune.sampler}), chosen on validation with other seeds; intervals are given "
+            f"the chosen settings."
+        )
+    for column in columns:
+        spread = _spread(plan, column)
+        lines.append(f"{column.label}: {spread}" if column.label else spread.capitalize())
+    verdicts = {entry.verdict for column in columns for entry in column.entries}
+    if stats.CANT_TELL in verdicts:
+        lines.append("Needs n: seeds for 80 % power, if the gain seen is the true one.")
+    return lines
+
+
+def _method(analysis: Analysis) -> str:
+    match analysis.spread:
+        case "paired":
+            return "paired t"
+        case "welch":
+            return "Welch's t"
+    return "seed blocks, pooled spread" + ("" if analysis.screen else ", Dunnett's constant")
+
+
+def _spread(plan: Plan, column: TableColumn) -> str:
+    of = METRICS[plan.analysis.metric]
+    parts = []
+    if column.spread is not None:
+        parts.append(
+            f"spread {column.spread:.{of.decimals}f} {of.points} ({column.df} df, "
+            f"{column.pooled_rows} of {count(len(column.entries), 'row')})"
+        )
+    elif plan.analysis.spread == "pooled":
+        parts.append("spread unknown")
+    if (r := column.correlation) and r.low is not None and r.high is not None:
+        parts.append(f"seed correlation {r.mean:.2f} [{r.low:.2f}, {r.high:.2f}]")
+    else:
+        parts.append("seed correlation unknown")
+    return "; ".join(parts) + "."
+
+
+# --- Notes --------------------------------------------------------------------------------------
+
+
+def notes(
+    plan: Plan,
+    cells: Sequence[Scores],
+    columns: Sequence[TableColumn],
+    look: str | None,
+    strict: bool,
+) -> list[str]:
+    """What must be known before any number is believed."""
+    found = []
+    missing = Counter[str]()
+    for score in cells:
+        missing[score.cell.row] += len(score.missing)
+    if missing.total():
+        found.append(_unfinished(missing, len(cells) * len(plan.seeds)))
+    if any(entry.n == 1 for column in columns for entry in column.entries):
+        found.append("n = 1: no interval.")
+    if look:
+        found.append(look + (" --strict: verdicts withheld." if strict else ""))
+    return found
+
+
+def _unfinished(missing: Counter[str], planned: int) -> str:
+    """How many runs are missing, and of which rows; rows that miss as many share a count."""
+    by_count: dict[int, list[str]] = {}
+    for row, lacking in missing.items():
+        if lacking:
+            by_count.setdefault(lacking, []).append(row)
+    parts = [f"{n} of {names(rows)}" for n, rows in sorted(by_count.items(), reverse=True)]
+    return (
+        f"UNFINISHED: {missing.total()} of {count(planned, 'run')} missing "
+        f"({'; '.join(parts)}). No verdicts until they are there."
+    )
+
+
+def look_note(plan: Plan, looks: Iterable[Sequence[int]]) -> str | None:
+    """What reading verdicts at fewer seeds before does to the error, unless it was declared."""
+    from ablate import stats
+
+    analysis, now = plan.analysis, len(plan.seeds)
+    earlier = sorted({len(seeds) for seeds in looks if set(seeds) < set(plan.seeds)})
+    read = (*earlier, now)
+    if not earlier or set(read) <= set(analysis.looks):
+        return None
+    alpha = gain_alpha(analysis)
+    return (
+        f"The seeds grew after verdicts were read at n = {', '.join(map(str, earlier))}: a true "
+        f"gain of nothing, read at n = {', '.join(map(str, read))}, is called a gain or a loss in "
+        f"{100 * stats.look_error(read, alpha):.1f} % of contrasts instead of "
+        f"{100 * analysis.alpha:.3g} %. Looks declared beforehand (analysis.looks) share alpha."
+    )
+
+
+def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> list[str]:
+    """What the published figures beside ours are, why they are not subtracted, and the ranks."""
+    if not paper:
+        return []
+    table = next(iter(paper.values())).table
+    pm = " +- as printed: they fit standard errors, not 95 % intervals."
+    pm = pm if any(beside.pm is not None for beside in paper.values()) else ""
+    found = [
+        f"Beside it: {table}, with its gains.{pm} Where data, resolution, steps and recipe match: "
+        f"ours less theirs. Elsewhere: does our interval of the gain agree with the sign of theirs?"
+    ]
+    by_reason: dict[str, list[str]] = {}
+    for (_, column), beside in paper.items():
+        same = column in ("", beside.column)
+        stands = beside.column if same else f"{column} for {beside.column}"
+        reason = by_reason.setdefault(beside.differs or "comparable", [])
+        if stands not in reason:
+            reason.append(stands)
+    found += [
+        f"Comparable: {names(which)}."
+        if reason == "comparable"
+        else f"Not subtracted, {reason}: {names(which)}."
+        for reason, which in by_reason.items()
+    ]
+    for column in columns:
+        if ranks := column.ranks:
+            place = f"{column.label}: " if column.label else ""
+            found.append(
+                f"{place}rank agreement of the gains, Kendall's tau {ranks.tau:+.2f} "
+                f"(exact p = {ranks.p:.2g}, {ranks.n} rows)."
+            )
+    return found
+
+
+# --- Footnotes ----------------------------------------------------------------------------------
+
+
+def row_notes(confounds: Sequence[str]) -> list[str]:
+    if not confounds:
+        return []
+    return [f"A confound: sets {', '.join(confounds)}, which belongs to the recipe."]
+
+
+def entry_notes(
+    plan: Plan, found: Scores, gain: RowGain | None, against: Exact | None, baseline: str
+) -> list[str]:
+    """`against`: Fisher's test of the diverged runs; `baseline`: how many of its own, "0/3"."""
+    of = METRICS[plan.analysis.metric]
+    texts = []
+    if found.cell.chosen:
+        texts.append(_chosen(found.cell.chosen))
+    if found.cell.overrides:
+        keys = ", ".join(found.cell.overrides)
+        texts.append(f"The sweep's overrides change the recipe of this cell: {keys}.")
+    if found.diverged:
+        fisher = f" {_fisher(plan, against, baseline)}" if against else ""
+        texts.append(_diverged(plan, found, gain) + fisher)
+    if found.collapsed:
+        texts.append(
+            f"Collapsed: {_seeds(found.collapsed)} ended with a training loss no lower than that "
+            f"of the class prior; kept in the mean{_left(gain)}."
+        )
+    if found.main.never:
+        texts.append(
+            f"{_seeds(found.main.never).capitalize()} never got there: counted, not averaged, so "
+            f"no verdict."
+        )
+    if gain and gain.left == "spread" and gain.spread is not None:
+        texts.append(
+            f"Left the pool: its spread of {gain.spread:.{of.decimals}f} is out of line with "
+            f"the other rows' (F test, 5 %); its own paired interval."
+        )
+    if gain and gain.gain.sd == 0:
+        texts.append("The same gain in every seed: no spread to judge by.")
+    return texts
+
+
+def _chosen(choice: Choice) -> str:
+    """What a search chose for a cell, and whether better may lie beyond what it was given."""
+    params = ", ".join(
+        f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in choice.params.items()
+    )
+    spent = f", worth {choice.spent:.1f}" if choice.spent < choice.trials else ""  # some pruned
+    text = f"Tuned: {params} (trial {choice.trial} of {choice.trials}{spent})."
+    if choice.edges:
+        text += f" At the edge of its range: {', '.join(choice.edges)}; better may lie beyond."
+    return text
+
+
+def _left(gain: RowGain | None) -> str:
+    unstable = gain is not None and gain.left == "instability"
+    return "; left the pool, its own paired interval" if unstable else ""
+
+
+def _fisher(plan: Plan, against: Exact, baseline: str) -> str:
+    few = "" if against.tested else "; from 4 runs on it is a test"
+    return (
+        f"Fisher's exact test against {baseline} of {plan.baseline}: p = {against.p:.2g}, which "
+        f"can't be below {against.floor:.2g}{few}."
+    )
+
+
+def _diverged(plan: Plan, found: Scores, gain: RowGain | None) -> str:
+    runs = ", ".join(
+        f"seed {seed}" + (f" at step {step}" if step is not None else "")
+        for seed, step in found.diverged.items()
+    )
+    left = _left(gain)
+    if plan.analysis.diverged == "chance":
+        return f"Diverged: {runs}; scored at chance{left}."
+    if found.cell.row == plan.baseline:
+        return f"Diverged: {runs}; gains are over the baseline's survivors, so no verdicts{left}."
+    return f"Diverged: {runs}; mean and gain are of the survivors, so no verdict{left}."
+
+
+def mixed(block: Sequence[Scores]) -> list[tuple[str, str]]:
+    """(key, sentence) for all that the runs of a column differ in beside what was planned."""
+    used: dict[tuple[str, str], dict[str, Counter[str]]] = {}
+    for found in block:
+        for result in found.results:
+            for key, name, value in _circumstances(found.cell, result):
+                values = used.setdefault((key, name), {})
+                values.setdefault(str(value), Counter())[found.cell.row] += 1
+    sentences = []
+    for (key, name), values in used.items():
+        changed = key in CODE and any("+" in value for value in values)  # while a run trained
+        if len(values) > 1 or changed:
+            ranked = sorted(values.items(), key=lambda item: (-item[1].total(), item[0]))
+            parts = [
+                f"{value} ({count(rows.total(), 'run')}"
+                + (f": {names(list(rows))})" if position else ")")
+                for position, (value, rows) in enumerate(ranked)
+            ]
+            sentences.append((key, f"Runs differ in their {name}: {', '.join(parts)}."))
+    return sentences
+
+
+def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """(key, name, value) of all that should be the same for the runs of a column."""
+    known = {**result, "precision": cell.spec.get("train", {}).get("precision")}
+    for key, name in MACHINE.items():
+        if known.get(key) is not None:
+            yield key, name, known[key]
+    digests = result.get("plugins")
+    own = {k: v for k, v in digests.items() if v} if isinstance(digests, dict) else {}
+    if own:  # a digest is of all that was loaded from a folder: alike only for the same classes
+        places = (f"{kind}={cell.spec[kind]['name']}" for kind in own)
+        yield "plugins", f"code of {', '.join(places)}", "/".join(dict.fromkeys(own.values()))
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def names(rows: Sequence[str], most: int = 8) -> str:
+    """Labels, the first few of many."""
+    more = f" and {len(rows) - most} more" if len(rows) > most else ""
+    return ", ".join(rows[:most]) + more

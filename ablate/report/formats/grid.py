@@ -1,0 +1,90 @@
+"""Grids of cells with footnote marks: what every format for readers sets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text, and the footnotes that it is marked with."""
+
+    text: str
+    notes: tuple[int, ...] = ()
+    bold: bool = False  # a gain: only where the verdict is "helps"
+    number: bool = False  # set to the right
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a grid; of a `heading` only the first cell says something."""
+
+    cells: tuple[Cell, ...]
+    grey: bool = False
+    heading: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """`spans`: (text, how many columns it heads) above the headings, where there are any."""
+
+    title: str
+    headings: tuple[Cell, ...]
+    lines: tuple[Line, ...]
+    spans: tuple[tuple[str, int], ...] = ()
+    note: str = ""
+
+    @property
+    def widths(self) -> list[int]:
+        """Characters that each column takes, set in columns."""
+        rows = [self.headings, *(line.cells for line in self.lines if not line.heading)]
+        columns = range(len(self.headings))
+        return [2 + max(len(row[i].text) + 2 * len(row[i].notes) for row in rows) for i in columns]
+
+    def columns(self, which: Sequence[int]) -> Grid:
+        """Only these, in this order."""
+        lines = [dataclasses.replace(x, cells=tuple(x.cells[i] for i in which)) for x in self.lines]
+        heads = [i for i, (_, size) in enumerate(self.spans) for _ in range(size)]
+        kept = [heads[i] for i in which] if heads else []
+        return dataclasses.replace(
+            self,
+            headings=tuple(self.headings[i] for i in which),
+            lines=tuple(lines),
+            spans=tuple((self.spans[head][0], kept.count(head)) for head in dict.fromkeys(kept)),
+        )
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """All that is printed of a table. `footnotes` are numbered from 1."""
+
+    title: str
+    grids: tuple[Grid, ...]
+    notes: tuple[str, ...]  # what must be known before any number is believed
+    caption: tuple[str, ...]
+    footnotes: tuple[str, ...]
+
+
+FOLDED = 24  # characters: where a column of words may break
+
+
+def split(made: Sheet, width: int) -> Sheet:
+    """Grids that are wider than `width` characters in parts, each with the first column."""
+    grids = [part for grid in made.grids for part in _fitting(grid, width)]
+    return dataclasses.replace(made, grids=tuple(grids))
+
+
+def _fitting(grid: Grid, width: int) -> Iterator[Grid]:
+    widths = [
+        size if cell.number or not i else min(size, FOLDED)
+        for i, (cell, size) in enumerate(zip(grid.headings, grid.widths, strict=True))
+    ]
+    which = [0]
+    for i in range(1, len(widths)):
+        if len(which) > 1 and sum(widths[j] for j in (*which, i)) > width:
+            yield grid.columns(which)
+            which = [0]
+        which.append(i)
+    yield grid.columns(which)

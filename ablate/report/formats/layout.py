@@ -1,0 +1,350 @@
+"""What stands in the grids: columns of `--show`, rows, columns of the sweep, blocks below."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ablate.plan import METRICS as NAMES
+from ablate.plan import is_metric
+from ablate.report.across import Block
+from ablate.report.captions import level
+from ablate.report.formats.grid import Cell, Grid, Line, Sheet
+from ablate.report.scores import METRICS, number
+from ablate.report.table import Entry, Table, TableColumn
+from ablate.spec import UserError, unknown
+
+if TYPE_CHECKING:
+    from ablate.stats import Estimate
+
+SHOW = ("accuracy", "gain", "ci", "n", "verdict", "params", "macs", "cost", "paper")
+DEFAULT = ("accuracy", "gain", "ci", "n", "verdict")
+SIDE_BY_SIDE = 3  # columns of a sweep at most
+FEW_ROWS = 3  # of which no column makes a grid of its own
+
+
+def check_show(text: str) -> tuple[str, ...]:
+    """The parts of `--show`. Raises UserError for one that there is not."""
+    show = tuple(part.strip() for part in text.split(",") if part.strip())
+    for part in show:
+        if part not in SHOW and not is_metric(part):
+            raise unknown("--show", part, (*SHOW, *NAMES))
+    if not set(show) - {"ci"}:
+        raise UserError("--show: ci is of what it stands beside; give accuracy or gain, too")
+    return show
+
+
+def sheet(table: Table, show: Sequence[str], transpose: bool, width: int) -> Sheet:
+    """The table laid out: columns side by side where they are few and fit into `width` characters,
+    else one below the other; `transpose`: all in one grid with the variants as its columns."""
+    parts = list(_parts(table, show))
+    blocks = [_block(table, block, "ci" in show) for block in table.blocks]
+    if transpose:
+        grids = [_transposed(table, parts)]
+    else:
+        grids = [_column(table, column, parts) for column in table.columns]
+        if len(grids) > 1 and len(table.rows) <= FEW_ROWS:
+            grids = [_stacked(table, parts)]
+        if 1 < len(table.columns) <= SIDE_BY_SIDE:
+            wide = _side_by_side(table, parts)
+            grids = [wide] if sum(wide.widths) <= width else grids
+    return Sheet(
+        title=(table.title or table.sweep) + ("" if table.complete else " (unfinished)"),
+        grids=(*grids, *blocks),
+        notes=table.notes,
+        caption=table.caption,
+        footnotes=table.footnotes,
+    )
+
+
+# --- Cells --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A column of a column."""
+
+    heading: str
+    cell: Callable[[Entry], Cell]
+    number: bool = True
+    is_gain: bool = False
+
+
+def _parts(table: Table, show: Sequence[str]) -> Iterator[_Part]:
+    ci = "ci" in show
+    for name in show:
+        if name in _PARTS:
+            yield from _PARTS[name](table, ci)
+        elif name != "ci":
+            yield _other(table, name, ci)
+
+
+def _interval(estimate: Estimate | None, metric: str, sign: bool = False, ci: bool = True) -> str:
+    """`+0.62 [+0.21, +1.03]`; without an interval `+0.62 [-]`, without anything `-`."""
+    if estimate is None:
+        return "-"
+    mean = number(estimate.mean, metric, sign)
+    if not ci:
+        return mean
+    if estimate.low is None or estimate.high is None:
+        return f"{mean} [-]"
+    return f"{mean} [{number(estimate.low, metric, sign)}, {number(estimate.high, metric, sign)}]"
+
+
+def _value_heading(metric: str, alpha: float, ci: bool) -> str:
+    bracket = f"[{level(alpha)} CI]" if ci else ""
+    return " ".join(filter(None, (metric, METRICS[metric].unit, bracket)))
+
+
+def _accuracy(table: Table, ci: bool) -> Iterator[_Part]:
+    def cell(entry: Entry) -> Cell:
+        text = _interval(entry.accuracy, table.metric, ci=ci)
+        return Cell(text + _never(entry.never, entry), number=True)
+
+    yield _Part(_value_heading(table.metric, table.alpha, ci), cell)
+
+
+def _other(table: Table, name: str, ci: bool) -> _Part:
+    def cell(entry: Entry) -> Cell:
+        if name == table.metric:
+            return next(_accuracy(table, ci)).cell(entry)
+        if (other := entry.others.get(name)) is None:
+            return Cell("-", number=True)
+        text = _interval(other.estimate, name, ci=ci) + _never(other.never, entry)
+        return Cell(text, number=True)
+
+    return _Part(_value_heading(name, table.alpha, ci), cell)
+
+
+def _never(never: Sequence[int], entry: Entry) -> str:
+    return f"; {len(never)}/{entry.planned} never" if never else ""
+
+
+def _gain(table: Table, ci: bool) -> Iterator[_Part]:
+    def cell(entry: Entry) -> Cell:
+        is_baseline = entry.row == table.baseline
+        text = "" if is_baseline else _interval(entry.gain, table.metric, True, ci)
+        return Cell(text, bold=entry.verdict == "helps", number=True)
+
+    bracket = f" [{level(table.gain_alpha)} CI]" if ci else ""
+    yield _Part("gain" + bracket, cell, is_gain=True)
+
+
+def _n(table: Table, ci: bool) -> Iterator[_Part]:
+    yield _Part("n", lambda entry: Cell(str(entry.n), number=True))
+
+
+def _verdict(table: Table, ci: bool) -> Iterator[_Part]:
+    heading = "verdict" if table.complete else "runs"
+    yield _Part(heading, lambda entry: Cell(state(entry, table)), number=False)
+
+
+def state(entry: Entry, table: Table) -> str:
+    """The verdict and what became of the runs."""
+    parts = []
+    if entry.row == table.baseline:
+        parts.append("baseline")
+    elif entry.verdict is not None:
+        parts.append(entry.verdict + _needs(entry))
+    for seeds, what in (
+        (entry.diverged, "diverged"),
+        (entry.collapsed, "collapsed"),
+        (entry.missing, "missing"),
+    ):
+        if seeds:
+            parts.append(f"{len(seeds)}/{entry.planned} {what}")
+    return "; ".join(parts) or "-"
+
+
+def _needs(entry: Entry) -> str:
+    from ablate import stats
+
+    if entry.verdict != stats.CANT_TELL or not (entry.gain and entry.gain.sd):
+        return ""
+    return f" (needs {entry.seeds_needed or f'>{stats.MOST_SEEDS}'})"
+
+
+def _params(table: Table, ci: bool) -> Iterator[_Part]:
+    yield _Part("params", lambda entry: Cell(_short(entry.parameters), number=True))
+
+
+def _macs(table: Table, ci: bool) -> Iterator[_Part]:
+    yield _Part("multiply-adds", lambda entry: Cell(_short(entry.multiply_adds), number=True))
+
+
+def _cost(table: Table, ci: bool) -> Iterator[_Part]:
+    def of(text: Callable[[Entry], str]) -> Callable[[Entry], Cell]:
+        return lambda entry: Cell(text(entry) if entry.cost else "-", number=True)
+
+    yield _Part("device-hours", of(lambda e: f"{e.cost.device_s / 3600:.3g}" if e.cost else ""))
+    yield _Part("s a run", of(lambda e: f"{e.cost.run_s:.3g}" if e.cost else ""))
+    yield _Part("images/s", of(lambda e: _short(e.cost.images_per_s if e.cost else None)))
+    yield _Part("peak memory", of(lambda e: _short(e.cost.peak_bytes if e.cost else None, "B")))
+    yield _Part("utilisation", of(lambda e: _share(e.cost.utilisation if e.cost else None)))
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2g} %"
+
+
+def _short(value: float | None, unit: str = "") -> str:
+    """`22.1 M`: three figures."""
+    if value is None:
+        return "-"
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g} {letter}{unit}"
+    return f"{value:.3g} {unit}".rstrip()
+
+
+def _paper(table: Table, ci: bool) -> Iterator[_Part]:
+    def printed(entry: Entry) -> Cell:
+        return Cell(entry.against.published.printed if entry.against else "", number=True)
+
+    yield _Part(table.paper or "paper", printed)
+    if any(_beside(entry, table) for entry in table.entries):
+        yield _Part("beside it", lambda entry: Cell(_beside(entry, table)), number=False)
+
+
+def _beside(entry: Entry, table: Table) -> str:
+    """`-0.34, gain +0.10`, or whether the gains agree."""
+    if (against := entry.against) is None:
+        return ""
+    parts = []
+    if against.value is not None:
+        parts.append(number(against.value, table.metric, True))
+    if against.gain is not None:
+        parts.append(f"gain {number(against.gain, table.metric, True)}")
+    return ", ".join(parts) or against.agreement or ""
+
+
+_PARTS: dict[str, Callable[[Table, bool], Iterator[_Part]]] = {
+    "accuracy": _accuracy,
+    "gain": _gain,
+    "n": _n,
+    "verdict": _verdict,
+    "params": _params,
+    "macs": _macs,
+    "cost": _cost,
+    "paper": _paper,
+}
+
+
+# --- Grids --------------------------------------------------------------------------------------
+
+
+def _cells(entry: Entry | None, parts: Sequence[_Part]) -> list[Cell]:
+    """The last one bears the entry's footnotes."""
+    if entry is None:
+        return [Cell("", number=part.number) for part in parts]
+    cells = [part.cell(entry) for part in parts]
+    return [*cells[:-1], dataclasses.replace(cells[-1], notes=entry.footnotes)]
+
+
+def _headings(column: TableColumn, parts: Sequence[_Part]) -> list[Cell]:
+    """The gain's bears the column's footnotes; without one the last does."""
+    bears = next((i for i, part in enumerate(parts) if part.is_gain), len(parts) - 1)
+    return [
+        Cell(part.heading, column.footnotes if i == bears else (), number=part.number)
+        for i, part in enumerate(parts)
+    ]
+
+
+def _lines(table: Table, columns: Sequence[TableColumn], parts: Sequence[_Part]) -> Iterator[Line]:
+    """A row a variant that any of the columns has, under the name of its family."""
+    found = [{entry.row: entry for entry in column.entries} for column in columns]
+    family = None
+    for row in table.rows:
+        entries = [by_row.get(row.label) for by_row in found]
+        if not any(entries):
+            continue
+        if row.family != family:
+            empty = [Cell("", number=part.number) for _ in columns for part in parts]
+            yield Line((Cell(row.family or "others"), *empty), heading=True)
+            family = row.family
+        cells = [cell for entry in entries for cell in _cells(entry, parts)]
+        grey = all(entry.diverged for entry in entries if entry)
+        yield Line((Cell(row.label, row.footnotes), *cells), grey=grey)
+
+
+def _column(table: Table, column: TableColumn, parts: Sequence[_Part]) -> Grid:
+    headings = (Cell("variant"), *_headings(column, parts))
+    return Grid(column.label, headings, tuple(_lines(table, [column], parts)))
+
+
+def _stacked(table: Table, parts: Sequence[_Part]) -> Grid:
+    """The columns one below the other, under their labels."""
+    lines = []
+    for column in table.columns:
+        empty = [Cell("", number=part.number) for part in parts]
+        lines.append(Line((Cell(column.label, column.footnotes), *empty), heading=True))
+        lines += _lines(table, [column], parts)
+    headings = [Cell(part.heading, number=part.number) for part in parts]
+    return Grid("", (Cell("variant"), *headings), tuple(lines))
+
+
+def _side_by_side(table: Table, parts: Sequence[_Part]) -> Grid:
+    headings = [cell for column in table.columns for cell in _headings(column, parts)]
+    return Grid(
+        title="",
+        headings=(Cell("variant"), *headings),
+        lines=tuple(_lines(table, table.columns, parts)),
+        spans=(("", 1), *((column.label, len(parts)) for column in table.columns)),
+    )
+
+
+def _transposed(table: Table, parts: Sequence[_Part]) -> Grid:
+    """A line a column of the sweep and part, under the column's label; with one part a column."""
+    headings = [Cell(row.label, row.footnotes, number=True) for row in table.rows]
+    lines = []
+    for column in table.columns:
+        by_row = {entry.row: _cells(entry, parts) for entry in column.entries}
+        empty = [Cell("", number=True) for _ in table.rows]
+        names = _headings(column, parts)
+        if len(parts) == 1:
+            names = [Cell(column.label or names[0].text, names[0].notes)]
+        elif column.label:
+            lines.append(Line((Cell(column.label), *empty), heading=True))
+        for i, name in enumerate(names):
+            cells = [
+                by_row[row.label][i] if row.label in by_row else Cell("") for row in table.rows
+            ]
+            right = [dataclasses.replace(cell, number=True) for cell in cells]
+            lines.append(Line((dataclasses.replace(name, number=False), *right)))
+    first = parts[0].heading if len(parts) == 1 else ""
+    return Grid("", (Cell(first), *headings), tuple(lines))
+
+
+def _block(table: Table, block: Block, ci: bool) -> Grid:
+    """An average, a contrast or the effects of a placement: an effect a line."""
+    where = any(line.column for line in block.lines) and block.kind == "contrast"
+    sampled = any(line.sampled for line in block.lines)
+    bracket = f" [{level(table.gain_alpha)} CI]" if ci else ""
+    what = {"average": "gain", "contrast": "change of gain"}.get(block.kind, "gain")
+    headings = [
+        Cell("effect" if block.kind == "placement" else "variant"),
+        *([Cell("columns")] if where else []),
+        Cell(what + bracket, number=True),
+        *([Cell(f"if columns were a sample{bracket}", number=True)] if sampled else []),
+        *([Cell("columns", number=True)] if sampled else []),
+        Cell("n", number=True),
+        Cell("verdict" if table.complete else ""),
+    ]
+    lines = []
+    for line in block.lines:
+        gain = _interval(line.gain, table.metric, True, ci)
+        sample = _interval(line.sampled, table.metric, True, ci)
+        cells = [
+            Cell(line.label),
+            *([Cell(line.column)] if where else []),
+            Cell(gain, bold=line.verdict == "helps", number=True),
+            *([Cell(sample, number=True)] if sampled else []),
+            *([Cell(str(len(line.columns)), number=True)] if sampled else []),
+            Cell(str(line.gain.n), number=True),
+            Cell(line.verdict or ""),
+        ]
+        lines.append(Line(tuple(cells)))
+    note = f"{block.note}; {block.contrasts} contrasts" if block.contrasts > 1 else block.note
+    return Grid(block.title, tuple(headings), tuple(lines), note=note)

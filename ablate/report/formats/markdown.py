@@ -1,0 +1,66 @@
+"""As GitHub shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ablate.report.formats.grid import Cell, Grid, Line, Sheet
+
+
+def markdown(sheet: Sheet) -> str:
+    lines = [f"**{_escape(sheet.title)}**", ""]
+    for grid in sheet.grids:
+        lines += [*_grid(grid), ""]
+    lines += [f"- {_escape(line)}" for line in below(sheet)]
+    return "\n".join(lines) + "\n"
+
+
+def below(sheet: Sheet) -> list[str]:
+    """Notes, caption and footnotes: the lines under the grids of a plain text."""
+    numbered = [f"{marks((i,))} {text}" for i, text in enumerate(sheet.footnotes, start=1)]
+    return [*sheet.notes, *sheet.caption, *numbered]
+
+
+def marks(footnotes: Sequence[int]) -> str:
+    """Footnote numbers as superscripts: they can't be taken for part of a number."""
+    raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return "˒".join(str(footnote).translate(raised) for footnote in footnotes)
+
+
+def _grid(grid: Grid) -> Iterator[str]:
+    if grid.title:
+        note = f" ({_escape(grid.note)})" if grid.note else ""
+        yield from (f"**{_escape(grid.title)}**{note}", "")
+    # Markdown has one line of headings: each says whose it is.
+    heads = [text for text, size in grid.spans for _ in range(size)] or [""] * len(grid.headings)
+    headings = [
+        f"{_escape(head)}: {_cell(cell)}" if head else _cell(cell)
+        for head, cell in zip(heads, grid.headings, strict=True)
+    ]
+    yield _piped(headings)
+    yield f"|{'|'.join('---:' if cell.number else '---' for cell in grid.headings)}|"
+    for line in grid.lines:
+        yield _piped(_cells(line))
+
+
+def _cells(line: Line) -> list[str]:
+    if line.heading:
+        first, *others = line.cells
+        return [f"*{_escape(first.text)}*{marks(first.notes)}", *("" for _ in others)]
+    return [_cell(cell) for cell in line.cells]
+
+
+def _cell(cell: Cell) -> str:
+    text = _escape(cell.text)
+    return (f"**{text}**" if cell.bold else text) + marks(cell.notes)
+
+
+def _piped(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape(text: str) -> str:
+    """So that GitHub shows it as written, on one line of a table."""
+    for character in "\\|*_`~":
+        text = text.replace(character, "\\" + character)
+    return " ".join(text.replace("&", "&amp;").replace("<", "&lt;").split())

@@ -1,0 +1,175 @@
+"""For other programs: everything that a table says, exactly."""
+
+from __future__ import annotations
+
+import csv as writers
+import dataclasses
+import io
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ablate.report.across import Block, PValues
+from ablate.report.table import Against, Cost, Entry, Table, TableColumn, TableRow
+from ablate.rundir import to_json
+
+if TYPE_CHECKING:
+    from ablate.stats import Estimate
+
+CSV_FIELDS = ("sweep", "column", "row", "seed", "quantity", "value", "text")
+
+Value = float | str | None
+Fact = tuple[str, str, int | str, str, Value]  # column, row, seed, quantity, value
+Facts = Iterator[tuple[str, Value]]  # quantity, value
+
+
+def json(table: Table) -> str:
+    """The whole `Table`."""
+    return to_json(dataclasses.asdict(table)).decode()
+
+
+def csv(table: Table) -> str:
+    """Tidy: `quantity` names what `value` (a number) or `text` (words) is.
+
+    An empty row means of the column, an empty row and column of the table; `seed` is given for
+    the quantities METRIC.run only, which is what one run got. What a table has no number for has
+    no line.
+    """
+    file = io.StringIO()
+    writer = writers.writer(file, lineterminator="\n")
+    writer.writerow(CSV_FIELDS)
+    for column, row, seed, quantity, value in _facts(table):
+        is_text = isinstance(value, str)
+        number = "" if value is None or is_text else value
+        text = value if is_text else ""
+        writer.writerow([table.sweep, column, row, seed, quantity, number, text])
+    return file.getvalue()
+
+
+def _facts(table: Table) -> Iterator[Fact]:
+    """Everything that the table says, one thing at a time."""
+    yield "", "", "", "title", table.title
+    yield "", "", "", "complete", int(table.complete)
+    yield "", "", "", "alpha", table.alpha
+    yield "", "", "", "gain.alpha", table.gain_alpha
+    yield "", "", "", "seeds", len(table.seeds)
+    yield from (("", "", "", "caption", text) for text in table.caption)
+    yield from (("", "", "", "note", text) for text in table.notes)
+    rows = {row.label: row for row in table.rows}
+    for column in table.columns:
+        yield from _column(table, column)
+        for entry in column.entries:
+            yield from _entry(table, entry, rows[entry.row])
+    for block in table.blocks:
+        yield from _block(block)
+
+
+def _column(table: Table, column: TableColumn) -> Iterator[Fact]:
+    for quantity, value in (
+        ("contrasts", column.contrasts),
+        ("spread", column.spread),
+        ("spread.df", column.df),
+        ("spread.rows", column.pooled_rows),
+        *_estimate("correlation", column.correlation),
+        *(("test.n", size) for size in column.test_sizes),
+        *(("note", table.footnotes[i - 1]) for i in column.footnotes),
+    ):
+        yield column.label, "", "", quantity, value
+    if column.ranks:
+        for name, value in vars(column.ranks).items():
+            yield column.label, "", "", f"paper.kendall.{name}", value
+
+
+def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
+    runs = {table.metric: entry.values, **{m: other.values for m, other in entry.others.items()}}
+    for name, values in runs.items():
+        for seed, value in values.items():
+            yield entry.column, entry.row, seed, f"{name}.run", value
+    for quantity, fact in (
+        ("family", row.family),
+        *_estimate(table.metric, entry.accuracy),
+        *(f for name, other in entry.others.items() for f in _estimate(name, other.estimate)),
+        *(
+            (f"{name}.never", len(other.never))
+            for name, other in entry.others.items()
+            if name.startswith("epochs_to")
+        ),
+        *_estimate("gain", entry.gain),
+        *_p_values("gain", entry.p_values),
+        ("runs.planned", entry.planned),
+        ("runs.missing", len(entry.missing)),
+        ("runs.diverged", len(entry.diverged)),
+        ("runs.diverged.p", entry.p_values.fisher),
+        ("runs.diverged.p.floor", entry.p_values.fisher_floor),
+        ("runs.collapsed", len(entry.collapsed)),
+        ("runs.never", len(entry.never) if table.metric.startswith("epochs_to") else None),
+        ("pool", entry.pool or None),
+        ("verdict", entry.verdict),
+        ("seeds_needed", entry.seeds_needed),
+        ("parameters", entry.parameters),
+        ("multiply_adds", entry.multiply_adds),
+        *_cost(entry.cost),
+        *_against(entry.against),
+        *(("note", table.footnotes[i - 1]) for i in (*row.footnotes, *entry.footnotes)),
+    ):
+        if fact is not None:
+            yield entry.column, entry.row, "", quantity, fact
+
+
+def _estimate(quantity: str, estimate: Estimate | None) -> Facts:
+    if estimate is None:
+        return
+    yield quantity, estimate.mean
+    for name in ("low", "high", "sd", "n"):
+        if (value := getattr(estimate, name)) is not None:
+            yield f"{quantity}.{name}", value
+
+
+def _p_values(quantity: str, found: PValues) -> Facts:
+    for name, value in (
+        ("p", found.p),
+        ("p.raw", found.raw),
+        ("p.sign_flip", found.sign_flip),
+        ("p.sign_flip.floor", found.sign_flip_floor),
+    ):
+        yield f"{quantity}.{name}", value
+
+
+def _cost(cost: Cost | None) -> Facts:
+    if cost:
+        yield from ((f"cost.{name}", value) for name, value in vars(cost).items())
+
+
+def _against(against: Against | None) -> Facts:
+    if against is None:
+        return
+    theirs = against.published
+    yield "paper", theirs.value
+    yield "paper.pm", theirs.pm
+    yield "paper.gain", theirs.gain
+    yield "paper.column", theirs.column
+    yield "paper.row", theirs.row
+    yield "paper.agreement", against.agreement
+    yield "paper.difference", against.value
+    yield "paper.gain.difference", against.gain
+
+
+def _block(block: Block) -> Iterator[Fact]:
+    quantity = {
+        "average": "average.gain",
+        "contrast": f"contrast.{block.name}",
+        "placement": f"placement.{block.name}",
+    }[block.kind]
+    for line in block.lines:
+        for name, value in (
+            *_estimate(quantity, line.gain),
+            *_estimate(f"{quantity}.sampled", line.sampled),
+            *_p_values(quantity, line.p_values),
+            (f"{quantity}.columns", len(line.columns) or None),
+            (f"{quantity}.verdict", line.verdict),
+        ):
+            if value is not None:
+                yield line.column, line.label, "", name, value
+    yield "", "", "", f"{quantity}.contrasts", block.contrasts
+    for source, test in block.tests.items():
+        yield block.lines[0].column, "", "", f"{quantity}.{source}.f", test.f
+        yield block.lines[0].column, "", "", f"{quantity}.{source}.p", test.p

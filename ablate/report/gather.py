@@ -1,0 +1,105 @@
+"""A sweep with all that is known of its runs, out of a store or a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.ledger import Ledger, RunState, Store, fold
+from ablate.plan import Plan, PlannedRun
+from ablate.report.cost import sizes
+from ablate.report.looks import Seeds
+from ablate.report.show import History, Seen, facts
+from ablate.report.table import Results, Table, tabulate
+
+
+@dataclass(frozen=True)
+class Known:
+    """A planned run, and what became of it."""
+
+    run: PlannedRun
+    seen: Seen
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """{} while there is none."""
+        return self.seen.result or {}
+
+    @property
+    def status(self) -> str:
+        """The result's, as tables have it; without one the ledger's."""
+        state = self.seen.state or RunState()
+        return str(self.result.get("status", state.status))
+
+    @property
+    def error(self) -> str | None:
+        """Why the last attempt left, if by itself."""
+        last = self.seen.attempts[-1] if self.seen.attempts else {}
+        return str(last["error"]) if "error" in last else None
+
+
+def histories(plan: Plan, ledger: Ledger) -> dict[str, History]:
+    """The ledger's events of every run of the plan."""
+    with ledger.still():
+        return {run.id: ledger.events(run.id) for run in plan.runs()}
+
+
+def gather(plan: Plan, store: Store, histories: Mapping[str, History]) -> list[Known]:
+    """Every run of the plan, in its order."""
+    return [_known(plan, run, store, histories.get(run.id, ())) for run in plan.runs()]
+
+
+def _known(plan: Plan, run: PlannedRun, store: Store, history: History) -> Known:
+    folder = store.rundir(run.id)
+    state = RunState()
+    for _, kind, detail in history:
+        state = fold(state, kind, detail)
+    return Known(
+        run,
+        Seen(
+            folder=folder,
+            planned=[(plan.name, run)],
+            state=state,
+            events=history,
+            spec=None,  # as planned: a run's id is a hash of it
+            attempts=folder.read_attempts(),
+            result=folder.read_result(),
+        ),
+    )
+
+
+def table_of(plan: Plan, store: Store, results: Results, looks: Iterable[Seeds]) -> Table:
+    """The table with all that its `csv` holds."""
+    return tabulate(
+        plan,
+        results,
+        looks,
+        curves=lambda run: store.rundir(run).read_metrics(),
+        sizes=sizes(plan, store, False),
+    )
+
+
+def provenance(runs: Sequence[Known]) -> dict[str, dict[str, int]]:
+    """Where code, machine and command came from: each fact's texts, and how many runs say so."""
+    found: dict[str, dict[str, int]] = {}
+    for known in runs:
+        for key, text in facts(known.seen).items():
+            counts = found.setdefault(key, {})
+            counts[text] = counts.get(text, 0) + 1
+    return found
+
+
+def trials(plan: Plan) -> dict[str, int]:
+    """Run id -> number, of the trainings that chose settings; tables have nothing of them."""
+    return {run: trial.number for trial in plan.trials for run in trial.cell.ids.values()}
+
+
+def setting(spec: Mapping[str, Any], key: str) -> Any:
+    """What a key of a sweep file is in a spec's tree: a group's by its name; None for none."""
+    value: Any = spec
+    for name in key.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return None
+        value = value[name]
+    return value.get("name") if isinstance(value, Mapping) else value

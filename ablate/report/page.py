@@ -1,0 +1,281 @@
+"""`report`: a sweep as one HTML file that needs nothing else. Template: page.html beside this file.
+
+Nothing is in it of when and where it was written: the same sweep gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablate import __version__
+from ablate.plan import Cell, Plan
+from ablate.report.formats.layout import DEFAULT, sheet
+from ablate.report.gather import Known, provenance, trials
+from ablate.report.live import duration
+from ablate.report.looks import Seeds
+from ablate.report.scores import METRICS, number
+from ablate.report.show import leaves, yaml_lines
+from ablate.report.status import GIVEN_UP
+from ablate.report.table import Table
+from ablate.report.verdicts import said, summary
+
+LOG_LINES, LOG_BYTES = 40, 8_000  # of a failed run's log, its end
+
+
+def page(
+    plan: Plan,
+    table: Table,
+    runs: Sequence[Known],
+    looks: Iterable[Seeds],
+    drawn: Mapping[str, str],
+) -> str:
+    """The HTML. `drawn`: SVG by a figure's name; everything else is escaped."""
+    import jinja2
+
+    drawn = {kind: _inline(svg) for kind, svg in drawn.items()}
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    template = environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))
+    facts = provenance(runs)
+    read = dict.fromkeys([*looks, *([tuple(sorted(plan.seeds))] if table.is_look else [])])
+    commands = facts.pop("command", {}) or {shlex.join(["ablate", "sweep", *plan.words]): 0}
+    counted = _counted(runs)
+    text = template.render(
+        title=plan.title or plan.name,
+        overview=_overview(plan, counted),
+        table=table,
+        metrics=METRICS,
+        summary=summary(table),
+        verdicts=said(table),
+        sheet=sheet(table, DEFAULT, transpose=False, width=0),  # columns one below the other
+        drawn=drawn,
+        counted=counted,
+        variants=list(_variants(plan, runs)),
+        named=len(plan.columns) > 1,
+        measured=[m for m in METRICS if any(m in k.result.get("test", {}) for k in runs)],
+        commands=commands,
+        made=_made(plan, runs, read, facts),
+        base=next(cell for cell in plan.cells if cell.row == plan.baseline),
+        trials=trials(plan),
+        version=__version__,
+        # functions
+        number=number,
+        plural=_plural,
+        score=_score,
+        tail=_tail,
+        time=_time,
+        yaml=yaml_lines,
+    )
+    return _plain(text)
+
+
+def _plain(text: str) -> str:
+    """Without what HTML can't hold: what a terminal would obey, lone surrogates of JSON."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", text)
+    return text.encode(errors="replace").decode()
+
+
+def _inline(svg: str) -> str:
+    """A figure as a part of a page: without what heads a file, and what names other addresses."""
+    svg = svg[svg.index("<svg") :]
+    return re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+
+
+def _overview(plan: Plan, counted: str) -> str:
+    size = " x ".join(
+        (
+            _plural(len(plan.rows), "variant"),
+            *([_plural(len(plan.columns), "column")] if len(plan.columns) > 1 else []),
+            _plural(len(plan.seeds), "seed"),
+        )
+    )
+    return f"{plan.name}: {size}. {counted}."
+
+
+# --- Runs ---------------------------------------------------------------------------------------
+
+
+Difference = tuple[str, str, str | None]  # key, value, the baseline's or None for none
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A row of the plan with its runs. `differs`: where, and in what, from the baseline."""
+
+    label: str
+    differs: Sequence[tuple[str, Sequence[Difference]]]
+    runs: Sequence[Known]
+
+    @property
+    def counted(self) -> str:
+        return _counted(self.runs)
+
+    @property
+    def failed(self) -> list[Known]:
+        return [known for known in self.runs if known.status in GIVEN_UP]
+
+
+def _variants(plan: Plan, runs: Sequence[Known]) -> Iterator[_Variant]:
+    by_row: dict[str, list[Known]] = {row.label: [] for row in plan.rows}
+    for known in runs:
+        by_row[known.run.cell.row].append(known)
+    columns = [column.label for column in plan.columns]
+    for label, found in by_row.items():
+        found.sort(key=lambda known: (columns.index(known.run.cell.column), known.run.seed))
+        yield _Variant(label, _differs(plan, label), found)
+
+
+def _differs(plan: Plan, row: str) -> list[tuple[str, Sequence[Difference]]]:
+    """What is not as in the baseline of its column; once, where that is so in all columns."""
+    if row == plan.baseline:
+        return [("the baseline", ())]
+    found: dict[tuple[Difference, ...], list[str]] = {}
+    for cell in plan.cells:
+        if cell.row == row:
+            found.setdefault(_differences(cell, _base(plan, cell.column)), []).append(cell.column)
+    if len(found) == 1:
+        return [(f"differs from {plan.baseline} in", next(iter(found)))]
+    return [
+        (f"on {', '.join(columns)} differs from {plan.baseline} in", differences)
+        for differences, columns in found.items()
+    ]
+
+
+def _base(plan: Plan, column: str) -> Cell:
+    """The baseline's cell in the column, or where it has none there in its first."""
+    first = next(cell for cell in plan.cells if cell.row == plan.baseline)
+    return plan.cell(plan.baseline, column) or first
+
+
+def _differences(cell: Cell, base: Cell) -> tuple[Difference, ...]:
+    ours, theirs = leaves(cell.spec), leaves(base.spec)  # what only it has goes with its choice
+    return tuple(
+        (key, value, theirs.get(key)) for key, value in ours.items() if value != theirs.get(key)
+    )
+
+
+def _score(known: Known, name: str) -> float | None:
+    """A test metric in the table's unit, None where it was not measured."""
+    value = known.result.get("test", {}).get(name)
+    return None if value is None else float(value) * METRICS[name].scale
+
+
+def _time(seconds: float) -> str:
+    return duration(seconds) if seconds >= 60 else f"{seconds:.3g} s"
+
+
+def _tail(known: Known) -> str:
+    """The end of a run's log."""
+    try:
+        with open(known.seen.folder.log, "rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - LOG_BYTES))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return "no log"
+    return "\n".join(text.splitlines()[-LOG_LINES:]) or "an empty log"
+
+
+def _counted(runs: Sequence[Known]) -> str:
+    """ "24 runs: 23 finished, 1 failed" """
+    counts = Counter(known.status for known in runs)
+    what = ", ".join(f"{count:,} {status}" for status, count in counts.most_common())
+    return f"{_plural(len(runs), 'run')}: {what}"
+
+
+# --- How it was made ----------------------------------------------------------------------------
+
+Texts = Mapping[str, int]  # a text, and how many runs say so
+
+
+def _made(
+    plan: Plan, runs: Sequence[Known], looks: Iterable[Seeds], facts: Mapping[str, Texts]
+) -> dict[str, Texts]:
+    """By name; what is told of the sweep first, then what runs noted."""
+    analysis = {k: v for k, v in vars(plan.analysis).items() if v not in (None, (), {})}
+    told = {
+        "seeds": ", ".join(map(str, plan.seeds)),
+        "columns": "; ".join(
+            f"{column.label}: {_settings(column.settings)}" for column in plan.columns
+        )
+        if len(plan.columns) > 1
+        else None,
+        "analysis": _settings(analysis),
+        "verdicts read at": "; ".join(f"seeds {', '.join(map(str, seeds))}" for seeds in looks),
+        "cost": _cost(runs),
+        "trained": _when(runs),
+        "data": ", ".join(
+            dict.fromkeys(
+                f"{cell.spec['data']['name']} ({cell.spec['data']['fingerprint']})"
+                for cell in plan.cells
+            )
+        ),
+    }
+    return {
+        **{name: {text: len(runs)} for name, text in told.items() if text},
+        **_grouped({key: texts for key, texts in facts.items() if key != "fingerprint"}),
+    }
+
+
+WORDS = {
+    "digest": "code that trained",
+    "plugins": "code of plug-ins",
+    "micro_batch": "micro-batch",
+    "kernel": "attention kernel",
+    "host": "machine",
+}
+
+
+def _grouped(facts: Mapping[str, Texts]) -> dict[str, Texts]:
+    """ "packages": "numpy 2.1, torch 2.13"; what runs differ in stays apart."""
+    mixed = {key: texts for key, texts in facts.items() if len(texts) > 1}
+    alike: dict[str, list[str]] = {}
+    for key in facts:
+        if key in mixed:
+            continue
+        section, _, name = key.partition(".")
+        alike.setdefault(section, []).append(f"{name} {next(iter(facts[key]))}".strip())
+    found = {**{section: {", ".join(texts): 1} for section, texts in alike.items()}, **mixed}
+    return {WORDS.get(key, key): texts for key, texts in found.items()}
+
+
+def _settings(settings: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}={text}" for key, text in leaves(dict(settings)).items())
+
+
+def _cost(runs: Sequence[Known]) -> str:
+    seconds = sum(known.result.get("seconds") or 0.0 for known in runs)
+    devices = ", ".join(sorted({str(known.result.get("device")) for known in runs if known.result}))
+    attempts = sum(len(known.seen.attempts) for known in runs)
+    return (
+        f"{seconds / 3600:.3g} device-hours ({devices or 'nothing trained yet'}), "
+        f"{_plural(attempts, 'attempt')} at {_plural(len(runs), 'run')}"
+    )
+
+
+def _when(runs: Sequence[Known]) -> str | None:
+    times = [
+        attempt[key]
+        for known in runs
+        for attempt in known.seen.attempts
+        for key in ("at", "ended")
+        if isinstance(attempt.get(key), float)
+    ]
+    if not times:
+        return None
+    first, last = (
+        time.strftime("%Y-%m-%d %H:%M", time.gmtime(at)) for at in (min(times), max(times))
+    )
+    return f"{first} UTC" if first == last else f"{first} to {last} UTC"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

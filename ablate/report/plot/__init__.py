@@ -1,0 +1,100 @@
+"""Figures of a sweep: one file a family, one style. matplotlib is loaded when one is drawn.
+
+A figure shows what `report.table.tabulate` has computed and what lies in the run folders, nothing
+else; the same runs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ablate.plan import Plan
+from ablate.report.plot.measured import Nothing, RunDirs
+from ablate.report.table import Table
+from ablate.spec import unknown
+
+if TYPE_CHECKING:
+    from ablate.report.plot.style import Sheet
+
+__all__ = ["FORMATS", "KINDS", "Nothing", "draw", "figure", "figures"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A figure: a line of help, what it is after, and the function that draws it."""
+
+    line: str
+    source: str
+    path: str
+
+
+KINDS = {
+    "gain": Kind(
+        "the gain of every row, a column each, with simultaneous intervals",
+        "Dual PatchNorm (arXiv 2302.01327), Fig. 1",
+        "gains:gain",
+    ),
+    "forest": Kind("gains, intervals and verdicts row by row", "-", "gains:forest"),
+    "curves": Kind(
+        "training loss and validation accuracy by epoch, bands over seeds",
+        "BatchNorm_in_Transformers_CV, Fig. 8-10",
+        "curves:curves",
+    ),
+    "gradnorm": Kind(
+        "gradient norm by depth and by step; needs probe=[gradnorm]",
+        "Dual PatchNorm, Fig. 2 and 4",
+        "gradients:gradnorm",
+    ),
+    "scales": Kind(
+        "the scale of the norm before the patch embedding, as patches; needs probe=[scales]",
+        "Dual PatchNorm, Fig. 3",
+        "maps:scales",
+    ),
+    "attention": Kind(
+        "mean attention distance of every head by layer; needs probe=[attention]",
+        "DTN (arXiv 2112.02624)",
+        "heads:attention",
+    ),
+    "tokens": Kind(
+        "length of the token of each place by layer; needs probe=[tokens]",
+        "after DTN (arXiv 2112.02624)",
+        "maps:tokens",
+    ),
+}
+FORMATS = ("svg", "pdf", "png")
+
+
+def draw(plan: Plan, table: Table, kind: str, rundir: RunDirs, format: str = "svg") -> bytes:
+    """The file of one figure. `rundir`: a run's id -> its folder, as `Store.rundir`.
+
+    Raises UserError for a kind or format that there is not, Nothing where its data is missing.
+    """
+    if kind not in KINDS:
+        raise unknown("plot", kind, KINDS)
+    if format not in FORMATS:
+        raise unknown("--out", format, FORMATS, "a file that ends in one of")
+    from ablate.report.plot.style import styled
+
+    module, _, function = KINDS[kind].path.partition(":")
+    with styled(f"{plan.name} {kind}"):
+        drawer = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+        sheet: Sheet = drawer(plan, table, rundir)
+        return sheet.content(format)
+
+
+def figure(plan: Plan, table: Table, kind: str, rundir: RunDirs) -> str:
+    """The SVG of one figure; raises as `draw`."""
+    return draw(plan, table, kind, rundir).decode()
+
+
+def figures(plan: Plan, table: Table, rundir: RunDirs) -> dict[str, str]:
+    """The SVG of every kind of which there is data, by its name."""
+    found = {}
+    for kind in KINDS:
+        try:
+            found[kind] = figure(plan, table, kind, rundir)
+        except Nothing:
+            continue
+    return found

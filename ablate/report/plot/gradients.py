@@ -1,0 +1,102 @@
+"""Gradient norms by depth and by step (Dual PatchNorm, arXiv 2302.01327, Fig. 2 and 4)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from ablate.plan import Plan
+from ablate.report.plot.measured import Arrays, RunDirs, named, probed
+from ablate.report.plot.style import Sheet, inks
+from ablate.report.table import Table
+
+LAST = 1000  # steps that the profile by depth is the mean of; of a short run its last tenth
+
+
+def depths(arrays: Arrays) -> tuple[list[str], Any]:
+    """Of what `probe-gradnorm.npz` holds: (labels of the depths, norms (records, depths)).
+
+    The embedding (kernel and bias), each block with all that is in it, the head.
+    """
+    groups = [str(group) for group in arrays["groups"]]
+    members: dict[str, list[int]] = {"embedding": [], "head": []}
+    blocks: dict[int, list[int]] = {}
+    for n, group in enumerate(groups):
+        if block := re.match(r"(?:blocks|layers)\.(\d+)", group):
+            blocks.setdefault(int(block[1]), []).append(n)
+        elif group in members:
+            members[group].append(n)
+    ordered = {
+        "embedding": members["embedding"],
+        **{f"{block + 1}": blocks[block] for block in sorted(blocks)},
+        "head": members["head"],
+    }
+    kept = {label: indices for label, indices in ordered.items() if indices}
+    squares = np.square(arrays["norms"].astype(np.float64))
+    return list(kept), np.sqrt(np.stack([squares[:, i].sum(1) for i in kept.values()], 1))
+
+
+def profile(arrays: Arrays) -> tuple[list[str], Any]:
+    """(labels, mean norm at each depth over the records among the run's last steps)."""
+    labels, norms = depths(arrays)
+    steps = arrays["steps"]
+    done = steps[-1] + 1
+    return labels, norms[steps >= done - max(1, min(LAST, done // 10))].mean(0)
+
+
+def gradnorm(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+    """A line of panels a column: by depth, at the end; the embedding's, by step."""
+    found = {
+        cell: {seed: arrays for seed, arrays in by_seed.items() if len(arrays["steps"])}
+        for cell, by_seed in probed(plan, rundir, "gradnorm").items()
+    }
+    columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
+    ink = inks(plan)
+    sheet = Sheet(plan, table, "gradnorm", (len(columns), 2), (8.6, 0.9 + 2.9 * len(columns)))
+    legend: dict[str, Any] = {}
+    for (row, column), by_seed in found.items():
+        left, right = sheet.axes[columns.index(column)]
+        profiles = [profile(arrays) for arrays in by_seed.values()]
+        labels = profiles[0][0]
+        depth = range(len(labels))
+        mean = _band(left, depth, np.stack([norms for _, norms in profiles]), ink[row].colour)
+        (line,) = left.plot(depth, mean, **ink[row].mark(linestyle=ink[row].dashes))
+        words = ", ".join(f"{k} {v:.3g}" for k, v in zip(labels, mean, strict=True))
+        sheet.tell(line, f"{named(row, column)}: {words}, n = {len(by_seed)}")
+        left.set_xticks(depth, labels, rotation=90)
+        legend.setdefault(row, line)
+
+        first = [(a["steps"], depths(a)[1][:, 0]) for a in by_seed.values()]
+        shared = min((steps for steps, _ in first), key=len)  # one that diverged ends early
+        norms = np.stack([norms[: len(shared)] for _, norms in first])
+        mean = _band(right, shared, norms, ink[row].colour)
+        (line,) = right.plot(shared, mean, **ink[row].line())
+        sheet.tell(line, f"{named(row, column)}: {labels[0]}, n = {len(by_seed)}")
+        left.set_title(column, loc="left")
+        left.set_ylabel("gradient norm")
+        right.set_ylabel(f"... of the {labels[0]}")
+        for axes in (left, right):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+    sheet.axes[-1][0].set_xlabel(f"depth (mean over the last {LAST} steps, at most a tenth)")
+    sheet.axes[-1][1].set_xlabel("step")
+    sheet.legend(legend)
+    sheet.foot(
+        "Norm of the gradient of all parameters at a depth, before clipping; the embedding without "
+        "its norms. Lines: means over seeds; bands: from the lowest to the highest."
+    )
+    return sheet
+
+
+def _band(axes: Any, x: Any, values: Any, colour: str) -> Any:
+    """Draw the range over seeds (n, points); returns the mean. What has no logarithm is left out:
+    nan and inf, and the zeros of the first steps, in which a head of zeros passes nothing back."""
+    values = np.where(np.isfinite(values) & (values > 0), values, np.nan)
+    if len(values) > 1:
+        axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
+    return values.mean(0)

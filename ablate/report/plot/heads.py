@@ -1,0 +1,59 @@
+"""How far heads look, layer by layer (DTN, arXiv 2112.02624)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ablate.plan import Plan
+from ablate.report.plot.measured import RunDirs, named, probed
+from ablate.report.plot.style import GREY, Sheet, inks
+from ablate.report.table import Table
+
+
+def uniform(height: int, width: int) -> float:
+    """The distance, in grid units, of heads that look everywhere alike: 7.2808 on 14 x 14."""
+    places = np.stack(np.meshgrid(np.arange(height), np.arange(width)), -1).reshape(-1, 2)
+    return float(np.linalg.norm(places[:, None] - places[None], axis=-1).mean())
+
+
+def attention(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+    """A panel a column; in each layer a point for every head of every seed, a line for the mean."""
+    found = probed(plan, rundir, "attention")
+    columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
+    rows = [r.label for r in plan.rows if r.label in {row for row, _ in found}]
+    ink = inks(plan)
+    sheet = Sheet(plan, table, "attention", (1, len(columns)), (2.4 + 4 * len(columns), 4.2))
+    legend: dict[str, Any] = {}
+    grids: dict[str, tuple[int, int]] = {}
+    for (row, column), by_seed in found.items():
+        axes = sheet.axes[0][columns.index(column)]
+        aside = 0.5 * ((rows.index(row) + 0.5) / len(rows) - 0.5)
+        for seed, arrays in by_seed.items():
+            layers, heads = arrays["distance"].shape
+            x = np.repeat(np.arange(1, layers + 1) + aside, heads)
+            (points,) = axes.plot(x, arrays["distance"].ravel(), **ink[row].mark(linestyle="none"))
+            sheet.tell(points, f"{named(row, column)}: seed {seed}, {layers} x {heads} heads")
+            h, w = map(int, arrays["grid"])
+            grids[column] = (h, w)
+        mean = np.mean([arrays["distance"].mean(1) for arrays in by_seed.values()], 0)
+        axes.plot(np.arange(1, len(mean) + 1) + aside, mean, **ink[row].line())
+        axes.set_xticks(range(1, len(mean) + 1))
+        legend.setdefault(row, points)
+    for column, grid in grids.items():
+        axes = sheet.axes[0][columns.index(column)]
+        everywhere = uniform(*grid)
+        axes.axhline(everywhere, color=GREY, linewidth=0.8, linestyle=":")
+        place = axes.get_yaxis_transform()
+        axes.text(1, everywhere, " uniform", color=GREY, transform=place, va="center")
+        axes.set_title(column, loc="left")
+        axes.set_xlabel("layer")
+        axes.set_ylim(bottom=0)
+    sheet.axes[0][0].set_ylabel("mean attention distance, grid units")
+    sheet.legend(legend)
+    sheet.foot(
+        "A point: one head of one seed, mean over validation images, patches alone; lines: means. "
+        "Dotted: uniform attention."
+    )
+    return sheet

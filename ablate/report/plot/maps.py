@@ -1,0 +1,95 @@
+"""Maps: scales of the values of a patch (Dual PatchNorm, Fig. 3), lengths of tokens by place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ablate.plan import Plan
+from ablate.report.plot.measured import Nothing, RunDirs, named, probed
+from ablate.report.plot.style import Sheet, mosaic
+from ablate.report.table import Table
+
+FIRST = "stem.before.weight"  # the norm before the patch embedding, in probe-scales.npz
+
+
+def summary(scale: Any) -> dict[str, float]:
+    """Of a scale (P, P, C): its mean at the four corners, in the centre (4 x 4; where patches are
+    smaller than 8, half of a side) and elsewhere."""
+    side = len(scale)
+    middle = max(1, min(4, side // 2))
+    start = (side - middle) // 2
+    corners, centre = (np.zeros((side, side), bool) for _ in range(2))
+    corners[np.ix_((0, -1), (0, -1))] = True
+    centre[start : start + middle, start : start + middle] = True
+    parts = {"corners": corners, "centre": centre, "rest": ~(corners | centre)}
+    return {name: float(scale[where].mean()) for name, where in parts.items() if where.any()}
+
+
+def scales(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+    """A panel a cell, in it a map a channel; of the first seed that has it."""
+    found: dict[tuple[str, str], tuple[int, Any]] = {}
+    specs = {(cell.row, cell.column): cell.spec for cell in plan.cells}
+    for cell, by_seed in probed(plan, rundir, "scales").items():
+        seed, arrays = next(iter(by_seed.items()))
+        if FIRST in arrays:
+            side, channels = specs[cell]["model"]["patch"], specs[cell]["data"]["channels"]
+            found[cell] = seed, arrays[FIRST].reshape(side, side, channels)
+    if not found:
+        raise Nothing(
+            f"{plan.name}: no row has a learned norm before the patch embedding; one with stem=dpn "
+            f"or stem=pre has"
+        )
+    everything = np.concatenate([scale.ravel() for _, scale in found.values()])
+    sheet = Sheet(plan, table, "scales", (len(found), 1), (6, 1.2 + 2.1 * len(found)))
+    told = ["The learned scale of the norm before the patch embedding, by place in a patch."]
+    for (axes,), (cell, (seed, scale)) in zip(sheet.axes, found.items(), strict=True):
+        image = mosaic(axes, scale.transpose(2, 0, 1), everything.min(), everything.max())
+        means = ", ".join(f"{name} {mean:.3f}" for name, mean in summary(scale).items())
+        sheet.tell(axes, f"{named(*cell)}: {means}")
+        told.append(f"{named(*cell)}, seed {seed}: {means}.")
+        axes.set_title(named(*cell), loc="left", fontsize="small")
+        names = ("red", "green", "blue") if scale.shape[-1] == 3 else ("grey",)
+        _name_maps(axes, scale.shape[1], names)
+    sheet.figure.colorbar(image, ax=[axes for (axes,) in sheet.axes], shrink=0.8, label="scale")
+    sheet.foot(*told)
+    return sheet
+
+
+def tokens(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+    """A panel a cell, in it a map of places a layer; mean over seeds."""
+    found = {
+        cell: (sorted(by_seed), np.mean([arrays["norms"] for arrays in by_seed.values()], 0))
+        for cell, by_seed in probed(plan, rundir, "tokens").items()
+    }
+    most = max(len(norms) for _, norms in found.values())
+    size = (max(5.5, 1.8 + 0.75 * most), 1.2 + 1.25 * len(found))
+    sheet = Sheet(plan, table, "tokens", (len(found), 1), size)
+    for (axes,), (cell, (seeds, norms)) in zip(sheet.axes, found.items(), strict=True):
+        image = mosaic(axes, norms, norms.min(), norms.max())
+        by_layer = ", ".join(f"{mean:.3g}" for mean in norms.mean((1, 2)))
+        sheet.tell(axes, f"{named(*cell)}: means by layer {by_layer}; n = {len(seeds)}")
+        axes.set_title(named(*cell), loc="left", fontsize="small")
+        _name_maps(axes, norms.shape[2], [str(layer) for layer in range(len(norms))])
+        sheet.figure.colorbar(image, ax=axes, shrink=0.9)
+    sheet.foot(
+        "Mean length of the token at each place before the first block (0) and behind each block, "
+        "over validation images and seeds; each row has its own colours."
+    )
+    return sheet
+
+
+def _name_maps(axes: Any, width: int, names: Any) -> None:
+    for n, name in enumerate(names):
+        middle = n * (width + 1) + (width - 1) / 2
+        axes.annotate(
+            name,
+            (middle, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, -3),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize="small",
+        )

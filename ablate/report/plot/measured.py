@@ -1,0 +1,69 @@
+"""What figures are drawn from: the runs of a plan, and what each has measured."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ablate.plan import Plan, PlannedRun
+from ablate.rundir import RunDir
+from ablate.spec import UserError
+
+RunDirs = Callable[[str], RunDir]  # a run's id -> its folder
+Arrays = Mapping[str, Any]
+ByCell = dict[tuple[str, str], dict[int, Arrays]]  # (row, column) -> seed -> arrays
+
+
+class Nothing(UserError):
+    """There is nothing to draw yet; says what to type."""
+
+
+def probed(plan: Plan, rundir: RunDirs, probe: str) -> ByCell:
+    """What this probe measured, in the plan's order; cells of which no run has it are left out.
+
+    Raises Nothing where no run has.
+    """
+    found: ByCell = {}
+    for run in in_order(plan):
+        arrays = rundir(run.id).read_probe(probe) if probe in run.cell.spec.get("probe", ()) else {}
+        if arrays:
+            found.setdefault((run.cell.row, run.cell.column), {})[run.seed] = arrays
+    if found:
+        return found
+    asked = {name for cell in plan.cells for name in cell.spec.get("probe", ())}
+    if probe in asked:
+        raise Nothing(f"{plan.name}: no run has got to its {probe} yet: {again(plan)}")
+    words = [f"probe=[{','.join(sorted({*asked, probe}))}]"]
+    raise Nothing(f"{plan.name}: its runs did not measure {probe}: {again(plan, words)}")
+
+
+def again(plan: Plan, words: list[str] | None = None) -> str:
+    """The command line of the sweep, with these words in the place of others of the same keys."""
+    words = words or []
+    keys = tuple(f"{word.partition('=')[0]}=" for word in words)
+    kept = [word for word in plan.words if not (keys and word.startswith(keys))]
+    if words and "--as" in kept:  # other runs: another sweep
+        del kept[kept.index("--as") : kept.index("--as") + 2]
+    return f"`{shlex.join(['ablate', 'sweep', *kept, *words])}`"
+
+
+def in_order(plan: Plan) -> Iterator[PlannedRun]:
+    """Runs by row, then column, then seed."""
+    cells = {(cell.row, cell.column): cell for cell in plan.cells}
+    for row in plan.rows:
+        for column in plan.columns:
+            if cell := cells.get((row.label, column.label)):
+                for seed, run in cell.ids.items():
+                    yield PlannedRun(run, cell, seed)
+
+
+def named(row: str, column: str) -> str:
+    """A cell, as it is written."""
+    return f"{row}, {column}" if column else row
+
+
+def seeds(numbers: Any) -> str:
+    """How many seeds and which."""
+    numbers = sorted(numbers)
+    return f"seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

@@ -1,0 +1,163 @@
+"""How every figure looks, and how it becomes a file: colours, marks, sizes, fixed bytes.
+
+Colours are those of Okabe and Ito (2008), told apart by every kind of colour vision, less the
+yellow, which white paper swallows. What differs in colour differs in marker, fill and dashes, too,
+so that a figure is read in grey.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from xml.sax.saxutils import escape
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ablate.plan import Plan
+from ablate.report.table import Table
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
+DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)))
+BLACK, GREY = "#000000", "#777777"
+MAP = "cividis"  # light and dark in order, whatever the eye
+
+RC: dict[Any, Any] = {
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": "medium",
+    "figure.titlesize": "medium",
+    "font.size": 9,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4.5,
+    "path.simplify": False,  # every point that was measured is in the file
+    "pdf.fonttype": 42,  # text that can be searched and edited
+    "savefig.dpi": 200,
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a label's $ is a $
+}
+
+
+@dataclass(frozen=True)
+class Ink:
+    """How a row is drawn, the same in every figure of its sweep."""
+
+    colour: str
+    marker: str
+    dashes: Any
+    filled: bool
+
+    def mark(self, **more: Any) -> dict[str, Any]:
+        """Arguments of `Axes.plot`, for points."""
+        face = self.colour if self.filled else "white"
+        return {"color": self.colour, "marker": self.marker, "markerfacecolor": face, **more}
+
+    def line(self, **more: Any) -> dict[str, Any]:
+        """... and for lines."""
+        return {"color": self.colour, "linestyle": self.dashes, **more}
+
+
+def inks(plan: Plan) -> dict[str, Ink]:
+    """By row. The baseline is black; two of the first 20 others never look alike in grey."""
+    found = {plan.baseline: Ink(BLACK, "o", "-", True)}
+    for n, row in enumerate(row.label for row in plan.rows if row.label != plan.baseline):
+        found[row] = Ink(
+            COLOURS[n % len(COLOURS)],
+            MARKERS[(n + 1) % len(MARKERS)],
+            DASHES[(n + 1) % len(DASHES)],
+            filled=(n + 1) // len(MARKERS) % 2 == 0,
+        )
+    return found
+
+
+@contextlib.contextmanager
+def styled(name: str) -> Iterator[None]:
+    """Our style and nothing of the user's matplotlibrc, so that the same runs give the same bytes.
+
+    `name` keeps the ids of figures apart that stand in one page.
+    """
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(RC | {"svg.hashsalt": name})
+        yield
+
+
+class Sheet:
+    """A figure: its panels, and marks that say what they are to whoever points at them (SVG)."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        table: Table,
+        kind: str,
+        panels: tuple[int, int],
+        size: tuple[float, float],
+    ) -> None:
+        """`panels`: rows and columns; `size`: inches. An unfinished sweep says so in the title."""
+        self.kind = kind
+        self.width = int(13 * size[0])  # letters of a line
+        self.figure = Figure(figsize=size, layout="constrained")
+        self.axes: list[list[Axes]] = self.figure.subplots(*panels, squeeze=False).tolist()
+        title = textwrap.wrap(plan.title or plan.name, self.width)
+        missing = [note for note in table.notes if note.startswith("UNFINISHED")]
+        self.figure.suptitle("\n".join([*title, *self._wrapped(missing)]))
+        self._titles: list[str] = []
+
+    def tell(self, artist: Artist, text: str) -> None:
+        """Name a mark."""
+        artist.set_gid(f"{self.kind}-{len(self._titles)}")
+        self._titles.append(text)
+
+    def foot(self, *lines: str) -> None:
+        """What must be known to read it, below the panels."""
+        text = "\n".join(self._wrapped(lines))
+        self.figure.supxlabel(text, x=0.01, ha="left", fontsize="small", color=GREY)
+
+    def legend(self, entries: dict[str, Any]) -> None:
+        """Names of marks, beside the panels."""
+        self.figure.legend(
+            entries.values(), entries.keys(), loc="outside right center", fontsize="small"
+        )
+
+    def _wrapped(self, lines: Any) -> list[str]:
+        return [part for line in lines for part in textwrap.wrap(line, int(1.2 * self.width))]
+
+    def content(self, format: str) -> bytes:
+        """The file: svg, pdf or png. The same figure has the same bytes."""
+        content = io.BytesIO()
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+        self.figure.savefig(content, format=format, metadata=undated[format])
+        if format != "svg":
+            return content.getvalue()
+        text = content.getvalue().decode()
+        for number, title in enumerate(self._titles):
+            place = f'<g id="{self.kind}-{number}">'
+            text = text.replace(place, f"{place}<title>{escape(title)}</title>", 1)
+        return text.encode()
+
+
+def mosaic(axes: Axes, maps: Any, low: float, high: float) -> Any:
+    """Maps (n, h, w) side by side, a place apart, in one panel; returns the image. The middle of
+    map i is at x = i (w + 1) + (w - 1) / 2."""
+    import numpy as np
+
+    number, height, width = maps.shape
+    whole = np.full((height, number, width + 1), np.nan)
+    whole[:, :, :width] = maps.transpose(1, 0, 2)
+    whole = whole.reshape(height, -1)[:, :-1]
+    image = axes.imshow(whole, cmap=MAP, vmin=low, vmax=high, interpolation="nearest")
+    axes.set_axis_off()
+    return image

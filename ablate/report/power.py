@@ -1,0 +1,118 @@
+"""What a planned sweep can tell: seeds, device-hours and the smallest gain, a column at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ablate.plan import Plan
+from ablate.report.captions import count
+from ablate.report.cost import Costs
+from ablate.report.scores import METRICS, Curves, Results, scores
+from ablate.report.table import method_of
+
+if TYPE_CHECKING:
+    from ablate.stats import Forecast, OverSpread, Spread
+
+ASSUMED = 0.5  # points: where nothing was measured and nothing is given
+
+
+def forecast(
+    plan: Plan,
+    gain: float,
+    assumed: float | None,
+    costs: Costs,
+    results: Results,
+    curves: Curves,
+) -> Iterator[str]:
+    """The lines of `ablate plan --detect GAIN`, in units of the metric as tables print it.
+
+    The spread of a column: `assumed` where it is given, else measured over every finished run of
+    the column, else ASSUMED, and the lines say which.
+    """
+    from ablate import stats
+
+    of = METRICS[plan.analysis.metric]
+    counts = sorted({method_of(plan, column.label).contrasts for column in plan.columns})
+    n = len(plan.seeds)
+    power = f"{100 * stats.POWER:.0f} % power"
+    yield (
+        f"to detect a gain of {gain:g} {of.points} over {plan.baseline} with {power}, the other "
+        f"variants gaining nothing ({' or '.join(map(str, counts))} simultaneous contrasts, "
+        f"spread: {plan.analysis.spread}):"
+    )
+    for column in plan.columns:
+        spread, correlation, how = _spread(plan, column.label, assumed, results, curves)
+        found = stats.detect(gain, max(n, 2), spread, method_of(plan, column.label), correlation)
+        place = f"  {column.label}: " if column.label else "  "
+        yield f"{place}{how}"
+        hours = _hours(plan, column.label, costs)
+        yield f"    {_seeds(found, hours)}"
+        yield f"    {_asked(found, n, of.points)}"
+
+
+def _spread(
+    plan: Plan, column: str, assumed: float | None, results: Results, curves: Curves
+) -> tuple[Spread, float, str]:
+    """The spread, the seed correlation, and how both are known."""
+    import numpy as np
+
+    from ablate import stats
+
+    points = METRICS[plan.analysis.metric].points
+    if assumed is not None:
+        return stats.Spread(assumed), 0.0, f"spread {assumed:g} {points}, as given"
+    cells = [cell for cell in plan.cells if cell.column == column]
+    values = [scores(cell, plan, results, (), curves).main.by_seed for cell in cells]
+    y = np.array([[value.get(seed, math.nan) for seed in plan.seeds] for value in values])
+    if (measured := stats.residual_spread(y)) is None:
+        how = f"spread {ASSUMED:g} {points}, an assumption: no finished runs tell; --spread sets it"
+        return stats.Spread(ASSUMED), 0.0, how
+    low, _, high = measured.interval
+    runs = count(int((~np.isnan(y)).sum()), "finished run")
+    known = f"[{low:.2g}, {high:.2g} at 80 %; {measured.df} df, {runs}]"
+    how = f"spread {measured.sd:.2g} {points} {known}"
+    if measured.barely_known:
+        how += ": barely known"
+    whole = y[~np.isnan(y).any(1)]
+    shared = stats.seed_correlation(whole) if min(whole.shape) > 1 else None
+    return measured, shared.mean if shared else 0.0, how
+
+
+def _hours(plan: Plan, column: str, costs: Costs) -> float | None:
+    """Device-hours of one seed of every row of a column."""
+    each = [costs.seconds[c.row, c.column] for c in plan.cells if c.column == column]
+    known = [seconds for seconds in each if seconds is not None]
+    return sum(known) / 3600 if len(known) == len(each) else None
+
+
+def _seeds(found: Forecast, hours: float | None) -> str:
+    from ablate import stats
+
+    def seeds(n: int | None) -> str:
+        return f">{stats.MOST_SEEDS}" if n is None else str(n)
+
+    text = f"needs {_range(found.seeds, seeds)} seeds a variant"
+    if hours is None:
+        return f"{text}; what they cost is not known before the data is there"
+
+    def cost(n: int | None) -> str:
+        return f">{hours * stats.MOST_SEEDS:.2g}" if n is None else f"{hours * n:.2g}"
+
+    return f"{text}: {_range(found.seeds, cost)} device-hours in all"
+
+
+def _asked(found: Forecast, n: int, points: str) -> str:
+    if n < 2:
+        return "with 1 seed: no interval, so nothing can be told"
+    power = _range(found.power, lambda p: f"{100 * p:.0f}")
+    smallest = _range(found.smallest, lambda gain: f"{gain:.2g}")
+    return f"with the {n} seeds asked: power {power} %; detects gains from {smallest} {points}"
+
+
+def _range(of: OverSpread[Any], text: Callable[[Any], str]) -> str:
+    """`9 (6 to 14)`, over the spread's interval; `9` where the ends are no different."""
+    low, expected, high = map(text, of)
+    ends = sorted({low, high}, key=[low, high].index)
+    return expected if ends == [expected] else f"{expected} ({' to '.join(ends)})"

@@ -1,0 +1,117 @@
+"""What a table says of each variant, in a sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ablate.report.across import BlockLine
+from ablate.report.scores import METRICS, number
+from ablate.report.table import Entry, Table
+
+if TYPE_CHECKING:  # numpy and scipy
+    from ablate.stats import Estimate
+
+NO_VERDICT = "no verdict"
+
+
+@dataclass(frozen=True)
+class Said:
+    """`kind`: the verdict where all columns agree, else "mixed"; "baseline" for the baseline."""
+
+    label: str
+    kind: str
+    sentence: str  # without the label
+
+
+def said(table: Table) -> list[Said]:
+    """A sentence a variant, the baseline first."""
+    averages = {
+        line.label: line
+        for block in table.blocks
+        if block.kind == "average"
+        for line in block.lines
+    }
+    found = []
+    for row in table.rows:
+        entries = [entry for entry in table.entries if entry.row == row.label]
+        baseline = row.label == table.baseline
+        kinds = dict.fromkeys(entry.verdict or NO_VERDICT for entry in entries)
+        kind = "baseline" if baseline else next(iter(kinds)) if len(kinds) == 1 else "mixed"
+        clause = _level if baseline else _gain
+        clauses = [clause(table, entry) for entry in entries]
+        if row.label in averages:
+            clauses.insert(0, _average(table, averages[row.label]))
+        found.append(Said(row.label, kind, f"{'; '.join(clauses)}."))
+    return sorted(found, key=lambda one: one.kind != "baseline")
+
+
+def summary(table: Table) -> str:
+    """ "8 comparisons: 5 help, 3 can't tell." """
+    contrasts = [entry for entry in table.entries if entry.row != table.baseline]
+    counts = Counter(entry.verdict or NO_VERDICT for entry in contrasts)
+    what = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    return f"{len(contrasts)} comparison{'s'[: len(contrasts) != 1]}: {what}."
+
+
+def _level(table: Table, entry: Entry) -> str:
+    metric = METRICS[table.metric]
+    what = f"the baseline{_on(entry)}"
+    if entry.accuracy is None:
+        return f"{what} ({'; '.join(_fates(entry))})"
+    value = number(entry.accuracy.mean, table.metric)
+    unit = f" {metric.unit}" if metric.unit else ""
+    told = f"{value}{unit}{_interval(table, entry.accuracy)}, n = {entry.n}"
+    return f"{what} ({'; '.join([told, *_fates(entry)])})"
+
+
+def _gain(table: Table, entry: Entry) -> str:
+    verdict = f"{entry.verdict or NO_VERDICT}{_on(entry)}"
+    if entry.gain is None:
+        return f"{verdict} ({'; '.join(_fates(entry)) or 'nothing to compare with'})"
+    told = [_told(table, entry.gain)]
+    if entry.seeds_needed:
+        told.append(f"{entry.seeds_needed} seeds would tell")
+    return f"{verdict} ({'; '.join([*told, *_fates(entry)])})"
+
+
+def _average(table: Table, line: BlockLine) -> str:
+    verdict = f"{line.verdict or NO_VERDICT} on average over {len(line.columns)} columns"
+    return f"{verdict} ({_told(table, line.gain)})"
+
+
+def _told(table: Table, gain: Estimate) -> str:
+    points = METRICS[table.metric].points
+    mean = number(gain.mean, table.metric, sign=True)
+    return f"{mean} {points}{_interval(table, gain, sign=True)}, n = {gain.n}"
+
+
+def _on(entry: Entry) -> str:
+    return f" on {entry.column}" if entry.column else ""
+
+
+def _interval(table: Table, estimate: Estimate, sign: bool = False) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ", no interval"
+    low, high = (number(end, table.metric, sign) for end in (estimate.low, estimate.high))
+    return f" [{low}, {high}]"
+
+
+def _fates(entry: Entry) -> list[str]:
+    """What became of runs that are no plain result."""
+    return [
+        f"{len(seeds)} of {entry.planned} runs {what}: {_seeds(seeds)}"
+        for seeds, what in (
+            (entry.diverged, "diverged"),
+            (entry.never, "never got there"),
+            (entry.collapsed, "collapsed"),
+            (entry.missing, "missing"),
+        )
+        if seeds
+    ]
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s'[: len(seeds) > 1]} {', '.join(map(str, seeds))}"

@@ -1,0 +1,82 @@
+"""What do probes cost? A step with gradnorm and scales on against the same step with none.
+
+    python benchmarks/probes.py [--arch mu/4 --side 8 --batch 64] [--rounds 60]
+
+Forward, loss, backward, clipping, AdamW on random images, as the loop does; on the CPU one thread,
+as a worker has it. Ten steps a turn, of which a long run records one; they take turns, and the
+ratio is the median over the rounds. Goal: 1.02. The default is the quick start's model, where a
+step is shortest and a probe weighs most; scales looks only at the end and costs no step anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from step import as_a_worker, small
+
+from ablate import spec
+from ablate.model import build
+from ablate.task import classify
+from ablate.train.optim import make_optimizer
+from ablate.train.probes import Probes
+from ablate.train.probes.gradnorm import EVERY, FIRST
+
+
+def turns(run: spec.Run, device: torch.device, batch: int) -> dict[str, Callable[[], None]]:
+    """Ten steps of one model, the first of which is recorded where probes are on."""
+    model = build(run, device)
+    optimizer = make_optimizer(model, run.optim)
+    images = torch.randn(batch, run.data.size, run.data.size, 3, device=device)
+    labels = torch.randint(10, (batch,), device=device)
+    first = -(-FIRST // EVERY) * EVERY
+
+    def steps(probes: Probes) -> None:
+        for step in range(first, first + EVERY):
+            optimizer.zero_grad(set_to_none=True)
+            classify.loss(model(images), labels, 0.0).backward()
+            probes.gradients(step)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    asked = {"off": (), "on": ("gradnorm", "scales")}
+    return {
+        name: partial(steps, Probes(dataclasses.replace(run, probe=probe), model, total=10_000))
+        for name, probe in asked.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arch", default="mu/4")
+    for flag, default in (("side", 8), ("batch", 64), ("rounds", 60)):
+        parser.add_argument(f"--{flag}", type=int, default=default)
+    asked = parser.parse_args()
+    as_a_worker()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    run = small(asked.arch, asked.side)
+    tried = turns(run, device, asked.batch)
+    seconds: dict[str, list[float]] = {name: [] for name in tried}
+    for number in range(-2, asked.rounds):
+        # who begins changes: what runs second finds caches warm
+        for name in sorted(tried, reverse=number % 2 == 0):
+            start = time.perf_counter()
+            tried[name]()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if number >= 0:
+                seconds[name].append((time.perf_counter() - start) / EVERY)
+    pairs = zip(seconds["on"], seconds["off"], strict=True)
+    ratio = statistics.median(on / off for on, off in pairs)
+    print(f"{device.type}: {asked.arch} on {asked.side}x{asked.side} images, batch {asked.batch}")
+    print(f"  off: {1e3 * statistics.median(seconds['off']):.2f} ms a step")
+    print(f"  gradnorm, scales on / off: {ratio:.3f} (goal: 1.02)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,528 @@
+"""What tables print: each format as agreed (`golden/table.*`), and what --show and the rest change.
+
+The golden files are written by `python tests/test_formats.py`; read what changed before it is kept.
+"""
+
+import csv
+import dataclasses
+import html.parser
+import io
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from test_table import BLOCKS, entries, finished, make_plan
+
+from ablate import stats
+from ablate.plan import Column
+from ablate.report.formats import DEFAULT, check_show, render
+from ablate.report.formats.latex import escape
+from ablate.report.published import published
+from ablate.report.table import METRICS, tabulate
+from ablate.spec import UserError
+
+GOLDEN = Path(__file__).parent / "golden"
+ENDINGS = {"rich": "txt", "md": "md", "latex": "tex", "html": "html", "csv": "csv", "json": "json"}
+WORDS = [format for format in ENDINGS if format not in ("csv", "json")]
+# Per cent by seed; the intervals of the pooled rows are +- 0.35.
+SOWN = {
+    "pre": 90 + BLOCKS + [0.05, -0.05, 0.0],
+    "helps": 92 + BLOCKS + [-0.05, 0.0, 0.05],
+    "hurts": 88 + BLOCKS + [0.0, 0.05, -0.05],
+    "as good": 90.0 + BLOCKS + [-0.05, 0.05, 0.0],
+    "diverges": 91 + BLOCKS + [0.05, 0.0, -0.05],
+    "collapses": 89 + BLOCKS + [0.0, 0.0, 0.05],
+    "wild_100%": 90 + np.array([-0.6, 0.9, 0.3]),
+}
+MORE = {
+    column: np.random.default_rng(seed).normal(0, 0.02, (7, 3)) for seed, column in enumerate("SB")
+}
+COLUMNS = {"S/4": {"lr": 1}, "B/4": {"lr": 2}}
+
+
+def sown(complete=True):
+    """A planted sweep: known gains, spreads, one row that diverges, one that collapses."""
+    plan = make_plan(
+        list(SOWN),
+        tuple(COLUMNS),
+        families={"diverges": "un|stable", "collapses": "un|stable"},
+        confounds={"hurts": ("optim.lr",)},
+        margin=0.5,
+        contrasts={"steeper": {"across": "lr", "from": 1, "to": 2}},
+    )
+    columns = tuple(Column(label, settings) for label, settings in COLUMNS.items())
+    plan = dataclasses.replace(plan, columns=columns)
+    results = {}
+    for cell in plan.cells:
+        values = scores_of(cell.column)[[*SOWN].index(cell.row)]
+        for seed, run in cell.ids.items():
+            cost = {"seconds": 60.0, "images_per_s": 1e4, "peak_bytes": 2 * 10**9}
+            results[run] = finished(values[seed] / 100, **cost, utilisation=0.25)
+            results[run]["test"]["top5"] = 0.99
+    results["diverges@S/4#1"] = {"status": "diverged", "step": 12}
+    results["collapses@B/4#0"]["collapsed"] = True
+    results["hurts@S/4#2"]["device"] = "H100"
+    if not complete:
+        results["as good@B/4#2"] = None
+    return plan, results
+
+
+def scores_of(column):
+    """Per cent, rows x seeds: `helps` gains half a point more in B/4."""
+    y = np.array([*SOWN.values()]) + MORE[column[0]]
+    y[1] += 0.5 * (column == "B/4")
+    return y
+
+
+def sizes(plan):
+    return {
+        (c.row, c.column): {"parameters": 22_050_664, "multiply_adds": 4.6e9} for c in plan.cells
+    }
+
+
+def text_of(table, format, **how):
+    made = render(table, format, **how)
+    if format != "rich":
+        return made
+    console = Console(file=io.StringIO(), width=how.get("width", 100))
+    console.print(made)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def whole():
+    plan, results = sown()
+    return tabulate(plan, results, sizes=sizes(plan), cost=True)
+
+
+def golden(format):
+    how = {} if format in ("csv", "json") else {"show": (*DEFAULT, "top5", "params")}
+    return text_of(whole(), format, **how)
+
+
+# --- As agreed ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", WORDS)
+def test_what_readers_see_is_as_agreed(format):
+    assert golden(format) == (GOLDEN / f"table.{ENDINGS[format]}").read_text()
+
+
+def near(found, expected):
+    """Equal but for the last digits of numbers, which depend on the libraries' versions."""
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(near(found[k], expected[k]) for k in found)
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(near, found, expected))
+    if isinstance(expected, float):
+        return found == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    return found == expected
+
+
+def test_what_programs_read_is_as_agreed():
+    assert near(json.loads(golden("json")), json.loads((GOLDEN / "table.json").read_text()))
+
+    def lines(text):
+        rows = list(csv.DictReader(io.StringIO(text)))
+        return [{**row, "value": float(row["value"]) if row["value"] else ""} for row in rows]
+
+    assert near(lines(golden("csv")), lines((GOLDEN / "table.csv").read_text()))
+
+
+def test_the_planted_verdicts_come_out():
+    words = {(e.column, e.row): e.verdict for e in whole().entries}
+    same = {"helps": "helps", "hurts": "hurts", "as good": "same within 0.5", "pre": None}
+    for column in COLUMNS:
+        assert {row: words[column, row] for row in same} == same
+        assert words[column, "wild_100%"] == "can't tell"
+    assert words["S/4", "diverges"] is None
+    assert words["B/4", "diverges"] == "helps"
+    assert words["B/4", "collapses"] == "hurts"
+
+
+# --- Each format --------------------------------------------------------------------------------
+
+
+def test_bold_is_only_where_it_helps():
+    table = whole()
+    helped = sum(entry.verdict == "helps" for entry in table.entries)
+    helped += sum(line.verdict == "helps" for block in table.blocks for line in block.lines)
+    assert helped > 3
+    for format, bold in (
+        ("md", r"\*\*\+[^*]*\*\*"),
+        ("latex", r"\\textbf\{"),
+        ("html", "<strong>"),
+    ):
+        found = re.findall(bold, render(table, format))
+        assert len(found) == helped, format
+    unfinished = tabulate(*sown(complete=False))
+    for format, bold in (("latex", r"\textbf{"), ("html", "<strong>+"), ("md", "**+")):
+        assert bold not in render(unfinished, format)
+
+
+@pytest.mark.parametrize("format", ENDINGS)
+def test_an_unfinished_table_says_so_and_what_is_missing(format):
+    text = " ".join(text_of(tabulate(*sown(complete=False)), format).split())
+    assert "UNFINISHED: 1 of 42 runs missing (1 of as good)" in text
+    if format in WORDS:
+        assert "(unfinished)" in text
+        assert "1/3 missing" in text
+
+
+class Page(html.parser.HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.rows = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.open.append(tag)
+        self.tags.append((tag, dict(attributes)))
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"td", "th"} & set(self.open) and "sup" not in self.open:
+            self.rows[-1][-1] += data
+
+
+def test_the_html_is_a_whole_fragment_without_scripts_whose_numbers_are_the_tables():
+    table = whole()
+    page = Page(render(table, "html"))
+    assert page.open == []
+    tags = {tag for tag, _ in page.tags}
+    assert {"table", "thead", "tbody", "caption"} <= tags
+    assert not tags & {"script", "link", "img", "a", "iframe"}
+    assert not any(k in ("src", "href") or k.startswith("on") for _, a in page.tags for k in a)
+    assert all("scope" in attributes for tag, attributes in page.tags if tag == "th")
+    rows = [row for row in page.rows if row[0] == "helps"]
+    for entry, row in zip([e for e in table.entries if e.row == "helps"], rows, strict=False):
+        gain = entry.gain
+        assert row[1].startswith(f"{entry.accuracy.mean:.2f} [")
+        assert row[2] == f"{gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
+
+
+AWKWARD = r"""a\b{c}&%$#_~^<>|"'`[x]--·×±−é«æα中"""
+
+
+def test_the_latex_compiles_whatever_the_labels(tmp_path):
+    if shutil.which("pdflatex") is None:
+        pytest.skip("needs pdflatex: Debian's texlive-latex-recommended")
+    plan = make_plan(["[base]", AWKWARD], ("x_1", r"\y"), families={AWKWARD: "50 % & more"})
+    values = {"[base]": [90, 91, 92], AWKWARD: [93, 94.1, 94.9]}
+    results = {r: finished(values[c.row][s] / 100) for c in plan.cells for s, r in c.ids.items()}
+    awkward = tabulate(plan, results)
+    parts = [
+        golden("latex"),
+        render(awkward, "latex"),
+        render(awkward, "latex", transpose=True),
+        render(awkward, "latex", show=("gain",)),
+        render(published("T1L"), "latex", show=("paper", "gain")),
+    ]
+    body = "\n\\clearpage\n".join(parts)
+    head = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}"
+    (tmp_path / "table.tex").write_text(f"{head}{body}\\end{{document}}")
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "table.pdf").stat().st_size > 10_000
+
+
+def test_latex_is_escaped_and_signs_are_no_hyphens():
+    assert escape("50 % of_a & {b} -- [x]") == r"50 \% of\_a \& \{b\} -{}- [x]"
+    assert escape("中") == r"\texttt{U+4E2D}"
+    text = golden("latex")
+    assert re.search(r"\$-\$\d.\d\d \[\$-\$2.", text)
+    assert r"wild\_100\%" in text
+    for rule in ("toprule", "midrule", "bottomrule"):
+        assert text.count(f"\\{rule}") == text.count(r"\begin{tabular}")
+    first, *_, last = text.split(r"\end{table}")[:-1]
+    assert r"\textsuperscript{1} Runs differ in their device" in first.replace("\n", " ")
+    assert "Top-1 accuracy: mean over seeds" in last  # what holds for all is under the last
+
+
+# --- What stands in it --------------------------------------------------------------------------
+
+
+def test_show_chooses_columns_in_its_order():
+    text = render(whole(), "md", show=check_show("n, gain,macs,params,top5,loss"))
+    head = next(line for line in text.splitlines() if line.startswith("| variant"))
+    assert head == "| variant | n | gain¹ | multiply-adds | params | top5 % | loss |"
+    row = next(line for line in text.splitlines() if line.startswith("| helps"))
+    assert re.search(r"\| 3 \| \*\*\+\d.\d\d\*\* \| 4.6 G \| 22.1 M \| 99.00 \| 0.08", row)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("gian", "did you mean 'gain'"),
+        ("epochs_to:2", "--show: expected one of accuracy, gain"),
+        ("epochs_to", "epochs_to:SHARE"),
+        ("ci", "give accuracy or gain, too"),
+        ("", "give accuracy or gain, too"),
+    ],
+)
+def test_a_wrong_show_names_what_may_be_shown(text, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        check_show(text)
+
+
+def test_columns_stand_side_by_side_where_they_fit():
+    table = whole()
+    text = render(table, "md", show=("gain", "verdict"))
+    assert "| variant | S/4: gain¹ | S/4: verdict | B/4: gain | B/4: verdict |" in text
+    assert re.search(r"\| helps \| \*\*\+2.00\*\* \| helps \| \*\*\+2.49\*\* \| helps \|", text)
+    wide = render(table, "latex", show=("gain",))
+    assert r"\multicolumn{1}{c}{S/4} & \multicolumn{1}{c}{B/4}" in wide
+    assert r"\cmidrule(lr){2-2}" in wide
+    assert '<th scope="colgroup" colspan="1">S/4</th>' in render(table, "html", show=("gain",))
+    assert "**S/4**" in render(table, "md")  # with intervals they don't fit
+
+
+def test_few_rows_share_one_grid():
+    plan = make_plan(["a", "b"], ("x", "y", "z", "w"))
+    results = {r: finished(0.9 + s / 100) for c in plan.cells for s, r in c.ids.items()}
+    text = render(tabulate(plan, results), "md")
+    assert text.count("| variant |") == 2  # and the average
+    assert "| *w* |  |  |  |  |\n| a |" in text
+
+
+def test_transposed_the_variants_are_columns():
+    table = whole()
+    text = render(table, "md", transpose=True, show=("gain", "n"))
+    assert "| pre | helps | hurts" in text.splitlines()[2]
+    assert "| *B/4* |" in text
+    assert re.search(r"\| gain \|  \| \*\*\+2.49\*\* \| -2.0\d \|", text)
+    one = render(table, "md", transpose=True, show=("gain",))
+    assert re.search(r"\| B/4 \|  \| \*\*\+2.49\*\* \| -2.0\d \|", one)
+
+
+def test_what_is_too_wide_for_a_terminal_is_shown_in_parts():
+    show = ("accuracy", "ci", "params", "macs", "cost", "top5")
+    text = text_of(whole(), "rich", show=show, width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert text.count(" wild_100% ") > 2
+    assert "25 %" in text
+
+
+def test_times_are_only_there_when_asked():
+    plan, results = sown()
+    plain = tabulate(plan, results)
+    for format in ("csv", "json"):
+        assert "60.0" not in render(plain, format)
+    facts = {
+        (f["column"], f["row"], f["quantity"]): f["value"]
+        for f in csv.DictReader(io.StringIO(render(whole(), "csv")))
+    }
+    assert facts["B/4", "helps", "cost.device_s"] == "180.0"
+    assert facts["B/4", "helps", "cost.peak_bytes"] == "2000000000"
+    assert facts["B/4", "helps", "parameters"] == "22050664"
+    text = render(whole(), "md", show=("cost",))
+    assert "| helps | 0.05 | 60 | 10 k | 2 GB | 25 % |" in text
+
+
+def test_other_metrics_are_in_what_programs_read():
+    plan, results = sown()
+    text = render(tabulate(plan, results), "csv")
+    assert "planted,B/4,helps,,top5,99.0," in text
+    assert "planted,B/4,helps,0,top5.run,99.0," in text
+    assert ",loss.low," in text
+
+
+# --- Statistics that are said -------------------------------------------------------------------
+
+
+def test_p_values_with_their_floors_are_in_csv_and_json_only():
+    table = whole()
+    found = entries(table)["helps"].p_values
+    y = scores_of("B/4")  # the last column's
+    assert found.sign_flip == stats.sign_flip(y[1] - y[0]).p
+    assert found.sign_flip_floor == 0.25
+    assert 0 < found.raw < found.p < 0.05
+    for text in (render(table, "csv"), render(table, "json")):
+        assert re.search(r"sign_flip.floor\W+0\.25", text)
+    for format in WORDS:
+        assert "sign" not in text_of(table, format)
+
+
+def test_divergence_is_tested_against_the_baseline_and_the_floor_is_said():
+    plan, results = sown()
+    table = tabulate(plan, results)
+    entry = next(e for e in table.entries if (e.row, e.column) == ("diverges", "S/4"))
+    expected = stats.fisher(1, 3, 0, 3)
+    assert (entry.p_values.fisher, entry.p_values.fisher_floor) == (expected.p, expected.floor)
+    said = "against 0/3 of pre: p = 1, which can't be below 0.1; from 4 runs on it is a test."
+    assert any(said in note for note in table.footnotes)
+    others = [e.p_values.fisher for e in table.entries if e is not entry]
+    assert set(others) == {None}
+
+
+def test_the_average_is_over_columns_that_have_all_seeds():
+    table = whole()
+    block = next(block for block in table.blocks if block.kind == "average")
+    lines = {line.label: line for line in block.lines}
+    y = np.stack([scores_of(column) for column in COLUMNS])
+    y[0, 4, 1] = np.nan
+    unstable = np.zeros(y.shape[:2], dtype=bool)
+    unstable[0, 4] = unstable[1, 5] = True
+    method = stats.Method(contrasts=6, comparisons=6)
+    expected = stats.average_gains(y, 0, method, unstable, 0.5)
+    for row, average in zip(SOWN, expected, strict=True):
+        if average is not None:
+            assert lines[row].gain.mean == pytest.approx(average.gain.gain.mean)
+            assert lines[row].gain.low == pytest.approx(average.gain.gain.low)
+            assert lines[row].sampled.high == pytest.approx(average.sampled.high)
+    assert lines["helps"].verdict == "helps"
+    assert lines["diverges"].columns == ("B/4",)
+    assert "if columns were a sample" in render(table, "md")
+
+
+def test_a_contrast_is_the_change_of_the_gain():
+    table = whole()
+    block = next(block for block in table.blocks if block.kind == "contrast")
+    lines = {line.label: line for line in block.lines}
+    small, large = map(scores_of, COLUMNS)
+    unstable = np.array([row in ("diverges", "collapses") for row in SOWN])
+    small[4, 1] = np.nan
+    method = stats.Method(contrasts=6, comparisons=6)
+    expected = stats.changes(small, large, 0, method, unstable, 0.5)
+    for row, change in zip([*SOWN][1:], expected[1:], strict=True):
+        assert lines[row].gain.mean == pytest.approx(change.gain.mean)
+        assert lines[row].gain.high == pytest.approx(change.gain.high)
+    assert lines["helps"].verdict == "helps"
+    assert lines["diverges"].verdict is None
+    assert block.title == "Contrast steeper: the gain at lr=2 less that at 1"
+    text = render(table, "csv")
+    assert re.search(r"planted,,helps,,contrast.steeper,0\.[45]", text)
+
+
+def nine():
+    """The placement grid: +1 for attention post, -2 for MLP pre+post, +3 for both."""
+    places = ("pre", "post", "pre+post")
+    plan = make_plan([f"{a}/{m}" for a in places for m in places])
+    cells = []
+    for cell in plan.cells:
+        attn, mlp = cell.row.split("/")
+        block = {"name": "vit", "attn": attn, "mlp": mlp, "post": "residual"}
+        cells.append(dataclasses.replace(cell, spec={**cell.spec, "block": block}))
+    plan = dataclasses.replace(plan, cells=tuple(cells))
+    noise = np.random.default_rng(0).normal(0, 0.02, (9, 3))
+    results = {}
+    for r, cell in enumerate(plan.cells):
+        attn, mlp = cell.row.split("/")
+        value = 90 + (attn == "post") - 2 * (mlp == "pre+post")
+        value += 3 * (attn == "post" and mlp == "pre+post")
+        for seed, run in cell.ids.items():
+            results[run] = finished((value + noise[r, seed]) / 100)
+    return plan, results
+
+
+def test_the_placement_grid_is_a_design_of_two_factors():
+    plan, results = nine()
+    table = tabulate(plan, results)
+    (block,) = table.blocks
+    found = {line.label: line for line in block.lines}
+    assert found["attention post"].gain.mean == pytest.approx(1 + 3 / 3, abs=0.1)
+    assert found["MLP pre+post"].gain.mean == pytest.approx(-2 + 3 / 3, abs=0.1)
+    assert found["attention post x MLP pre+post"].gain.mean == pytest.approx(3, abs=0.1)
+    assert found["attention pre+post"].verdict == "can't tell"
+    assert found["MLP pre+post"].verdict == "hurts"
+    assert found["attention post x MLP pre+post"].verdict is None
+    assert block.contrasts == 8
+    assert block.tests["interaction"].p < 1e-6
+    assert "placement.residual.interaction.p" in render(table, "csv")
+    assert "Placement, LN after the addition" in render(table, "md")
+    without = dataclasses.replace(plan, cells=plan.cells[:-1], rows=plan.rows[:-1])
+    assert tabulate(without, results).blocks == ()
+
+
+def curve(values):
+    return [{"epoch": float(e), "val_top1": v} for e, v in enumerate(values, start=1)]
+
+
+def test_epochs_to_counts_who_never_gets_there():
+    plan = make_plan(["base", "fast", "stuck"], metric="epochs_to:0.9")
+    results = {run: finished(0.9) for cell in plan.cells for run in cell.ids.values()}
+    curves = {}
+    for cell in plan.cells:
+        for seed, run in cell.ids.items():
+            first = {"base": 5, "fast": 2, "stuck": 4}[cell.row] + (seed == 2) * (
+                cell.row != "base"
+            )
+            curves[run] = curve([0.5] * (first - 1) + [0.9] * 3)
+    curves["stuck@#1"] = curve([0.5, 0.6, 0.89])
+    table = tabulate(plan, results, curves=curves.__getitem__, also=("auc",))
+    found = entries(table)
+    assert found["fast"].values == {0: 2.0, 1: 2.0, 2: 3.0}
+    assert found["fast"].gain.mean == pytest.approx(5 - 7 / 3)  # fewer epochs are better
+    assert found["fast"].verdict is not None
+    assert (found["stuck"].never, found["stuck"].verdict) == ((1,), None)
+    assert found["stuck"].n == 2
+    assert table.complete
+    text = render(table, "md", show=(*DEFAULT, "auc"))
+    assert "; 1/3 never" in text
+    assert "never got there: counted, not averaged, so no verdict" in text
+    expected = stats.auc(np.array([1.0, 2, 3]), np.array([0.5, 0.6, 0.89])) * 100
+    assert found["stuck"].others["auc"].values[1] == pytest.approx(float(expected))
+    assert METRICS["epochs_to:0.9"].sign == -1
+    assert "lower being better" in table.caption[0]
+    with pytest.raises(UserError, match=r"auc: run .* was validated 0 times"):
+        tabulate(plan, results, also=("auc",), curves=lambda run: [])
+
+
+# --- The command --------------------------------------------------------------------------------
+
+SWEEP = ("block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")
+SHORT = ("train.steps=4", "train.batch=32", "seeds=2")  # with these, what the stored runs are
+
+
+@pytest.fixture
+def stored(shell):
+    """A store with four finished runs, and without decoded data, sizes and times of a machine."""
+    shutil.copytree(GOLDEN / "store-1", shell.folder / "runs")
+    return shell
+
+
+def test_the_command_shows_what_is_asked(stored):
+    text = stored("table", "--show", "gain,loss,params,macs,epochs_to:0.99").out
+    assert "2/2 never" in text
+    assert re.search(r"\| [\d.]+ k \| [\d.]+ k \|", text)  # asked of a worker
+    latex = stored("table", "--format", "latex", "--transpose").out
+    assert "& pre & post" in latex.splitlines()[7]
+    assert ",cost." not in stored("table", "--format", "csv").out
+    assert "--show: expected one of" in stored("table", "--show", "speed", code=2).err
+    assert "names no published table" in stored("table", "--against", "paper", code=2).err
+
+
+def test_a_metric_of_the_curve_is_an_analysis_and_is_verified(stored):
+    path = stored.folder / "runs" / "sweeps" / "fixture.json"
+    plan = json.loads(path.read_text())
+    plan["analysis"]["metric"] = "epochs_to:0.05"
+    path.write_text(json.dumps(plan))
+    assert "Epochs to 5 % validation top-1" in stored("table").out
+    assert "nothing wrong" in stored("verify").out
+    assert "did you mean 'auc'" in stored("plan", *SWEEP, "analysis.metric=auk", code=2).err
+
+
+def test_plan_forecasts_what_can_be_told(stored):
+    text = stored("plan", *SWEEP, *SHORT, "--detect", "5").out
+    assert "to detect a gain of 5 points over pre with 80 % power" in text
+    assert re.search(r"spread [\d.]+ points \[.*1 df, 4 finished runs\]: barely known", text)
+    assert "device-hours in all" in text
+    assert "--spread: goes with --detect" in stored("plan", *SWEEP, "--spread", "1", code=2).err
+
+
+if __name__ == "__main__":
+    for name, ending in ENDINGS.items():
+        (GOLDEN / f"table.{ending}").write_text(golden(name))

@@ -1,0 +1,249 @@
+"""The published tables: through our own code, beside a sweep of ours, and what a sweep can tell."""
+
+import csv
+import dataclasses
+import io
+import re
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from test_table import finished, make_plan
+
+from ablate import stats
+from ablate.plan import Column
+from ablate.report import paper
+from ablate.report.cost import Costs
+from ablate.report.formats import render
+from ablate.report.power import ASSUMED, forecast
+from ablate.report.published import SHOW, published
+from ablate.report.table import tabulate
+from ablate.spec import UserError
+from ablate.sweep import plan as make_real
+
+# Table 1, left, of Dual PatchNorm: gains, read off by hand.
+GAINS = {
+    **{"S/32": 1.9, "Ti/16": 1.4, "B/32": 1.4, "S/16": 1.1, "S/16+": 0.5, "B/16": 0.7},
+    **{"S/16 (DeiT)": 0.3, "B/16 (DeiT)": 0.2},
+}
+
+
+# --- Through our own code -----------------------------------------------------------------------
+
+
+def test_the_published_gains_come_out():
+    table = published("T1L")
+    gains = {e.column: e.gain for e in table.entries if e.row == "dpn"}
+    assert {column: gains[column].mean for column in GAINS} == pytest.approx(GAINS)
+    assert len(gains) == 10
+    tuned = [gain.mean for column, gain in gains.items() if "384" in column]
+    assert tuned == pytest.approx([1.0, 0.6])
+
+
+def test_what_is_printed_behind_plus_minus_is_read_as_a_standard_error():
+    table = published("T1L")
+    entry = next(e for e in table.entries if (e.row, e.column) == ("dpn", "S/16"))
+    assert entry.gain.high - entry.gain.mean == pytest.approx(1.13, abs=0.005)
+    assert entry.gain == stats.welch_of_means(79.7, 0.20, 78.6, 0.32, 3)
+    assert entry.verdict == "can't tell"
+    assert entry.against.published.printed == "79.7 ± 0.20"
+    half = entry.accuracy.high - entry.accuracy.mean
+    assert half == pytest.approx(4.302653 * 0.20)  # Student's t of three trainings
+
+
+def test_the_papers_mistakes_are_said():
+    notes = " ".join(published("T1L").notes)
+    assert "AugReg 93k steps bs4096: mean gain +1.30 over S/32, Ti/16, B/32, S/16, B/16" in notes
+    assert "The text is wrong to say 1.4." in notes
+    notes = " ".join(published("T1R").notes)
+    assert "mean gain +1.74" in notes
+    assert "The text rounds it to 1.7." in notes
+    assert "+0.77" in " ".join(published("T2L").notes)
+
+
+def test_few_shot_draws_of_one_training_get_no_verdict():
+    table = published("T1R")
+    assert {e.verdict for e in table.entries} == {None}
+    assert {e.gain.low for e in table.entries if e.gain} == {None}
+    assert {e.n for e in table.entries} == {1}
+
+
+def test_every_published_table_is_set_in_every_format():
+    assert {"T1L", "T1R", "T2L", "T6", "README-1", "README-2", "F10"} <= set(paper.tables())
+    for name in paper.tables():
+        table = published(name)
+        assert table.entries, name
+        for format in ("md", "latex", "html", "csv", "json"):
+            assert render(table, format, show=SHOW)
+    facts = csv.DictReader(io.StringIO(render(published("T6"), "csv")))
+    gains = {(f["row"], f["column"]): f["value"] for f in facts if f["quantity"] == "gain"}
+    assert gains["pre", "B/32"] == "-2.6"
+
+
+def test_the_command_prints_one_and_lists_them(shell):
+    out = shell("table", "paper:T1L").out
+    assert "| dpn | 74.0 ± 0.09 | **+1.90 [+1.58, +2.22]** | 3 | helps |" in out
+    assert "The text is wrong to say 1.4." in out
+    assert "T1L" in shell("list", "paper").out
+    assert "expected one of T1L" in shell("table", "paper:T9", code=2).err
+
+
+def test_the_data_is_in_the_package():
+    assert paper.FILE.is_relative_to(REPOSITORY / "ablate")
+    assert len(paper.FILE.read_text().splitlines()) == 334
+
+
+# --- Beside a sweep -----------------------------------------------------------------------------
+
+
+def real(name, tmp_path, *words, scale=None):
+    return make_real([name, *words], store=tmp_path, scale=scale)[0]
+
+
+def results_of(plan, gains, noise=0.02):
+    """70 % and the gain of each row, and a little noise."""
+    draw = np.random.default_rng(0)
+    return {
+        run.id: finished(0.7 + (gains.get(run.cell.row, 0) + draw.normal(0, noise)) / 100)
+        for run in plan.runs()
+    }
+
+
+def test_at_paper_scale_values_are_subtracted(tmp_path):
+    plan = real("figure1", tmp_path)
+    found = paper.beside(plan, tmp_path)
+    assert {beside.differs for beside in found.values()} == {""}  # archs map themselves
+    assert {column for _, column in found} == {"S/16", "B/16", "B/32", "Ti/16", "S/32"}
+    table = tabulate(plan, results_of(plan, {"Dual PatchNorm": 2.0}), paper=found)
+    entry = next(e for e in table.entries if (e.row, e.column) == ("Dual PatchNorm", "S/16"))
+    assert entry.against.value == pytest.approx(72.0 - 79.7, abs=0.1)
+    assert entry.against.gain == pytest.approx(2.0 - 1.1, abs=0.1)
+    assert entry.against.agreement is None
+    assert "| 79.7 ± 0.20, +1.1 | -7." in render(table, "md", show=("gain", "paper"))
+    facts = csv.DictReader(io.StringIO(render(table, "csv")))
+    assert any(f["quantity"] == "paper.pm" and f["value"] == "0.2" for f in facts)
+
+
+def test_another_recipe_is_not_subtracted(tmp_path):
+    plan = real("table1", tmp_path, "optim.lr=0.002")
+    found = paper.beside(plan, tmp_path)
+    assert found["ViT", "S/16"].differs == "optim.lr not as in recipe augreg"
+    assert found["ViT", "DeiT-S/16"].column == "S/16 (DeiT)"
+    plan = real("table6", tmp_path, "data.size=160", "eval.every=5")  # the latter is no part of it
+    assert (
+        paper.beside(plan, tmp_path)["pre", "S/16"].differs == "data.size not as in recipe augreg"
+    )
+
+
+def test_elsewhere_a_cell_says_whether_the_gains_agree():
+    plan = make_plan(["none", "dpn", "pre"], ("S/4", "Ti/4"))
+    cells = []
+    for cell in plan.cells:
+        spec = {**cell.spec, "data": {"name": "cifar10", "classes": 10}, "model": {"arch": "S/4"}}
+        cells.append(dataclasses.replace(cell, spec=spec))
+    plan = dataclasses.replace(
+        plan,
+        cells=tuple(cells),
+        columns=(Column("S/4", {}, "S/16"), Column("Ti/4", {}, None)),
+        paper={"table": "T1L", "rows": {"none": "base", "dpn": "dpn"}},
+    )
+    for gain, word in ((1.0, "agrees"), (-1.0, "opposes"), (0.0, "can't tell")):
+        draw = np.random.default_rng(2)
+        results = {
+            run.id: finished(0.7 + (gain * (run.cell.row == "dpn") + draw.normal(0, 0.02)) / 100)
+            for run in plan.runs()
+        }
+        found = paper.beside(plan, REPOSITORY)
+        assert set(found) == {("none", "S/4"), ("dpn", "S/4")}  # Ti/4 stands for nothing
+        table = tabulate(plan, results, paper=found)
+        entry = next(e for e in table.entries if (e.row, e.column) == ("dpn", "S/4"))
+        assert (entry.against.agreement, entry.against.value) == (word, None)
+        text = render(table, "md", show=("gain", "paper"))
+        assert f"| 79.7 ± 0.20, +1.1 | {word} |" in text
+        assert "Not subtracted, trained on cifar10, theirs on imagenet1k: S/4 for S/16." in text
+    del results[plan.cells[0].ids[0]]
+    table = tabulate(plan, results, paper=found)
+    assert {e.against.agreement for e in table.entries if e.against} == {None}  # unfinished
+
+
+def test_rank_agreement_is_kendalls_tau_over_five_rows_or_more(tmp_path):
+    plan = real("table6", tmp_path)
+    found = paper.beside(plan, tmp_path)
+    results = results_of(plan, {"pre": -3, "post": -1, "rmsnorm": -2})
+    table = tabulate(plan, results, paper=found)
+    column = next(c for c in table.columns if c.label == "B/32")
+    rows = ("pre", "post", "post_posemb", "only_learnable", "rmsnorm", "no_learnable")
+    ours = [e.gain.mean for e in column.entries if e.row in rows]
+    theirs = [-2.6, -0.5, -0.4, -1.2, -0.4, -0.2]
+    expected = stats.kendall(ours, theirs)
+    assert (column.ranks.tau, column.ranks.p, column.ranks.n) == expected
+    assert f"Kendall's tau {expected.tau:+.2f} (exact p = {expected.p:.2g}, 6 rows)" in render(
+        table, "md"
+    )
+    few = {key: beside for key, beside in found.items() if key[0] in rows[:4]}
+    table = tabulate(plan, results_of(plan, {}), paper=few)
+    assert {column.ranks for column in table.columns} == {None}
+
+
+def test_the_sweeps_of_published_tables_map_what_they_can(tmp_path):
+    for name, cells in (("dtn_table1", 6), ("dtn_table2", 16)):
+        found = paper.beside(real(name, tmp_path), tmp_path)
+        assert len(found) == cells, name
+        assert {beside.differs for beside in found.values()} == {""}, name
+
+
+def test_nothing_to_stand_beside_is_said(tmp_path):
+    with pytest.raises(UserError, match="names no published table"):
+        paper.beside(make_plan(["a", "b"]), tmp_path)
+    plan = real("figure1", tmp_path, scale="digits")
+    with pytest.raises(UserError, match="no column of figure1@digits stands for one of T1L"):
+        paper.beside(plan, tmp_path)
+    for key, value in (("table", "T9"), ("rows", {"pre/pre": "bass"})):
+        wrong = dataclasses.replace(plan, paper={**plan.paper, key: value})
+        with pytest.raises(UserError, match="paper: "):
+            paper.beside(wrong, tmp_path)
+
+
+# --- What a sweep can tell ----------------------------------------------------------------------
+
+
+def cost_of(plan, seconds=36.0):
+    each = {(cell.row, cell.column): seconds for cell in plan.cells}
+    return Costs({}, each, False, 0.0)
+
+
+def test_the_forecast_is_that_of_the_tables_own_function():
+    plan = make_plan(["base", "a", "b", "c"], seeds=3)
+    lines = list(forecast(plan, 0.5, 0.4, cost_of(plan), {}, lambda run: []))
+    found = stats.detect(0.5, 3, stats.Spread(0.4), stats.Method(contrasts=3, comparisons=3))
+    assert lines[0].startswith("to detect a gain of 0.5 points over base with 80 % power")
+    assert lines[1] == "  spread 0.4 points, as given"
+    n = found.seeds.expected
+    assert lines[2] == f"    needs {n} seeds a variant: {0.04 * n:.2g} device-hours in all"
+    power, smallest = found.power.expected, found.smallest.expected
+    assert f"with the 3 seeds asked: power {100 * power:.0f} %" in lines[3]
+    assert f"detects gains from {smallest:.2g} points" in lines[3]
+
+
+def test_a_measured_spread_is_a_range_and_below_8_df_barely_known():
+    for seeds, known in ((3, False), (6, True)):
+        plan = make_plan(["base", "a", "b"], ("S/4", "Ti/4"), seeds=seeds)
+        results = results_of(plan, {}, noise=0.4)
+        y = np.array(
+            [[100 * results[run]["test"]["top1"] for run in c.ids.values()] for c in plan.cells[:3]]
+        )
+        spread = stats.residual_spread(y)
+        lines = list(forecast(plan, 1.0, None, cost_of(plan), results, lambda run: []))
+        assert f"S/4: spread {spread.sd:.2g} points [{spread.interval.low:.2g}, " in lines[1]
+        assert f"{2 * (seeds - 1)} df, {3 * seeds} finished runs" in lines[1]
+        assert ("barely known" in lines[1]) is not known
+        assert re.search(r"needs \d+ \(\d+ to >?\d+\) seeds", lines[2])
+        assert lines[4].startswith("  Ti/4: ")
+
+
+def test_without_runs_the_spread_is_an_assumption_that_is_said():
+    plan = make_plan(["base", "a"], seeds=1)
+    lines = list(forecast(plan, 1.0, None, cost_of(plan, None), {}, lambda run: []))
+    assert f"spread {ASSUMED:g} points, an assumption" in lines[1]
+    assert "what they cost is not known" in lines[2]
+    assert lines[3] == "    with 1 seed: no interval, so nothing can be told"

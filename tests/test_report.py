@@ -1,0 +1,402 @@
+"""`ablate report`: one page that needs nothing else, says what the table says, and fits a phone."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import http.server
+import io
+import json
+import re
+import shutil
+import subprocess
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from conftest import Shell
+from test_table import PLANTED, make_plan, plant
+
+from ablate.ledger import Store
+from ablate.plan import Column, Plan, Row
+from ablate.report.formats import render
+from ablate.report.gather import gather
+from ablate.report.page import page
+from ablate.report.plot import figures
+from ablate.report.table import tabulate
+from ablate.report.verdicts import said, summary
+from ablate.rundir import to_json
+
+FAILS = '<b>fails</b> & "x"'
+SWEEP = f"""
+title: 'Do <i>these</i> help? & "how"'
+base: {{recipe: quick, data: digits, model.arch: mu/4, model.depth: 1, train.steps: 4}}
+baseline: LN
+seeds: 2
+variants:
+  - LN: {{}}
+  - '{FAILS}': {{norm: "norms:Fails"}}
+  - diverges: {{optim.lr: 1e20}}
+  - Dual PatchNorm: {{stem: dpn}}
+"""
+NORM = """
+from torch import nn
+
+class Fails(nn.Module):
+    version, mixes_tokens, roles = 1, False, {}
+
+    def __init__(self, shape):
+        super().__init__()
+
+    def forward(self, x):
+        if not self.training and x.device.type != "meta":
+            raise RuntimeError("</pre><script>alert(1)</script> & \\x1b[31mred\\x1b[0m")
+        return x
+"""
+SETTINGS = ("model.arch=mu/4", "model.depth=1", "train.steps=4", "seeds=2")  # of runs in it
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.delenv("ABLATE_STORE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory) -> Shell:
+    """A folder with two driven sweeps and their reports: `planted` has runs that failed, `whole` is
+    the others. And `wide`, a report of 300 planted runs of 100 epochs."""
+    shell = Shell(tmp_path_factory.mktemp("reported"))
+    (shell.folder / "norms.py").write_text(NORM)
+    (shell.folder / "sweeps").mkdir()
+    (shell.folder / "sweeps" / "planted.yaml").write_text(SWEEP)
+    shell("sweep", "planted", code=1)
+    shell("sweep", "stem=none,dpn", *SETTINGS, "--as", "whole")
+    shell("report", "planted")
+    shell("report", "whole")
+    plan, results = wide(shell.folder / "wide")
+    table = tabulate(plan, results)
+    runs = gather(plan, Store(shell.folder / "wide"), {})
+    drawn = figures(plan, table, Store(shell.folder / "wide").rundir)
+    html = page(plan, table, runs, [], drawn)
+    (shell.folder / "wide.html").write_text(html)
+    (shell.folder / "wide.csv").write_text(render(table, "csv"))
+    return shell
+
+
+def wide_plan() -> Plan:
+    """20 variants x 5 columns x 3 seeds."""
+    rows = [f"{name} {i}" for i in range(4) for name in ("base", "better", "worse", "same", "x")]
+    columns = [f"column {c}" for c in range(5)]
+    plan = make_plan(rows, columns)
+    data = {"classes": 10, "name": "digits", "fingerprint": "f"}
+    cells = [
+        dataclasses.replace(
+            cell,
+            spec={"data": data, "model": {"arch": cell.column}, "stem": {"name": cell.row}},
+            ids={seed: f"{i:04d}{seed:012d}" for seed in cell.ids},
+        )
+        for i, cell in enumerate(plan.cells)
+    ]
+    return dataclasses.replace(
+        plan,
+        cells=tuple(cells),
+        rows=tuple(Row(row, {"stem": row}) for row in rows),
+        columns=tuple(Column(column, {"model.arch": column}) for column in columns),
+    )
+
+
+def wide(root: Path) -> tuple[Plan, dict]:
+    """It, with its results and folders as workers leave them."""
+    plan = wide_plan()
+    top1 = {row.label: [90 + i % 3, 91, 92.5 - i / 9] for i, row in enumerate(plan.rows)}
+    results = plant(plan, top1)
+    line = {"lr": 1e-3, "train_loss": 1.2345678, "val_loss": 1.1, "val_top1": 0.9123}
+    curve = "".join(json.dumps({"step": s, "epoch": s / 7, **line}) + "\n" for s in range(100))
+    for run, result in results.items():
+        folder = Store(root).rundir(run)
+        folder.path.mkdir(parents=True)
+        folder.result.write_bytes(to_json(result))
+        folder.metrics.write_text(curve)
+    return plan, results
+
+
+class Page(HTMLParser):
+    """A page as a reader has it: tags, the text of every id'd section, tables as rows of texts."""
+
+    LINKS = ("href", "xlink:href", "src", "data")
+    VOID = ("meta", "link", "br", "hr", "img", "input")
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.values: list[list[list[float]]] = []  # exact, of a table's cells
+        self.feed(html)
+        assert self.open == []
+        self.tables = [[[tidy(cell) for cell in row] for row in table] for table in self.tables]
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        named = dict(attributes)
+        assert not [name for name in named if name.startswith("on")]
+        self.links += [named[name] or "" for name in self.LINKS if name in named]
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+            self.values.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+            self.values[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        elif tag == "data":
+            self.values[-1][-1].append(float(named["value"]))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" in self.open:
+            return
+        self.texts.append(data)
+        if ("td" in self.open or "th" in self.open) and "sup" not in self.open:
+            self.tables[-1][-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return tidy("".join(self.texts))
+
+
+def tidy(text: str) -> str:
+    return " ".join(text.split())
+
+
+def read(shell: Shell, name: str) -> Page:
+    return Page((shell.folder / f"{name}.html").read_text())
+
+
+def facts(shell: Shell, name: str) -> list[dict[str, str]]:
+    path = shell.folder / f"{name}.csv"
+    text = path.read_text() if path.exists() else shell("table", name, "--format", "csv").out
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+# --- What it says -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["planted", "whole", "wide"])
+def test_it_needs_nothing_else_and_runs_nothing(driven, name):
+    html = (driven.folder / f"{name}.html").read_text()
+    page = Page(html)
+    assert not {"script", "iframe", "object", "embed", "img"} & set(page.tags)
+    assert all(link.startswith("#") or link == "data:," for link in page.links)
+    assert not re.search(r"url\((?!#)|@import|javascript:", html)
+    assert "default-src 'none'" in html
+
+
+@pytest.mark.parametrize("name", ["planted", "whole", "wide"])
+def test_every_number_of_the_gains_is_the_csvs(driven, name):
+    told: dict[tuple[str, str], dict[str, float]] = {}
+    seeds: dict[tuple[str, str, str], float] = {}
+    for fact in facts(driven, name):
+        key = (fact["column"], fact["row"])
+        if fact["row"] and fact["value"] and not fact["seed"]:
+            told.setdefault(key, {})[fact["quantity"]] = float(fact["value"])
+        elif fact["quantity"] == "top1.run":
+            seeds[*key, fact["seed"]] = float(fact["value"])
+    rows = [row for table in read(driven, name).tables for row in table]
+    found = 0
+    for (column, row), values in told.items():
+        for what, sign in (("top1", ""), ("gain", "+")):
+            if what in values:
+                shown = f"{values[what]:{sign}.2f} "
+                if f"{what}.low" in values:
+                    low, high = values[f"{what}.low"], values[f"{what}.high"]
+                    shown += f"[{low:{sign}.2f}, {high:{sign}.2f}]"
+                else:
+                    shown += "[-]"
+                assert any(line[0] == row and shown in line for line in rows), (column, row, shown)
+                found += 1
+    assert found >= 3
+    assert seeds == {k: top1 for k, top1 in runs_of(driven, name).items() if top1 is not None}
+
+
+def runs_of(shell: Shell, name: str) -> dict[tuple[str, str, str], float | None]:
+    """The exact top-1 of every run in the page, by column, row and seed; ids are the plan's."""
+    plan = wide_plan() if name == "wide" else Store(shell.folder / "runs").read_plan(name)
+    planned = {run.id: run for run in plan.runs()}
+    page = read(shell, name)
+    found = {}
+    for table, values in zip(page.tables, page.values, strict=True):
+        for cells, exact in zip(table, values, strict=True):
+            if cells[-1] in planned:
+                run = planned[cells[-1]]
+                key = (run.cell.column, run.cell.row, str(run.seed))
+                found[key] = exact[0] if run_has_result(cells) else None
+    assert len(found) == len(planned)
+    return found
+
+
+def run_has_result(cells: list[str]) -> bool:
+    return "finished" in " ".join(cells)
+
+
+def test_labels_titles_and_logs_are_escaped(driven):
+    page = read(driven, "planted")
+    assert 'Do <i>these</i> help? & "how"' in page.text
+    assert f"{FAILS}: no verdict (2 of 2 runs missing: seeds 0, 1)." in page.text
+    assert not {"b", "i"} & set(page.tags)
+    assert "</pre><script>alert(1)</script> & red" in page.text
+
+
+def test_failed_runs_show_why_and_the_end_of_their_log(driven):
+    page = read(driven, "planted")
+    assert "8 runs: 4 finished, 2 failed, 2 diverged" in page.text
+    assert f"{FAILS}#0 failed: RuntimeError" in page.text
+    assert page.text.count("Traceback (most recent call last)") <= 2
+    assert "\x1b" not in page.text
+    assert "diverges: no verdict (2 of 2 runs diverged: seeds 0, 1)." in page.text
+    assert "UNFINISHED" in page.text
+
+
+def test_it_says_how_it_was_made(driven):
+    text = read(driven, "planted").text
+    run = next((driven.folder / "runs" / "runs").glob("*/env.json"))
+    attempt = json.loads(run.read_text())["attempts"][-1]
+    packages = attempt["packages"]
+    for told in (
+        "ablate sweep planted",
+        f"torch {packages['torch']}",
+        f"ablate-sweep {packages['ablate-sweep']}",
+        attempt["digest"],
+        attempt["platform"],
+        "seeds 0, 1",
+        "device-hours (cpu), 8 attempts at 8 runs",
+        "optim.lr=1e+20 (0.003)",
+        "stem.name=dpn (none)",
+    ):
+        assert told in text, told
+
+
+def test_the_same_sweep_gives_the_same_bytes_and_the_report_is_a_look(driven, shell):
+    shutil.copytree(driven.folder / "runs", shell.folder / "runs")
+    (shell.folder / "runs" / "looks.jsonl").unlink(missing_ok=True)
+    shell("report", "whole", "--out", "1.html")
+    shell("report", "whole", "--out", "2.html")
+    one, two = ((shell.folder / f"{n}.html").read_text() for n in (1, 2))
+    assert one == two
+    assert "verdicts read at seeds 0, 1" in Page(one).text
+    look = json.loads((shell.folder / "runs" / "looks.jsonl").read_text())
+    assert look == {"sweep": "whole", "seeds": [0, 1]}
+
+
+def test_a_place_that_can_not_be_written_is_named(driven):
+    done = driven("report", "whole", "--out", "nowhere/r.html", code=2)
+    assert "nowhere/r.html" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_verdict_is_one_plain_sentence():
+    plan = make_plan(list(PLANTED), margin=0.16)
+    table = tabulate(plan, plant(plan, PLANTED))
+    sentences = {one.label: one for one in said(table)}
+    better = next(entry for entry in table.entries if entry.row == "better")
+    gain = better.gain
+    assert sentences["better"].sentence == (
+        f"helps (+2.00 points [{gain.low:+.2f}, {gain.high:+.2f}], n = 3)."
+    )
+    assert {label: one.kind for label, one in sentences.items()} == {
+        "base": "baseline",
+        "better": "helps",
+        "worse": "hurts",
+        "same": "same within 0.16",
+        "at least": "no worse than 0.16",
+        "unclear": "can't tell",
+    }
+    assert f"; {seeds_needed(table)} seeds would tell" in sentences["unclear"].sentence
+    assert summary(table).startswith("5 comparisons: 1 helps, 1 hurts")
+
+
+def seeds_needed(table) -> int:
+    return next(entry.seeds_needed for entry in table.entries if entry.row == "unclear")
+
+
+def test_300_runs_of_100_epochs_are_under_5_mb(driven):
+    html = (driven.folder / "wide.html").read_bytes()
+    assert len(html) < 5_000_000
+    assert len(runs_of(driven, "wide")) == 300
+
+
+# --- In a browser -------------------------------------------------------------------------------
+
+FRAMES = """<!doctype html><link rel="icon" href="data:,"><body><script>
+const found = {};
+const widths = [1280, 390];
+for (const width of widths) {
+  const frame = document.createElement("iframe");
+  frame.style = `width: ${width}px; height: 900px; border: 0`;
+  frame.src = "/NAME.html";
+  frame.onload = () => {
+    const inside = frame.contentDocument;
+    for (const part of inside.querySelectorAll("details")) part.open = true;
+    const colour = frame.contentWindow.getComputedStyle(inside.body).backgroundColor;
+    found[width] = [inside.documentElement.scrollWidth, colour, inside.body.scrollHeight];
+    const done = Object.keys(found).length === widths.length;
+    if (done) document.body.textContent = JSON.stringify(found);
+  };
+  document.body.append(frame);
+}
+</script></body>"""
+
+
+@pytest.fixture(scope="module")
+def served(driven):
+    """(address, the paths asked for): the folder of the reports, over http."""
+    asked: list[str] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            asked.append(self.path)
+
+    for name in ("planted", "wide"):
+        (driven.folder / f"{name}-frames.html").write_text(FRAMES.replace("NAME", name))
+    handler = functools.partial(Handler, directory=str(driven.folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("name", "dark"), [("planted", False), ("wide", True)])
+def test_a_browser_shows_it_at_desk_and_phone_width(served, tmp_path, name, dark):
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no chromium here: apt-get install chromium")
+    address, asked = served
+    asked.clear()
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+    words += [f"--user-data-dir={tmp_path}", "--window-size=1800,2000", "--timeout=20000"]
+    words += ["--force-dark-mode"] * dark
+    done = subprocess.run(
+        [chromium, *words, "--dump-dom", f"{address}/{name}-frames.html"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "CONSOLE" not in done.stderr
+    assert set(asked) == {f"/{name}-frames.html", f"/{name}.html"}
+    found = json.loads(re.search(r"<body>({.*?})</body>", done.stdout)[1])
+    for width, (scroll, colour, height) in found.items():
+        assert scroll <= int(width)
+        assert (max(map(int, re.findall(r"\d+", colour)[:3])) < 64) is dark
+        assert height > 900
