@@ -326,6 +326,16 @@ def test_a_verdict_is_one_plain_sentence():
     assert summary(table).startswith("5 comparisons: 1 helps, 1 hurts")
 
 
+def test_many_columns_are_told_by_the_average(driven):
+    text = read(driven, "wide").text
+    sentence = re.search(r"better 0: (.*?)\.(?= worse 0)", text)[1]
+    assert re.fullmatch(
+        r"can't tell on average over 5 columns \(\S+ points \[\S+ \S+\], n = 3\); "
+        r"can't tell on column 0, column 1, column 2, column 3, column 4",
+        sentence,
+    ), sentence
+
+
 def seeds_needed(table) -> int:
     return next(entry.seeds_needed for entry in table.entries if entry.row == "unclear")
 

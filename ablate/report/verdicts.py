@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # numpy and scipy
     from ablate.stats import Estimate
 
 NO_VERDICT = "no verdict"
+FEW = 3  # columns that have their numbers said beside the average's
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,13 @@ def said(table: Table) -> list[Said]:
         kinds = dict.fromkeys(entry.verdict or NO_VERDICT for entry in entries)
         kind = "baseline" if baseline else next(iter(kinds)) if len(kinds) == 1 else "mixed"
         clause = _level if baseline else _gain
-        clauses = [clause(table, entry) for entry in entries]
-        if row.label in averages:
-            clauses.insert(0, _average(table, averages[row.label]))
+        average = averages.get(row.label)
+        if average and len(entries) > FEW:
+            clauses = _grouped(entries)
+        else:
+            clauses = [clause(table, entry) for entry in entries]
+        if average:
+            clauses.insert(0, _average(table, average))
         found.append(Said(row.label, kind, f"{'; '.join(clauses)}."))
     return sorted(found, key=lambda one: one.kind != "baseline")
 
@@ -80,6 +85,15 @@ def _gain(table: Table, entry: Entry) -> str:
 def _average(table: Table, line: BlockLine) -> str:
     verdict = f"{line.verdict or NO_VERDICT} on average over {len(line.columns)} columns"
     return f"{verdict} ({_told(table, line.gain)})"
+
+
+def _grouped(entries: Sequence[Entry]) -> list[str]:
+    """The columns of each verdict; what became of runs, by column."""
+    columns: dict[str, list[str]] = {}
+    for entry in entries:
+        fates = f" ({'; '.join(_fates(entry))})" if _fates(entry) else ""
+        columns.setdefault(entry.verdict or NO_VERDICT, []).append(entry.column + fates)
+    return [f"{verdict} on {', '.join(found)}" for verdict, found in columns.items()]
 
 
 def _told(table: Table, gain: Estimate) -> str:

@@ -10,7 +10,7 @@ a slower import, is the oracle in the tests.
 """
 
 from ablate.stats.across import AverageGain, Grid, Source, average_gains, changes, grid_effects
-from ablate.stats.curves import Reached, auc, epochs_to, reached
+from ablate.stats.curves import Reached, auc, epochs_to, expected_best, reached
 from ablate.stats.dunnett import dunnett, dunnett_p
 from ablate.stats.estimate import Estimate, mean_interval, seed_correlation, welch_of_means
 from ablate.stats.exact import Exact, RankAgreement, fisher, holm, kendall, sign_flip
@@ -53,6 +53,7 @@ __all__ = [
     "dunnett",
     "dunnett_p",
     "epochs_to",
+    "expected_best",
     "fisher",
     "fit",
     "grid_effects",

@@ -43,3 +43,20 @@ def auc(epochs: Floats, values: Floats) -> Floats:
     steps = np.diff(np.asarray(epochs, float))
     area: Floats = ((values[..., 1:] + values[..., :-1]) / 2 * steps).sum(-1) / steps.sum()
     return area
+
+
+def expected_best(scores: Floats, share: float = 0.8) -> tuple[Floats, Floats, Floats]:
+    """(mean, low, high), each (n,), of the best of k = 1..n draws from `scores` (n,).
+
+    `share` of all draws lie from low to high. With replacement: P(best <= v_i) = (i / n)^k for
+    sorted v (Dodge, Gururangan, Card, Schwartz, Smith 2019, "Show Your Work", eq. 8). Trials of a
+    sampler that learns are not independent draws: for those it is a summary.
+    """
+    value = np.sort(scores)
+    n = len(value)
+    below = (np.arange(n + 1) / n)[:, None] ** np.arange(1, n + 1)  # (n + 1, k)
+    mean = value @ np.diff(below, axis=0)
+    low, high = (
+        value[(below[1:] < tail - 1e-12).sum(axis=0)] for tail in ((1 - share) / 2, (1 + share) / 2)
+    )
+    return mean, low, high

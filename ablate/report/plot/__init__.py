@@ -42,6 +42,11 @@ KINDS = {
         "BatchNorm_in_Transformers_CV, Fig. 8-10",
         "curves:curves",
     ),
+    "tuning": Kind(
+        "the best validation score to expect of k trials; needs a sweep with `tune:`",
+        "Dodge et al. 2019 (arXiv 1909.03004)",
+        "search:tuning",
+    ),
     "gradnorm": Kind(
         "gradient norm by depth and by step; needs probe=[gradnorm]",
         "Dual PatchNorm, Fig. 2 and 4",

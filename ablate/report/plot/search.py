@@ -1,0 +1,60 @@
+"""What a search finds by its budget: whether the ranking of variants depends on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import MaxNLocator
+
+from ablate import stats
+from ablate.plan import Plan
+from ablate.report.plot.measured import Nothing, RunDirs, named
+from ablate.report.plot.style import Sheet, inks
+from ablate.report.scores import METRICS
+from ablate.report.table import Table
+
+
+def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+    """The best validation score to expect of k trials, and a band for 80 % of draws.
+
+    A panel a column. Trials that diverged or were pruned count with the last score they had.
+    """
+    if plan.tune is None:
+        raise Nothing(f"{plan.name}: nothing is tuned: give the sweep file a `tune:`")
+    metric = plan.analysis.metric if plan.analysis.metric in ("loss", "top5") else "top1"
+    sign, scale = METRICS[metric].sign, METRICS[metric].scale
+    scores: dict[tuple[str, str], list[float]] = {}
+    for trial in plan.trials:
+        for run in trial.cell.ids.values():
+            lines = rundir(run).read_metrics() if rundir(run).read_result() else []
+            if lines:
+                cell = scores.setdefault((trial.cell.row, trial.cell.column), [])
+                cell.append(sign * scale * lines[-1][f"val_{metric}"])
+    if not scores:
+        raise Nothing(f"{plan.name}: no trial has ended yet: `ablate sweep` goes on")
+    ink, columns = inks(plan), [column.label for column in plan.columns]
+    sheet = Sheet(plan, table, "tuning", (1, len(columns)), (2.6 + 3.4 * len(columns), 3.6))
+    legend: dict[str, Any] = {}
+    for (row, column), found in scores.items():
+        axes = sheet.axes[0][columns.index(column)]
+        best, low, high = stats.expected_best(np.array(found))
+        x = np.arange(1, len(found) + 1)
+        axes.fill_between(
+            x, sign * low, sign * high, color=ink[row].colour, alpha=0.18, linewidth=0
+        )
+        (drawn,) = axes.plot(x, sign * best, **ink[row].line())
+        most = f"best of {len(found)} trials {sign * max(found):.4g}"
+        sheet.tell(drawn, f"{named(row, column)}: {most}, to expect of one {sign * best[0]:.4g}")
+        legend.setdefault(row, drawn)
+    for axes, column in zip(sheet.axes[0], columns, strict=True):
+        axes.set_title(column, loc="left")
+        axes.set_xlabel("trials")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    unit = f", {METRICS[metric].unit}" if METRICS[metric].unit else ""
+    sheet.axes[0][0].set_ylabel(f"best validation {metric}{unit}")
+    sheet.legend(legend)
+    sheet.foot(
+        "The best of k trials drawn from those made (Dodge et al. 2019); bands: 80 % of draws."
+    )
+    return sheet
