@@ -3,6 +3,8 @@ stages, and every mistake in a `tune:` named in one line."""
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import math
 import random
@@ -51,6 +53,8 @@ def read(shell: Shell, name: str = "lr") -> Plan:
     return plan
 
 
+CHOSEN = "chosen.optim.lr"
+
 # --- Real trials --------------------------------------------------------------------------------
 
 
@@ -97,9 +101,11 @@ def test_choosing_is_not_reporting(calm):
         ]
         assert cell.chosen.value == max(scores)
         assert cell.chosen.trial == scores.index(max(scores))
-    said = calm("table", "lr").out
-    assert "trial" in said
-    assert "optim.lr" in said
+        shown = calm("table", "lr", "--show", "gain,chosen").out
+        assert f"{cell.chosen.params['optim.lr']:.3g}" in shown
+        facts = csv.DictReader(io.StringIO(calm("table", "lr", "--format", "csv").out))
+        values = [f["value"] for f in facts if (f["row"], f["quantity"]) == (cell.row, CHOSEN)]
+        assert values == [repr(cell.chosen.params["optim.lr"])]
 
 
 def test_more_seeds_add_no_trials_and_more_trials_extend_the_search(calm, tmp_path):

@@ -102,7 +102,7 @@ def table(
     show: Annotated[
         str | None,
         typer.Option(
-            help="Of accuracy,gain,ci,n,verdict,params,macs,cost,paper and metrics: "
+            help="Of accuracy,gain,ci,n,verdict,params,macs,cost,chosen,paper and metrics: "
             "top5,loss,auc,epochs_to:0.9."
         ),
     ] = None,

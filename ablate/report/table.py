@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ablate.plan import Plan, check_metric
+from ablate.plan import Choice, Plan, check_metric
 from ablate.report import captions
 from ablate.report.across import (
     Arrays,
@@ -106,6 +106,7 @@ class Entry:
     multiply_adds: int | None = None  # of one image
     cost: Cost | None = None  # where asked for
     against: Against | None = None
+    chosen: Choice | None = None  # what tuning chose
 
     @property
     def n(self) -> int:
@@ -377,6 +378,7 @@ def _entry(
         multiply_adds=size.get("multiply_adds"),
         cost=_cost(found.results) if extra.cost else None,
         against=_against(extra.paper.get(where), accuracy, gain.gain if gain else None, given),
+        chosen=found.cell.chosen,
     )
 
 

@@ -19,7 +19,7 @@ from ablate.spec import UserError, unknown
 if TYPE_CHECKING:
     from ablate.stats import Estimate
 
-SHOW = ("accuracy", "gain", "ci", "n", "verdict", "params", "macs", "cost", "paper")
+SHOW = ("accuracy", "gain", "ci", "n", "verdict", "params", "macs", "cost", "chosen", "paper")
 DEFAULT = ("accuracy", "gain", "ci", "n", "verdict")
 SIDE_BY_SIDE = 3  # columns of a sweep at most
 FEW_ROWS = 3  # of which no column makes a grid of its own
@@ -199,6 +199,21 @@ def _short(value: float | None, unit: str = "") -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
+def _chosen(table: Table, ci: bool) -> Iterator[_Part]:
+    """A column a searched key: side by side they show what variants ask for."""
+    keys = dict.fromkeys(k for e in table.entries if e.chosen for k in e.chosen.params)
+
+    def of(key: str) -> Callable[[Entry], Cell]:
+        return lambda e: Cell(_value(e.chosen.params[key]) if e.chosen else "-", number=True)
+
+    for key in keys:
+        yield _Part(key, of(key))
+
+
+def _value(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def _paper(table: Table, ci: bool) -> Iterator[_Part]:
     def printed(entry: Entry) -> Cell:
         return Cell(entry.against.published.printed if entry.against else "", number=True)
@@ -228,6 +243,7 @@ _PARTS: dict[str, Callable[[Table, bool], Iterator[_Part]]] = {
     "params": _params,
     "macs": _macs,
     "cost": _cost,
+    "chosen": _chosen,
     "paper": _paper,
 }
 

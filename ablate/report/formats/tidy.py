@@ -8,6 +8,7 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ablate.plan import Choice
 from ablate.report.across import Block, PValues
 from ablate.report.table import Against, Cost, Entry, Table, TableColumn, TableRow
 from ablate.rundir import to_json
@@ -107,12 +108,24 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
         ("seeds_needed", entry.seeds_needed),
         ("parameters", entry.parameters),
         ("multiply_adds", entry.multiply_adds),
+        *_chosen(entry.chosen),
         *_cost(entry.cost),
         *_against(entry.against),
         *(("note", table.footnotes[i - 1]) for i in (*row.footnotes, *entry.footnotes)),
     ):
         if fact is not None:
             yield entry.column, entry.row, "", quantity, fact
+
+
+def _chosen(choice: Choice | None) -> Facts:
+    """What tuning chose, and what the search of it used, in whole trials."""
+    if choice is None:
+        return
+    for key, value in choice.params.items():
+        yield f"chosen.{key}", value
+    yield "chosen.trial", choice.trial
+    yield "search.trials", choice.trials
+    yield "search.spent", choice.spent
 
 
 def _estimate(quantity: str, estimate: Estimate | None) -> Facts:
