@@ -131,6 +131,15 @@ def test_untuned_and_tuned_stand_side_by_side(calm):
     assert "Tuned" in calm("table", "lr").out
 
 
+def test_trials_are_runs_like_any_other(calm):
+    trial = read(calm).trials[3]
+    [(seed, run)] = trial.cell.ids.items()
+    assert f"run {run}: {trial.cell.row}#{seed}" in calm("show", f"{trial.cell.row}#{seed}").out
+    assert "nothing" in calm("gc", "--yes").out
+    assert Store(calm.folder / "runs").result(run) is not None
+    assert "nothing wrong" in calm("verify", "lr").out
+
+
 def test_the_studies_open_with_plain_optuna(calm):
     journal = JournalFileBackend(str(calm.folder / "runs" / "studies" / "lr.log"))
     storage = JournalStorage(journal)

@@ -83,7 +83,7 @@ def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
     """All that `plans` don't refer to and nobody uses."""
     runs, data = set(), set()
     for plan in plans:
-        runs |= {run for cell in plan.cells for run in cell.ids.values()}
+        runs |= {run.id for run in plan.runs()}
         data |= {str(cell.spec["data"]["fingerprint"]) for cell in plan.cells}
     folders = [entry for entry in _entries(store.root / "runs") if entry.is_dir()]
     free, stay = [], []
@@ -164,7 +164,7 @@ def collect(
         store.plan_path(name).unlink(missing_ok=True)
         sync_folder(store.plan_path(name).parent)
     freed += _throw_away(store, [item for item in found if item.kind == "runs"])
-    planned = {run for plan in plans for cell in plan.cells for run in cell.ids.values()}
+    planned = {run.id for plan in plans for run in plan.runs()}
     for run, state in ledger.states().items():
         if run not in planned and state != RunState() and not store.rundir(run).path.exists():
             ledger.record(run, "collected")

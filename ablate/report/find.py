@@ -103,11 +103,10 @@ def plans(store: Store, ledger: Ledger) -> Iterator[Plan]:
 def planned_as(store: Store, ledger: Ledger, run: str) -> list[tuple[str, PlannedRun]]:
     """(sweep, planned run) for every driven sweep that the run is part of, the last first."""
     return [
-        (plan.name, PlannedRun(run, cell, seed))
+        (plan.name, planned)
         for plan in plans(store, ledger)
-        for cell in plan.cells
-        for seed, other in cell.ids.items()
-        if other == run
+        for planned in plan.runs()
+        if planned.id == run
     ]
 
 
