@@ -128,7 +128,7 @@ def test_figure1_in_detail() -> None:
         "post": "branch",
     }
     assert cell.spec["model"]["width"] == 192
-    assert cell.spec["train"]["epochs"] == 100
+    assert cell.spec["train"]["epochs"] == 300
     first = [run.label for run in planned.runs()][:2]
     assert first == ["pre/pre@S/4#0", "pre/post@S/4#0"]
 
@@ -192,7 +192,7 @@ scales: {s: {base: {optim.wd: 0.2, optim.b1: 0.2, optim.b2: 0.2, train.epochs: 2
 def test_groups_come_first_whatever_the_order_in_a_layer() -> None:
     write("base: {optim.lr: 0.5, recipe: cifar}\n" + SMALL)
     assert plan("x").cells[0].spec["optim"]["lr"] == 0.5
-    assert plan("x").cells[0].spec["train"]["epochs"] == 100
+    assert plan("x").cells[0].spec["train"]["epochs"] == 300
 
 
 def test_rows_with_equal_specs_are_one() -> None:
