@@ -176,6 +176,7 @@ def test_the_best_of_k_draws_is_that_of_all_draws():
         assert high[k - 1] == np.quantile(best, 0.9, method="inverted_cdf")
 
 
+@pytest.mark.slow
 def test_one_after_another_gives_the_same_trials_as_two_at_a_time(tmp_path):
     shells = []
     for launcher in ("inline", "local"):
