@@ -20,7 +20,7 @@ import pytest
 from conftest import Shell
 
 # Two variants x two seeds on digits: seconds of training, so that a kill finds it at work.
-SWEEP = ("sweep", "block.attn=pre,post", "model.depth=2", "train.epochs=10", "--as", "killed")
+SWEEP = ("sweep", "block.attn=pre,post", "model.depth=2", "train.epochs=8", "--as", "killed")
 OFTEN = ("launcher.checkpoint_s=0.2", "launcher.attempts=1000")
 WORDS = (*SWEEP, "seeds=2", *OFTEN)
 
