@@ -72,6 +72,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.runs = root / "runs"
         self.ledger = root / "ledger.db"
         self.driver = Lock(root / "driver.lock")
         self.looks = root / "looks.jsonl"
@@ -85,12 +86,12 @@ class Store:
     def rundir(self, run: str) -> RunDir:
         if not (run.isalnum() and run.isascii()):
             raise ValueError(f"not a run id: {run!r}")
-        return RunDir(self.root / "runs" / run)
+        return RunDir(self.runs / run)
 
     def folders(self) -> set[str]:
         """The ids of all runs that have a folder: one look, however many there are."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return {name for name in os.listdir(self.root / "runs") if name.isalnum()}
+            return {name for name in os.listdir(self.runs) if name.isalnum()}
         return set()
 
     def result(self, run: str) -> dict[str, Any] | None:

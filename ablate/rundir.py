@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import itertools
 import json
 import os
@@ -186,7 +187,10 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock = Lock(path / "lock")
+
+    @functools.cached_property
+    def lock(self) -> Lock:
+        return Lock(self.path / "lock")
 
     run = _File("run.json")
     env = _File("env.json")
