@@ -213,8 +213,10 @@ def stop(store: Store, sweep: str | None) -> str | None:
         driven = str(store.driver.notes().get("sweep"))
         if sweep not in (None, driven):
             raise UserError(f"{store.root}: {driven!r} is driven now, not {sweep!r}")
-        store.driver.signal(signal.SIGTERM)
-        while store.driver.is_held():
+        pid = store.driver.notes().get("pid")
+        heard = False  # a second signal would kill its workers
+        while store.driver.is_held() and store.driver.notes().get("pid") == pid:  # or it is another
+            heard = heard or store.driver.signal(signal.SIGTERM)
             time.sleep(0.1)
         return driven
     with Ledger.reading(store) as ledger:

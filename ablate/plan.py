@@ -68,6 +68,7 @@ class Trial:
     stage: int
     params: Mapping[str, Any]
     cell: Cell
+    score: float | None = None  # on validation, once it has ended: what the search was told
 
 
 FIRST_TUNING_SEED = 1000  # seeds from here on are for choosing, never for reporting

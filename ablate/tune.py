@@ -146,11 +146,12 @@ class _CellSearch:
                 asked.report(self._score(line, "val_"), n)
                 asked.should_prune()  # for what pruners note of a trial; it is decided above
             early = step is not None or result["status"] == "pruned"
-            study.tell(
+            told = study.tell(
                 asked,
                 None if early else self._value(result),
                 state=TrialState.PRUNED if early else TrialState.COMPLETE,
             )
+            self.trials[trial.number] = replace(trial, score=told.value)  # pruned: its last one
             self._spent += _share(trial.cell.spec, counted[-1]) if early and counted else 1.0
         self._told += len(self._asked)
         self._asked = []

@@ -268,7 +268,7 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     assert "'killed' is driven now, not 'else'" in other("stop", "else", code=2).err
     stopping = other.start("stop")
     thaw(pids)
-    assert re.match(r"stopped killed after \d of 4; the same", other.end(stopping).out)
+    assert re.match(r"stopped killed after \d of 4; the same", other.end(stopping, 20).out)
     assert shell.end(driver, timeout=20).code == 128 + signal.SIGTERM
     assert workers(shell.folder) == []
     driver = shell.start(*WORDS)
@@ -282,6 +282,21 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     assert "nothing of runs runs" in other("stop").out
     shell(*WORDS)
     check(shell, calm)
+
+
+def test_stop_returns_although_another_sweep_takes_its_turn(shell):
+    driver = shell.start(*WORDS)
+    pids = frozen(shell)
+    waiting, other = Shell(shell.folder, number=20), Shell(shell.folder, number=10)
+    second = waiting.start(*SWEEP[:-1], "after", "seeds=50")
+    wait_for(lambda: "drives runs already" in (shell.folder / "21.out").read_text())
+    stopping = other.start("stop")
+    thaw(pids)
+    assert "stopped killed after" in other.end(stopping, timeout=30).out
+    assert shell.end(driver, timeout=20).code == 128 + signal.SIGTERM
+    assert second.poll() is None
+    assert "stopped after after" in other("stop").out
+    assert waiting.end(second, timeout=30).code == 128 + signal.SIGTERM
 
 
 def test_the_fork_server_dies_and_its_workers_are_kept(shell, calm):

@@ -100,6 +100,7 @@ def test_choosing_is_not_reporting(calm):
             if (result := store.result(run))
         ]
         assert cell.chosen.value == max(scores)
+        assert [trial.score for trial in mine] == scores
         assert cell.chosen.trial == scores.index(max(scores))
         shown = calm("table", "lr", "--show", "gain,chosen").out
         assert f"{cell.chosen.params['optim.lr']:.3g}" in shown

@@ -18,7 +18,8 @@ from ablate.report.table import Table
 def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     """The best validation score to expect of k trials, and a band for 80 % of draws.
 
-    A panel a column. Trials that diverged or were pruned count with the last score they had.
+    A panel a column. The scores are those that the search was told: of a pruned trial its last, of
+    a diverged one that of guessing.
     """
     if plan.tune is None:
         raise Nothing(f"{plan.name}: nothing is tuned: give the sweep file a `tune:`")
@@ -26,11 +27,9 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     sign, scale = METRICS[metric].sign, METRICS[metric].scale
     scores: dict[tuple[str, str], list[float]] = {}
     for trial in plan.trials:
-        for run in trial.cell.ids.values():
-            lines = rundir(run).read_metrics() if rundir(run).read_result() else []
-            if lines:
-                cell = scores.setdefault((trial.cell.row, trial.cell.column), [])
-                cell.append(sign * scale * lines[-1][f"val_{metric}"])
+        if trial.score is not None:
+            cell = scores.setdefault((trial.cell.row, trial.cell.column), [])
+            cell.append(sign * scale * trial.score)
     if not scores:
         raise Nothing(f"{plan.name}: no trial has ended yet: `ablate sweep` goes on")
     ink, columns = inks(plan), [column.label for column in plan.columns]
