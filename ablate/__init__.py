@@ -24,7 +24,7 @@ def load(
     planned, ...); on the test set `top1` and `top5` (fractions; top5 from 10 classes), `loss`
     (nats), `test_n` (images); `step` (optimiser steps), `train_loss` (nats, of the last epoch),
     `collapsed` (bool), `seconds` (of training), `device`; `parameters` and `multiply_adds` (of an
-    image) where they were counted. Where settings were tuned, `trial` numbers the trainings that
+    image). Where settings were tuned, `trial` numbers the trainings that
     chose them. What a run has not is missing.
 
     Curves, a row an evaluation of a run: `sweep`, `row`, `column`, `seed`, `id`, `step`, `epoch`,
@@ -37,11 +37,10 @@ def load(
     from pathlib import Path
 
     from ablate.report.bundle import opened
-    from ablate.report.cost import sizes
     from ablate.report.frames import curves_frame, runs_frame
     from ablate.report.gather import gather
 
     root = Path(store or os.environ.get("ABLATE_STORE", "runs"))
     plan, kept, told = opened(root, name)
     runs = gather(plan, kept, told)
-    return curves_frame(plan, runs) if curves else runs_frame(plan, runs, sizes(plan, kept, False))
+    return curves_frame(plan, runs) if curves else runs_frame(plan, runs)

@@ -28,9 +28,6 @@ class Format(StrEnum):
     json = "json"
 
 
-WHOLE = (Format.csv, Format.json)  # hold everything, whatever is shown
-
-
 Words = Annotated[
     list[str] | None,
     typer.Argument(metavar="NAME KEY=VALUE", help="A sweep's name, and values to set."),
@@ -102,14 +99,15 @@ def print_table(
     if against and "paper" not in parts:
         parts = (*parts, "paper")
     named = "params" in parts or "macs" in parts
+    results = recomputed or {run.id: store.rundir(run.id).read_result() for run in plan.runs()}
     tabulated = tabulate(
         plan,
-        recomputed or {run.id: store.rundir(run.id).read_result() for run in plan.runs()},
+        results,
         looks.read(store.looks, plan.name),
         strict=strict,
         also=[part for part in parts if is_metric(part)],
         curves=lambda run: store.rundir(run).read_metrics(),
-        sizes=sizes(plan, store, named) if named or format in WHOLE else None,
+        sizes=sizes(plan, store, results) if named else None,
         cost="cost" in parts,
         paper=beside(plan, store.root) if "paper" in parts else None,
     )

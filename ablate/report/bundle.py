@@ -20,7 +20,6 @@ from ablate import __version__
 from ablate.ledger import Ledger, Store
 from ablate.plan import Plan
 from ablate.report import looks
-from ablate.report.cost import excerpt, sizes
 from ablate.report.find import driven, instance, sweeps
 from ablate.report.formats import FORMATS, render
 from ablate.report.frames import curves_frame, runs_frame
@@ -64,7 +63,6 @@ specs/ID/          of a run: run.json what was asked for, result.json what came 
 predictions/ID.npy per test example: predicted class, rank of the true class, loss
 events.json        what the ledger noted of each run
 looks.jsonl        at which seeds verdicts were read before
-costs.json         parameters and multiply-adds
 diffs/             what git had not committed when runs were trained, where env.json names it
 environment.json   versions that trained, and versions that made this bundle
 
@@ -87,7 +85,6 @@ class Bundle(Store):
         super().__init__(root)
         self.events = root / "events.json"
         self.environment = root / "environment.json"
-        self.cache = root  # of which costs.json is here
 
     def rundir(self, run: str) -> RunDir:
         name = super().rundir(run).id
@@ -181,9 +178,7 @@ def _fill(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History])
             if format != "rich"
         },
         **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
-        "runs.csv": runs_frame(plan, runs, sizes(plan, bundle, False)).to_csv(
-            index=False, lineterminator="\n"
-        ),
+        "runs.csv": runs_frame(plan, runs).to_csv(index=False, lineterminator="\n"),
         "report.html": page(plan, table, runs, seen, drawn),
         "README.txt": README.format(title=title, name=plan.name, version=__version__),
     }
@@ -202,7 +197,6 @@ def _copy(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History])
     bundle.looks.touch()
     for seeds in looks.read(store.looks, plan.name):
         looks.record(bundle.looks, plan.name, seeds)
-    (bundle.cache / "costs.json").write_bytes(to_json(excerpt(plan, store)))
     (bundle.root / "specs").mkdir()
     (bundle.root / "predictions").mkdir()
     for run in plan.runs():

@@ -78,19 +78,23 @@ def costs(
     return Costs(described, seconds, measured, left)
 
 
-def sizes(plan: Plan, store: Store, ask_worker: bool) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """The description of every cell that is known; with `ask_worker` of every cell."""
+def sizes(
+    plan: Plan, store: Store, results: Mapping[str, Mapping[str, Any] | None]
+) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Parameters and multiply-adds of every cell of which no run's result says them."""
     known = read_json(store.cache / "costs.json") or {}
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
     lacking = {}
     for cell in plan.cells:
+        if any("parameters" in (results.get(run) or {}) for run in cell.ids.values()):
+            continue
         keys = [_key(cell, device) for device in DEVICES]  # a size is the same on each
         answer = next((known[key] for key in keys if key in known), None)
         if answer is None:
             lacking[keys[0]] = cell
         else:
             found[cell.row, cell.column] = answer
-    if lacking and ask_worker:
+    if lacking:
         question = {
             "specs": {key: {**cell.spec, "seed": 0} for key, cell in lacking.items()},
             "calibrate": [],
@@ -100,13 +104,6 @@ def sizes(plan: Plan, store: Store, ask_worker: bool) -> dict[tuple[str, str], M
         answers = ask("describe", question)
         found |= {(cell.row, cell.column): answers[key] for key, cell in lacking.items()}
     return found
-
-
-def excerpt(plan: Plan, store: Store) -> dict[str, Any]:
-    """What the store's costs.json says of the plan's cells: `sizes` reads it elsewhere, too."""
-    known = read_json(store.cache / "costs.json") or {}
-    keys = [_key(cell, device) for cell in plan.cells for device in DEVICES]
-    return {key: known[key] for key in keys if key in known}
 
 
 def _search_left(plan: Plan, cell: Cell, states: Mapping[str, RunState], examples: int) -> float:

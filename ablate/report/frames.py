@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.plan import Column, Plan, Row
 from ablate.report.gather import Known, setting, trials
-from ablate.report.table import Sizes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PLACE = ("sweep", "row", "column", "seed", "id")
 TEST = ("top1", "top5", "loss")
-TOLD = ("step", "train_loss", "collapsed", "seconds", "device")
+TOLD = (
+    *("step", "train_loss", "collapsed", "seconds", "device"),
+    *("parameters", "multiply_adds"),
+)
 
 
-def runs_frame(plan: Plan, runs: Sequence[Known], sizes: Sizes) -> pd.DataFrame:
+def runs_frame(plan: Plan, runs: Sequence[Known]) -> pd.DataFrame:
     """A row a planned run, in the plan's order."""
     numbers = trials(plan)
     families = {row.label: row.family for row in plan.rows}
@@ -27,7 +29,6 @@ def runs_frame(plan: Plan, runs: Sequence[Known], sizes: Sizes) -> pd.DataFrame:
     rows = []
     for known in runs:
         result, cell = known.result, known.run.cell
-        size = sizes.get((cell.row, cell.column), {})
         test = result.get("test") or {}
         rows.append(
             {
@@ -39,7 +40,6 @@ def runs_frame(plan: Plan, runs: Sequence[Known], sizes: Sizes) -> pd.DataFrame:
                 **{name: test.get(name) for name in TEST},
                 "test_n": test.get("n"),
                 **{name: result.get(name) for name in TOLD},
-                **{name: size.get(name) for name in ("parameters", "multiply_adds")},
             }
         )
     return _frame(rows)

@@ -8,7 +8,6 @@ from typing import Any
 
 from ablate.ledger import Ledger, RunState, Store, fold
 from ablate.plan import Plan, PlannedRun
-from ablate.report.cost import sizes
 from ablate.report.looks import Seeds
 from ablate.report.show import History, Seen, facts
 from ablate.report.table import Results, Table, tabulate
@@ -76,7 +75,6 @@ def table_of(plan: Plan, store: Store, results: Results, looks: Iterable[Seeds])
         results,
         looks,
         curves=lambda run: store.rundir(run).read_metrics(),
-        sizes=sizes(plan, store, False),
     )
 
 

@@ -198,7 +198,7 @@ def tabulate(
     `strict` withholds the verdicts of a table whose seeds grew after an undeclared look, and raises
     Failure where the runs of a column are of different machines or code. `also`: metrics beside
     the plan's; `curves` gives the lines of `metrics.jsonl` that `auc` and `epochs_to` are of.
-    `sizes`: what `report.cost` knows of the cells. `cost`: with times and memory, too. `paper`:
+    `sizes`: of cells whose results don't say them. `cost`: with times and memory, too. `paper`:
     what `report.paper.beside` found.
     """
     for name in also:
@@ -349,7 +349,8 @@ def _entry(
     diverged = f"{len(base.diverged)}/{_ended(base)}" if base else ""
     texts = captions.entry_notes(plan, found, gain, against, diverged)
     accuracy = _estimate(found.main.by_seed, analysis.alpha)
-    size = extra.sizes.get(where, {})
+    noted = (result for result in found.results if "parameters" in result)
+    size = next(noted, extra.sizes.get(where, {}))
     return Entry(
         row=where[0],
         column=where[1],

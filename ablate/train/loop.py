@@ -220,7 +220,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         data["train"].labels, run.data.classes, run.train.label_smoothing, run.train.loss
     )
     spent = cost(begun, total * batch, device)
-    multiply_adds = describe(run)["multiply_adds"]
+    told = describe(run)
     return {
         "status": "finished",
         "step": total,
@@ -235,8 +235,10 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         "probes_sha256": probes.write(rundir, total),
         "kernel": kernel(device, dtype),
         "micro_batch": micro,
+        "parameters": told["parameters"],
+        "multiply_adds": told["multiply_adds"],
         **spent,
-        "utilisation": utilisation(multiply_adds, spent["images_per_s"], device, dtype),
+        "utilisation": utilisation(told["multiply_adds"], spent["images_per_s"], device, dtype),
     }
 
 
