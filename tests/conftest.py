@@ -35,6 +35,16 @@ def oracle():
     return load
 
 
+@pytest.fixture(scope="session", autouse=True)
+def machine():
+    """The same on every machine: workers on the CPU, the store in the folder, no forced colours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        for name in ("ABLATE_STORE", "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+            patch.delenv(name, raising=False)
+        yield
+
+
 # --- Real processes -----------------------------------------------------------------------------
 
 REPOSITORY = Path(__file__).resolve().parent.parent

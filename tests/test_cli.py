@@ -34,16 +34,6 @@ SWEEP = ("sweep", *ROWS, "--as", "tiny")
 COMMANDS = sorted(c.name or c.callback.__name__ for c in app.registered_commands)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def machine():
-    """The same on every machine: workers on the CPU, the store in the folder, no forced colours."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        for name in ("ABLATE_STORE", "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
-            patch.delenv(name, raising=False)
-        yield
-
-
 @pytest.fixture(scope="module")
 def first(tmp_path_factory) -> tuple[Path, str]:
     """A store with the sweep `tiny`, two variants x two seeds, and what driving it printed."""

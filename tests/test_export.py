@@ -27,14 +27,6 @@ GOLDEN = Path(__file__).parent / "golden"
 SWEEP = ("sweep", "optim.lr=0.003,0.01,1e20", "model.arch=mu/4", "model.depth=1", "train.steps=4")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def machine():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        patch.delenv("ABLATE_STORE", raising=False)
-        yield
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory) -> Shell:
     """A folder with a store, and the bundle `out` of its sweep."""

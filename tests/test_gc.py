@@ -22,14 +22,6 @@ SIZE = ("model.arch=mu/4", "model.depth=1", "train.steps=4", "seeds=1")
 RIGHT = ("sweep", "stem=none,post", *SIZE, "--as", "right")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def machine():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        patch.delenv("ABLATE_STORE", raising=False)
-        yield
-
-
 @pytest.fixture(scope="module")
 def driven(tmp_path_factory) -> Path:
     """The sweeps `left` and `right`, which share the run of stem=none."""

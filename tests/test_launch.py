@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +18,6 @@ from ablate.spec import UserError
 from ablate.worker import EXIT_STOPPED
 
 LONG = ("train.steps=null", "train.epochs=5000")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_gpu() -> Iterator[None]:
-    """Workers on the CPU, on every machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        yield
 
 
 class TestInline(LauncherContract):

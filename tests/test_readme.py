@@ -80,7 +80,6 @@ def planned(words):
 def test_every_command_of_the_readme_is_right(folder, monkeypatch):
     """In order, as a reader types them. `sweep` only plans and notes what it would drive."""
     monkeypatch.chdir(folder)
-    monkeypatch.delenv("ABLATE_STORE", raising=False)
     store = Store(Path("runs"))
     shown = set()
     for words in commands():

@@ -58,14 +58,6 @@ class Fails(nn.Module):
 SETTINGS = ("model.arch=mu/4", "model.depth=1", "train.steps=4", "seeds=2")  # of runs in it
 
 
-@pytest.fixture(scope="module", autouse=True)
-def machine():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        patch.delenv("ABLATE_STORE", raising=False)
-        yield
-
-
 @pytest.fixture(scope="module")
 def driven(tmp_path_factory) -> Shell:
     """A folder with two driven sweeps and their reports: `planted` has runs that failed, `whole` is

@@ -37,15 +37,6 @@ seeds: 1
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def machine() -> Iterator[None]:
-    """The same on every machine: workers on the CPU, the store in the folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        patch.delenv("ABLATE_STORE", raising=False)
-        yield
-
-
 def take(source: Path, folder: Path, **rows: int) -> None:
     """The first rows of a real set, as `datasets` wrote them: its notes on the columns stay."""
     import pyarrow

@@ -37,15 +37,6 @@ TINY = ("model.depth=1", "train.epochs=32", "eval.every=8")
 SWEEP = ("sweep", "block.attn=pre,post", *TINY, "--as", "story", "launcher.checkpoint_s=0.1")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def machine():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        for name in ("ABLATE_STORE", "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
-            patch.delenv(name, raising=False)
-        yield
-
-
 def rundir(shell: Shell, row: str, sweep: str = "story", seed: int = 0) -> RunDir:
     """The folder of a run of a driven sweep with one column."""
     store = Store(shell.folder / "runs")

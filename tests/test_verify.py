@@ -38,14 +38,6 @@ SWEEP = ("sweep", "optim.lr=0.001,1e20", "model.arch=mu/4", "model.depth=1", "tr
 WORDS = (*SWEEP, "seeds=2", "--as", "tiny")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def machine():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        patch.delenv("ABLATE_STORE", raising=False)
-        yield
-
-
 @pytest.fixture(scope="module")
 def driven(tmp_path_factory) -> Path:
     shell = Shell(tmp_path_factory.mktemp("driven"))

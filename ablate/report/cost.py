@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from ablate import __version__, spec
 from ablate.launch import Launcher
 from ablate.launch.ask import ask
 from ablate.ledger import FINAL, RunState, Store
-from ablate.plan import Cell, Plan
+from ablate.plan import Cell, Plan, Tune
 from ablate.rundir import read_json, to_json, write_whole
 
 EVALUATION = 1.15  # what validation and starting add to the steps' time; measured on digits
@@ -61,6 +61,9 @@ def costs(
     }
     seconds: dict[tuple[str, str], float | None] = {}
     measured, left = True, 0.0
+    asked: dict[tuple[str, str], list[Cell]] = {}
+    for trial in plan.trials:
+        asked.setdefault((trial.cell.row, trial.cell.column), []).append(trial.cell)
     for cell in plan.cells:
         done = [finished[run]["seconds"] for run in cell.ids.values() if run in finished]
         if done:
@@ -73,7 +76,8 @@ def costs(
         missing = [run for run in runs if states.get(run, RunState()).status not in FINAL]
         examples = known[_key(cell, device)]["examples"]
         if plan.tune is not None and each is not None and examples is not None:
-            left += each * _search_left(plan, cell, states, examples["train"])
+            trials = asked[cell.row, cell.column]
+            left += each * _search_left(plan.tune, cell, trials, states, examples["train"])
         left += (each or 0.0) * len(missing)
     return Costs(described, seconds, measured, left)
 
@@ -106,15 +110,21 @@ def sizes(
     return found
 
 
-def _search_left(plan: Plan, cell: Cell, states: Mapping[str, RunState], examples: int) -> float:
+def _search_left(
+    tune: Tune,
+    cell: Cell,
+    trials: Sequence[Cell],
+    states: Mapping[str, RunState],
+    examples: int,
+) -> float:
     """What is left of a cell's search, in runs of the cell: trials may be shorter."""
-    assert plan.tune is not None
-    asked = [t.cell for t in plan.trials if (t.cell.row, t.cell.column) == (cell.row, cell.column)]
     done = sum(
-        states.get(run, RunState()).status in FINAL for trial in asked for run in trial.ids.values()
+        states.get(run, RunState()).status in FINAL
+        for trial in trials
+        for run in trial.ids.values()
     )
-    share = _images(asked[0].spec, examples) / _images(cell.spec, examples)
-    return share * (plan.tune.trials - done)
+    share = _images(trials[0].spec, examples) / _images(cell.spec, examples)
+    return share * (tune.trials - done)
 
 
 def _images(spec: Mapping[str, Any], examples: int) -> float:
