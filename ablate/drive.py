@@ -32,6 +32,7 @@ from ablate.rundir import (
     STOPPED,
     RunDir,
 )
+from ablate.signals import ENDING, noted
 from ablate.spec import UserError
 
 Then = Literal["start", "adopt", "wait", "leave", "again"]
@@ -278,7 +279,7 @@ class _Drive:
         self.signals: list[int] = []
 
     def run(self, retry: Sequence[str]) -> Outcome:
-        with self._listening():
+        with noted(*ENDING) as self.signals:
             self._take(self.plan, retry)
             while (self.pending or self.working) and not self.signals:
                 self._fill()
@@ -527,17 +528,6 @@ class _Drive:
 
     def _newest(self, run: str) -> list[Path]:
         return [path for _, path in self.store.rundir(run).checkpoints()[:1]]
-
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Signals are noted; the loop looks at them several times a second."""
-        names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {s: signal.signal(s, lambda s, _: self.signals.append(s)) for s in names}
-        try:
-            yield
-        finally:
-            for s, handler in before.items():
-                signal.signal(s, handler)
 
     def _wind_down(self) -> None:
         """After a signal: every worker checkpoints and stops; after a second one it is killed."""

@@ -44,6 +44,7 @@ from ablate.rundir import (
     to_json,
     write_whole,
 )
+from ablate.signals import noted
 from ablate.train import rehearsal
 from ablate.train.calibrate import seconds_per_step
 from ablate.train.loop import DTYPES, Machine, Stopped, train
@@ -261,15 +262,12 @@ def installed(package: str) -> str | None:
 def stop_signals() -> Iterator[Callable[[], bool]]:
     """SIGTERM and SIGINT ask to stop at the next step; the handlers before are put back."""
     heard: list[int] = []
-    names = (signal.SIGTERM, signal.SIGINT)
-    before = {s: signal.signal(s, lambda s, _: heard.append(s)) for s in names}
     try:
-        yield lambda: bool(heard)
+        with noted(signal.SIGTERM, signal.SIGINT) as heard:
+            yield lambda: bool(heard)
     finally:
-        for s, handler in before.items():
-            signal.signal(s, handler)
         for number in heard:  # in the driver's own process the driver shall hear of it, too
-            handler = before[signal.Signals(number)]
+            handler = signal.getsignal(number)
             if callable(handler) and handler is not signal.default_int_handler:
                 handler(number, None)
 

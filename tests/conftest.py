@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ def machine():
     """The same on every machine: workers on the CPU, the store in the folder, no forced colours."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where in the background
         for name in ("ABLATE_STORE", "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
             patch.delenv(name, raising=False)
         yield

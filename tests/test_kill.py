@@ -12,12 +12,13 @@ import re
 import shutil
 import signal
 import sqlite3
+import subprocess
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import Shell
+from conftest import ABLATE, Shell
 
 # Two variants x two seeds on digits: seconds of training, so that a kill finds it at work.
 SWEEP = ("sweep", "block.attn=pre,post", "model.depth=2", "train.epochs=8", "--as", "killed")
@@ -190,6 +191,18 @@ def test_a_signal_stops_a_sweep_that_trains_in_its_own_process(shell, calm):
     assert done.code == 130
     assert "stopped after 0 of 4" in done.out
     shell(*WORDS)
+    check(shell, calm)
+
+
+def test_what_nohup_has_ignored_stays_ignored(shell, calm):
+    """The terminal is closed behind `nohup ablate sweep &`."""
+    with open(shell.folder / "out", "wb") as out:
+        driver = subprocess.Popen(["nohup", ABLATE, *WORDS], cwd=shell.folder, stdout=out)
+    folders = shell.folder / "runs" / "runs"
+    wait_for(lambda: list(folders.glob("*/metrics.jsonl")))
+    for pid in (*workers(shell.folder), driver.pid):
+        os.kill(pid, signal.SIGHUP)
+    assert driver.wait(120) == 0
     check(shell, calm)
 
 

@@ -16,6 +16,7 @@ from ablate.ledger import Store
 from ablate.plan import PlannedRun
 from ablate.report.table import MACHINE
 from ablate.rundir import RunDir
+from ablate.signals import ENDING, noted
 from ablate.spec import Failure
 
 SAME = "the same bits"
@@ -68,7 +69,7 @@ def rerun(
 def _train(again: RunDir, launcher: Launcher, show: Show) -> None:
     """Until the worker is gone. A signal kills it: what it has is of no use."""
     slot = launcher.slots[0]
-    with _listening() as heard:
+    with noted(*ENDING) as heard:
         launcher.start(again, slot)
         ended = False
         while not ended or again.lock.is_held():
@@ -78,19 +79,6 @@ def _train(again: RunDir, launcher: Launcher, show: Show) -> None:
             show(again, slot, again.lock.notes())
         if heard:
             raise Stopped(heard[0])
-
-
-@contextlib.contextmanager
-def _listening() -> Iterator[list[int]]:
-    """The signals that came meanwhile."""
-    heard: list[int] = []
-    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {s: signal.signal(s, lambda s, _: heard.append(s)) for s in names}
-    try:
-        yield heard
-    finally:
-        for s, handler in before.items():
-            signal.signal(s, handler)
 
 
 def _machine(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
