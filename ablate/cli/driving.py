@@ -92,7 +92,10 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     states = ledger.states(ids)
     if all(run in states and states[run].status in FINAL for run in ids):
         return False
-    cost = costs(plan, store, launcher, states, ledger.last_detail("finished"))
+    launcher.warm()  # while the models are built
+    cost = costs(
+        plan, store, launcher, states, ledger.last_detail("finished"), from_s=LONG_H * 3600
+    )
     for warning in cost.warnings():
         print(f"warning: {warning}")
     if cost.left_s > LONG_H * 3600 and not yes:

@@ -39,6 +39,9 @@ class Launcher(Protocol):
 
     slots: Sequence[Slot]
 
+    def warm(self) -> None:
+        """Workers will be wanted: begin to load what they need; returns at once."""
+
     def start(self, run: RunDir, slot: Slot) -> None:
         """Start a worker on a folder that has its run.json; returns at once, or when it is done."""
 

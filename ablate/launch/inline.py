@@ -19,6 +19,9 @@ class Inline:
         self._settings, self._cache = settings, cache
         self._exits: dict[str, int] = {}
 
+    def warm(self) -> None:
+        """All of it loads here, with the first run."""
+
     def start(self, run: RunDir, slot: Slot) -> None:
         worker = importlib.import_module("ablate.worker")  # by name: the process boundary is here
         options = worker_options(slot, self._settings, self._cache)

@@ -42,6 +42,9 @@ class Local:
         self._lost: set[str] = set()  # whose server died, not told yet
         self._buffer = b""
 
+    def warm(self) -> None:
+        self._pipes()
+
     def start(self, run: RunDir, slot: Slot) -> None:
         request = {
             "run": str(run.path),
@@ -89,6 +92,8 @@ class Local:
         if self._server is not None:
             for pipe in self._pipes():
                 pipe.close()
+            if not self._children:  # it may still be loading
+                self._server.kill()
             self._server.wait()
             self._server, self._children = None, set()
 

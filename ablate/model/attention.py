@@ -13,9 +13,12 @@ from ablate.model.dense import Dense
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(d)) v with the softmax in float32, as in flax. All (B, H, N, d)."""
+    """softmax(q k^T / sqrt(d)) v, all (B, H, N, d).
+
+    The softmax is in float32, as in flax: torch computes one of bfloat16 so, and rounds at the end.
+    """
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, H, N, N)
-    return scores.softmax(-1, dtype=torch.float32).to(v.dtype) @ v
+    return scores.softmax(-1) @ v
 
 
 KERNELS: dict[str, Callable[..., Tensor]] = {

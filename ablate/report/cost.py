@@ -17,6 +17,7 @@ from ablate.rundir import read_json, to_json, write_whole
 EVALUATION = 1.15  # what validation and starting add to the steps' time; measured on digits
 DEVICES = ("cpu", "cuda")
 CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in size
+SLOWEST = 1e9  # multiply-adds a second in training, on any machine
 SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
 
 
@@ -45,14 +46,19 @@ def costs(
     launcher: Launcher,
     states: Mapping[str, RunState],
     finished: Mapping[str, Mapping[str, Any]],
+    *,
+    from_s: float = 0.0,
 ) -> Costs:
-    """The plan's costs; asks one worker process for what is not known yet.
+    """The plan's costs; asks a worker process for what is not known yet.
 
-    `finished`: the details of the runs' "finished" events (seconds). Raises UserError for a
-    combination that cannot be built.
+    `finished`: the details of the runs' "finished" events (seconds). Steps are not measured for a
+    plan that surely takes less than `from_s` device-seconds: what is left of it may be told as 0.
+    Raises UserError for a combination that cannot be built.
     """
     device = launcher.slots[0].device
-    known = _described(plan, store, device, finished)
+    known = _described(plan, store, device, finished, measure=from_s == 0)
+    if from_s and _most(plan, [known[_key(cell, device)] for cell in plan.cells]) >= from_s:
+        known = _described(plan, store, device, finished, measure=True)
     described = {(cell.row, cell.column): known[_key(cell, device)] for cell in plan.cells}
     rates = {
         answer["multiply_adds"]: answer["step_s"] / (answer["multiply_adds"] * _batch(cell))
@@ -127,6 +133,17 @@ def _search_left(
     return share * (tune.trials - done)
 
 
+def _most(plan: Plan, answers: Sequence[Mapping[str, Any]]) -> float:
+    """Device-seconds that all runs of the plan take where they are slowest. `answers`: cells'."""
+    runs = len(plan.seeds) + (plan.tune.trials if plan.tune else 0)
+    forward = sum(
+        _images(cell.spec, answer["examples"]["train"]) * answer["multiply_adds"]
+        for cell, answer in zip(plan.cells, answers, strict=True)
+        if answer["examples"] is not None
+    )
+    return runs * 3 * float(forward) / SLOWEST
+
+
 def _images(spec: Mapping[str, Any], examples: int) -> float:
     """How many a training of that spec sees; `examples` are in the training set."""
     train = spec["train"]
@@ -146,9 +163,10 @@ def _estimate(cell: Cell, answer: Mapping[str, Any], rates: Mapping[int, float])
 
 
 def _described(
-    plan: Plan, store: Store, device: str, finished: Mapping[str, Any]
+    plan: Plan, store: Store, device: str, finished: Mapping[str, Any], measure: bool
 ) -> dict[str, dict[str, Any]]:
-    """The worker's answer for every cell, from the store's cache as far as it goes."""
+    """The worker's answer for every cell, from the store's cache as far as it goes; with `measure`
+    of some a step's time, too."""
     path = store.cache / "costs.json"
     known: dict[str, dict[str, Any]] = read_json(path) or {}
     cells = {_key(cell, device): cell for cell in plan.cells}
@@ -158,7 +176,7 @@ def _described(
     # A hub set that was not fetched then may be fetched by now.
     new = {key for key in cells if key not in known or known[key]["examples"] is None}
     timed = {key for key in cells if key not in new and "step_s" in known[key]}
-    calibrate = set(_spread(unmeasured)) - timed
+    calibrate = set(_spread(unmeasured)) - timed if measure else set()
     if timed:
         calibrate &= new
     if new or calibrate:
