@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ablate import spec
+from ablate.data.batches import Batches
 from ablate.model import build
 from ablate.spec import UserError
 from ablate.train import calibrate
@@ -311,14 +312,15 @@ def test_a_timed_step_does_what_a_trained_one_does(monkeypatch):
 
         monkeypatch.setattr(owner, name, noted)
 
+    spy(Batches, "mixed")
     spy(calibrate.classify, "loss")
     spy(torch.optim.SGD, "step")
     spy(torch.nn.utils, "clip_grad_norm_")
     spy(Average, "update")
     monkeypatch.setattr(calibrate, "LONGEST_S", 0.0)
     settings = {"optim.name": "sgd", "train.loss": "sigmoid", "train.ema": 0.9, "optim.clip": 2.0}
-    run = tiny.run(settings)
+    run = tiny.run(settings | {"augment.mixup": 0.2})
     assert calibrate.seconds_per_step(run, torch.device("cpu"), 10**6) > 0
-    names = ["loss", "clip_grad_norm_", "step", "update"]
+    names = ["mixed", "loss", "clip_grad_norm_", "step", "update"]
     assert [name for name, _ in done] == names  # one step: longer than LONGEST_S
-    assert [last for _, last in done[:2]] == ["sigmoid", 2.0]
+    assert [last for _, last in done[1:3]] == ["sigmoid", 2.0]

@@ -7,11 +7,13 @@ from statistics import median
 
 import torch
 
+from ablate.data.batches import Batches, View
+from ablate.data.cache import Split
 from ablate.keyed import Draws, Step
 from ablate.model import build
 from ablate.spec import Run
 from ablate.task import classify
-from ablate.train.loop import DTYPES, arithmetic
+from ablate.train.loop import DTYPES, arithmetic, inputs
 from ablate.train.optim import Average, make_optimizer
 
 ENOUGH = 2e9  # multiply-adds of a forward that tell the rate; a whole batch may not fit
@@ -19,7 +21,8 @@ LONGEST_S = 1.5
 
 
 def seconds_per_step(run: Run, device: torch.device, multiply_adds: int) -> float:
-    """Seconds of one step at the run's batch: the median of a few on random images.
+    """Seconds of one step at the run's batch, augmentation included: the median of a few on random
+    images of the size that the model sees.
 
     Measured on as many images as take about `ENOUGH` multiply-adds and scaled to the batch; the
     first two steps warm up, where they are short.
@@ -27,20 +30,27 @@ def seconds_per_step(run: Run, device: torch.device, multiply_adds: int) -> floa
     dtype = DTYPES[run.train.precision]
     images = int(min(run.train.batch, max(1, ENOUGH // max(multiply_adds, 1))))
     model = build(run, device).to(torch.float64 if dtype == torch.float64 else torch.float32)
-    masks = Step(Draws(run.seed, device))
+    draws = Draws(run.seed, device)
+    masks = Step(draws)
     masks.batch = images
     model.bind(masks)
     optimizer = make_optimizer(model, run.optim)
     average = Average(model, run.train.ema)
     shape = (images, run.data.size, run.data.size, run.data.channels)
-    x = torch.rand(shape, device=device, dtype=next(model.parameters()).dtype)
-    y = torch.randint(run.data.classes, (images,), device=device)
+    random = Split(
+        torch.randint(256, shape, dtype=torch.uint8, device=device),
+        torch.randint(run.data.classes, (images,), device=device),
+        torch.ones(images, device=device),
+    )
+    batches = Batches(random, images, run.augment, draws, View.of(run))
+    weights = next(model.parameters()).dtype
 
     times: list[float] = []
     least = 3
     begun = time.perf_counter()
     while len(times) < 12 and (len(times) < least or time.perf_counter() - begun < LONGEST_S):
         start = time.perf_counter()
+        x, y = inputs(run, batches, len(times), weights)
         optimizer.zero_grad(set_to_none=True)
         with arithmetic(device, dtype):
             logits = model(x)

@@ -144,11 +144,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             if (enough := rundir.prune_step()) is not None:
                 return pruned(enough)
 
-        images, labels = batches.at(step)
-        images, target = images.to(weights), labels
-        if run.augment.mixup or run.augment.cutmix:
-            soft = classify.targets(labels, run.data.classes, run.train.label_smoothing, weights)
-            images, target = batches.mixed(images, soft, step)
+        images, target = inputs(run, batches, step, weights)
         rate = learning_rate(run.optim, step, steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -266,6 +262,18 @@ def split_of(run: Run, model: torch.nn.Module, masks: Step, machine: Machine) ->
 
     model.train()
     return micro_batch(batch, images, model, forward)
+
+
+def inputs(
+    run: Run, batches: Batches, step: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images (B, H, W, C) and labels of a step, int64 (B,), or where mixed soft (B, classes)."""
+    images, labels = batches.at(step)
+    images = images.to(dtype)
+    if not (run.augment.mixup or run.augment.cutmix):
+        return images, labels
+    soft = classify.targets(labels, run.data.classes, run.train.label_smoothing, dtype)
+    return batches.mixed(images, soft, step)
 
 
 def watched(
