@@ -16,6 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -103,6 +104,7 @@ class _CellSearch:
         ]
         self._params: dict[str, Any] = {}  # winners of the stages that are done
         self._asked: list[tuple[Trial, optuna.trial.Trial]] = []  # not told
+        self._judges: list[_Judge] = []  # of these
         self._told = 0  # trials of the stage
         self._spent = 0.0  # of the trials, in whole ones
         self.trials: list[Trial] = []
@@ -131,7 +133,7 @@ class _CellSearch:
         """See Search.prune. Only the rounds before are looked at, so that nobody's speed counts."""
         for place, (trial, _) in enumerate(self._asked):
             if run in trial.cell.ids.values():
-                return self._pruned_at(place, metrics)
+                return self._judge(place)(metrics)
         return None
 
     def _tell(self, found: Sequence[tuple[Mapping[str, Any], Lines]]) -> None:
@@ -139,7 +141,9 @@ class _CellSearch:
         from optuna.trial import TrialState
 
         study = self._studies[-1][1]
-        cut = [self._pruned_at(place, lines) for place, (_, lines) in enumerate(found)]
+        cut: list[int | None] = [None] * len(found)
+        if self._tune.pruner != "none":
+            cut = [self._judge(place)(lines) for place, (_, lines) in enumerate(found)]
         for (trial, asked), (result, lines), step in zip(self._asked, found, cut, strict=True):
             counted = [line for line in lines if step is None or line["step"] <= step]
             for n, line in enumerate(counted, start=1):
@@ -154,25 +158,21 @@ class _CellSearch:
             self.trials[trial.number] = replace(trial, score=told.value)  # pruned: its last one
             self._spent += _share(trial.cell.spec, counted[-1]) if early and counted else 1.0
         self._told += len(self._asked)
-        self._asked = []
+        self._asked, self._judges = [], []
 
-    def _pruned_at(self, place: int, lines: Lines) -> int | None:
-        """At which step the pruner ends the trial at that place of the round; None: never."""
+    def _judge(self, place: int) -> _Judge:
+        """Whether the trial at that place of the round goes on."""
         from optuna.trial import TrialState, create_trial
 
-        if self._tune.pruner == "none":
-            return None
-        study = self._studies[-1][1]
-        alone = self._new_study()
-        told = (TrialState.COMPLETE, TrialState.PRUNED)
-        alone.add_trials(study.get_trials(deepcopy=False, states=told))
-        alone.add_trials([create_trial(state=TrialState.FAIL)] * place)  # so that it has its number
-        trial = alone.ask()
-        for n, line in enumerate(lines, start=1):
-            trial.report(self._score(line, "val_"), n)
-            if trial.should_prune():
-                return int(line["step"])
-        return None
+        if not self._judges:
+            study = self._studies[-1][1]
+            told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+            for before, _ in enumerate(self._asked):
+                alone = self._new_study()
+                alone.add_trials(told)
+                alone.add_trials([create_trial(state=TrialState.FAIL)] * before)  # for its number
+                self._judges.append(_Judge(alone.ask(), partial(self._score, prefix="val_")))
+        return self._judges[place]
 
     def reported(self, seeds: tuple[int, ...]) -> Cell:
         """The cell as it is to be reported: without runs until its settings are chosen."""
@@ -273,6 +273,26 @@ class _CellSearch:
     def _score(self, scores: Mapping[str, Any], prefix: str = "") -> float:
         metric = self._metric if self._metric in ("loss", "top5") else "top1"
         return float(scores[prefix + metric])
+
+
+class _Judge:
+    """The pruner's word on one trial, of which it sees but those of the rounds before."""
+
+    def __init__(self, trial: optuna.trial.Trial, score: Callable[[Mapping[str, Any]], float]):
+        self._trial, self._score = trial, score
+        self._seen = 0
+        self._step: int | None = None
+
+    def __call__(self, lines: Lines) -> int | None:
+        """At which step it ends; None: it goes on. Lines that it saw before are the same again."""
+        for line in lines[self._seen :]:
+            if self._step is not None:
+                break
+            self._seen += 1
+            self._trial.report(self._score(line), self._seen)
+            if self._trial.should_prune():
+                self._step = int(line["step"])
+        return self._step
 
 
 def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ablate.fingerprint import fingerprint
 from ablate.model import build
 from ablate.rundir import RunDir
 from ablate.task.classify import prior_loss
-from ablate.train import memory
+from ablate.train import loop, memory
 from ablate.train.loop import Machine, Stopped, evaluate, train
 from ablate.train.optim import Average, Lengths, learning_rate
 
@@ -134,6 +134,23 @@ def test_with_every_augmentation_straight_equals_stopped_and_resumed(style, tmp_
     assert straight["weights_sha256"] != plain["weights_sha256"]
     assert straight["train_loss"] < 10 * math.log(2)  # where it starts
     assert 0 < straight["utilisation"] < 1
+
+
+def test_a_pruned_run_comes_to_its_last_step_again_after_a_crash(tmp_path, cache, monkeypatch):
+    """The driver saw an epoch that the newest checkpoint does not have."""
+    monkeypatch.setattr(loop, "BEAT_S", 0.0)
+    run = digits(**{"train.epochs": 4, "eval.every": 1})
+    last = prepare(run.data, cache).counts["train"] // run.train.batch  # of the first epoch
+    for side, stop in (("a", last + 2), ("b", last - 3)):
+        assert go(run, tmp_path / side, cache, stop_at=stop) is None
+        RunDir(tmp_path / side).write_prune(last)
+    straight, resumed = (go(run, tmp_path / side, cache) for side in "ab")
+    assert straight["status"] == "pruned"
+    assert straight["step"] == last
+    assert {k: v for k, v in straight.items() if k not in COST} == {
+        k: v for k, v in resumed.items() if k not in COST
+    }
+    assert len(RunDir(tmp_path / "b").read_metrics()) == 1
 
 
 def test_an_automatic_micro_batch_is_kept_when_memory_changes(tmp_path, cache, monkeypatch):

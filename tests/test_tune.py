@@ -54,6 +54,7 @@ def read(shell: Shell, name: str = "lr") -> Plan:
 
 
 CHOSEN = "chosen.optim.lr"
+TRIALS = 24  # past the ten that TPE draws at random
 
 # --- Real trials --------------------------------------------------------------------------------
 
@@ -61,14 +62,14 @@ CHOSEN = "chosen.optim.lr"
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory) -> Shell:
     shell = Shell(tmp_path_factory.mktemp("calm"))
-    declared(shell.folder, trials=14)  # past the ten that TPE draws at random
+    declared(shell.folder, trials=TRIALS)
     shell("sweep", "lr")
     return shell
 
 
 def test_a_search_killed_five_times_has_the_same_trials_choice_and_table(calm, tmp_path):
     shell = Shell(tmp_path)
-    declared(tmp_path, trials=14)
+    declared(tmp_path, trials=TRIALS)
     shutil.copytree(calm.folder / "runs" / "cache", tmp_path / "runs" / "cache")
     disturb(shell, ("sweep", "lr", "launcher.attempts=1000"), random.Random(3), kills=5)
     done = shell("sweep", "lr")
@@ -81,9 +82,9 @@ def test_a_search_killed_five_times_has_the_same_trials_choice_and_table(calm, t
 
 def test_choosing_is_not_reporting(calm):
     plan = read(calm)
-    assert len(plan.trials) == 28
+    assert len(plan.trials) == 2 * TRIALS
     seeds = {seed for trial in plan.trials for seed in trial.cell.ids}
-    assert seeds == {FIRST_TUNING_SEED + n for n in range(14)}
+    assert seeds == {FIRST_TUNING_SEED + n for n in range(TRIALS)}
     for cell in plan.cells:
         assert cell.chosen is not None
         assert set(cell.ids) == {0, 1}
@@ -112,17 +113,17 @@ def test_choosing_is_not_reporting(calm):
 def test_more_seeds_add_no_trials_and_more_trials_extend_the_search(calm, tmp_path):
     shell = Shell(tmp_path)
     shutil.copytree(calm.folder / "runs", tmp_path / "runs")
-    declared(tmp_path, trials=14)
+    declared(tmp_path, trials=TRIALS)
     before = read(shell)
     more = shell("sweep", "lr", "seeds=3")
     assert more.out.count("finished: ") == 2
     assert read(shell).trials == before.trials
-    shell("sweep", "lr", "seeds=3", "tune.trials=16")
+    shell("sweep", "lr", "seeds=3", f"tune.trials={TRIALS + 2}")
     after = read(shell).trials
-    assert len(after) == 32
+    assert len(after) == 2 * (TRIALS + 2)
     for row in ("pre", "post"):
         old, new = ([t for t in p if t.cell.row == row] for p in (before.trials, after))
-        assert new[:14] == old
+        assert new[:TRIALS] == old
 
 
 def test_untuned_and_tuned_stand_side_by_side(calm):
@@ -148,7 +149,7 @@ def test_the_studies_open_with_plain_optuna(calm):
     assert sorted(names) == ["post", "pre"]
     for cell in read(calm).cells:
         study = optuna.load_study(study_name=cell.row, storage=storage)
-        assert len(study.trials) == 14
+        assert len(study.trials) == TRIALS
         assert cell.chosen is not None
         assert study.best_params == cell.chosen.params
         assert study.best_trial.number == cell.chosen.trial
@@ -161,7 +162,7 @@ def test_the_ranking_against_the_budget_is_drawn(calm):
     calm("plot", "lr", "tuning", "--out", "tuning.svg")
     drawn = (calm.folder / "tuning.svg").read_text()
     for cell in read(calm).cells:
-        assert f"{cell.row}: best of 14 trials" in drawn
+        assert f"{cell.row}: best of {TRIALS} trials" in drawn
     assert "needs a sweep" in calm("list", "plots").out
     calm("sweep", "lr", "tune=none")
     assert "nothing is tuned" in calm("plot", "lr+tune=none", "tuning", code=2).err
@@ -208,7 +209,7 @@ def test_pruned_trials_are_a_state_of_their_own_and_cost_what_they_used(calm, tm
         folder.mkdir()
         shell = Shell(folder)
         shells.append(shell)
-        declared(folder, PRUNED, trials=14)
+        declared(folder, PRUNED, trials=TRIALS)
         shutil.copytree(calm.folder / "runs" / "cache", folder / "runs" / "cache")
         if name == "killed":
             disturb(shell, ("sweep", "lr", *words), random.Random(5), kills=3)
@@ -224,7 +225,7 @@ def test_pruned_trials_are_a_state_of_their_own_and_cost_what_they_used(calm, tm
     assert "diverged" not in shells[0]("table", "lr").out
     for cell in first.cells:
         assert cell.chosen is not None
-        assert cell.chosen.spent < 14
+        assert cell.chosen.spent < TRIALS
     for result in early:
         assert result["step"] < 24 * 18
     assert "nothing wrong" in shells[0]("verify", "lr").out
@@ -274,6 +275,61 @@ def test_the_planted_order_is_found_with_tuning_and_missed_without(tmp_path, mon
             if cell.chosen is not None:
                 assert abs(math.log10(cell.chosen.params["optim.lr"] / BEST[cell.row])) < 0.3
     assert verdicts == {"tune=none": "hurts", f"tune.sampler={sampler}": "helps"}
+
+
+EVALUATIONS = 9
+
+
+def learns(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """A curve that ends in the result's validation."""
+    top1 = result["validation"]["top1"]
+    return [
+        {"step": step, "epoch": step, "val_top1": top1 * (1 - math.exp(-step / 3)), "val_loss": 0.0}
+        for step in range(1, EVALUATIONS + 1)
+    ]
+
+
+def race(plan: Plan, stopped: bool) -> tuple[Plan, int]:
+    """The plan's whole search on curves: `stopped`, every trial ends at the step after which it is
+    found not to be worth going on; else the driver is too late each time. And how many steps."""
+    results: dict[str, Any] = {}
+    lines: dict[str, Any] = {}
+    search, steps = Search(plan), 0
+    while True:
+        plan = search.grow(results.get, lambda run: lines[run]) or plan
+        new = [run for run in plan.runs() if run.id not in results]
+        if not new:
+            return plan, steps
+        for run in new:
+            results[run.id] = planted(run.cell.row, run.cell.spec, run.seed)
+            lines[run.id] = curve = learns(results[run.id])
+            told = (search.prune(run.id, curve[:seen]) for seen in range(1, EVALUATIONS + 1))
+            end = next((step for step in told if step), None)
+            if stopped and end is not None:
+                lines[run.id] = curve[:end]
+                results[run.id] = {**results[run.id], "status": "pruned"}
+            if run.id not in [i for cell in plan.cells for i in cell.ids.values()]:
+                steps += len(lines[run.id])
+
+
+@pytest.mark.parametrize("pruner", ["median", "hyperband"])
+def test_pruning_saves_steps_and_is_the_same_search_whoever_is_faster(
+    tmp_path, monkeypatch, pruner
+):
+    monkeypatch.chdir(tmp_path)
+    text = FILE.replace("train.epochs: 1}", f"train.epochs: {EVALUATIONS}}}\n  pruner: {pruner}")
+    declared(tmp_path, text, trials=TRIALS)
+    plan, _ = make_plan(["lr"], store=tmp_path / "runs")
+    late, whole = race(plan, stopped=False)
+    quick, steps = race(plan, stopped=True)
+    assert quick == late
+    assert whole == 2 * TRIALS * EVALUATIONS
+    spent = [cell.chosen.spent for cell in quick.cells if cell.chosen]
+    assert sum(spent) == pytest.approx(steps / EVALUATIONS)  # nothing is counted but what ran
+    assert max(spent) < 0.8 * TRIALS
+    for cell in quick.cells:
+        assert cell.chosen is not None
+        assert abs(math.log10(cell.chosen.params["optim.lr"] / BEST[cell.row])) < 0.3
 
 
 def test_a_choice_at_the_edge_of_its_range_is_marked(tmp_path, monkeypatch):

@@ -141,7 +141,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         if time.monotonic() >= beat_at:
             machine.beat(step=step, total=total, phase="train")
             beat_at = time.monotonic() + BEAT_S
-            if (enough := rundir.prune_step()) is not None:
+            enough = rundir.prune_step()  # one that it may have to come to again, after a crash
+            if enough is not None and step >= enough:
                 return pruned(enough)
 
         images, target = inputs(run, batches, step, weights)
