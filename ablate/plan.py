@@ -58,6 +58,7 @@ class Choice:
     value: float
     edges: tuple[str, ...] = ()  # keys whose value lies at an edge of its range
     spent: float = 0.0  # on the search, in whole trials: pruned ones count for what they used
+    multiply_adds: float = 0.0  # of these trainings, three times those of the forwards
 
 
 @dataclass(frozen=True)

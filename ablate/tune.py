@@ -107,6 +107,7 @@ class _CellSearch:
         self._judges: list[_Judge] = []  # of these
         self._told = 0  # trials of the stage
         self._spent = 0.0  # of the trials, in whole ones
+        self._multiply_adds = 0.0  # of what is spent
         self.trials: list[Trial] = []
         self._choice: Choice | None = None
 
@@ -157,6 +158,9 @@ class _CellSearch:
             )
             self.trials[trial.number] = replace(trial, score=told.value)  # pruned: its last one
             self._spent += _share(trial.cell.spec, counted[-1]) if early and counted else 1.0
+            steps = counted[-1]["step"] if early and counted else result["step"]
+            forward = result.get("multiply_adds", 0) * trial.cell.spec["train"]["batch"]
+            self._multiply_adds += 3.0 * forward * steps
         self._told += len(self._asked)
         self._asked, self._judges = [], []
 
@@ -258,6 +262,7 @@ class _CellSearch:
             value=best.value,
             edges=tuple(edges),
             spent=self._spent,
+            multiply_adds=self._multiply_adds,
         )
 
     @property

@@ -103,6 +103,9 @@ def test_choosing_is_not_reporting(calm):
         assert cell.chosen.value == max(scores)
         assert [trial.score for trial in mine] == scores
         assert cell.chosen.trial == scores.index(max(scores))
+        [result] = {r["multiply_adds"] for run in cell.ids.values() if (r := store.result(run))}
+        images = 1197 // 64 * 64  # of an epoch
+        assert cell.chosen.multiply_adds == TRIALS * 3 * images * result
         shown = calm("table", "lr", "--show", "gain,chosen").out
         assert f"{cell.chosen.params['optim.lr']:.3g}" in shown
         facts = csv.DictReader(io.StringIO(calm("table", "lr", "--format", "csv").out))
@@ -301,10 +304,11 @@ def race(plan: Plan, stopped: bool) -> tuple[Plan, int]:
         if not new:
             return plan, steps
         for run in new:
-            results[run.id] = planted(run.cell.row, run.cell.spec, run.seed)
+            told = planted(run.cell.row, run.cell.spec, run.seed)
+            results[run.id] = {**told, "step": EVALUATIONS, "multiply_adds": 10}
             lines[run.id] = curve = learns(results[run.id])
-            told = (search.prune(run.id, curve[:seen]) for seen in range(1, EVALUATIONS + 1))
-            end = next((step for step in told if step), None)
+            ends = (search.prune(run.id, curve[:seen]) for seen in range(1, EVALUATIONS + 1))
+            end = next((step for step in ends if step), None)
             if stopped and end is not None:
                 lines[run.id] = curve[:end]
                 results[run.id] = {**results[run.id], "status": "pruned"}
@@ -327,6 +331,8 @@ def test_pruning_saves_steps_and_is_the_same_search_whoever_is_faster(
     spent = [cell.chosen.spent for cell in quick.cells if cell.chosen]
     assert sum(spent) == pytest.approx(steps / EVALUATIONS)  # nothing is counted but what ran
     assert max(spent) < 0.8 * TRIALS
+    forwards = sum(cell.chosen.multiply_adds for cell in quick.cells if cell.chosen) / 3
+    assert forwards == steps * plan.cells[0].spec["train"]["batch"] * 10
     for cell in quick.cells:
         assert cell.chosen is not None
         assert abs(math.log10(cell.chosen.params["optim.lr"] / BEST[cell.row])) < 0.3

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.plan import Analysis, Cell, Choice, Plan
-from ablate.report.scores import METRICS, Scores
+from ablate.report.scores import METRICS, Scores, short
 
 if TYPE_CHECKING:
     from ablate.report.paper import Beside
@@ -249,7 +249,8 @@ def _chosen(choice: Choice) -> str:
         for key, value in choice.params.items()
     )
     spent = f", worth {choice.spent:.1f}" if choice.spent < choice.trials else ""  # some pruned
-    text = f"Tuned: {params} (trial {choice.trial} of {choice.trials}{spent})."
+    used = f"; {short(choice.multiply_adds)} multiply-adds" if choice.multiply_adds else ""
+    text = f"Tuned: {params} (trial {choice.trial} of {choice.trials}{spent}{used})."
     if choice.edges:
         text += f" At the edge of its range: {', '.join(choice.edges)}; better may lie beyond."
     return text

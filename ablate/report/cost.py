@@ -29,6 +29,7 @@ class Costs:
     seconds: Mapping[tuple[str, str], float | None]  # None: the data is not fetched yet
     measured: bool  # all from finished runs; else some from a calibration
     left_s: float  # device-seconds of all runs that are not done
+    searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
 
     def warnings(self) -> list[str]:
         """What the worker warns of, and norms over too few values to say more than a sign."""
@@ -66,7 +67,7 @@ def costs(
         if "step_s" in (answer := known[_key(cell, device)])
     }
     seconds: dict[tuple[str, str], float | None] = {}
-    measured, left = True, 0.0
+    measured, left, searches = True, 0.0, []
     asked: dict[tuple[str, str], list[Cell]] = {}
     for trial in plan.trials:
         asked.setdefault((trial.cell.row, trial.cell.column), []).append(trial.cell)
@@ -83,9 +84,11 @@ def costs(
         examples = known[_key(cell, device)]["examples"]
         if plan.tune is not None and each is not None and examples is not None:
             trials = asked[cell.row, cell.column]
+            images = plan.tune.trials * _images(trials[0].spec, examples["train"])
+            searches.append(3 * images * known[_key(cell, device)]["multiply_adds"])
             left += each * _search_left(plan.tune, cell, trials, states, examples["train"])
         left += (each or 0.0) * len(missing)
-    return Costs(described, seconds, measured, left)
+    return Costs(described, seconds, measured, left, searches)
 
 
 def sizes(

@@ -175,3 +175,13 @@ def _chance(name: str, cell: Cell) -> float | None:
     if (share := threshold(name)) is not None:
         return 0.0 if share <= 1 / classes else None
     return min(5 if name == "top5" else 1, classes) / classes
+
+
+def short(value: float | None, unit: str = "") -> str:
+    """`22.1 M`: three figures."""
+    if value is None:
+        return "-"
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g} {letter}{unit}"
+    return f"{value:.3g} {unit}".rstrip()

@@ -14,6 +14,7 @@ from ablate.ledger import FINAL, Ledger, RunState, Store
 from ablate.plan import Plan, PlannedRun
 from ablate.report.cost import Costs
 from ablate.report.live import Clock, counts_line, duration, parts_done
+from ablate.report.scores import short
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -140,8 +141,9 @@ def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
     )
     chosen = sum(cell.chosen is not None for cell in plan.cells)
     keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
+    most = f", {_range(costs.searches, short)} multiply-adds" if costs.searches else ""
     return (
-        f"tuning {keys}: {plan.tune.trials} trials ({plan.tune.sampler}) for each of "
+        f"tuning {keys}: {plan.tune.trials} trials ({plan.tune.sampler}){most} for each of "
         f"{_count(len(plan.cells), 'cell')}; {done} of {plan.tune.trials * len(plan.cells)} are "
         f"done, {chosen} of {_count(len(plan.cells), 'cell')} chosen"
     )

@@ -86,6 +86,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         (images for images, _ in seen),
         machine.cache / f"{run.data.fingerprint}.{view.name}",
     )
+    told = describe(run)
+    size = {name: told[name] for name in ("parameters", "multiply_adds")}
     optimizer = make_optimizer(model, run.optim)
     average = Average(model, run.train.ema)
     epoch = batches.steps_per_epoch
@@ -111,13 +113,16 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         progress.seconds = time.monotonic() - begun
         save_checkpoint(rundir, model, optimizer, average, progress, probes.kept())
 
+    def used(steps: int) -> dict[str, Any]:
+        return size | cost(begun, steps * batch, device)
+
     def diverged(step: int) -> dict[str, Any]:
         return {
             "status": "diverged",
             "step": step,
             "metrics_sha256": sealed_metrics(rundir),
             "probes_sha256": probes.write(rundir, step + 1),
-            **cost(begun, step * batch, device),
+            **used(step),
         }
 
     def pruned(step: int) -> dict[str, Any]:
@@ -131,7 +136,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             "validation": {name[4:]: last[name] for name in last if name.startswith("val_")},
             "metrics_sha256": sealed_metrics(rundir),
             "probes_sha256": probes.write(rundir, step),
-            **cost(begun, progress.step * batch, device),
+            **used(progress.step),
         }
 
     # --- Train loop -----------------------------------------------------------------------------
@@ -216,8 +221,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     prior = classify.prior_loss(
         data["train"].labels, run.data.classes, run.train.label_smoothing, run.train.loss
     )
-    spent = cost(begun, total * batch, device)
-    told = describe(run)
+    spent = used(total)
     return {
         "status": "finished",
         "step": total,
@@ -232,10 +236,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         "probes_sha256": probes.write(rundir, total),
         "kernel": kernel(device, dtype),
         "micro_batch": micro,
-        "parameters": told["parameters"],
-        "multiply_adds": told["multiply_adds"],
         **spent,
-        "utilisation": utilisation(told["multiply_adds"], spent["images_per_s"], device, dtype),
+        "utilisation": utilisation(spent["multiply_adds"], spent["images_per_s"], device, dtype),
     }
 
 

@@ -12,7 +12,7 @@ from ablate.plan import is_metric
 from ablate.report.across import Block
 from ablate.report.captions import level
 from ablate.report.formats.grid import Cell, Grid, Line, Sheet
-from ablate.report.scores import METRICS, number
+from ablate.report.scores import METRICS, number, short
 from ablate.report.table import Entry, Table, TableColumn
 from ablate.spec import UserError, unknown
 
@@ -167,11 +167,11 @@ def _needs(entry: Entry) -> str:
 
 
 def _params(table: Table, ci: bool) -> Iterator[_Part]:
-    yield _Part("params", lambda entry: Cell(_short(entry.parameters), number=True))
+    yield _Part("params", lambda entry: Cell(short(entry.parameters), number=True))
 
 
 def _macs(table: Table, ci: bool) -> Iterator[_Part]:
-    yield _Part("multiply-adds", lambda entry: Cell(_short(entry.multiply_adds), number=True))
+    yield _Part("multiply-adds", lambda entry: Cell(short(entry.multiply_adds), number=True))
 
 
 def _cost(table: Table, ci: bool) -> Iterator[_Part]:
@@ -180,23 +180,13 @@ def _cost(table: Table, ci: bool) -> Iterator[_Part]:
 
     yield _Part("device-hours", of(lambda e: f"{e.cost.device_s / 3600:.3g}" if e.cost else ""))
     yield _Part("s a run", of(lambda e: f"{e.cost.run_s:.3g}" if e.cost else ""))
-    yield _Part("images/s", of(lambda e: _short(e.cost.images_per_s if e.cost else None)))
-    yield _Part("peak memory", of(lambda e: _short(e.cost.peak_bytes if e.cost else None, "B")))
+    yield _Part("images/s", of(lambda e: short(e.cost.images_per_s if e.cost else None)))
+    yield _Part("peak memory", of(lambda e: short(e.cost.peak_bytes if e.cost else None, "B")))
     yield _Part("utilisation", of(lambda e: _share(e.cost.utilisation if e.cost else None)))
 
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2g} %"
-
-
-def _short(value: float | None, unit: str = "") -> str:
-    """`22.1 M`: three figures."""
-    if value is None:
-        return "-"
-    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.3g} {letter}{unit}"
-    return f"{value:.3g} {unit}".rstrip()
 
 
 def _chosen(table: Table, ci: bool) -> Iterator[_Part]:

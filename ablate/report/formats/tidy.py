@@ -126,6 +126,8 @@ def _chosen(choice: Choice | None) -> Facts:
     yield "chosen.trial", choice.trial
     yield "search.trials", choice.trials
     yield "search.spent", choice.spent
+    if choice.multiply_adds:  # not of older sweeps
+        yield "search.multiply_adds", choice.multiply_adds
 
 
 def _estimate(quantity: str, estimate: Estimate | None) -> Facts:
