@@ -42,6 +42,8 @@ def forecast(
         f"variants gaining nothing ({' or '.join(map(str, counts))} simultaneous contrasts, "
         f"spread: {plan.analysis.spread}):"
     )
+    needed: list[int | None] = []
+    each: list[float | None] = []
     for column in plan.columns:
         spread, correlation, how = _spread(plan, column.label, assumed, results, curves)
         found = stats.detect(gain, max(n, 2), spread, method_of(plan, column.label), correlation)
@@ -50,6 +52,12 @@ def forecast(
         hours = _hours(plan, column.label, costs)
         yield f"    {_seeds(found, hours)}"
         yield f"    {_asked(found, n, of.points)}"
+        needed.append(found.seeds.expected)
+        each.append(hours)
+    if len(plan.columns) > 1 and None not in needed and None not in each:
+        most = max(seeds for seeds in needed if seeds is not None)
+        total = most * sum(hours for hours in each if hours is not None)
+        yield f"  every column with {count(most, 'seed')}: {total:.2g} device-hours in all"
 
 
 def _spread(
@@ -100,7 +108,7 @@ def _seeds(found: Forecast, hours: float | None) -> str:
     def cost(n: int | None) -> str:
         return f">{hours * stats.MOST_SEEDS:.2g}" if n is None else f"{hours * n:.2g}"
 
-    return f"{text}: {_range(found.seeds, cost)} device-hours in all"
+    return f"{text}: {_range(found.seeds, cost)} device-hours"
 
 
 def _asked(found: Forecast, n: int, points: str) -> str:

@@ -23,7 +23,32 @@ SPECIAL = {
     "×": r"$\times$",
     "±": r"$\pm$",
     "−": "$-$",
+    "→": r"$\to$",
+    "←": r"$\gets$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "∞": r"$\infty$",
+    "–": r"\textendash{}",
+    "—": r"\textemdash{}",
+    "’": "'",
+    "“": "``",
+    "”": "''",
+    "…": r"\ldots{}",
+    "µ": r"$\mu$",
 }
+# Letters that TeX has a name for; the others look like Latin ones.
+GREEK = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau
+    upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"""
+
+
+def _greek(letter: str) -> str:
+    """The character that TeX calls so; Unicode says "lamda"."""
+    case = "SMALL" if letter.islower() else "CAPITAL"
+    return unicodedata.lookup(f"GREEK {case} LETTER {letter.upper().replace('BD', 'D')}")
+
+
+SPECIAL |= {_greek(letter): rf"$\{letter}$" for letter in GREEK.split()}
 
 
 def latex(sheet: Sheet) -> str:
