@@ -14,7 +14,9 @@ import pytest
 from conftest import ABLATE, Shell
 from test_kill import wait_for
 
-from ablate import drive
+from ablate.drive import drive
+from ablate.drive.progress import Progress
+from ablate.drive.turns import driving
 from ablate.launch import Slot
 from ablate.launch.local import Local
 from ablate.ledger import Ledger, Store, repair
@@ -142,7 +144,7 @@ class Said:
     def say(self, text: str) -> None:
         self.lines.append(text)
 
-    def show(self, progress: drive.Progress) -> None:
+    def show(self, progress: Progress) -> None:
         pass
 
 
@@ -154,8 +156,8 @@ def test_a_place_where_two_runs_lose_their_device_is_given_up_and_they_go_elsewh
     plan, settings = make_plan(ALL[1:-2], store=store.root, name="faults")
     launcher = Local({**settings, "runs_per_gpu": 1}, store.cache)
     launcher.slots = [Slot(f"gpu:{n}", f"gpu:{n}", "cpu", visible=str(n)) for n in range(2)]
-    with drive.driving(store, plan.name, lambda: contextlib.nullcontext(said)) as ledger:
-        outcome = drive.drive(plan, store, ledger, launcher, settings, said)
+    with driving(store, plan.name, lambda: contextlib.nullcontext(said)) as ledger:
+        outcome = drive(plan, store, ledger, launcher, settings, said)
     launcher.free()
     assert outcome.counts == {"finished": 4}
     assert outcome.retired == ("gpu:0",)

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from ablate.drive import Step, next_step
+from ablate.drive.step import Step, next_step
 from ablate.ledger import FINAL, RunState, Status
 
 LIMIT = 3

@@ -12,7 +12,7 @@ from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, W
 from ablate.spec import Failure, UserError, unknown
 
 if TYPE_CHECKING:
-    from ablate.drive import Outcome
+    from ablate.drive.progress import Outcome
     from ablate.launch import Launcher
     from ablate.ledger import Ledger, Store
     from ablate.plan import Plan
@@ -32,7 +32,9 @@ def sweep(
     debug: Debug = False,
 ) -> None:
     """Plan what is missing and train it: start, resume and extend are this one command."""
-    from ablate import drive, launch
+    from ablate import launch
+    from ablate.drive import drive
+    from ablate.drive.turns import driving
     from ablate.ledger import Store
     from ablate.provenance import origin
     from ablate.report.live import view
@@ -47,7 +49,7 @@ def sweep(
     launcher = launch.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
     search = Search(plan) if plan.tune else None
     try:
-        with drive.driving(kept, plan.name, view) as ledger:
+        with driving(kept, plan.name, view) as ledger:
             print(f"sweep: {plan.name}", flush=True)
             for note in plan.notes:
                 print(f"note: {note}")
@@ -57,9 +59,7 @@ def sweep(
             with view() as watching:
                 if lacking:
                     _prepare(plan, kept, watching)
-                outcome = drive.drive(
-                    plan, kept, ledger, launcher, settings, watching, again, search
-                )
+                outcome = drive(plan, kept, ledger, launcher, settings, watching, again, search)
             if search is not None:
                 search.write(kept.studies)
     except KeyboardInterrupt:  # once it trains the driver listens itself
@@ -204,11 +204,11 @@ def stop(
     debug: Debug = False,
 ) -> None:
     """Stop a sweep from another shell: every worker writes its checkpoint. Twice: at once."""
-    from ablate import drive
+    from ablate.drive import turns
     from ablate.ledger import Store
 
     kept = Store(store)
-    stopped = drive.stop(kept, sweep)
+    stopped = turns.stop(kept, sweep)
     if stopped is None:
         print(f"nothing of {sweep or store} runs")
         return
@@ -216,6 +216,6 @@ def stop(
     if plan is None:  # it had planned nothing yet
         print(f"stopped {stopped}")
         return
-    progress = drive.observe(kept, plan)
+    progress = turns.observe(kept, plan)
     done = f"{progress.done} of {progress.total}"
     print(f"stopped {stopped} after {done}; the same `ablate sweep` goes on")

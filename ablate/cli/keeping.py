@@ -139,7 +139,7 @@ def verify(
 def _rerun(store: Store, text: str, words: list[str]) -> None:
     from ablate import launch
     from ablate.config import Composer, once, parse, split_launcher
-    from ablate.drive import Progress, Working
+    from ablate.drive.progress import Progress, Working
     from ablate.ledger import Ledger
     from ablate.report.find import find_run, planned_as
     from ablate.report.live import view

@@ -1,149 +1,31 @@
 """Drives a plan: decides what comes next for every run, keeps the slots full, records events.
 
-What comes next is one pure function, `next_step`: the same command starts, resumes and extends.
+What comes next is one pure function, `step.next_step`: the same command starts, resumes and
+extends.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
+from ablate.drive.progress import Outcome, Progress, View, Working
+from ablate.drive.step import next_step
 from ablate.launch import Launcher, Slot
 from ablate.ledger import FINAL, Ledger, RunState, Store, result_detail
 from ablate.plan import Plan, PlannedRun
-from ablate.rundir import (
-    DISK_FULL,
-    EXIT_DISK_FULL,
-    EXIT_TAKEN,
-    FAILED,
-    FULL,
-    LOST,
-    OOM,
-    STOPPED,
-    RunDir,
-)
+from ablate.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FULL, LOST, RunDir
 from ablate.signals import ENDING, noted
-from ablate.spec import UserError
-
-Then = Literal["start", "adopt", "wait", "leave", "again"]
-
-
-@dataclass(frozen=True)
-class Step:
-    """Record this event first, if any; then do that. `again`: ask once more after recording."""
-
-    record: str | None
-    then: Then
-
-
-def next_step(
-    state: RunState, *, result: bool, alive: bool, exit: str | None = None, attempts: int
-) -> Step:
-    """What to do about a run: total, and the only place where it is decided.
-
-    `state` is the ledger's, `result`: its folder has a whole one, `alive`: its lock is held,
-    `exit`: the reason that its last worker left (None: it died, or there was none), `attempts`:
-    the limit on deaths without progress. Rows from the top, as in the README's table.
-    """
-    final = state.status in FINAL
-    if result and alive:
-        return Step(None, "wait")  # tearing down
-    if result and not final:
-        return Step("result", "leave")
-    if alive:
-        return Step(None, "adopt")
-    if final and not result:
-        return Step("interrupted", "start")  # its folder was lost
-    match state.status:
-        case "planned" | "interrupted":
-            return Step(None, "start")
-        case "started" if exit == FAILED:
-            return Step("failed", "leave")
-        case "started" if exit == OOM:
-            return Step("oom", "again")
-        case "started" if exit in (STOPPED, DISK_FULL) or state.attempts < attempts:
-            return Step("interrupted", "start")
-        case "started":
-            return Step("failed", "leave")
-        case "oom" if state.oom <= 1:
-            return Step(None, "start")
-        case "hung" if state.hung <= 1:
-            return Step(None, "start")
-    return Step(None, "leave")
-
-
-# --- What a view is told ------------------------------------------------------------------------
-
-
-@dataclass
-class Working:
-    """A run that has a worker."""
-
-    run: PlannedRun
-    folder: RunDir
-    slot: Slot | None  # None: adopted, on a slot that this launcher does not have
-    child: bool  # our own: the launcher will tell when it ends
-    notes: dict[str, Any] = field(default_factory=dict)
-    noted_at: float = 0.0  # monotonic: when the notes last changed
-    killed: bool = False
-    judged: int = 0  # bytes of its metrics when the search last judged it
-
-
-@dataclass
-class Progress:
-    """Where a sweep stands."""
-
-    total: int
-    counts: Mapping[str, int]
-    working: list[Working]
-    waiting: str | None = None  # why nothing is started
-
-    @property
-    def done(self) -> int:
-        return sum(self.counts.get(status, 0) for status in FINAL)
-
-
-class View(Protocol):
-    """Somebody watching. `say` is an event, `show` comes several times a second."""
-
-    def say(self, text: str) -> None: ...
-
-    def show(self, progress: Progress) -> None: ...
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a drive ended: with which plan, counts by status, the signal that stopped it, if one did.
-
-    `retired`: places given up because runs lost their device on them.
-    """
-
-    plan: Plan
-    total: int
-    counts: Mapping[str, int]
-    signal: int | None
-    retired: tuple[str, ...] = ()
-
-    @property
-    def done(self) -> int:
-        return sum(self.counts.get(status, 0) for status in FINAL)
-
-
-# --- The driver ---------------------------------------------------------------------------------
 
 SPARE_BYTES = 64 << 20  # a full disk has room again when it has so much, and room for checkpoints
 LOSSES = 2  # different runs that lose their device on a place before it is given up
-Watching = Callable[[], AbstractContextManager[View]]
 Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
 Metrics = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of its metrics
 
@@ -156,81 +38,6 @@ class Search(Protocol):
 
     def prune(self, run: str, metrics: Sequence[Mapping[str, Any]]) -> int | None:
         """The step after which a running training is not worth going on; None: it is."""
-
-
-@contextlib.contextmanager
-def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
-    """The driver's lock and the open ledger. While another process drives the store, says so and
-    shows how far that one is; then it is this one's turn."""
-    store.root.mkdir(parents=True, exist_ok=True)
-    if not store.driver.acquire(wait_s=0.5):
-        with view() as watching:
-            _await_turn(store, watching)
-    try:
-        store.driver.note(pid=os.getpid(), sweep=sweep)
-        with Ledger.driving(store) as ledger:
-            yield ledger
-    finally:
-        store.driver.release()
-
-
-def _await_turn(store: Store, view: View) -> None:
-    who, plan = None, None
-    while not store.driver.acquire(wait_s=1.0):
-        notes = store.driver.notes()
-        if (notes.get("pid"), notes.get("sweep")) != who:
-            who = notes.get("pid"), notes.get("sweep")
-            plan = store.read_plan(str(who[1]))
-            view.say(
-                f"process {who[0]} drives {store.root} already: {who[1]}. Watching it; then it is "
-                f"this sweep's turn (Ctrl-C leaves that one alone)"
-            )
-        if plan is not None:
-            view.show(observe(store, plan))
-    view.say("that process has ended")
-
-
-def observe(store: Store, plan: Plan) -> Progress:
-    """How far a sweep is, seen from outside."""
-    runs = {run.id: run for run in plan.runs()}
-    with Ledger.reading(store) as ledger:
-        states = ledger.states(runs)
-    working = [
-        Working(runs[run], folder, None, child=False, notes=folder.lock.notes())
-        for run, state in states.items()
-        if state.status == "started" and (folder := store.rundir(run)).lock.is_held()
-    ]
-    counts = Counter(str(state.status) for state in states.values())
-    return Progress(len(runs), counts, working)
-
-
-def stop(store: Store, sweep: str | None) -> str | None:
-    """Stop the sweep that is driven, or whose workers a dead driver left; returns its name.
-
-    Returns when its driver and workers are gone, each with a checkpoint; None where nothing runs.
-    Raises UserError where another sweep than `sweep` is driven.
-    """
-    if store.driver.is_held():
-        driven = str(store.driver.notes().get("sweep"))
-        if sweep not in (None, driven):
-            raise UserError(f"{store.root}: {driven!r} is driven now, not {sweep!r}")
-        pid = store.driver.notes().get("pid")
-        heard = False  # a second signal would kill its workers
-        while store.driver.is_held() and store.driver.notes().get("pid") == pid:  # or it is another
-            heard = heard or store.driver.signal(signal.SIGTERM)
-            time.sleep(0.1)
-        return driven
-    with Ledger.reading(store) as ledger:
-        states, names = ledger.states(), ledger.sweeps()
-        started = [run for run, state in states.items() if state.status == "started"]
-    plan = store.read_plan(sweep or names[0]) if names else None
-    mine = {run.id for run in plan.runs()} if plan else set()
-    left = [lock for run in started if run in mine and (lock := store.rundir(run).lock).is_held()]
-    for lock in left:
-        lock.signal(signal.SIGTERM)
-    while any(lock.is_held() for lock in left):
-        time.sleep(0.1)
-    return plan.name if plan and left else None
 
 
 def drive(
