@@ -35,6 +35,13 @@ class Column:
     settings: Mapping[str, Any]
     paper: str | None = None
 
+    @property
+    def heading(self) -> str:
+        """The label; where it is a bare number, of what: "model.depth=2"."""
+        (key, value), *more = self.settings.items() or [("", "")]
+        bare = not more and not isinstance(value, str) and self.label == f"{value}"
+        return f"{key}={self.label}" if bare else self.label
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -196,6 +203,10 @@ class Plan:
             for cell in self.cells:
                 if seed in cell.ids:
                     yield PlannedRun(cell.ids[seed], cell, seed)
+
+    def heading(self, column: str) -> str:
+        """Of the column that has this label."""
+        return next(one.heading for one in self.columns if one.label == column)
 
     def cell(self, row: str, column: str) -> Cell | None:
         """The cell, or None where it is excluded."""

@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -232,6 +233,18 @@ def test_the_latex_compiles_whatever_the_labels(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
     assert (tmp_path / "table.pdf").stat().st_size > 10_000
+
+
+def test_a_column_of_bare_numbers_is_headed_by_what_they_are():
+    plan = make_plan(["base", "other"], ("1", "2"))
+    columns = tuple(Column(c.label, {"model.depth": int(c.label)}) for c in plan.columns)
+    results = {run: finished(0.9 + 0.01 * seed) for c in plan.cells for seed, run in c.ids.items()}
+    table = tabulate(replace(plan, columns=columns), results)
+    text = render(table, "md")
+    assert "*model.depth=1*" in text
+    assert "model.depth=2: spread" in text
+    kept = json.loads(render(table, "json"))["columns"]
+    assert [column["label"] for column in kept] == ["1", "2"]
 
 
 def test_latex_is_escaped_and_signs_are_no_hyphens():

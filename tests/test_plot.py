@@ -11,15 +11,18 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from conftest import Shell
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from test_table import make_plan, plant
 
 from ablate.ledger import Store
-from ablate.plan import Analysis, Plan, Row
-from ablate.report.plot import FORMATS, KINDS, Nothing, draw, figure, figures
+from ablate.plan import Analysis, Plan, Row, Stage, Tune
+from ablate.report.plot import FORMATS, KINDS, Nothing, curves, draw, figure, figures
+from ablate.report.plot.gains import limits
 from ablate.report.plot.gradients import depths, profile
 from ablate.report.plot.heads import uniform
 from ablate.report.plot.maps import summary
 from ablate.report.plot.measured import named
-from ablate.report.plot.style import inks
+from ablate.report.plot.style import Sheet, inks, styled
 from ablate.report.table import number, tabulate
 from ablate.spec import UserError
 
@@ -129,11 +132,32 @@ def test_gains_and_intervals_stand_where_the_table_has_them(drawn, table, kind, 
             [(gain.mean, middle[axis]), (gain.low, low[axis]), (gain.high, high[axis])]
         )
         assert low[1 - axis] == high[1 - axis] == pytest.approx(middle[1 - axis], abs=0.01)
+    scales = []
     for pairs in places.values():
         values, at = np.array(pairs).T
         scale, offset = np.polyfit(values, at, 1)
         assert at == pytest.approx(scale * values + offset, abs=0.02)
         assert (scale < 0) == (axis == 1)  # SVG counts downwards
+        scales.append(scale)
+    assert scales == pytest.approx([scales[0]] * len(scales), rel=1e-3)  # columns are compared
+
+
+def test_an_interval_that_would_flatten_all_others_is_cut_and_told(plan, table, store):
+    first = next(entry for entry in table.entries if entry.gain)
+    gain = replace(first.gain, mean=-2.0, low=-5000.0, high=4000.0)
+    entries = [replace(first, gain=gain), *(e for e in table.entries if e.gain and e is not first)]
+    low, high = limits(entries)
+    kept = [end for e in entries[1:] for end in (e.gain.low, e.gain.high)]
+    assert -5000 < low < min([0, -2, *kept]) <= max([0, *kept]) < high < 4000
+    columns = tuple(
+        replace(c, entries=tuple(e for e in entries if e.column == c.label)) for c in table.columns
+    )
+    for kind in ("gain", "forest"):
+        svg = figure(plan, replace(table, columns=columns), kind, store.rundir)
+        told = " ".join(texts(svg))
+        assert "Cut where arrows are: dpn, 1 -2.00 [-5000.00, +4000.00]" in told
+        assert "Cut where" not in figure(plan, table, kind, store.rundir)
+    assert limits([]) == (-1, 1)
 
 
 def test_the_forest_prints_the_verdicts(drawn, table):
@@ -212,6 +236,71 @@ def sorted_cells(plan):
 # --- What is said -------------------------------------------------------------------------------
 
 
+def test_a_figure_says_what_is_drawn_and_of_which_sweep(plan, drawn):
+    headings = [texts(svg) for svg in drawn.values()]
+    assert all("Sweep mine" in labels for labels in headings)
+    assert "Gain over none: top-1 accuracy" in texts(drawn["gain"])
+    assert "Learning curves" in texts(drawn["curves"])
+    for kind in ("gain", "forest", "curves", "gradnorm", "attention"):
+        assert {"model.depth=1", "model.depth=2"} <= set(texts(drawn[kind])), kind
+    contrasts = "simultaneous over the 1 contrast of a column."
+    assert contrasts in " ".join(texts(drawn["gain"]))
+
+
+def test_many_columns_go_on_in_the_next_line(plan, table, store):
+    """A page scales what is wider than itself, down to letters that nobody reads."""
+    rows, columns = ["base", "other"], [f"column {n}" for n in range(5)]
+    wide = make_plan(rows, columns)
+    found = tabulate(wide, plant(wide, {"base": [90.0, 90.2, 90.1], "other": [91.0, 91.1, 91.3]}))
+    svg = figure(wide, found, "forest", store.rundir)
+    assert float(re.search(r'width="([\d.]+)pt"', svg)[1]) < 11 * 72
+    labels = texts(svg)
+    assert [label for label in labels if label.startswith("column")] == columns
+    assert labels.count("gain, points") == 5
+    assert labels.count("other") == 3  # at the left of every line
+    whole = next(iter(plan.cells[0].ids.values()))  # a run with curves, in every cell's place
+    labels = texts(figure(wide, found, "curves", lambda _: store.rundir(whole)))
+    assert [label for label in labels if label.startswith("column")] == columns
+    assert (labels.count("epoch"), labels.count("training loss")) == (5, 2)
+
+
+def test_long_words_stay_inside_of_the_figure(plan, table):
+    with styled("long"):
+        sheet = Sheet(plan, table, "gain", "hundreds of random models " * 20, (1, 1), (6, 6))
+        sheet.foot("hundreds of random models " * 20)
+        renderer = FigureCanvasAgg(sheet.figure).get_renderer()
+        for text in (sheet.figure._suptitle, sheet.figure._supxlabel):
+            box = text.get_window_extent(renderer)
+            assert 0 <= box.x0 < box.x1 <= sheet.figure.bbox.width
+
+
+def test_a_row_that_was_never_validated_is_named_beside_the_curves(plan, table, store):
+    lost = {run for cell in plan.cells if cell.row == "dpn" for run in cell.ids.values()}
+    nowhere = Store(Path("nowhere"))
+    svg = figure(plan, table, "curves", lambda run: (nowhere if run in lost else store).rundir(run))
+    assert "Not validated once: dpn, 1, dpn, 2." in texts(svg)
+
+
+def test_bands_are_left_out_where_they_would_hide_the_lines(plan, table, store, monkeypatch):
+    assert "FillBetween" in figure(plan, table, "curves", store.rundir)
+    monkeypatch.setattr(curves, "BANDS", 1)
+    svg = figure(plan, table, "curves", store.rundir)
+    assert "FillBetween" not in svg
+    assert "Lines: means over the seeds that got to an epoch." in texts(svg)
+
+
+def test_why_a_whole_sweep_has_no_gains(store):
+    plan = make_plan(["base", "other"])
+    diverged = {"status": "diverged", "step": 2, "device": "cpu"}
+    found = plant(plan, {"base": [90, 91, 92], "other": [0, 0, 0]})
+    results = {run: diverged if run.startswith("other") else found[run] for run in found}
+    with pytest.raises(Nothing, match="no gain: no row has a seed in common with base"):
+        figure(plan, tabulate(plan, results), "gain", store.rundir)
+    alone = make_plan(["base"])
+    with pytest.raises(Nothing, match="no gain: base, the baseline, is its only row"):
+        figure(alone, tabulate(alone, plant(alone, {"base": [90, 91, 92]})), "gain", store.rundir)
+
+
 def test_an_unfinished_sweep_says_so(plan, results, store):
     missing = next(iter(plan.runs())).id
     table = tabulate(plan, {**results, missing: None})
@@ -237,6 +326,9 @@ def test_what_to_type_where_a_run_has_not_measured_it(plan, table, store):
         figure(plan, table, "tokens", elsewhere.rundir)
     with pytest.raises(Nothing, match="no run has been validated yet"):
         figure(plan, table, "curves", elsewhere.rundir)
+    tuned = replace(plan, tune=Tune((Stage({"optim.lr": {"log": (0.1, 1.0)}}, 2),)))
+    with pytest.raises(Nothing, match="no round of trials has ended yet: `ablate sweep stem"):
+        figure(tuned, table, "tuning", elsewhere.rundir)
     with pytest.raises(Nothing, match="no gain yet"):
         figure(plan, tabulate(plan, {}), "gain", elsewhere.rundir)
     assert set(figures(plan, table, elsewhere.rundir)) == {"gain", "forest"}
@@ -247,7 +339,8 @@ def test_labels_are_text_whatever_is_in_them(plan, table, store):
     svg = figure(odd, table, "gain", store.rundir)
     assert "5 $ & <b> $x$" in texts(svg)
     margin = replace(plan, analysis=Analysis(margin=0.3))
-    assert "Shaded: the margin of 0.3." in texts(figure(margin, table, "forest", store.rundir))
+    drawn = figure(margin, table, "forest", store.rundir)
+    assert "Shaded: the margin of 0.3 points." in texts(drawn)
 
 
 # --- Files --------------------------------------------------------------------------------------

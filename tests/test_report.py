@@ -20,7 +20,8 @@ from conftest import Shell
 from test_table import PLANTED, make_plan, plant
 
 from ablate.ledger import Store
-from ablate.plan import Column, Plan, Row
+from ablate.plan import Choice, Column, Plan, PlannedRun, Row, Stage, Trial, Tune
+from ablate.report import show
 from ablate.report.formats import render
 from ablate.report.gather import gather
 from ablate.report.page import page
@@ -272,11 +273,45 @@ def test_it_says_how_it_was_made(driven):
         attempt["digest"],
         attempt["platform"],
         "seeds 0, 1",
-        "device-hours (cpu), 8 attempts at 8 runs",
+        " s of device time (cpu), 8 attempts at 8 runs",
         "optim.lr=1e+20 (0.003)",
         "stem.name=dpn (none)",
     ):
         assert told in text, told
+
+
+def test_trials_are_told_apart_from_runs_and_what_they_chose_is_told(tmp_path):
+    plan, results = wide(tmp_path)
+    search = Stage({"optim.lr": {"log": (1e-4, 1e-2)}, "norm": {"choices": ("rms", "none")}}, 3)
+    shorter = Stage({"optim.lr": {"uniform": (0.001, 0.002)}}, 1, {"train.epochs": 2})
+    cell = dataclasses.replace(plan.cells[0], ids={1000: "f" * 16})
+    chosen = Choice({"optim.lr": 0.003, "norm": "rms"}, 2, 4, 0.9)
+    tuned = dataclasses.replace(
+        plan,
+        cells=(dataclasses.replace(plan.cells[0], chosen=chosen), *plan.cells[1:]),
+        tune=Tune((search, shorter)),
+        trials=(Trial(0, 0, {}, cell, 0.9),),
+    )
+    runs = gather(tuned, Store(tmp_path), {})
+    text = Page(page(tuned, tabulate(tuned, results), runs, [], {})).text
+    assert "3 seeds. 300 runs: 300 finished; 1 tuning trial: 1 planned." in text
+    assert (
+        "optim.lr in log 0.0001 to 0.01, norm in rms, none: 3 trials; then optim.lr in uniform "
+        "0.001 to 0.002: 1 trial of train.epochs=2 for every variant in every column "
+        "(sampler tpe, pruner none). Trials are judged on validation"
+    ) in text
+    assert "base 0 on column 0: optim.lr=0.003, norm=rms" in text
+    assert "0 s of it on tuning" in text
+
+
+def test_show_calls_a_trial_a_trial(tmp_path, monkeypatch):
+    plan = make_plan(["base"])
+    store = Store(tmp_path)
+    for seed, more in ((1, ""), (1000, ", a tuning trial")):
+        planned = [("planted", PlannedRun("ab" * 8, plan.cells[0], seed))]
+        seen = show.Seen(store.rundir("ab" * 8), planned, None, (), None, (), None)
+        monkeypatch.setattr(show, "look", lambda *_, seen=seen: seen)
+        assert f"  of planted: base#{seed}{more}\n" in show.shown(store, None, "ab" * 8)
 
 
 def test_the_same_sweep_gives_the_same_bytes_and_the_report_is_a_look(driven, shell):

@@ -51,7 +51,8 @@ In Python: ablate.load(store=".") and ablate.load(store=".", curves=True) are pa
 
 report.html        all of it to read, in one file
 table.*            the gains, in every format; table.csv has one exact number a line
-runs.csv           a row a run: id, row, column, seed, settings, status, test metrics, cost
+runs.csv           a row a run: id, row, column, seed, settings, status, test metrics, cost; one
+                   with a number under `trial` was a search's: it chose settings, no table has it
 curves.parquet     a row a run and evaluation: losses, accuracies, learning rate
 figures/           what is drawn in the report
 

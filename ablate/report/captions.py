@@ -77,7 +77,7 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
         )
     for column in columns:
         spread = _spread(plan, column)
-        lines.append(f"{column.label}: {spread}" if column.label else spread.capitalize())
+        lines.append(f"{column.heading}: {spread}" if column.label else spread.capitalize())
     verdicts = {entry.verdict for column in columns for entry in column.entries}
     if stats.CANT_TELL in verdicts:
         lines.append("Needs n: seeds for 80 % power, if the gain seen is the true one.")
@@ -191,7 +191,7 @@ def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> 
     ]
     for column in columns:
         if ranks := column.ranks:
-            place = f"{column.label}: " if column.label else ""
+            place = f"{column.heading}: " if column.label else ""
             found.append(
                 f"{place}rank agreement of the gains, Kendall's tau {ranks.tau:+.2f} "
                 f"(exact p = {ranks.p:.2g}, {ranks.n} rows)."

@@ -51,7 +51,8 @@ def duration(seconds: float | None) -> str:
         return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
     if seconds < 48 * 3600:
         return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
-    return f"{seconds / 86400:.1f} days"
+    days = seconds / 86400
+    return f"{days:.1f} days" if days < 100 else f"{days:,.0f} days"
 
 
 def counts_line(progress: Any) -> str:

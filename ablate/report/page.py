@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ablate import __version__
 from ablate.plan import Cell, Plan
@@ -46,7 +47,8 @@ def page(
     facts = provenance(runs)
     read = dict.fromkeys([*looks, *([tuple(sorted(plan.seeds))] if table.is_look else [])])
     commands = facts.pop("command", {}) or {shlex.join(["ablate", "sweep", *plan.words]): 0}
-    counted = _counted(runs)
+    numbers = trials(plan)
+    counted = _counted(runs, numbers)
     text = template.render(
         title=plan.title or plan.name,
         overview=_overview(plan, counted),
@@ -57,13 +59,13 @@ def page(
         sheet=sheet(table, DEFAULT, transpose=False, width=0),  # columns one below the other
         drawn=drawn,
         counted=counted,
-        variants=list(_variants(plan, runs)),
+        variants=list(_variants(plan, runs, numbers)),
         named=len(plan.columns) > 1,
         measured=[m for m in METRICS if any(m in k.result.get("test", {}) for k in runs)],
         commands=commands,
         made=_made(plan, runs, read, facts),
         base=next(cell for cell in plan.cells if cell.row == plan.baseline),
-        trials=trials(plan),
+        trials=numbers,
         version=__version__,
         # functions
         number=number,
@@ -113,24 +115,21 @@ class _Variant:
     label: str
     differs: Sequence[tuple[str, Sequence[Difference]]]
     runs: Sequence[Known]
-
-    @property
-    def counted(self) -> str:
-        return _counted(self.runs)
+    counted: str
 
     @property
     def failed(self) -> list[Known]:
         return [known for known in self.runs if known.status in GIVEN_UP]
 
 
-def _variants(plan: Plan, runs: Sequence[Known]) -> Iterator[_Variant]:
+def _variants(plan: Plan, runs: Sequence[Known], numbers: Mapping[str, int]) -> Iterator[_Variant]:
     by_row: dict[str, list[Known]] = {row.label: [] for row in plan.rows}
     for known in runs:
         by_row[known.run.cell.row].append(known)
     columns = [column.label for column in plan.columns]
     for label, found in by_row.items():
         found.sort(key=lambda known: (columns.index(known.run.cell.column), known.run.seed))
-        yield _Variant(label, _differs(plan, label), found)
+        yield _Variant(label, _differs(plan, label), found, _counted(found, numbers))
 
 
 def _differs(plan: Plan, row: str) -> list[tuple[str, Sequence[Difference]]]:
@@ -184,11 +183,17 @@ def _tail(known: Known) -> str:
     return "\n".join(text.splitlines()[-LOG_LINES:]) or "an empty log"
 
 
-def _counted(runs: Sequence[Known]) -> str:
-    """ "24 runs: 23 finished, 1 failed" """
-    counts = Counter(known.status for known in runs)
-    what = ", ".join(f"{count:,} {status}" for status, count in counts.most_common())
-    return f"{_plural(len(runs), 'run')}: {what}"
+def _counted(runs: Sequence[Known], numbers: Mapping[str, int]) -> str:
+    """ "24 runs: 23 finished, 1 failed", and trials apart: these chose settings, no more."""
+    reported = [known for known in runs if known.run.id not in numbers]
+    tried = [known for known in runs if known.run.id in numbers]
+    parts = []
+    for noun, some in (("run", reported), ("tuning trial", tried)):
+        counts = Counter(known.status for known in some)
+        what = ", ".join(f"{count:,} {status}" for status, count in counts.most_common())
+        if some:
+            parts.append(f"{_plural(len(some), noun)}: {what}")
+    return "; ".join(parts)
 
 
 # --- How it was made ----------------------------------------------------------------------------
@@ -209,8 +214,10 @@ def _made(
         if len(plan.columns) > 1
         else None,
         "analysis": _settings(analysis),
+        "tuning": _tuning(plan),
+        "chosen by tuning": "; ".join(_chosen(plan)),
         "verdicts read at": "; ".join(f"seeds {', '.join(map(str, seeds))}" for seeds in looks),
-        "cost": _cost(runs),
+        "cost": _cost(runs, trials(plan)),
         "trained": _when(runs),
         "data": ", ".join(
             dict.fromkeys(
@@ -247,16 +254,50 @@ def _grouped(facts: Mapping[str, Texts]) -> dict[str, Texts]:
     return {WORDS.get(key, key): texts for key, texts in found.items()}
 
 
+def _tuning(plan: Plan) -> str | None:
+    """The search that every variant got, and that its trials are no results."""
+    if plan.tune is None:
+        return None
+    stages = "; then ".join(
+        f"{', '.join(f'{key} in {_space(space)}' for key, space in stage.space.items())}: "
+        f"{_plural(stage.trials, 'trial')}{f' of {_settings(stage.at)}' if stage.at else ''}"
+        for stage in plan.tune.stages
+    )
+    each = "variant" if len(plan.columns) == 1 else "variant in every column"
+    return (
+        f"{stages} for every {each} (sampler {plan.tune.sampler}, pruner {plan.tune.pruner}). "
+        f"Trials are judged on validation and have seeds of their own: no gain or interval here "
+        f"is made of them."
+    )
+
+
+def _space(space: Mapping[str, tuple[Any, ...]]) -> str:
+    """ "log 0.0003 to 0.01", "gelu, relu" """
+    ((kind, values),) = space.items()
+    if kind == "choices":
+        return ", ".join(map(str, values))
+    return f"{kind} {' to '.join(f'{value:g}' for value in values)}"
+
+
+def _chosen(plan: Plan) -> Iterator[str]:
+    for cell in plan.cells:
+        if cell.chosen:
+            where = f"{cell.row} on {cell.column}" if len(plan.columns) > 1 else cell.row
+            yield f"{where}: {_settings(cell.chosen.params)}"
+
+
 def _settings(settings: Mapping[str, object]) -> str:
     return ", ".join(f"{key}={text}" for key, text in leaves(dict(settings)).items())
 
 
-def _cost(runs: Sequence[Known]) -> str:
-    seconds = sum(known.result.get("seconds") or 0.0 for known in runs)
+def _cost(runs: Sequence[Known], numbers: Mapping[str, int]) -> str:
+    seconds = {known.run.id: known.result.get("seconds") or 0.0 for known in runs}
+    tuning = sum(spent for run, spent in seconds.items() if run in numbers)
     devices = ", ".join(sorted({str(known.result.get("device")) for known in runs if known.result}))
     attempts = sum(len(known.seen.attempts) for known in runs)
     return (
-        f"{seconds / 3600:.3g} device-hours ({devices or 'nothing trained yet'}), "
+        f"{_time(sum(seconds.values()))} of device time ({devices or 'nothing trained yet'}), "
+        f"{f'{_time(tuning)} of it on tuning, ' if numbers else ''}"
         f"{_plural(attempts, 'attempt')} at {_plural(len(runs), 'run')}"
     )
 

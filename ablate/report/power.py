@@ -47,7 +47,7 @@ def forecast(
     for column in plan.columns:
         spread, correlation, how = _spread(plan, column.label, assumed, results, curves)
         found = stats.detect(gain, max(n, 2), spread, method_of(plan, column.label), correlation)
-        place = f"  {column.label}: " if column.label else "  "
+        place = f"  {column.heading}: " if column.label else "  "
         yield f"{place}{how}"
         hours = _hours(plan, column.label, costs)
         yield f"    {_seeds(found, hours)}"

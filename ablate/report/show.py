@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from ablate.ledger import FINAL, Ledger, RunState, Store
-from ablate.plan import PlannedRun
+from ablate.plan import FIRST_TUNING_SEED, PlannedRun
 from ablate.report.find import planned_as
 from ablate.report.live import duration
 from ablate.report.status import speed
@@ -79,7 +79,7 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
     return "\n".join(
         [
             f"run {run}: {seen.label}",
-            *(f"  of {sweep}: {planned.label}" for sweep, planned in seen.planned),
+            *(f"  of {sweep}: {planned.label}{_trial(planned)}" for sweep, planned in seen.planned),
             f"  in {where}",
             *_section(f"status: {_status(seen)}", map(_event, seen.events)),
             *_section("attempts", _attempts(seen), _none(seen.folder.env, begun)),
@@ -97,6 +97,10 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
             ),
         ]
     )
+
+
+def _trial(planned: PlannedRun) -> str:
+    return ", a tuning trial" if planned.seed >= FIRST_TUNING_SEED else ""
 
 
 def _section(title: str, lines: Iterable[str], none: str = "") -> list[str]:

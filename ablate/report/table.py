@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ablate.plan import Choice, Plan, check_metric
+from ablate.plan import Choice, Column, Plan, check_metric
 from ablate.report import captions
 from ablate.report.across import (
     Arrays,
@@ -138,6 +138,7 @@ class TableColumn:
     test_sizes: tuple[int, ...]  # images; more than one where rows were tested on different sets
     footnotes: tuple[int, ...]
     ranks: Ranks | None = None  # of the published gains against ours
+    heading: str = ""  # the label; of a bare number with its key
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ def tabulate(
         block = [cells[key] for key in keys if key in cells]
         if strict:
             _refuse_mixed(column.label, block)
-        columns.append(_column(plan, column.label, block, judge, footnotes, extra))
+        columns.append(_column(plan, column, block, judge, footnotes, extra))
     rows = tuple(
         TableRow(row.label, row.family, footnotes.of(captions.row_notes(row.confounds)))
         for row in plan.rows
@@ -258,14 +259,14 @@ class _Extra:
 
 def _column(
     plan: Plan,
-    label: str,
+    of: Column,
     block: Sequence[Scores],
     judge: bool,
     footnotes: Footnotes,
     extra: _Extra,
 ) -> TableColumn:
     column_footnotes = footnotes.of([sentence for _, sentence in captions.mixed(block)])
-    method = method_of(plan, label)
+    method = method_of(plan, of.label)
     gains = _gains(plan, block, method)
     base = next((found for found in block if found.cell.row == plan.baseline), None)
     if base and is_partial(plan, base):  # gains over a baseline's survivors are no fair contest
@@ -277,7 +278,8 @@ def _column(
         entries.append(_entry(plan, found, gain, base, judge, footnotes, extra))
     tested = [result["test"] for found in block for result in found.results if "test" in result]
     return TableColumn(
-        label=label,
+        label=of.label,
+        heading=of.heading,
         entries=tuple(entries),
         contrasts=method.contrasts,
         spread=gains.spread,

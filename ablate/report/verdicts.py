@@ -44,7 +44,7 @@ def said(table: Table) -> list[Said]:
         clause = _level if baseline else _gain
         average = averages.get(row.label)
         if average and len(entries) > FEW:
-            clauses = _grouped(entries)
+            clauses = _grouped(table, entries)
         else:
             clauses = [clause(table, entry) for entry in entries]
         if average:
@@ -63,7 +63,7 @@ def summary(table: Table) -> str:
 
 def _level(table: Table, entry: Entry) -> str:
     metric = METRICS[table.metric]
-    what = f"the baseline{_on(entry)}"
+    what = f"the baseline{_on(table, entry)}"
     if entry.accuracy is None:
         return f"{what} ({'; '.join(_fates(entry))})"
     value = number(entry.accuracy.mean, table.metric)
@@ -73,12 +73,12 @@ def _level(table: Table, entry: Entry) -> str:
 
 
 def _gain(table: Table, entry: Entry) -> str:
-    verdict = f"{entry.verdict or NO_VERDICT}{_on(entry)}"
+    verdict = f"{entry.verdict or NO_VERDICT}{_on(table, entry)}"
     if entry.gain is None:
         return f"{verdict} ({'; '.join(_fates(entry)) or 'nothing to compare with'})"
     told = [_told(table, entry.gain)]
     if entry.seeds_needed:
-        told.append(f"{entry.seeds_needed} seeds would tell")
+        told.append(f"{entry.seeds_needed} seeds would tell such a gain")
     return f"{verdict} ({'; '.join([*told, *_fates(entry)])})"
 
 
@@ -87,12 +87,13 @@ def _average(table: Table, line: BlockLine) -> str:
     return f"{verdict} ({_told(table, line.gain)})"
 
 
-def _grouped(entries: Sequence[Entry]) -> list[str]:
+def _grouped(table: Table, entries: Sequence[Entry]) -> list[str]:
     """The columns of each verdict; what became of runs, by column."""
     columns: dict[str, list[str]] = {}
     for entry in entries:
         fates = f" ({'; '.join(_fates(entry))})" if _fates(entry) else ""
-        columns.setdefault(entry.verdict or NO_VERDICT, []).append(entry.column + fates)
+        found = columns.setdefault(entry.verdict or NO_VERDICT, [])
+        found.append(_headings(table)[entry.column] + fates)
     return [f"{verdict} on {', '.join(found)}" for verdict, found in columns.items()]
 
 
@@ -102,8 +103,12 @@ def _told(table: Table, gain: Estimate) -> str:
     return f"{mean} {points}{_interval(table, gain, sign=True)}, n = {gain.n}"
 
 
-def _on(entry: Entry) -> str:
-    return f" on {entry.column}" if entry.column else ""
+def _on(table: Table, entry: Entry) -> str:
+    return f" on {_headings(table)[entry.column]}" if len(table.columns) > 1 else ""
+
+
+def _headings(table: Table) -> dict[str, str]:
+    return {column.label: column.heading for column in table.columns}
 
 
 def _interval(table: Table, estimate: Estimate, sign: bool = False) -> str:

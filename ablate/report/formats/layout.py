@@ -277,7 +277,7 @@ def _lines(table: Table, columns: Sequence[TableColumn], parts: Sequence[_Part])
 
 def _column(table: Table, column: TableColumn, parts: Sequence[_Part]) -> Grid:
     headings = (Cell("variant"), *_headings(column, parts))
-    return Grid(column.label, headings, tuple(_lines(table, [column], parts)))
+    return Grid(column.heading, headings, tuple(_lines(table, [column], parts)))
 
 
 def _stacked(table: Table, parts: Sequence[_Part]) -> Grid:
@@ -285,7 +285,7 @@ def _stacked(table: Table, parts: Sequence[_Part]) -> Grid:
     lines = []
     for column in table.columns:
         empty = [Cell("", number=part.number) for part in parts]
-        lines.append(Line((Cell(column.label, column.footnotes), *empty), heading=True))
+        lines.append(Line((Cell(column.heading, column.footnotes), *empty), heading=True))
         lines += _lines(table, [column], parts)
     headings = [Cell(part.heading, number=part.number) for part in parts]
     return Grid("", (Cell("variant"), *headings), tuple(lines))
@@ -297,7 +297,7 @@ def _side_by_side(table: Table, parts: Sequence[_Part]) -> Grid:
         title="",
         headings=(Cell("variant"), *headings),
         lines=tuple(_lines(table, table.columns, parts)),
-        spans=(("", 1), *((column.label, len(parts)) for column in table.columns)),
+        spans=(("", 1), *((column.heading, len(parts)) for column in table.columns)),
     )
 
 
@@ -310,9 +310,9 @@ def _transposed(table: Table, parts: Sequence[_Part]) -> Grid:
         empty = [Cell("", number=True) for _ in table.rows]
         names = _headings(column, parts)
         if len(parts) == 1:
-            names = [Cell(column.label or names[0].text, names[0].notes)]
-        elif column.label:
-            lines.append(Line((Cell(column.label), *empty), heading=True))
+            names = [Cell(column.heading or names[0].text, names[0].notes)]
+        elif column.heading:
+            lines.append(Line((Cell(column.heading), *empty), heading=True))
         for i, name in enumerate(names):
             cells = [
                 by_row[row.label][i] if row.label in by_row else Cell("") for row in table.rows

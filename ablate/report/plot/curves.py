@@ -9,16 +9,18 @@ from matplotlib.ticker import MaxNLocator
 
 from ablate.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, again, in_order, named
-from ablate.report.plot.style import Sheet, inks
+from ablate.report.plot.style import Sheet, folded, inks
 from ablate.report.table import Table
 
+ACROSS = 3  # columns in a line
+BANDS = 8  # rows at most: of more, bands hide the lines
 SHOWN = (("train_loss", "training loss", 1.0), ("val_top1", "validation top-1 accuracy, %", 100.0))
 
 
 def curves(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     """The mean of the runs that got to an epoch, and a band from the lowest of them to the highest.
 
-    A panel a column and a quantity.
+    A panel a column and a quantity; no bands where there are many rows.
     """
     found: dict[tuple[str, str], dict[float, list[dict[str, Any]]]] = {}
     for run in in_order(plan):
@@ -28,29 +30,39 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     if not found:
         raise Nothing(f"{plan.name}: no run has been validated yet: {again(plan)}")
     ink, columns = inks(plan), [column.label for column in plan.columns]
-    sheet = Sheet(plan, table, "curves", (len(SHOWN), len(columns)), (2.6 + 3.4 * len(columns), 6))
+    lines, across = folded(len(columns), ACROSS)
+    size = (2.6 + 3.4 * across, 6 * lines)
+    sheet = Sheet(plan, table, "curves", "Learning curves", (len(SHOWN) * lines, across), size)
+    panels = sheet.columns(len(columns), len(SHOWN))
+    banded = len({row for row, _ in found}) <= BANDS
     legend: dict[str, Any] = {}
-    for (key, name, scale), panels in zip(SHOWN, sheet.axes, strict=True):
+    for part, (key, name, scale) in enumerate(SHOWN):
         for (row, column), epochs in found.items():
-            axes = panels[columns.index(column)]
+            axes = panels[columns.index(column)][part]
             x = sorted(epochs)
             values = [[scale * line[key] for line in epochs[epoch]] for epoch in x]
             low, high = ([end(v) for v in values] for end in (min, max))
-            axes.fill_between(x, low, high, color=ink[row].colour, alpha=0.18, linewidth=0)
+            if banded:
+                axes.fill_between(x, low, high, color=ink[row].colour, alpha=0.18, linewidth=0)
             mean = [np.mean(v) for v in values]
             (drawn,) = axes.plot(x, mean, **ink[row].line())
             n = max(map(len, values))
             sheet.tell(drawn, f"{named(row, column)}: {name}, ends at {mean[-1]:.4g}, n = {n}")
             legend.setdefault(row, drawn)
-        panels[0].set_ylabel(name)
-        for axes in panels:
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for axes, column in zip(sheet.axes[0], columns, strict=True):
-        axes.set_title(column, loc="left")
-    for axes in sheet.axes[-1]:
-        axes.set_xlabel("epoch")
+        for n, parts in enumerate(panels):
+            parts[part].xaxis.set_major_locator(MaxNLocator(integer=True))
+            if n % across == 0:
+                parts[part].set_ylabel(name)
+    for parts, column in zip(panels, columns, strict=True):
+        parts[0].set_title(plan.heading(column), loc="left")
+        parts[-1].set_xlabel("epoch")
     sheet.legend(legend)
+    absent = [
+        named(cell.row, cell.column) for cell in plan.cells if (cell.row, cell.column) not in found
+    ]
+    bands = "; bands: from the lowest run to the highest" if banded else ""
     sheet.foot(
-        "Lines: means of the runs that got there; bands: from the lowest run to the highest."
+        f"Lines: means over the seeds that got to an epoch{bands}.",
+        *([f"Not validated once: {', '.join(absent)}."] if absent else []),
     )
     return sheet

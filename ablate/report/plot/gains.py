@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from statistics import median_low
 from typing import Any
+
+from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
 from ablate.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, again, named
-from ablate.report.plot.style import BLACK, Sheet, inks
+from ablate.report.plot.style import BLACK, Sheet, folded, inks
 from ablate.report.table import METRICS, Entry, Table, level, number
+
+ACROSS = 2  # columns of a forest in a line
+FAR = 5  # times as wide as the middle interval: one that is wider is cut, to leave others to see
 
 
 def gain(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
@@ -16,9 +22,12 @@ def gain(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
     columns = [column.label for column in table.columns]
     ink = inks(plan)
-    size = (max(6, 3.2 + 1.1 * len(columns)), max(4.2, 1.6 + 0.18 * len(rows)))
-    sheet = Sheet(plan, table, "gain", (1, 1), size)
+    column = max(1.1, 0.08 * len(rows))
+    size = (max(6, 3.2 + column * len(columns)), max(4.2, 1.6 + 0.18 * len(rows)))
+    sheet = Sheet(plan, table, "gain", _heading(table), (1, 1), size)
     axes = sheet.axes[0][0]
+    low, high = limits(entries)
+    axes.set_ylim(low, high)
     axes.axhline(0, color=BLACK, linewidth=0.8)
     legend: dict[str, Any] = {}
     for entry in entries:
@@ -29,17 +38,19 @@ def gain(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
             ends = [found.low, found.high]
             (bar,) = axes.plot([x, x], ends, color=ink[entry.row].colour, linewidth=1)
             sheet.tell(bar, _words(table, entry))
+            for end, arrow in _cut(entry, (low, high), (CARETDOWN, CARETUP)):
+                axes.plot([x], [end], marker=arrow, color=bar.get_color(), clip_on=False)
         (point,) = axes.plot([x], [found.mean], **ink[entry.row].mark(linestyle="none"))
         sheet.tell(point, _words(table, entry))
         legend.setdefault(entry.row, point)
-    axes.set_xticks(range(len(columns)), columns)
+    axes.set_xticks(range(len(columns)), [plan.heading(column) for column in columns])
     axes.tick_params(axis="x", length=0)
     for edge in range(1, len(columns)):
         axes.axvline(edge - 0.5, color="#DDDDDD", linewidth=0.6)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylabel(_axis(table))
     sheet.legend({row: legend[row] for row in rows})
-    sheet.foot(*_foot(table, entries))
+    sheet.foot(*_foot(plan, table, entries))
     return sheet
 
 
@@ -48,10 +59,13 @@ def forest(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     entries = _with_gains(plan, table)
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
     ink = inks(plan)
-    columns = len(table.columns)
-    size = (2.2 + 4.2 * columns, 1.8 + 0.3 * len(rows))
-    sheet = Sheet(plan, table, "forest", (1, columns), size)
-    for axes, column in zip(sheet.axes[0], table.columns, strict=True):
+    lines, across = folded(len(table.columns), ACROSS)
+    size = (2.2 + 4.2 * across, 1 + (0.8 + 0.3 * len(rows)) * lines)
+    sheet = Sheet(plan, table, "forest", _heading(table), (lines, across), size)
+    panels = [axes for (axes,) in sheet.columns(len(table.columns))]
+    low, high = limits(entries)
+    for n, (axes, column) in enumerate(zip(panels, table.columns, strict=True)):
+        axes.set_xlim(low, high)
         axes.axvline(0, color=BLACK, linewidth=0.8)
         if plan.analysis.margin is not None:
             axes.axvspan(-plan.analysis.margin, plan.analysis.margin, color="#EEEEEE", zorder=0)
@@ -63,38 +77,70 @@ def forest(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
             if found.low is not None and found.high is not None:
                 (bar,) = axes.plot([found.low, found.high], [y, y], color=ink[entry.row].colour)
                 sheet.tell(bar, _words(table, entry))
+                for end, arrow in _cut(entry, (low, high), (CARETLEFT, CARETRIGHT)):
+                    axes.plot([end], [y], marker=arrow, color=bar.get_color(), clip_on=False)
             (point,) = axes.plot([found.mean], [y], **ink[entry.row].mark(linestyle="none"))
             sheet.tell(point, _words(table, entry))
-            axes.text(
-                1.02, y, _numbers(table, entry), transform=axes.get_yaxis_transform(), va="center"
-            )
-        first = axes is sheet.axes[0][0]
-        axes.set_yticks(range(len(rows)), rows if first else [""] * len(rows))
+            place = axes.get_yaxis_transform()
+            axes.text(1.02, y, _numbers(table, entry), transform=place, va="center_baseline")
+        axes.set_yticks(range(len(rows)), [""] * len(rows) if n % across else rows)
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
-        axes.set_title(column.label, loc="left")
+        axes.set_title(plan.heading(column.label), loc="left")
         axes.set_xlabel(_axis(table))
     margin = plan.analysis.margin
-    shade = [] if margin is None else [f"Shaded: the margin of {margin:g}."]
-    sheet.foot(*_foot(table, entries), *shade)
+    points = METRICS[table.metric].points
+    shade = [] if margin is None else [f"Shaded: the margin of {margin:g} {points}."]
+    sheet.foot(*_foot(plan, table, entries), *shade)
     return sheet
 
 
 def _with_gains(plan: Plan, table: Table) -> list[Entry]:
     entries = [entry for entry in table.entries if entry.gain is not None]
-    if not entries:
-        raise Nothing(
-            f"{plan.name}: no gain yet: {plan.baseline} and another row must have finished with "
-            f"the same seed: {again(plan)}"
-        )
-    return entries
+    if entries:
+        return entries
+    if len(plan.rows) == 1:
+        raise Nothing(f"{plan.name}: no gain: {plan.baseline}, the baseline, is its only row")
+    if table.complete:
+        raise Nothing(f"{plan.name}: no gain: no row has a seed in common with {plan.baseline}")
+    raise Nothing(
+        f"{plan.name}: no gain yet: {plan.baseline} and another row must have finished with "
+        f"the same seed: {again(plan)}"
+    )
+
+
+def limits(entries: list[Entry]) -> tuple[float, float]:
+    """From where to where gains are drawn: zero, every mean, and every interval but those that are
+    more than FAR times as wide as the middle one; and a little air."""
+    gains = [entry.gain for entry in entries if entry.gain is not None]
+    whole = [(g.low, g.high) for g in gains if g.low is not None and g.high is not None]
+    most = FAR * median_low([high - low for low, high in whole] or [0.0])
+    ends = [end for low, high in whole if high - low <= most for end in (low, high)]
+    ends += [0.0, *(gain.mean for gain in gains)]
+    low, high = min(ends), max(ends)
+    air = 0.05 * (high - low) or 1.0
+    return low - air, high + air
+
+
+def _cut(
+    entry: Entry, ends: tuple[float, float], arrows: tuple[int, int]
+) -> list[tuple[float, int]]:
+    """(end, arrow) wherever the interval goes on beyond one of these ends."""
+    found = entry.gain
+    if found is None or found.low is None or found.high is None:
+        return []
+    beyond = (found.low < ends[0], found.high > ends[1])
+    return [(end, arrow) for end, arrow, is_cut in zip(ends, arrows, beyond, strict=True) if is_cut]
+
+
+def _heading(table: Table) -> str:
+    return f"Gain over {table.baseline}: {METRICS[table.metric].name}"
 
 
 def _axis(table: Table) -> str:
-    metric = METRICS[table.metric]
-    return f"gain over {table.baseline}: {metric.name}, {metric.points}"
+    return f"gain, {METRICS[table.metric].points}"
 
 
 def _numbers(table: Table, entry: Entry) -> str:
@@ -113,7 +159,7 @@ def _words(table: Table, entry: Entry) -> str:
     return f"{named(entry.row, entry.column)}: {_numbers(table, entry)}, n = {entry.n}"
 
 
-def _foot(table: Table, entries: list[Entry]) -> list[str]:
+def _foot(plan: Plan, table: Table, entries: list[Entry]) -> list[str]:
     """How to read it; and what a reader of the table is told, who is told it here, too."""
     drawn = {(entry.row, entry.column) for entry in entries}
     absent = [
@@ -121,11 +167,22 @@ def _foot(table: Table, entries: list[Entry]) -> list[str]:
         for entry in table.entries
         if entry.row != table.baseline and (entry.row, entry.column) not in drawn
     ]
+    counts = sorted({column.contrasts for column in table.columns})
+    contrasts = " or ".join(map(str, counts)) + (" contrast" if counts == [1] else " contrasts")
+    family = "a column" if plan.analysis.family == "column" else "the table"
     lines = [
-        f"+ is better. Bars: {level(table.gain_alpha)} intervals over training seeds, simultaneous "
-        f"over the contrasts of the table's family.",
+        f"A gain above 0 is better. Bars: {level(table.gain_alpha)} intervals over training seeds, "
+        f"simultaneous over the {contrasts} of {family}.",
         *(note for note in table.notes if not note.startswith("UNFINISHED")),
     ]
+    ends = limits(entries)
+    cut = [
+        f"{named(entry.row, entry.column)} {_numbers(table, entry)}"
+        for entry in entries
+        if _cut(entry, ends, (0, 0))
+    ]
+    if cut:
+        lines.append(f"Cut where arrows are: {'; '.join(cut)}.")
     unstable = [
         f"{named(entry.row, entry.column)} ({len(entry.diverged)} of {entry.planned})"
         for entry in table.entries

@@ -13,6 +13,7 @@ from ablate.report.plot.measured import Arrays, RunDirs, named, probed
 from ablate.report.plot.style import Sheet, inks
 from ablate.report.table import Table
 
+UPRIGHT = 8  # depths at most whose names stand side by side
 LAST = 1000  # steps that the profile by depth is the mean of; of a short run its last tenth
 
 
@@ -55,7 +56,8 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     }
     columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
     ink = inks(plan)
-    sheet = Sheet(plan, table, "gradnorm", (len(columns), 2), (8.6, 0.9 + 2.9 * len(columns)))
+    heading, size = "Gradient norms by depth and by step", (8.6, 1.1 + 2.7 * len(columns))
+    sheet = Sheet(plan, table, "gradnorm", heading, (len(columns), 2), size)
     legend: dict[str, Any] = {}
     for (row, column), by_seed in found.items():
         left, right = sheet.axes[columns.index(column)]
@@ -66,7 +68,7 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
         (line,) = left.plot(depth, mean, **ink[row].mark(linestyle=ink[row].dashes))
         words = ", ".join(f"{k} {v:.3g}" for k, v in zip(labels, mean, strict=True))
         sheet.tell(line, f"{named(row, column)}: {words}, n = {len(by_seed)}")
-        left.set_xticks(depth, labels, rotation=90)
+        left.set_xticks(depth, labels, rotation=90 if len(labels) > UPRIGHT else 0)
         legend.setdefault(row, line)
 
         first = [(a["steps"], depths(a)[1][:, 0]) for a in by_seed.values()]
@@ -75,20 +77,21 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
         mean = _band(right, shared, norms, ink[row].colour)
         (line,) = right.plot(shared, mean, **ink[row].line())
         sheet.tell(line, f"{named(row, column)}: {labels[0]}, n = {len(by_seed)}")
-        left.set_title(column, loc="left")
+        left.set_title(plan.heading(column), loc="left")
         left.set_ylabel("gradient norm")
-        right.set_ylabel(f"... of the {labels[0]}")
+        right.set_ylabel(f"gradient norm of the {labels[0]}")
         for axes in (left, right):
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
-    sheet.axes[-1][0].set_xlabel(f"depth (mean over the last {LAST} steps, at most a tenth)")
+    sheet.axes[-1][0].set_xlabel("depth: embedding, blocks, head")
     sheet.axes[-1][1].set_xlabel("step")
     sheet.legend(legend)
     sheet.foot(
         "Norm of the gradient of all parameters at a depth, before clipping; the embedding without "
-        "its norms. Lines: means over seeds; bands: from the lowest to the highest."
+        f"its norms. By depth: mean over the last tenth of the steps, at most {LAST:,}. Lines: "
+        "means over seeds; bands: from the lowest to the highest."
     )
     return sheet
 

@@ -8,8 +8,10 @@ import numpy as np
 
 from ablate.plan import Plan
 from ablate.report.plot.measured import RunDirs, named, probed
-from ablate.report.plot.style import GREY, Sheet, inks
+from ablate.report.plot.style import GREY, Sheet, folded, inks
 from ablate.report.table import Table
+
+ACROSS = 2  # columns in a line
 
 
 def uniform(height: int, width: int) -> float:
@@ -24,11 +26,14 @@ def attention(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
     rows = [r.label for r in plan.rows if r.label in {row for row, _ in found}]
     ink = inks(plan)
-    sheet = Sheet(plan, table, "attention", (1, len(columns)), (2.4 + 4 * len(columns), 4.2))
+    lines, across = folded(len(columns), ACROSS)
+    heading, size = "Attention distance of every head", (2.4 + 4 * across, 4.2 * lines)
+    sheet = Sheet(plan, table, "attention", heading, (lines, across), size)
+    panels = [axes for (axes,) in sheet.columns(len(columns))]
     legend: dict[str, Any] = {}
     grids: dict[str, tuple[int, int]] = {}
     for (row, column), by_seed in found.items():
-        axes = sheet.axes[0][columns.index(column)]
+        axes = panels[columns.index(column)]
         aside = 0.5 * ((rows.index(row) + 0.5) / len(rows) - 0.5)
         for seed, arrays in by_seed.items():
             layers, heads = arrays["distance"].shape
@@ -38,22 +43,24 @@ def attention(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
             h, w = map(int, arrays["grid"])
             grids[column] = (h, w)
         mean = np.mean([arrays["distance"].mean(1) for arrays in by_seed.values()], 0)
-        axes.plot(np.arange(1, len(mean) + 1) + aside, mean, **ink[row].line())
+        (line,) = axes.plot(np.arange(1, len(mean) + 1) + aside, mean, **ink[row].line())
         axes.set_xticks(range(1, len(mean) + 1))
-        legend.setdefault(row, points)
+        legend.setdefault(row, (line, points))
     for column, grid in grids.items():
-        axes = sheet.axes[0][columns.index(column)]
+        axes = panels[columns.index(column)]
         everywhere = uniform(*grid)
         axes.axhline(everywhere, color=GREY, linewidth=0.8, linestyle=":")
         place = axes.get_yaxis_transform()
         axes.text(1, everywhere, " uniform", color=GREY, transform=place, va="center")
-        axes.set_title(column, loc="left")
+        axes.set_title(plan.heading(column), loc="left")
         axes.set_xlabel("layer")
         axes.set_ylim(bottom=0)
-    sheet.axes[0][0].set_ylabel("mean attention distance, grid units")
+    for axes in panels[::across]:
+        axes.set_ylabel("mean attention distance, grid units")
     sheet.legend(legend)
     sheet.foot(
-        "A point: one head of one seed, mean over validation images, patches alone; lines: means. "
-        "Dotted: uniform attention."
+        "A point: a head of one seed, mean over validation images; from patches to patches, class "
+        "token left out. Lines: means over heads and seeds. Dotted: a head that looks everywhere "
+        "alike."
     )
     return sheet

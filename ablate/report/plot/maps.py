@@ -42,8 +42,11 @@ def scales(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
             f"or stem=pre has"
         )
     everything = np.concatenate([scale.ravel() for _, scale in found.values()])
-    sheet = Sheet(plan, table, "scales", (len(found), 1), (6, 1.2 + 2.1 * len(found)))
-    told = ["The learned scale of the norm before the patch embedding, by place in a patch."]
+    heading = "Learned scale of the norm before the patch embedding"
+    most = max(scale.shape[-1] for _, scale in found.values())
+    size = (3.3 + 0.9 * most, 1.2 + 2.1 * len(found))
+    sheet = Sheet(plan, table, "scales", heading, (len(found), 1), size)
+    told = ["By place in a patch; it begins as 1. Means:"]
     for (axes,), (cell, (seed, scale)) in zip(sheet.axes, found.items(), strict=True):
         image = mosaic(axes, scale.transpose(2, 0, 1), everything.min(), everything.max())
         means = ", ".join(f"{name} {mean:.3f}" for name, mean in summary(scale).items())
@@ -52,7 +55,8 @@ def scales(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
         axes.set_title(named(*cell), loc="left", fontsize="small")
         names = ("red", "green", "blue") if scale.shape[-1] == 3 else ("grey",)
         _name_maps(axes, scale.shape[1], names)
-    sheet.figure.colorbar(image, ax=[axes for (axes,) in sheet.axes], shrink=0.8, label="scale")
+    panels = [axes for (axes,) in sheet.axes]
+    sheet.figure.colorbar(image, ax=panels, shrink=0.8, panchor=False, label="scale")
     sheet.foot(*told)
     return sheet
 
@@ -64,18 +68,23 @@ def tokens(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
         for cell, by_seed in probed(plan, rundir, "tokens").items()
     }
     most = max(len(norms) for _, norms in found.values())
-    size = (max(5.5, 1.8 + 0.75 * most), 1.2 + 1.25 * len(found))
-    sheet = Sheet(plan, table, "tokens", (len(found), 1), size)
+    size = (max(5.5, 1.8 + 0.75 * most), 1.2 + 1.35 * len(found))
+    sheet = Sheet(
+        plan, table, "tokens", "Length of tokens by layer and place", (len(found), 1), size
+    )
     for (axes,), (cell, (seeds, norms)) in zip(sheet.axes, found.items(), strict=True):
         image = mosaic(axes, norms, norms.min(), norms.max())
         by_layer = ", ".join(f"{mean:.3g}" for mean in norms.mean((1, 2)))
         sheet.tell(axes, f"{named(*cell)}: means by layer {by_layer}; n = {len(seeds)}")
         axes.set_title(named(*cell), loc="left", fontsize="small")
-        _name_maps(axes, norms.shape[2], [str(layer) for layer in range(len(norms))])
-        sheet.figure.colorbar(image, ax=axes, shrink=0.9)
+        means = norms.mean((1, 2))
+        names = [f"{layer}\n({mean:.3g})" for layer, mean in enumerate(means)]
+        _name_maps(axes, norms.shape[2], names)
+        sheet.figure.colorbar(image, ax=axes, shrink=0.9, panchor=False, label="length")
     sheet.foot(
         "Mean length of the token at each place before the first block (0) and behind each block, "
-        "over validation images and seeds; each row has its own colours."
+        "over validation images and seeds; in brackets: the mean of a map. Every panel has colours "
+        "of its own: compare panels by their numbers."
     )
     return sheet
 

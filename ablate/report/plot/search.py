@@ -9,10 +9,12 @@ from matplotlib.ticker import MaxNLocator
 
 from ablate import stats
 from ablate.plan import Plan
-from ablate.report.plot.measured import Nothing, RunDirs, named
-from ablate.report.plot.style import Sheet, inks
+from ablate.report.plot.measured import Nothing, RunDirs, again, named
+from ablate.report.plot.style import Sheet, folded, inks
 from ablate.report.scores import METRICS
 from ablate.report.table import Table
+
+ACROSS = 3  # columns in a line
 
 
 def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
@@ -31,12 +33,16 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
             cell = scores.setdefault((trial.cell.row, trial.cell.column), [])
             cell.append(sign * scale * trial.score)
     if not scores:
-        raise Nothing(f"{plan.name}: no trial has ended yet: `ablate sweep` goes on")
+        raise Nothing(f"{plan.name}: no round of trials has ended yet: {again(plan)}")
     ink, columns = inks(plan), [column.label for column in plan.columns]
-    sheet = Sheet(plan, table, "tuning", (1, len(columns)), (2.6 + 3.4 * len(columns), 3.6))
+    lines, across = folded(len(columns), ACROSS)
+    size = (2.6 + 3.4 * across, 3.6 * lines)
+    heading = "What a search finds, by the trials it may spend"
+    sheet = Sheet(plan, table, "tuning", heading, (lines, across), size)
+    panels = [axes for (axes,) in sheet.columns(len(columns))]
     legend: dict[str, Any] = {}
     for (row, column), found in scores.items():
-        axes = sheet.axes[0][columns.index(column)]
+        axes = panels[columns.index(column)]
         best, low, high = stats.expected_best(np.array(found))
         x = np.arange(1, len(found) + 1)
         axes.fill_between(
@@ -46,14 +52,17 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
         most = f"best of {len(found)} trials {sign * max(found):.4g}"
         sheet.tell(drawn, f"{named(row, column)}: {most}, to expect of one {sign * best[0]:.4g}")
         legend.setdefault(row, drawn)
-    for axes, column in zip(sheet.axes[0], columns, strict=True):
-        axes.set_title(column, loc="left")
-        axes.set_xlabel("trials")
+    for axes, column in zip(panels, columns, strict=True):
+        axes.set_title(plan.heading(column), loc="left")
+        axes.set_xlabel("trials, k")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     unit = f", {METRICS[metric].unit}" if METRICS[metric].unit else ""
-    sheet.axes[0][0].set_ylabel(f"best validation {metric}{unit}")
+    name = METRICS[metric].name.removeprefix("test ")
+    for axes in panels[::across]:
+        axes.set_ylabel(f"best validation {name}{unit}")
     sheet.legend(legend)
     sheet.foot(
-        "The best of k trials drawn from those made (Dodge et al. 2019); bands: 80 % of draws."
+        "Lines: the best to expect of k trials, drawn from those made, with replacement (Dodge et "
+        "al. 2019); bands: 80 % of draws. Where lines cross, the ranking depends on the budget."
     )
     return sheet

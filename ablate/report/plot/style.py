@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from ablate.report.table import Table
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)))
-BLACK, GREY = "#000000", "#777777"
+BLACK, GREY = "#000000", "#666666"
 MAP = "cividis"  # light and dark in order, whatever the eye
 
 RC: dict[Any, Any] = {
@@ -41,6 +42,7 @@ RC: dict[Any, Any] = {
     "grid.color": "#DDDDDD",
     "grid.linewidth": 0.6,
     "legend.frameon": False,
+    "legend.handlelength": 2.6,  # a period of the longest dashes
     "lines.linewidth": 1.3,
     "lines.markersize": 4.5,
     "path.simplify": False,  # every point that was measured is in the file
@@ -103,18 +105,32 @@ class Sheet:
         plan: Plan,
         table: Table,
         kind: str,
+        heading: str,
         panels: tuple[int, int],
         size: tuple[float, float],
     ) -> None:
-        """`panels`: rows and columns; `size`: inches. An unfinished sweep says so in the title."""
+        """`heading`: what is drawn; `panels`: rows and columns; `size`: inches. The sweep's title
+        is the first line below; an unfinished sweep says so above."""
         self.kind = kind
-        self.width = int(13 * size[0])  # letters of a line
+        self.letters = 13 * size[0]  # of a line
         self.figure = Figure(figsize=size, layout="constrained")
         self.axes: list[list[Axes]] = self.figure.subplots(*panels, squeeze=False).tolist()
-        title = textwrap.wrap(plan.title or plan.name, self.width)
         missing = [note for note in table.notes if note.startswith("UNFINISHED")]
-        self.figure.suptitle("\n".join([*title, *self._wrapped(missing)]))
+        self.figure.suptitle(_wrapped([heading, *missing], self.letters))
+        self._title = f"Sweep {plan.name}" if plan.title == plan.name else plan.title
         self._titles: list[str] = []
+
+    def columns(self, count: int, parts: int = 1) -> list[list[Axes]]:
+        """The panels of `count` columns, (column, part): parts lie one below the other, and columns
+        that have no place in a line go on in the next. What is left over is taken away."""
+        across = len(self.axes[0])
+        found = [
+            [self.axes[n // across * parts + part][n % across] for part in range(parts)]
+            for n in range(len(self.axes) // parts * across)
+        ]
+        for spare in itertools.chain(*found[count:]):
+            spare.remove()
+        return found[:count]
 
     def tell(self, artist: Artist, text: str) -> None:
         """Name a mark."""
@@ -122,8 +138,8 @@ class Sheet:
         self._titles.append(text)
 
     def foot(self, *lines: str) -> None:
-        """What must be known to read it, below the panels."""
-        text = "\n".join(self._wrapped(lines))
+        """Of what it is, and what must be known to read it, below the panels."""
+        text = _wrapped([self._title, *lines], 1.25 * self.letters)
         self.figure.supxlabel(text, x=0.01, ha="left", fontsize="small", color=GREY)
 
     def legend(self, entries: dict[str, Any]) -> None:
@@ -131,9 +147,6 @@ class Sheet:
         self.figure.legend(
             entries.values(), entries.keys(), loc="outside right center", fontsize="small"
         )
-
-    def _wrapped(self, lines: Any) -> list[str]:
-        return [part for line in lines for part in textwrap.wrap(line, int(1.2 * self.width))]
 
     def content(self, format: str) -> bytes:
         """The file: svg, pdf or png. The same figure has the same bytes."""
@@ -147,6 +160,15 @@ class Sheet:
             place = f'<g id="{self.kind}-{number}">'
             text = text.replace(place, f"{place}<title>{escape(title)}</title>", 1)
         return text.encode()
+
+
+def folded(count: int, most: int) -> tuple[int, int]:
+    """(lines, panels in a line) of `count` panels: a page shows no more than `most` legibly."""
+    return -(-count // most), min(count, most)
+
+
+def _wrapped(lines: list[str], letters: float) -> str:
+    return "\n".join(part for line in lines for part in textwrap.wrap(line, int(letters)))
 
 
 def mosaic(axes: Axes, maps: Any, low: float, high: float) -> Any:
