@@ -23,6 +23,7 @@ from test_kill import disturb
 from ablate import stats
 from ablate.ledger import Store
 from ablate.plan import FIRST_TUNING_SEED, Plan
+from ablate.report.scores import short
 from ablate.report.table import tabulate
 from ablate.spec import UserError
 from ablate.sweep import plan as make_plan
@@ -108,6 +109,8 @@ def test_choosing_is_not_reporting(calm):
         assert cell.chosen.multiply_adds == TRIALS * 3 * images * result
         shown = calm("table", "lr", "--show", "gain,chosen").out
         assert f"{cell.chosen.params['optim.lr']:.3g}" in shown
+        best = f"#{FIRST_TUNING_SEED + cell.chosen.trial}, best of {TRIALS} trials; "
+        assert f"{best}{short(cell.chosen.multiply_adds)} multiply-adds" in shown
         facts = csv.DictReader(io.StringIO(calm("table", "lr", "--format", "csv").out))
         values = [f["value"] for f in facts if (f["row"], f["quantity"]) == (cell.row, CHOSEN)]
         assert values == [repr(cell.chosen.params["optim.lr"])]

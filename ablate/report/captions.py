@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ablate.plan import Analysis, Cell, Choice, Plan
+from ablate.plan import FIRST_TUNING_SEED, Analysis, Cell, Choice, Plan
 from ablate.report.scores import METRICS, Scores, short
 
 if TYPE_CHECKING:
@@ -59,7 +59,11 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
     counts = sorted({column.contrasts for column in columns})
     contrasts = " or ".join(map(str, counts)) + (" contrast" if counts == [1] else " contrasts")
     sizes = sorted({size for column in columns for size in column.test_sizes})
-    tested = f"fixed test set of {' or '.join(map(str, sizes))} images" if sizes else "none yet"
+    tested = (
+        f"fixed test set of {' or '.join(map(str, sizes))} images"
+        if sizes
+        else "no test result yet"
+    )
     tested = "of the fixed validation set" if of.of_curve else tested
     name = of.name[0].upper() + of.name[1:]
     less = ", lower being better" if of.sign < 0 else ""
@@ -72,7 +76,7 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
         keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
         lines.append(
             f"Tuned for each variant alike: {keys}; {count(plan.tune.trials, 'trial')} "
-            f"({plan.tune.sampler}), chosen on validation with other seeds; intervals are given "
+            f"(sampler {plan.tune.sampler}), chosen on validation with other seeds; intervals are given "
             f"the chosen settings."
         )
     for column in columns:
@@ -250,7 +254,8 @@ def _chosen(choice: Choice) -> str:
     )
     spent = f", worth {choice.spent:.1f}" if choice.spent < choice.trials else ""  # some pruned
     used = f"; {short(choice.multiply_adds)} multiply-adds" if choice.multiply_adds else ""
-    text = f"Tuned: {params} (trial {choice.trial} of {choice.trials}{spent}{used})."
+    best = f"#{FIRST_TUNING_SEED + choice.trial}, best of {count(choice.trials, 'trial')}"
+    text = f"Tuned: {params} ({best}{spent}{used})."
     if choice.edges:
         text += f" At the edge of its range: {', '.join(choice.edges)}; better may lie beyond."
     return text

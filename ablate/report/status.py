@@ -143,7 +143,7 @@ def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
     keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
     most = f", {_range(costs.searches, short)} multiply-adds" if costs.searches else ""
     return (
-        f"tuning {keys}: {plan.tune.trials} trials ({plan.tune.sampler}){most} for each of "
+        f"tuning {keys}: {plan.tune.trials} trials (sampler {plan.tune.sampler}){most} for each of "
         f"{_count(len(plan.cells), 'cell')}; {done} of {plan.tune.trials * len(plan.cells)} are "
         f"done, {chosen} of {_count(len(plan.cells), 'cell')} chosen"
     )
