@@ -76,8 +76,8 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
         keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
         lines.append(
             f"Tuned for each variant alike: {keys}; {count(plan.tune.trials, 'trial')} "
-            f"(sampler {plan.tune.sampler}), chosen on validation with other seeds; intervals are given "
-            f"the chosen settings."
+            f"(sampler {plan.tune.sampler}), chosen on validation with other seeds; intervals are "
+            f"given the chosen settings."
         )
     for column in columns:
         spread = _spread(plan, column)
