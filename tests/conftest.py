@@ -114,6 +114,14 @@ def data_folder():
     return find
 
 
+LONG = ("test_kill", "test_tune")
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first: two processes share the files, and neither shall end alone."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
+
+
 def pytest_sessionfinish(session):
     """Where ABLATE_REQUIRE_DATA is set nothing may be skipped for want of data or an oracle."""
     if os.environ.get("ABLATE_REQUIRE_DATA") and _missing and session.exitstatus == 0:
