@@ -622,6 +622,18 @@ except Exception as error:
     assert said.count("\n") == 1
 
 
+def test_what_named_hub_sets_hold_is_known_before_they_are_fetched(tmp_path: Path) -> None:
+    """The numbers that big_vision's configs and TFDS's catalogue print."""
+    imagenet = {"train": "train[:99%]", "validation": "train[99%:]", "test": "validation"}
+    data = describe(hub="ILSVRC/imagenet-1k", revision="abc", classes=1000, **imagenet)
+    counts = {"train": 1_268_355, "validation": 12_812, "test": 50_000}
+    assert cache.count(data, tmp_path) == counts
+    data = describe(hub="uoft-cs/cifar10", revision="abc", validation=5000)
+    assert cache.count(data, tmp_path) == {"train": 45_000, "validation": 5_000, "test": 10_000}
+    with pytest.raises(UserError, match="no split 'val' in data=small; present: test, train"):
+        cache.count(describe(hub="ylecun/mnist", revision="abc", validation="val"), tmp_path)
+
+
 def test_a_hub_set_is_read_at_its_revision(
     tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

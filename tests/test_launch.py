@@ -168,6 +168,18 @@ class TestLocal(LauncherContract):
 # --- Places -------------------------------------------------------------------------------------
 
 
+def test_warming_starts_what_the_first_worker_is_forked_from(tmp_path):
+    launcher = Local(SETTINGS, tmp_path)
+    launcher.warm()
+    server = launcher._server
+    assert server is not None
+    launcher.warm()
+    assert launcher._server is server
+    assert server.poll() is None
+    launcher.free()  # at once: it is still loading
+    assert server.returncode == -signal.SIGKILL
+
+
 @pytest.mark.parametrize(
     ("outer", "seen"),
     [

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import json
 import math
 import random
 import shutil
@@ -84,6 +85,8 @@ def test_a_search_killed_five_times_has_the_same_trials_choice_and_table(calm, t
 def test_choosing_is_not_reporting(calm):
     plan = read(calm)
     assert len(plan.trials) == 2 * TRIALS
+    described = json.loads((calm.folder / "runs" / "cache" / "costs.json").read_text())
+    assert not any("step_s" in answer for answer in described.values())  # so short: not timed
     seeds = {seed for trial in plan.trials for seed in trial.cell.ids}
     assert seeds == {FIRST_TUNING_SEED + n for n in range(TRIALS)}
     for cell in plan.cells:

@@ -47,6 +47,14 @@ def level(alpha: float) -> str:
     return f"{100 * (1 - alpha):.4g} %"
 
 
+def family(plan: Plan, columns: Sequence[TableColumn]) -> str:
+    """What intervals are simultaneous over: "9 contrasts of a column"."""
+    counts = sorted({column.contrasts for column in columns})
+    noun = "contrast" if counts == [1] else "contrasts"
+    of = "a column" if plan.analysis.family == "column" else "the table"
+    return f"{' or '.join(map(str, counts))} {noun} of {of}"
+
+
 # --- The caption --------------------------------------------------------------------------------
 
 
@@ -55,9 +63,6 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
     from ablate import stats
 
     analysis, of = plan.analysis, METRICS[plan.analysis.metric]
-    family = "a column" if analysis.family == "column" else "the table"
-    counts = sorted({column.contrasts for column in columns})
-    contrasts = " or ".join(map(str, counts)) + (" contrast" if counts == [1] else " contrasts")
     sizes = sorted({size for column in columns for size in column.test_sizes})
     tested = (
         f"fixed test set of {' or '.join(map(str, sizes))} images"
@@ -69,8 +74,9 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
     less = ", lower being better" if of.sign < 0 else ""
     lines = [
         f"{name}: mean over seeds [{level(analysis.alpha)} Student t]; gain over {plan.baseline} "
-        f"in {of.points}{less} [{level(gain_alpha(analysis))}, simultaneous over the {contrasts} "
-        f"of {family}; {_method(analysis)}]. Intervals are over training seeds; {tested}."
+        f"in {of.points}{less} [{level(gain_alpha(analysis))}, simultaneous over the "
+        f"{family(plan, columns)}; {_method(analysis)}]. Intervals are over training seeds; "
+        f"{tested}."
     ]
     if plan.tune is not None:
         keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))

@@ -99,7 +99,7 @@ def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnote
                 ),
             )
         )
-    return TableColumn(label, tuple(entries), 1, None, None, 0, None, (), (), heading=label)
+    return TableColumn(label, label, tuple(entries), 1, None, None, 0, None, (), ())
 
 
 def _needed(gain: Estimate | None) -> int | None:

@@ -129,6 +129,7 @@ class TableColumn:
     """One value of `across`, and what its gains are judged by."""
 
     label: str
+    heading: str  # the label; of a bare number with its key
     entries: tuple[Entry, ...]  # in the rows' order; excluded cells have none
     contrasts: int  # in the family
     spread: float | None
@@ -138,7 +139,6 @@ class TableColumn:
     test_sizes: tuple[int, ...]  # images; more than one where rows were tested on different sets
     footnotes: tuple[int, ...]
     ranks: Ranks | None = None  # of the published gains against ours
-    heading: str = ""  # the label; of a bare number with its key
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
 from ablate.plan import Plan
+from ablate.report.captions import family
 from ablate.report.plot.measured import Nothing, RunDirs, again, named
 from ablate.report.plot.style import BLACK, Sheet, folded, inks
 from ablate.report.table import METRICS, Entry, Table, level, number
@@ -167,12 +168,9 @@ def _foot(plan: Plan, table: Table, entries: list[Entry]) -> list[str]:
         for entry in table.entries
         if entry.row != table.baseline and (entry.row, entry.column) not in drawn
     ]
-    counts = sorted({column.contrasts for column in table.columns})
-    contrasts = " or ".join(map(str, counts)) + (" contrast" if counts == [1] else " contrasts")
-    family = "a column" if plan.analysis.family == "column" else "the table"
     lines = [
         f"A gain above 0 is better. Bars: {level(table.gain_alpha)} intervals over training seeds, "
-        f"simultaneous over the {contrasts} of {family}.",
+        f"simultaneous over the {family(plan, table.columns)}.",
         *(note for note in table.notes if not note.startswith("UNFINISHED")),
     ]
     ends = limits(entries)
