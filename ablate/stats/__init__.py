@@ -18,6 +18,7 @@ from ablate.stats.gains import ColumnGains, Fit, Method, Pool, RowGain, column_g
 from ablate.stats.power import Forecast, OverSpread, Spread, detect, residual_spread, resolution
 from ablate.stats.verdict import (
     CANT_TELL,
+    DID_NOTHING,
     FEWEST_SEEDS,
     MOST_SEEDS,
     POWER,
@@ -29,6 +30,7 @@ from ablate.stats.verdict import (
 
 __all__ = [
     "CANT_TELL",
+    "DID_NOTHING",
     "FEWEST_SEEDS",
     "MOST_SEEDS",
     "POWER",

@@ -18,6 +18,7 @@ from scipy.special import fdtrc
 
 from ablate.stats.estimate import Bools, Estimate, Floats, mean_interval
 from ablate.stats.gains import (
+    ColumnGains,
     Fit,
     Method,
     Pool,
@@ -38,12 +39,13 @@ class AverageGain:
     """The mean gain of a row over `columns` (their indices), and its intervals.
 
     `gain`: these architectures, seeds random. `sampled`: if architectures were a sample of those
-    to come, its n being columns (one column: no interval).
+    to come, its n being columns (one column: no interval). `ratio`: see `ColumnGains`.
     """
 
     gain: RowGain
     sampled: Estimate
     columns: tuple[int, ...]
+    ratio: float | None  # as of ColumnGains
 
 
 def average_gains(
@@ -64,18 +66,19 @@ def average_gains(
     usable = complete & complete[:, [baseline]] & ~shaky[:, [baseline]]
 
     @functools.cache
-    def fitted(columns: tuple[int, ...]) -> tuple[RowGain | None, ...]:
+    def fitted(columns: tuple[int, ...]) -> ColumnGains:
         some = list(columns)
         mean = y[some].mean(0)
         mean[~complete[some].all(axis=0)] = np.nan
-        return column_gains(mean, baseline, method, np.asarray(shaky[some].any(axis=0))).rows
+        return column_gains(mean, baseline, method, np.asarray(shaky[some].any(axis=0)))
 
     def average(row: int) -> AverageGain | None:
         columns = tuple(int(c) for c in np.flatnonzero(usable[:, row]))
-        if row == baseline or not columns or (gain := fitted(columns)[row]) is None:
+        if row == baseline or not columns or (gain := fitted(columns).rows[row]) is None:
             return None
         gains = (y[list(columns), row] - y[list(columns), baseline]).mean(-1)
-        return AverageGain(gain, mean_interval(gains, method.alpha / method.contrasts), columns)
+        sampled = mean_interval(gains, method.alpha / method.contrasts)
+        return AverageGain(gain, sampled, columns, fitted(columns).ratio)
 
     return tuple(average(row) for row in range(y.shape[1]))
 
@@ -86,15 +89,13 @@ def changes(
     baseline: int,
     method: Method,
     unstable: Bools | None = None,
-) -> tuple[RowGain | None, ...]:
+) -> ColumnGains:
     """By how much each row's gain over `baseline` grows between two columns, each (R, S), NaN
     where missing: the gain in the differences of a row's seed s between the columns.
 
-    `method`'s contrasts are those of this comparison; `unstable` (R,): in either column; None
-    throughout for an unstable baseline.
+    `method`'s contrasts are those of this comparison; `unstable` (R,): in either column.
     """
-    found = column_gains(after - before, baseline, method, unstable)
-    return (None,) * len(found.rows) if found.void else found.rows
+    return column_gains(after - before, baseline, method, unstable)
 
 
 class Source(NamedTuple):
@@ -121,6 +122,7 @@ class Grid:
     interaction: tuple[tuple[RowGain, ...], ...]
     sources: Mapping[str, Source]
     seeds: tuple[int, ...]
+    own: bool  # each effect is judged by its own spread: a cell is out of line
 
 
 def grid_effects(y: Floats, method: Method, unstable: Bools | None = None) -> Grid | None:
@@ -162,6 +164,7 @@ def grid_effects(y: Floats, method: Method, unstable: Bools | None = None) -> Gr
         interaction=tuple(tuple(crossed[i : i + b - 1]) for i in range(0, len(crossed), b - 1)),
         sources=_sources(cells.mean(1).reshape(a, b), n, pool) if pool and not own else {},
         seeds=seeds,
+        own=bool(own),
     )
 
 

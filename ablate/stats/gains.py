@@ -261,16 +261,17 @@ class ColumnGains:
     """The gains of a column, in the rows' order; None for the baseline and where there is none.
 
     `void`: the baseline has a diverged or a collapsed run, so gains have no intervals. The others
-    are of the rows that have every seed of the baseline: `spread`, the residual standard deviation
-    that the pool's rows share, with `df`, and how many are `kept`; `ratio`, the baseline's own
-    spread over it where gains are pooled, else None; `residual`, the residual standard deviation
-    of all rows; the seed correlation.
+    are of the `fitted` rows, which have every seed of the baseline: `spread`, the residual standard
+    deviation that the pool's rows share, with `df`, and how many are `kept`; `ratio`, the
+    baseline's own spread over it where gains are pooled, else None; `residual`, the residual
+    standard deviation of all that are fitted; the seed correlation.
     """
 
     rows: tuple[RowGain | None, ...]
     spread: float | None = None
     df: int | None = None
     kept: int = 0
+    fitted: int = 0
     ratio: float | None = None
     residual: float | None = None
     correlation: Estimate | None = None
@@ -334,6 +335,7 @@ def column_gains(
     found = ColumnGains(
         gains,
         kept=len(kept),
+        fitted=len(rows),
         residual=math.sqrt(pool.residual.mean()),
         correlation=seed_correlation(y[np.ix_(kept, seeds)]),
     )

@@ -12,7 +12,8 @@ POWER = 0.8  # of the seeds that it would take to tell
 MOST_SEEDS = 100  # "more than" beyond
 FEWEST_SEEDS = 3  # with two, a baseline of three times the spread errs in 12 % of tables
 CANT_TELL = "can't tell"
-UNSTABLE = "unstable"  # far from 0 by the other rows' spread, but not by its own
+UNSTABLE = "unstable"  # told from 0 by the other rows' spread, but not by its own
+DID_NOTHING = "did nothing"  # the baseline's predictions in every seed
 
 
 def verdict(low: float, high: float, margin: float | None = None) -> str:
