@@ -303,8 +303,8 @@ BLOCKS: dict[str, Choice] = {
         "ablate.model.block:BatchNormFFN",
     ),
     "vitbn": Choice(
-        "every norm, the final one too, a BatchNorm of one channel over all values; the MLP has its "
-        "own between its layers: ViTBN, whose stem is stem=vitbn",
+        "every norm, the final one too, a BatchNorm of one channel over all values, the MLP's "
+        "between its layers: ViTBN, whose stem is stem=vitbn",
         _VITBN,
         "ablate.model.block:BatchNormBlock",
         {
