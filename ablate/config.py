@@ -242,7 +242,7 @@ class Composer:
                 run[kind] = plugin.complete(kind, chosen, Path.cwd())
         if seed is not None:
             run["seed"] = seed
-        return spec.build(run)
+        return spec.build(spec.of_today(run))
 
     def launcher(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The launcher's settings, from `launcher=NAME` and `launcher.KEY=VALUE` alone."""

@@ -263,7 +263,7 @@ class _Recipes:
             settings = {"recipe": recipe, "data": "imagenet1k", "model.arch": arch}
             try:
                 tree = self.composer.tree(self.composer.merge([Layer("", settings)]))
-                run = spec.to_tree(self.composer.run(tree, seed=0))
+                run = spec.effective(spec.to_tree(self.composer.run(tree, seed=0)))
             except UserError:
                 self.known[recipe, arch] = None
             else:
