@@ -212,11 +212,11 @@ class Composer:
                 if height[key] >= height[group]:
                     continue
                 above = f"{group}={name} ({layers[height[group]].place or 'command line'})"
-                if self._sets(group, name, key):
+                if self.sets(group, name, key):
                     raise UserError(
                         f"{key}: would be overwritten by {above}; give {key} there, too"
                     )
-                if any(self._sets(group, name, other) for other in _same_length(key)):
+                if any(self.sets(group, name, other) for other in _same_length(key)):
                     raise UserError(
                         f"{key}: {above} has a length of its own; give {key} there, too "
                         f"(null takes the other)"
@@ -278,7 +278,7 @@ class Composer:
             self._composed[key], _ = _compose("config", words)
         return self._composed[key]
 
-    def _sets(self, group: str, name: str, key: str) -> bool:
+    def sets(self, group: str, name: str, key: str) -> bool:
         """Does choosing `group=name` set `key`?"""
         if (group, name) in self._generated:
             return key.startswith(f"{group}.")

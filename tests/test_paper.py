@@ -234,6 +234,17 @@ def test_the_sweeps_of_published_tables_map_what_they_can(tmp_path):
         assert {beside.differs for beside in found.values()} == {""}, name
 
 
+def test_what_is_quoted_as_about_says_so(tmp_path):
+    found = paper.beside(real("bnffn_depth", tmp_path), tmp_path)
+    assert {key: (theirs.printed, theirs.gain) for key, theirs in found.items()} == {
+        ("ViT", "0.003 · 3"): ("about 91", None),
+        ("ViTBNFFN", "0.003 · 3"): ("about 92, +1.0", 1.0),
+        ("ViT", "0.005 · 3"): ("about 78", None),
+        ("ViTBNFFN", "0.005 · 3"): ("about 90, +12.0", 12.0),
+    }
+    assert all("no recipe of ours is theirs" in theirs.differs for theirs in found.values())
+
+
 def test_nothing_to_stand_beside_is_said(tmp_path):
     with pytest.raises(UserError, match="names no published table"):
         paper.beside(make_plan(["a", "b"]), tmp_path)

@@ -27,11 +27,8 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "DeiT": {"recipe": "deit"},
     "300 ep": {"recipe": "dtn"},
 }
-DATA = {
-    "imagenet1k": "imagenet1k",
-    "augmented-mnist": "mnist",
-    "sun397": "sun397",
-}  # theirs -> ours
+# Theirs -> ours.
+DATA = {"imagenet1k": "imagenet1k", "augmented-mnist": "mnist", "sun397": "sun397"}
 MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
 MACHINES = {"train.micro_batch", "train.deterministic", "eval.every", "eval.batch"}
 
@@ -229,7 +226,8 @@ def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -
         return ""
     if table.over:
         return f"+{printed.value}" if float(printed.value) > 0 else printed.value
-    text = printed.value + (f" ± {printed.pm}" if printed.pm else "")
+    about = "about " if table.metric.endswith("_approx") else ""
+    text = about + printed.value + (f" ± {printed.pm}" if printed.pm else "")
     return text if gain is None else f"{text}, {gain:+.1f}"
 
 

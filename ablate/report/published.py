@@ -154,10 +154,10 @@ def _caption(table: PaperTable, n: int) -> Iterator[str]:
             yield "They may have one pre-training in common: their spread is of what follows it."
         if any(cell.pm for cell in table.cells.values()):
             yield (
-                f"Their +- have two readings. The text calls them 95 % intervals (gain, ± a 95 % "
-                f"CI); in Tables 1 and 2 they fit standard errors, s / sqrt(n), of values rounded "
-                f"to 0.1 (gain, and the verdict). Either way each gain over {table.baseline} has "
-                f"Welch's 95 % interval, of one contrast."
+                f"Their +- have two readings. The text calls them 95 % intervals over at least 3 "
+                f"runs (gain, ± a 95 % CI); in Tables 1 and 2 they fit standard errors, s / sqrt(n)"
+                f", of values rounded to 0.1 (gain, and the verdict). Either way each gain over "
+                f"{table.baseline} has Welch's 95 % interval, of one contrast."
             )
         else:
             yield "No +- is printed: no interval of a gain, no verdict."
@@ -186,15 +186,18 @@ def _readings(columns: Sequence[TableColumn]) -> Iterator[str]:
 
 
 def _clear(gains: Sequence[tuple[str, Estimate]]) -> str:
-    """`all 10 gains`, or `9 of 10 (not S/16, +1.10 +- 1.13)`."""
-    unclear = [
-        f"{column}, {gain.mean:+.2f} +- {gain.high - gain.mean:.2f}"
+    """`all 10 gains`, or `9 of 10 (not S/16, +1.10 +- 1.13)`; of those that have an interval."""
+    known = [
+        (column, gain.mean, gain.high - gain.mean)
         for column, gain in gains
-        if gain.low is not None and gain.high is not None and gain.low <= 0 <= gain.high
+        if gain.high is not None
+    ]
+    unclear = [
+        f"{column}, {mean:+.2f} +- {half:.2f}" for column, mean, half in known if half >= abs(mean)
     ]
     if not unclear:
-        return f"all {len(gains)} gains"
-    return f"{len(gains) - len(unclear)} of {len(gains)} (not {'; '.join(unclear)})"
+        return f"all {len(known)} gains"
+    return f"{len(known) - len(unclear)} of {len(known)} (not {'; '.join(unclear)})"
 
 
 def _means(table: PaperTable) -> Iterator[str]:

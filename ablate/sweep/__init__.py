@@ -108,7 +108,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
                 cells.append(cell)
     if not cells:
         raise UserError(f"{sweep.place}: exclude: leaves no cell")
-    notes = [*composer.notes, *_unused(sweep, used, composer.groups)]
+    notes = [*composer.notes, *_unused(sweep, used, composer)]
     first = _first_of_equals(sweep, identities)
     _columns_differ(sweep, first, identities)
     cells = [cell for cell in cells if first[cell.row] == cell.row]
@@ -286,7 +286,7 @@ def _baseline(
     return first[label]
 
 
-def _unused(sweep: Sweep, used: Collection[str], groups: Collection[str]) -> list[str]:
+def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str]:
     """Notes on excludes that a scale, or a word of the command line, left without a cell. Raises
     UserError for other such parts."""
     notes = []
@@ -294,11 +294,15 @@ def _unused(sweep: Sweep, used: Collection[str], groups: Collection[str]) -> lis
     for part in parts:
         if part.place in used:
             continue
-        # a group's choice may bring any key
-        words = [key for key in sweep.over if key in part.when or key in groups]
+        words = [
+            f"{key}={show(value)}"
+            for key, value in sweep.over.items()
+            if key in part.when
+            or (key in composer.groups and any(composer.sets(key, value, k) for k in part.when))
+        ]
         if isinstance(part, Override) or (sweep.scale is None and not words):
             raise UserError(f"{part.place}: matches no cell: {shown(part.when)}")
-        why = f"under {words[0]}={show(sweep.over[words[0]])}" if words else "at this scale"
+        why = f"under {words[0]}" if words else "at this scale"
         notes.append(f"{part.place} matches no cell {why}")
     return notes
 
