@@ -221,6 +221,13 @@ class Run:
         return run_id(identity(self), self.seed)
 
 
+# Keys that say one length: the first that is given counts.
+LENGTHS = (
+    ("train.steps", "train.examples", "train.epochs"),
+    ("optim.warmup_steps", "optim.warmup_examples", "optim.warmup_epochs"),
+    ("optim.cooldown_steps", "optim.cooldown_epochs"),
+)
+
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 
 # Where a thing lies, and names for what other fields say in full, are not what a run is.

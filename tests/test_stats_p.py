@@ -284,10 +284,10 @@ def test_fewer_than_five_rows_have_no_tau():
 @pytest.mark.parametrize(
     ("low", "high", "published", "word"),
     [
-        (0.1, 0.9, 1.4, "agrees"),
-        (-0.9, -0.1, -0.2, "agrees"),
-        (0.1, 0.9, -0.2, "opposes"),
-        (-0.9, -0.1, 0.2, "opposes"),
+        (0.1, 0.9, 1.4, "same direction"),
+        (-0.9, -0.1, -0.2, "same direction"),
+        (0.1, 0.9, -0.2, "opposite direction"),
+        (-0.9, -0.1, 0.2, "opposite direction"),
         (-0.1, 0.9, 1.4, "can't tell"),
         (0.0, 0.9, -1.4, "can't tell"),
         (0.1, 0.9, 0.0, "can't tell"),

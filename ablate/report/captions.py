@@ -267,11 +267,12 @@ def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> 
     if not paper:
         return []
     table = next(iter(paper.values())).table
-    pm = " +- as printed: they fit standard errors, not 95 % intervals."
+    pm = " +- as printed: 95 % intervals over 3 runs or more by the text; they fit standard errors."
     pm = pm if any(beside.pm is not None for beside in paper.values()) else ""
     found = [
         f"Beside it: {table}, with its gains.{pm} Where data, resolution, steps and recipe match: "
-        f"ours less theirs. Elsewhere: does our interval of the gain agree with the sign of theirs?"
+        f"ours less theirs. Elsewhere: whether our gain is in the direction of theirs (can't tell: "
+        f"our interval includes 0, or theirs is 0), and whether theirs is in our interval."
     ]
     by_reason: dict[str, list[str]] = {}
     for (_, column), beside in paper.items():

@@ -79,9 +79,11 @@ class Against:
     """An entry beside the paper. Differences are ours less theirs, where both are comparable."""
 
     published: Beside
-    agreement: str | None  # of the gains; None where it can't be said
+    agreement: str | None  # of the gains' directions; None where it can't be said
     value: float | None = None
     gain: float | None = None
+    inside: bool | None = None  # does the published gain lie in our interval?
+    said: Estimate | None = None  # the published gain, its +- being 95 % intervals
 
 
 @dataclass(frozen=True)
@@ -491,17 +493,17 @@ def _cost(results: Sequence[Mapping[str, Any]]) -> Cost | None:
 def _against(
     beside: Beside | None, accuracy: Estimate | None, gain: Estimate | None, given: bool
 ) -> Against | None:
-    """Values are subtracted only where they are comparable; else their gains agree, or not."""
+    """Values are subtracted only where they are comparable; else directions are compared."""
     from ablate import stats
 
     if beside is None:
         return None
     theirs = beside.gain
     if beside.differs:
-        agreement = None
-        if given and theirs is not None and gain and gain.low is not None and gain.high is not None:
-            agreement = stats.agreement(gain.low, gain.high, theirs)
-        return Against(beside, agreement)
+        if not given or theirs is None or not gain or gain.low is None or gain.high is None:
+            return Against(beside, None)
+        agreement = stats.agreement(gain.low, gain.high, theirs)
+        return Against(beside, agreement, inside=gain.low <= theirs <= gain.high)
     value = accuracy.mean - beside.value if accuracy and beside.value is not None else None
     more = gain.mean - theirs if gain and theirs is not None else None
     return Against(beside, None, value, more)

@@ -32,13 +32,14 @@ def verdict(low: float, high: float, margin: float | None = None) -> str:
 
 
 def agreement(low: float, high: float, published: float) -> str:
-    """Does our interval of a gain agree with a published gain's sign?
+    """Is our gain in the direction of a published one?
 
-    `agrees`, `opposes`; `can't tell` where ours includes 0, or where theirs was printed as 0.
+    `same direction`, `opposite direction`; `can't tell` where our interval includes 0, or where
+    theirs was printed as 0.
     """
     if low <= 0 <= high or published == 0:
         return CANT_TELL
-    return "agrees" if (low > 0) == (published > 0) else "opposes"
+    return "same direction" if (low > 0) == (published > 0) else "opposite direction"
 
 
 @functools.cache

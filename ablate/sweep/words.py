@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.config import Word, once, parse, show
+from ablate.plan import Analysis
 from ablate.spec import UserError
 from ablate.sweep.declaration import (
     Item,
@@ -93,7 +94,7 @@ def from_words(line: Line, across: Collection[str], each: bool, title: str) -> S
         over=over,
         baseline=None if baseline is None else label_at(baseline, "baseline"),
         seeds=seeds_of(line, DEFAULT_SEEDS, "seeds"),
-        analysis=analysis({}, section_of(line, "analysis"), ""),
+        analysis=Analysis(**analysis(section_of(line, "analysis"), "analysis")),
     )
 
 
