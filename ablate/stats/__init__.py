@@ -15,13 +15,13 @@ from ablate.stats.dunnett import dunnett, dunnett_p
 from ablate.stats.estimate import Estimate, mean_interval, seed_correlation, welch_of_means
 from ablate.stats.exact import Exact, RankAgreement, fisher, holm, kendall, sign_flip
 from ablate.stats.gains import ColumnGains, Fit, Method, RowGain, column_gains, fit, raw_p
+from ablate.stats.looks import look_error
 from ablate.stats.power import Forecast, OverSpread, Spread, detect, residual_spread
 from ablate.stats.verdict import (
     CANT_TELL,
     MOST_SEEDS,
     POWER,
     agreement,
-    look_error,
     seeds_needed,
     verdict,
 )

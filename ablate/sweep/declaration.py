@@ -9,7 +9,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ablate import spec
@@ -123,6 +123,12 @@ def analysis(written: Mapping[str, Any], words: Mapping[str, Any], place: str) -
         for key, value in raw.items():
             read[key] = _analysis_value(str(key), value, f"{prefix}{key}")
     return Analysis(**read)
+
+
+def changed(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
+    """A driven sweep's analysis under the command line's `analysis.KEY`."""
+    read = {key: _analysis_value(key, value, f"analysis.{key}") for key, value in words.items()}
+    return replace(declared, **read)
 
 
 def _analysis_value(key: str, value: Any, place: str) -> Any:

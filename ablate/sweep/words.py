@@ -61,6 +61,13 @@ def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Line
     )
 
 
+def analysis_apart(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """(the other words, the values of `analysis.KEY=VALUE` by KEY)."""
+    ours = [w for w in words if w.lstrip("+").partition("=")[0].partition(".")[0] == "analysis"]
+    others = [word for word in words if word not in ours]
+    return others, section_of(read_line(ours, {}), "analysis") if ours else {}
+
+
 def from_words(line: Line, across: Collection[str], each: bool, title: str) -> Sweep:
     """Every list of values is a factor of rows; `data`, `model.arch`, `across` are columns."""
     if tuned := [key for key in line.sweep if key.partition(".")[0] == "tune"]:
