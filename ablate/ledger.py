@@ -140,6 +140,8 @@ class Store:
         host = self.driver.notes().get("host", platform.node())
         if host != platform.node() and self.driver.is_held():  # no shared memory with that SQLite
             raise Unrecorded(f"{host} drives it, and the ledger can be written from there alone")
+        if not os.access(self.root, os.W_OK):
+            raise Unrecorded("the store can't be written to")
         try:
             with contextlib.closing(_connect(self, "rw")) as connection:
                 connection.execute("PRAGMA synchronous = FULL")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Shell
-from test_table import PLANTED, make_plan, plant
+from test_table import PLANTED, make_plan, plant, tabulate
 
 from ablate.ledger import Store
 from ablate.plan import Choice, Column, Plan, PlannedRun, Row, Stage, Trial, Tune
@@ -26,7 +26,6 @@ from ablate.report.formats import render
 from ablate.report.gather import gather
 from ablate.report.page import page
 from ablate.report.plot import figures
-from ablate.report.table import tabulate
 from ablate.report.verdicts import said, summary
 from ablate.rundir import to_json
 
