@@ -251,4 +251,4 @@ def test_without_runs_the_spread_is_an_assumption_that_is_said():
     lines = list(forecast(plan, 1.0, None, cost_of(plan, None), {}, lambda run: []))
     assert f"spread {ASSUMED:g} points, an assumption" in lines[1]
     assert "what they cost is not known" in lines[2]
-    assert lines[3] == "    with 1 seed: no interval, so nothing can be told"
+    assert lines[3] == "    with 1 seed: no verdict, so nothing can be told"

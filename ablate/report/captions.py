@@ -182,7 +182,7 @@ def notes(
         found.append(_unfinished(missing, len(cells) * len(plan.seeds)))
     if any(entry.n == 1 for column in columns for entry in column.entries):
         found.append("n = 1: no interval.")
-    if any(entry.n == 2 and entry.gain for column in columns for entry in column.entries):
+    if len(plan.seeds) == 2:
         found.append("n = 2: intervals, no verdicts.")
     of = METRICS[plan.analysis.metric]
     ends = [entry.accuracy for column in columns for entry in column.entries if entry.accuracy]
