@@ -23,6 +23,7 @@ from ablate.cli import app
 from ablate.ledger import Ledger, Store, repair
 from ablate.plan import Column, Plan, Row
 from ablate.report import looks, reading
+from ablate.report.doctor import stored
 from ablate.report.formats import FORMATS
 from ablate.report.verify import verify
 from ablate.spec import UserError
@@ -365,6 +366,7 @@ def test_every_edit_of_the_file_is_found_and_the_ledger_counts(store):
         store.looks.unlink() if text is None else store.looks.write_text(text)
         (finding,) = findings(store)
         assert finding.startswith("looks.jsonl: "), name
+        assert "looks" in [found.what for found in stored.content(store)], name
         store.looks.write_text(whole)
     store.looks.unlink()
     run("table", "analysis.margin=0.7")
