@@ -1,4 +1,4 @@
-"""The ledger: a fold of events, a driver and looks that write, readers that don't wait, plain plans."""
+"""The ledger: a fold of events, a driver and looks that write, readers that don't wait."""
 
 from __future__ import annotations
 
