@@ -321,7 +321,7 @@ def test_a_row_that_always_diverged_has_nothing_but_its_count():
 def test_an_unstable_baseline_voids_its_column(scored, fate):
     plan = make_plan(
         list(PLANTED),
-        ("S/4", "Ti/4"),
+        ("S/4", "Ti/4", "B/4"),
         seeds=4,
         diverged=scored,
         margin=0.3,
@@ -338,14 +338,15 @@ def test_an_unstable_baseline_voids_its_column(scored, fate):
         results["base@S/4#2"] |= finished(0.2, collapsed=True)
     results["worse@S/4#0"]["collapsed"] = True
     table = tabulate(plan, results)
-    void, whole = table.columns
+    void, whole, _ = table.columns
     assert (void.void, whole.void) == (True, False)
     for entry in void.entries:
         assert (entry.verdict, entry.gain and entry.gain.low) == (None, None)
     assert whole.entries == sound.columns[1].entries
     assert table.complete
     (average,) = table.blocks  # and no contrast
-    assert {line.columns for line in average.lines} == {("Ti/4",)}
+    assert {line.columns for line in average.lines} == {("Ti/4", "B/4")}
+    assert "Average over the 2 columns" in average.title
     assert "without S/4: its baseline is unstable" in average.note
     for text in every_text(table):
         assert "S/4: no verdicts: of the baseline base, seed 2 " + fate in text

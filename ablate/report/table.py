@@ -326,9 +326,9 @@ def _forecast(
 
     n = len(plan.seeds)
     unclear = any(entry.verdict == stats.CANT_TELL for entry in entries)
-    if not unclear or gains.residual is None or gains.ratio is not None or plan.tune is not None:
+    if not unclear or gains.spread is None or gains.ratio is not None or plan.tune is not None:
         return None
-    spread = stats.Spread(gains.residual, (gains.fitted - 1) * (n - 1))
+    spread = stats.Spread(gains.spread, gains.df)
     if spread.barely_known:
         return None
     found = stats.resolution(spread, n, 2 * n, method)
