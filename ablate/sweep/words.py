@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Line
 
 def analysis_apart(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """(the other words, the values of `analysis.KEY=VALUE` by KEY)."""
-    ours = [w for w in words if w.lstrip("+").partition("=")[0].partition(".")[0] == "analysis"]
+    ours = [word for word in words if re.match(r"\+*analysis(\.[^=]*)?=", word)]
     others = [word for word in words if word not in ours]
     return others, section_of(read_line(ours, {}), "analysis") if ours else {}
 
