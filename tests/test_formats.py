@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from test_table import BLOCKS, entries, finished, make_plan
+from test_table import BLOCKS, entries, finished, make_plan, tabulate
 
 from ablate import stats
 from ablate.plan import Column
 from ablate.report.formats import DEFAULT, check_show, render
 from ablate.report.formats.latex import SPECIAL, escape
 from ablate.report.published import published
-from ablate.report.table import METRICS, tabulate
+from ablate.report.table import METRICS
 from ablate.spec import UserError
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from test_table import finished, make_plan
+from test_table import finished, make_plan, tabulate
 
 from ablate import stats
 from ablate.plan import Column
@@ -17,7 +17,6 @@ from ablate.report.cost import Costs
 from ablate.report.formats import render
 from ablate.report.power import ASSUMED, forecast
 from ablate.report.published import SHOW, published
-from ablate.report.table import tabulate
 from ablate.spec import UserError
 from ablate.sweep import plan as make_real
 

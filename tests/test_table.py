@@ -1,12 +1,12 @@
 """The gain table: planted sweeps get the planted words, in every format, always the same bytes."""
 
 import dataclasses
+import functools
 import io
 import json
 import math
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,12 @@ from rich.console import Console
 
 from ablate import stats
 from ablate.plan import Analysis, Cell, Column, Plan, Row
-from ablate.report import looks
+from ablate.report import table as report
 from ablate.report.formats import CSV_FIELDS, render
-from ablate.report.table import tabulate
+from ablate.report.looks import Look
 from ablate.spec import UserError
+
+tabulate = functools.partial(report.tabulate, words=True)  # as `report.reading` has it
 
 TEXTS = ("md", "latex", "html", "csv", "json")
 
@@ -516,66 +518,31 @@ def test_a_table_whose_seeds_grew_after_a_look_says_what_that_costs():
     plan, results = grown()
     fresh = tabulate(plan, results)
     assert fresh.notes == ()
-    assert tabulate(plan, results, [(0, 1, 2, 3, 4)]) == fresh  # the same look again
-    table = tabulate(plan, results, [(0, 1, 2)])
+    assert tabulate(plan, results, [Look((0, 1, 2, 3, 4))]) == fresh  # the same look again
+    table = tabulate(plan, results, [Look((0, 1, 2))])
     for text in every_text(table):
         assert "after verdicts were read at n = 3" in text
-        assert "in 8.6 % of contrasts instead of 5 %" in text
+        assert "that some variant is wrongly told rises from 5 to about 6 %" in text
     assert entries(table) == entries(fresh)
 
 
 def test_strict_withholds_verdicts_after_an_undeclared_look():
     plan, results = grown()
-    assert tabulate(plan, results, [(0, 1, 2)], strict=True).is_look is False
+    assert tabulate(plan, results, [Look((0, 1, 2))], strict=True).is_look is False
     assert tabulate(plan, results, strict=True).is_look
 
 
 def test_declared_looks_share_alpha_and_need_no_note():
     plan, results = grown(looks=(3, 5))
-    table = tabulate(plan, results, [(0, 1, 2)], strict=True)
+    table = tabulate(plan, results, [Look((0, 1, 2))], strict=True)
     assert table.notes == ()
     assert table.is_look
     assert table.gain_alpha == 0.025
     assert "gain [97.5 % CI]" in render(table, "md")
-    undeclared = tabulate(plan, results, [(0, 1, 2), (0, 1, 2, 3)])
-    assert "n = 3, 4, 5" in undeclared.notes[0]
+    undeclared = tabulate(plan, results, [Look((0, 1, 2)), Look((0, 1, 2, 3))])
+    assert "read at n = 3, 4: the chance" in undeclared.notes[0]
     plan, results = grown()
     assert entries(tabulate(plan, results))["same"].gain.low > entries(table)["same"].gain.low
-
-
-def test_looks_are_recorded_once_per_set_of_seeds(tmp_path):
-    path = tmp_path / "looks.jsonl"
-    assert looks.read(path, "a") == []
-    looks.record(path, "a", [2, 0, 1])
-    looks.record(path, "a", (0, 1, 2))
-    looks.record(path, "b", (0,))
-    looks.record(path, "a", (0, 1, 2, 3))
-    assert looks.read(path, "a") == [(0, 1, 2), (0, 1, 2, 3)]
-    assert looks.read(path, "b") == [(0,)]
-    assert len(path.read_text().splitlines()) == 3
-
-
-def test_a_torn_look_is_left_out_and_hurts_no_later_one(tmp_path):
-    path = tmp_path / "looks.jsonl"
-    looks.record(path, "a", (0, 1))
-    with path.open("a") as file:
-        file.write('{"sweep": "a", "se')
-    assert looks.read(path, "a") == [(0, 1)]
-    looks.record(path, "a", (0, 1, 2))
-    assert looks.read(path, "a") == [(0, 1), (0, 1, 2)]
-
-
-def test_looks_recorded_at_once_are_all_kept(tmp_path):
-    path = tmp_path / "looks.jsonl"
-    threads = [
-        threading.Thread(target=looks.record, args=(path, "a", range(n % 8 + 1))) for n in range(24)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(looks.read(path, "a")) == [tuple(range(n)) for n in range(1, 9)]
-    assert len(path.read_text().splitlines()) == 8
 
 
 # --- Formats ------------------------------------------------------------------------------------

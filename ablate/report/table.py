@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from ablate.report.across import (
     wide,
 )
 from ablate.report.captions import MACHINE, Footnotes, gain_alpha, level
+from ablate.report.looks import Look
 from ablate.report.scores import METRICS, Curves, Metric, Results, Scores, number, scores
 from ablate.spec import Failure
 
@@ -194,7 +195,7 @@ class Table:
 
     @property
     def is_look(self) -> bool:
-        """Does it print a verdict? Then it is a look, to be recorded in `looks`."""
+        """Does it print a verdict? Then it is a look, which the ledger records."""
         verdicts = [entry.verdict for entry in self.entries]
         verdicts += [line.verdict for block in self.blocks for line in block.lines]
         return any(verdict is not None for verdict in verdicts)
@@ -203,8 +204,9 @@ class Table:
 def tabulate(
     plan: Plan,
     results: Results,
-    looks: Iterable[Sequence[int]] = (),
+    looks: Sequence[Look] = (),
     *,
+    words: bool = False,
     strict: bool = False,
     also: Sequence[str] = (),
     curves: Curves | None = None,
@@ -212,10 +214,12 @@ def tabulate(
     cost: bool = False,
     paper: Mapping[tuple[str, str], Beside] | None = None,
 ) -> Table:
-    """The table of `plan`. `looks`: the sets of seeds at which its verdicts were printed before.
+    """The table of `plan`, with verdicts for `report.reading` only, which records that they were
+    read: it alone passes `words`. `looks`: at which they were read before.
 
-    `strict` withholds the verdicts of a table whose seeds grew after an undeclared look, and raises
-    Failure where the runs of a column are of different machines or code. `also`: metrics beside
+    `strict` withholds the verdicts of a table whose seeds grew after an undeclared look or that
+    has changed since, and raises Failure where the runs of a column are of different machines or
+    code. `also`: metrics beside
     the plan's; `curves` gives the lines of `metrics.jsonl` that `auc` and `epochs_to` are of.
     `sizes`: of cells whose results don't say them. `cost`: with times and memory, too. `paper`:
     what `report.paper.beside` found.
@@ -228,8 +232,9 @@ def tabulate(
         (cell.row, cell.column): scores(cell, plan, results, also, curves) for cell in plan.cells
     }
     complete = not any(found.missing for found in cells.values())
-    look_note = captions.look_note(plan, looks)
-    judge = complete and not (strict and look_note)
+    methods = [method_of(plan, column.label) for column in plan.columns]
+    look_note = captions.look_note(plan, looks, methods)
+    judge = words and complete and not (strict and look_note)
     extra = _Extra(sizes or {}, cost, paper or {})
     columns = []
     for column in plan.columns:

@@ -9,7 +9,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ablate import spec
@@ -120,6 +120,11 @@ def seeds(raw: Any, place: str) -> tuple[int, ...]:
 def analysis(raw: Mapping[str, Any], place: str) -> dict[str, Any]:
     """What `analysis:` says, checked key by key, or the command line's `analysis.KEY`."""
     return {key: _analysis_value(str(key), value, f"{place}.{key}") for key, value in raw.items()}
+
+
+def changed(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
+    """A driven sweep's analysis under the command line's `analysis.KEY`."""
+    return replace(declared, **analysis(words, "analysis"))
 
 
 def _analysis_value(key: str, value: Any, place: str) -> Any:

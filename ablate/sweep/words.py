@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,13 @@ def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Line
         sweep={w.key: w for w in parsed if about(w) in OWN},
         launcher=once(word for word in parsed if about(word) == "launcher"),
     )
+
+
+def analysis_apart(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """(the other words, the values of `analysis.KEY=VALUE` by KEY)."""
+    ours = [word for word in words if re.match(r"\+*analysis(\.[^=]*)?=", word)]
+    others = [word for word in words if word not in ours]
+    return others, section_of(read_line(ours, {}), "analysis") if ours else {}
 
 
 def from_words(line: Line, across: Collection[str], each: bool, title: str) -> Sweep:
