@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from conftest import ABLATE, REPOSITORY
 
 import ablate
 from ablate.cli import app
@@ -186,7 +186,7 @@ def test_a_store_that_can_not_be_written_has_its_intervals_but_no_words(tmp_path
     with Ledger.reading(store):
         pass  # made again
     lines = ["mount --bind runs runs", "mount -o remount,ro,bind runs"]
-    lines += ["ablate table --format csv", "ablate export out > /dev/null"]
+    lines += [f"{ABLATE} table --format csv", f"{ABLATE} export out > /dev/null"]
     alone = ["unshare", "-rm", "sh", "-c"]
     if subprocess.run([*alone, " && ".join(lines[:2])], cwd=tmp_path).returncode:
         pytest.skip("needs a mount that is read-only: `unshare -rm` may not here")
@@ -199,7 +199,7 @@ def test_a_store_that_can_not_be_written_has_its_intervals_but_no_words(tmp_path
     assert ",verdict," not in done.stdout
     assert told(store) == []
     again = subprocess.run(
-        ["ablate", "table", "--from", "out", "--format", "csv"], cwd=tmp_path, capture_output=True
+        [ABLATE, "table", "--from", "out", "--format", "csv"], cwd=tmp_path, capture_output=True
     )
     assert again.stdout == (tmp_path / "out" / "table.csv").read_bytes()
     assert WITHHELD in again.stdout.decode()

@@ -1,4 +1,4 @@
-"""What a table says of an interval, and how many seeds would tell."""
+"""What a table says of an interval."""
 
 from __future__ import annotations
 
