@@ -323,7 +323,7 @@ def test_plan_shows_states_sizes_and_time_and_trains_nothing(shell):
     sizes = dict(re.findall(r"^ (\S+) +([\d,]+) +229,760 .* 2 planned", before, re.M))
     none, dpn = (int(sizes[row].replace(",", "")) for row in ("none", "dpn"))
     assert dpn - none == 2 * (4 + 32)
-    assert "2 rows x 1 column x 2 seeds: 4 runs (4 planned)" in before
+    assert "2 variants x 2 seeds = 4 runs (4 planned)" in before
     assert re.search(
         r"^left: about \S+ s on \d+ slots?, \S+ device-hours \(by a short", before, re.M
     )

@@ -47,11 +47,11 @@ def sweep(
     plan, settings = make_plan(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
+    print(f"sweep: {plan.name}", flush=True)
     launcher = launch.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
     search = Search(plan) if plan.tune else None
     try:
         with driving(kept, plan.name, view) as ledger:
-            print(f"sweep: {plan.name}", flush=True)
             for note in plan.notes:
                 print(f"note: {note}")
             if search is not None:
@@ -222,8 +222,11 @@ def stop(
     """Stop a sweep from another shell: every worker writes its checkpoint. Twice: at once."""
     from ablate.drive import turns
     from ablate.ledger import Store
+    from ablate.report.live import begin
 
     kept = Store(store)
+    if kept.driver.is_held():
+        begin("stopping: workers write their checkpoints")
     stopped = turns.stop(kept, sweep)
     if stopped is None:
         print(f"nothing of {sweep or store} runs")

@@ -112,7 +112,8 @@ class Standing:
     def over(self) -> bool:
         """Nobody drives it, and nothing is left that a driver would start by itself."""
         left = self.counts.keys() - {*FINAL, *GIVEN_UP}
-        return not (left or self.driven or self.working)
+        asks = self.plan.to_come and not self.counts.keys() & {*GIVEN_UP}  # else its search waits
+        return not (left or asks or self.driven or self.working)
 
 
 @dataclass(frozen=True)
@@ -231,12 +232,16 @@ def watch(plan: Plan, store: Store, ledger: Ledger) -> None:
     runs = list(plan.runs())
 
     def looks() -> Iterator[Standing]:
+        nonlocal plan, runs
         while True:
             now = standing(plan, runs, store, ledger)
             yield now
             if now.over:
                 return
             time.sleep(1)
+            if plan.to_come:  # its search makes it grow
+                plan = store.read_plan(plan.name) or plan
+                runs = list(plan.runs())
 
     if sys.stdout.isatty():
         _watch_in_place(looks())
