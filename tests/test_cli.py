@@ -368,7 +368,6 @@ def test_what_reads_all_runs_says_so_beside_what_it_prints(driven):
     assert done.out.startswith("verified: 4 runs, ")
     assert driven("report").err == "reading the runs of tiny\n"
     assert driven("export", "out").err == "checking the runs of tiny\n"
-    assert driven("table", "--from", "out", "--format", "csv").err == "recomputing tiny from out\n"
     done = driven("plot", "gain")
     assert (done.out, done.err) == ("tiny-gain.svg\n", "drawing gain of tiny\n")
     assert driven("table").err == ""

@@ -143,7 +143,8 @@ def table(
 
         exported = Bundle(bundle)
         made, told = exported.read()
-        begin(f"recomputing {made.name} from {bundle}")
+        if len(told) >= MANY:
+            begin(f"recomputing {made.name} from {bundle}")
         results = exported.recompute(made, told)
         print_table(made, exported, format, strict, show, transpose, against, results)
         return
