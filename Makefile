@@ -32,10 +32,12 @@ bench: $(STAMP)
 # The oracles ask for a torchvision that matches a CUDA torch; without their dependencies they do.
 ORACLES := timm vit-pytorch torchvision
 $(STAMP): pyproject.toml constraints.txt Makefile
+	@echo "Installing into $(VENV): about 2 minutes the first time, silently."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
 	$(BIN)/pip install -q -c constraints.txt --no-deps $(ORACLES)
-	touch $@
+	@touch $@
+	@echo "Installed."
 
 clean:
 	rm -rf $(VENV) build dist runs .pytest_cache .mypy_cache .ruff_cache

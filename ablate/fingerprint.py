@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from ablate.rundir import read_json, to_json, write_whole
 from ablate.spec import UserError
 
 IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+LARGE = 1 << 30  # bytes that take seconds to hash
 
 # What of the `data` section belongs to the data's content: how it is read and split.
 _READING = ("source", "image", "label", "size", "channels", "train", "validation", "test")
@@ -165,18 +167,21 @@ def _files(path: Path, name: str, memo: Path | None) -> Any:
         return [(str(file.relative_to(path)), file.stat().st_size) for file in files]
     remembered = read_json(memo) if memo else None
     known: dict[str, Any] = remembered if isinstance(remembered, dict) else {}
+    stamps = {file: _stamp(file) for file in files}
+    keys = {file: str(file.resolve()) for file in files}
+    new = [file for file in files if not _remembered(known.get(keys[file]), stamps[file])]
+    size = sum(stamps[file][0] for file in new)
+    if size > LARGE:
+        print(f"data={name}: reading its {size / 1e9:,.1f} GB once, to know them", file=sys.stderr)
     hashes, fresh = [], False
     for file in files:
-        stat = file.stat()
-        key = str(file.resolve())
-        # ctime, too: a copy can set mtime, nobody can set ctime.
-        stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-        entry = known.get(key)
-        if not (isinstance(entry, list) and len(entry) == 4 and entry[:3] == stamp):
+        key, stamp = keys[file], stamps[file]
+        entry: Any = known.get(key)
+        if file in new:
             with open(file, "rb") as stream:
                 entry = [*stamp, hashlib.file_digest(stream, "sha256").hexdigest()]
             # A file this young may change again within one tick of the file system's clock.
-            if time.time_ns() - stat.st_ctime_ns > 2_000_000_000:
+            if time.time_ns() - stamp[2] > 2_000_000_000:
                 known[key] = entry
                 fresh = True
         hashes.append((file.name, entry[3]))
@@ -184,3 +189,13 @@ def _files(path: Path, name: str, memo: Path | None) -> Any:
         memo.parent.mkdir(parents=True, exist_ok=True)
         write_whole(memo, to_json(known))
     return hashes
+
+
+def _stamp(file: Path) -> list[int]:
+    """What changes when the file does. ctime, too: a copy can set mtime, nobody can set ctime."""
+    stat = file.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
+def _remembered(entry: Any, stamp: list[int]) -> bool:
+    return isinstance(entry, list) and len(entry) == 4 and entry[:3] == stamp

@@ -204,6 +204,25 @@ class Plan:
                 if seed in cell.ids:
                     yield PlannedRun(cell.ids[seed], cell, seed)
 
+    @property
+    def trials_a_cell(self) -> int:
+        """How many trainings the search of each cell has in the end: 0 without `tune`."""
+        return self.tune.trials if self.tune is not None else 0
+
+    @property
+    def expected_trials(self) -> int:
+        """Of all searches, asked or not."""
+        return self.trials_a_cell * len(self.cells)
+
+    @property
+    def to_come(self) -> int:
+        """Runs without an id yet: trials not asked, reports of cells whose settings are not chosen.
+
+        With those of `runs` they are all that there will be, from the first moment on.
+        """
+        reports = len(self.seeds) * sum(not cell.ids for cell in self.cells)
+        return self.expected_trials - len(self.trials) + reports
+
     def heading(self, column: str) -> str:
         """Of the column that has this label."""
         return next(one.heading for one in self.columns if one.label == column)

@@ -296,6 +296,11 @@ class RunDir:
         for _, path in self.checkpoints():
             path.unlink()
 
+    def say(self, text: str) -> None:
+        """A line of its log, where what a worker prints stands, too. No training ends for it."""
+        with contextlib.suppress(OSError), open(self.log, "a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
     def append_metrics(self, line: dict[str, Any]) -> None:
         with open(self.metrics, "ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")

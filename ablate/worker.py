@@ -194,6 +194,7 @@ def _train(
         checkpoint_s=options["checkpoint_s"],
         stopping=stopping,
         beat=beat,
+        say=rundir.say,
     )
     result = train(run, rundir, machine)
     line = attempt.lineage()

@@ -120,6 +120,9 @@ MISTAKES = [
     # The batch is the worker's to judge: it knows how many images are left to train on.
     ("sweep stem=none,dpn train.batch=1198", ["train.batch", "1198", "1197", "digits"]),
     ("sweep stem=none,dpn train.epochs=10000000", ["device-hours", "--yes"]),
+    ("sweep stem=none,dpn train.epochs=100000000000", ["more than a month on", "--yes"]),
+    ("plan stem=none,dpn --on h10", ["--on", "'h10'", "h100"]),
+    ("plan stem=none,dpn --mfu 0.5", ["--mfu", "--on"]),
 ]
 
 
@@ -246,6 +249,23 @@ def test_a_sweep_prints_its_name_its_runs_and_its_table(first):
     assert len(list((store / "runs").glob("*/result.json"))) == 4
 
 
+def test_a_log_has_a_line_a_validation(driven):
+    folder = (
+        driven.folder / "runs" / "runs" / run_id(driven, *ROWS[1:], "block.attn=post", "seed=1")
+    )
+    lines = driven("show", "post#1", "--log").out.splitlines()
+    assert lines == (folder / "log.txt").read_text().splitlines()
+    assert lines[0].endswith("training from step 0 of 3, 18 an epoch, on cpu")
+    [measured] = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    loss, validation, top1 = (measured[key] for key in ("train_loss", "val_loss", "val_top1"))
+    assert (
+        f" epoch 0.1667, step 3: train loss {loss:.4f}, validation loss {validation:.4f}, "
+        f"top1 {100 * top1:.2f} %, top5 "
+    ) in lines[1]
+    assert re.search(r" %; [\d,]+ images/s, \d+ s$", lines[1])
+    assert re.search(r" finished: 3 steps in \d+ s$", lines[-1])
+
+
 def test_a_second_sweep_trains_nothing_and_prints_the_same_table(driven, first):
     again = driven(*SWEEP, "seeds=2").out
     assert again == "sweep: tiny\n" + first[1][first[1].index("**tiny**") :]
@@ -313,6 +333,46 @@ def test_a_plan_that_is_not_whole_is_a_failure_that_says_what_writes_it_again(dr
     mistake(done, "runs/sweeps/tiny.json: not whole", "`ablate sweep` writes it again")
 
 
+# --- The first line -----------------------------------------------------------------------------
+
+GATE = """
+import os, sys
+if "ablate.worker" in sys.orig_argv:
+    open(os.environ["GATE"]).read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "line"),
+    [
+        (("plan", *ROWS, "seeds=2"), "out", "sweep: block.attn=pre,post+model.depth=1"),
+        (("sweep", *ROWS, "seeds=2"), "out", "sweep: block.attn=pre,post+model.depth=1"),
+        (("data", "prepare", "digits"), "err", "data=digits: looking for what is there\n"),
+    ],
+)
+def test_a_first_line_is_there_before_a_worker_is_asked(shell, words, kind, line):
+    """Every worker process waits at a gate that nobody opens."""
+    gate = shell.folder / "gate"
+    os.mkfifo(gate)
+    (shell.folder / "sitecustomize.py").write_text(GATE)
+    path = os.pathsep.join(filter(None, [str(shell.folder), os.environ.get("PYTHONPATH")]))
+    waiting = shell.start(*words, PYTHONPATH=path, GATE=str(gate))
+    until(lambda: (shell.folder / f"1.{kind}").read_text().startswith(line))
+    waiting.send_signal(signal.SIGINT)
+    assert shell.end(waiting).code == 130
+
+
+def test_what_reads_all_runs_says_so_beside_what_it_prints(driven):
+    done = driven("verify")
+    assert done.err == "checking the runs of tiny\n"
+    assert done.out.startswith("verified: 4 runs, ")
+    assert driven("report").err == "reading the runs of tiny\n"
+    assert driven("export", "out").err == "checking the runs of tiny\n"
+    done = driven("plot", "gain")
+    assert (done.out, done.err) == ("tiny-gain.svg\n", "drawing gain of tiny\n")
+    assert driven("table").err == ""
+
+
 # --- Looking ------------------------------------------------------------------------------------
 
 
@@ -323,7 +383,7 @@ def test_plan_shows_states_sizes_and_time_and_trains_nothing(shell):
     sizes = dict(re.findall(r"^ (\S+) +([\d,]+) +229,760 .* 2 planned", before, re.M))
     none, dpn = (int(sizes[row].replace(",", "")) for row in ("none", "dpn"))
     assert dpn - none == 2 * (4 + 32)
-    assert "2 rows x 1 column x 2 seeds: 4 runs (4 planned)" in before
+    assert "2 variants x 2 seeds = 4 runs (4 planned)" in before
     assert re.search(
         r"^left: about \S+ s on \d+ slots?, \S+ device-hours \(by a short", before, re.M
     )

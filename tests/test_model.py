@@ -9,6 +9,7 @@ import tiny
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from ablate import choices, spec
 from ablate.keyed import Draws, Step
@@ -107,6 +108,19 @@ def test_groups_are_the_sizes_that_are_normalised_over():
     }
     bare = tiny.run({"norm": "identity", "model.final_norm": "drop"})
     assert describe(bare)["groups"] == {}
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm", "batchnorm", "dtn"])
+@pytest.mark.parametrize("size", [8, 16])
+def test_shapes_that_are_remembered_change_no_count(norm, size):
+    """Against torch's counter alone; asked twice, so that the second time all are remembered."""
+    run = tiny.run({"norm": norm, "data.size": size, "model.pool": "gap"})
+    model = build(run, device="meta").eval()
+    image = torch.empty(1, size, size, run.data.channels, device="meta")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(image)
+    counts = [describe(run)["multiply_adds"] for _ in range(2)]
+    assert counts == [counter.get_total_flops() // 2] * 2
 
 
 # --- what may be chosen -------------------------------------------------------------------------

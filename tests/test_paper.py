@@ -273,7 +273,7 @@ def test_nothing_to_stand_beside_is_said(tmp_path):
 
 def cost_of(plan, seconds=36.0):
     each = {(cell.row, cell.column): seconds for cell in plan.cells}
-    return Costs({}, each, False, 0.0)
+    return Costs({}, each, "", 0.0)
 
 
 def test_the_forecast_is_that_of_the_tables_own_function():

@@ -325,5 +325,5 @@ def test_ctrl_c_ends_it_in_a_line(shell: Shell, data_folder) -> None:
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == 130
     assert (shell.folder / "out").read_text().endswith("stopped; the same command goes on\n")
-    assert (shell.folder / "err").read_text() == ""
+    assert (shell.folder / "err").read_text() == "data=imagenet1k: looking for what is there\n"
     assert gone(mark)

@@ -58,6 +58,7 @@ def go(run: spec.Run, folder: Path, cache: Path, stop_at: int | None = None) -> 
         checkpoint_s=1e9,
         stopping=lambda: stop_at is not None and next(steps) == stop_at,
         beat=lambda **notes: None,
+        say=lambda text: None,
     )
     try:
         return train(run, rundir, machine)
@@ -287,7 +288,9 @@ def test_what_is_measured_and_saved_is_the_average(tmp_path, cache, monkeypatch)
         torch.testing.assert_close(saved[name], mean)
     assert len(own) == 25
     model.load_state_dict(saved)
-    machine = Machine(torch.device("cpu"), cache, 1e9, lambda: False, lambda **notes: None)
+    machine = Machine(
+        torch.device("cpu"), cache, 1e9, lambda: False, lambda **notes: None, lambda text: None
+    )
     for split in ("validation", "test"):
         scores, _ = evaluate(run, model, prepare(run.data, cache).split(split), machine)
         assert result[split] == scores

@@ -422,8 +422,8 @@ def test_a_log_that_is_not_there_is_a_failure_in_one_line(own):
     folder.log.unlink()
     done = own("show", "pre#0", "--log", code=1)
     assert done.err == (
-        f"ablate: runs/runs/{folder.id}/log.txt: no log; the run has not begun, or it was trained "
-        f"by launcher=inline\n"
+        f"ablate: runs/runs/{folder.id}/log.txt: no log; the run has not begun, or an older "
+        f"version trained it inline\n"
     )
     assert "goes with --log" in own("show", "pre#0", "-f", code=2).err
 

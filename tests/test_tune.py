@@ -84,7 +84,8 @@ def test_a_search_killed_five_times_has_the_same_trials_choice_and_table(calm, t
 
 def test_choosing_is_not_reporting(calm):
     plan = read(calm)
-    assert len(plan.trials) == 2 * TRIALS
+    assert len(plan.trials) == 2 * TRIALS == plan.expected_trials
+    assert plan.to_come == 0
     described = json.loads((calm.folder / "runs" / "cache" / "costs.json").read_text())
     assert not any("step_s" in answer for answer in described.values())  # so short: not timed
     seeds = {seed for trial in plan.trials for seed in trial.cell.ids}
@@ -261,8 +262,10 @@ def simulate(plan: Plan) -> tuple[Plan, dict[str, Any]]:
     """The plan's whole search, every run answered by the planted objective."""
     results: dict[str, Any] = {}
     search = Search(plan) if plan.tune else None
+    total = len(list(plan.runs())) + plan.to_come
     while True:
         plan = (search and search.grow(results.get, lambda _: [])) or plan
+        assert len(list(plan.runs())) + plan.to_come == total  # from the first moment on
         new = [run for run in plan.runs() if run.id not in results]
         if not new:
             return plan, results

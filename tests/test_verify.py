@@ -347,7 +347,7 @@ def test_the_command_names_each_and_fails(driven, shell):
     done = shell("verify", "tiny", code=1)
     assert f"{run} 0.001#0: predictions.npy:" in done.out
     assert "nothing wrong" not in done.out
-    assert done.err == "ablate: tiny: 1 finding\n"
+    assert done.err == "checking the runs of tiny\nablate: tiny: 1 finding\n"
     assert "did you mean 'tiny'" in shell("verify", "tinny", code=2).err
 
 
@@ -427,7 +427,7 @@ def test_ctrl_c_leaves_nothing_of_a_rerun(driven, shell):
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGINT)
     done = shell.end(process)
-    assert (done.code, done.err) == (130, "")
+    assert (done.code, done.err) == (130, "training 0.001#0 once more\n")
     assert "nothing of it is left" in done.out
     assert not store.reruns.exists()
     assert not store.rerunning.is_held()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,11 +47,11 @@ def sweep(
     plan, settings = make_plan(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
+    print(f"sweep: {plan.name}", flush=True)
     launcher = launch.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
     search = Search(plan) if plan.tune else None
     try:
         with driving(kept, plan.name, view) as ledger:
-            print(f"sweep: {plan.name}", flush=True)
             for note in plan.notes:
                 print(f"note: {note}")
             if search is not None:
@@ -99,8 +100,10 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     for warning in cost.warnings():
         print(f"warning: {warning}")
     if cost.left_s > LONG_H * 3600 and not yes:
-        text = f"{plan.name}: about {cost.left_s / 3600:.0f} device-hours"
-        text += f", {duration(cost.left_s / len(launcher.slots))} on {len(launcher.slots)} slots"
+        text = f"{plan.name}: more than a month on {cost.where}"
+        if math.isfinite(cost.left_s):
+            text = f"{plan.name}: about {cost.left_s / 3600:.0f} device-hours"
+            text += f", {duration(cost.wall_s)} on {cost.where}"
         if not sys.stdin.isatty():
             raise UserError(f"{text}: too long to start unasked; add --yes")
         if not typer.confirm(f"{text}. Start?"):
@@ -155,6 +158,14 @@ def plan(
         float | None,
         typer.Option(metavar="POINTS", help="With --detect: of runs, instead of the measured."),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE:N", help="What it costs on other hardware, such as h100:8."),
+    ] = None,
+    mfu: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="With --on: of the peak that trainings reach."),
+    ] = None,
     store: StoreDir = RUNS,
     debug: Debug = False,
 ) -> None:
@@ -162,19 +173,24 @@ def plan(
     from ablate import launch
     from ablate.ledger import Ledger, Store
     from ablate.report.cost import costs
-    from ablate.report.status import show_plan
+    from ablate.report.devices import Devices
+    from ablate.report.status import show_head, show_plan
     from ablate.sweep import plan as make_plan
     from ablate.tune import Search
 
     if detect is None and spread is not None:
         raise UserError("--spread: goes with --detect")
+    if on is None and mfu is not None:
+        raise UserError("--mfu: goes with --on")
     for option, value in (("--detect", detect), ("--spread", spread)):
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"{option}: must be more than 0 points, got {value:g}")
+    devices = None if on is None else Devices.parse(on, mfu)
     kept = Store(store)
     made, settings = make_plan(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
+    show_head(made)
     if made.tune:
         made = Search(made).grow(kept.result, kept.metrics) or made
     states, finished = {}, {}
@@ -183,8 +199,8 @@ def plan(
             states = ledger.states({run.id for run in made.runs()})
             finished = ledger.last_detail("finished")
     launcher = launch.make(settings, kept.cache)
-    cost = costs(made, kept, launcher, states, finished)
-    show_plan(made, states, cost, len(launcher.slots))
+    cost = costs(made, kept, launcher, states, finished, on=devices)
+    show_plan(made, states, cost)
     if detect is not None:
         from ablate.report.power import forecast
 
@@ -206,8 +222,11 @@ def stop(
     """Stop a sweep from another shell: every worker writes its checkpoint. Twice: at once."""
     from ablate.drive import turns
     from ablate.ledger import Store
+    from ablate.report.live import begin
 
     kept = Store(store)
+    if kept.driver.is_held():
+        begin("stopping: workers write their checkpoints")
     stopped = turns.stop(kept, sweep)
     if stopped is None:
         print(f"nothing of {sweep or store} runs")

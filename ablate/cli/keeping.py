@@ -115,6 +115,7 @@ def verify(
 ) -> None:
     """Make every number of a table again from the raw files, and check them against the ledger."""
     from ablate.ledger import Ledger, Store
+    from ablate.report.live import begin
     from ablate.report.verify import verify as check
 
     kept = Store(store)
@@ -125,6 +126,7 @@ def verify(
         return
     with Ledger.reading(kept) as ledger:
         plan = planned(kept, ledger, words, scale, name, across, each)
+        begin(f"checking the runs of {plan.name}")
         found = check(plan, kept, ledger)
     for line in found.findings:
         print(line)
@@ -143,7 +145,7 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
     from ablate.drive.progress import Progress, Working
     from ablate.ledger import Ledger
     from ablate.report.find import find_run, planned_as
-    from ablate.report.live import view
+    from ablate.report.live import begin, view
     from ablate.report.rerun import SAME, Stopped, rerun
 
     composer = Composer(store.root)
@@ -155,6 +157,7 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
     if not sweeps:
         raise UserError(f"--rerun: {text}: no sweep has it")
     run = sweeps[0][1]
+    begin(f"training {run.label} once more")
     launcher = launch.make(composer.launcher(chosen), store.cache)
     try:
         with view() as watching:
@@ -245,13 +248,14 @@ def prepare(
     from ablate.config import resolve_data
     from ablate.launch.ask import ask
     from ablate.ledger import Store
-    from ablate.report.live import view
+    from ablate.report.live import begin, view
 
     kept = Store(store)
     spec, notes = resolve_data(name, words or [], store)
     for note in notes:
         print(f"note: {note}")
     question = {"spec": spec, "cache": str(kept.cache)}
+    begin(f"data={name}: looking for what is there")
     try:
         found = ask("prepare", {**question, "look": True})
         if not found["whole"]:

@@ -24,6 +24,8 @@ from ablate.cli.words import (
 )
 from ablate.spec import UserError, unknown
 
+MANY = 1000  # runs: reading their results takes seconds
+
 
 def status(
     words: Words = None,
@@ -127,6 +129,7 @@ def table(
     """
     from ablate.ledger import Ledger, Store
     from ablate.report.formats import check_show
+    from ablate.report.live import begin
     from ablate.report.published import SHOW, WHERE, published
 
     if words and words[0].startswith(WHERE):
@@ -140,12 +143,16 @@ def table(
 
         exported = Bundle(bundle)
         made, told = exported.read()
+        if len(told) >= MANY:
+            begin(f"recomputing {made.name} from {bundle}")
         results = exported.recompute(made, told)
         print_table(made, exported, format, strict, show, transpose, against, results)
         return
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
+    if len(made.cells) * len(made.seeds) >= MANY:
+        begin(f"reading the runs of {made.name}")
     print_table(made, kept, format, strict, show, transpose, against)
 
 
@@ -168,6 +175,7 @@ def plot(
     """A figure of a sweep, as SVG, PDF or PNG."""
     from ablate.ledger import Ledger, Store
     from ablate.plan import file_name
+    from ablate.report.live import begin
     from ablate.report.plot import KINDS, draw
     from ablate.report.reading import read
     from ablate.report.table import tabulate
@@ -179,6 +187,7 @@ def plot(
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
+    begin(f"drawing {kind} of {made.name}")
     out = out or Path(f"{file_name(made.name)}-{kind}.svg")
     results = {run.id: kept.rundir(run.id).read_result() for run in made.runs()}
     if kind in ("gain", "forest"):  # their intervals are read

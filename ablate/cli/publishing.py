@@ -27,6 +27,7 @@ def report(
     from ablate.ledger import Ledger, Store
     from ablate.plan import file_name
     from ablate.report.gather import gather, histories
+    from ablate.report.live import begin
     from ablate.report.page import page
     from ablate.report.plot import figures
     from ablate.report.reading import read
@@ -35,6 +36,7 @@ def report(
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
+        begin(f"reading the runs of {made.name}")
         runs = gather(made, kept, histories(made, ledger))
     path = out or Path(f"{file_name(made.name)}.html")
     if path.is_dir() or not path.parent.is_dir():
@@ -62,10 +64,12 @@ def export(
     from ablate.ledger import Ledger, Store
     from ablate.report import bundle
     from ablate.report.gather import histories
+    from ablate.report.live import begin
 
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
+        begin(f"checking the runs of {made.name}")
         told = histories(made, ledger)
     bundle.export(made, kept, told, folder)
     print(f"wrote {folder}; `ablate table --from {folder}` makes its table again")

@@ -96,10 +96,10 @@ class _Drive:
                 self._watch(self.launcher.poll(0.2))
                 self._grow()
             self._wind_down()
-        self.view.show(self._progress())
+        now = self._progress()
+        self.view.show(now)
         first = self.signals[0] if self.signals else None
-        counts = self._progress().counts
-        return Outcome(self.plan, len(self.runs), counts, first, tuple(self.retired))
+        return Outcome(self.plan, now.total, now.counts, first, tuple(self.retired))
 
     def _take(self, plan: Plan, retry: Sequence[str] = ()) -> None:
         """Note a plan, and do what its runs need that are new here."""
@@ -349,7 +349,8 @@ class _Drive:
 
     def _progress(self) -> Progress:
         counts = {status: count for status, count in self.counts.items() if count}
-        return Progress(len(self.runs), counts, list(self.working.values()), self.pause)
+        total = len(self.runs) + self.plan.to_come
+        return Progress(total, counts, list(self.working.values()), self.pause)
 
 
 def has_room(folder: Path, size: int) -> bool:

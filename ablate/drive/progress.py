@@ -30,7 +30,7 @@ class Working:
 class Progress:
     """Where a sweep stands."""
 
-    total: int
+    total: int  # with the runs that a search will still ask for
     counts: Mapping[str, int]
     working: list[Working]
     waiting: str | None = None  # why nothing is started

@@ -36,16 +36,16 @@ def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
 
 
 def _await_turn(store: Store, view: View) -> None:
-    who, plan = None, None
+    who = None
     while not store.driver.acquire(wait_s=1.0):
         notes = store.driver.notes()
         if (notes.get("pid"), notes.get("sweep")) != who:
             who = notes.get("pid"), notes.get("sweep")
-            plan = store.read_plan(str(who[1]))
             view.say(
                 f"process {who[0]} drives {store.root} already: {who[1]}. Watching it; then it is "
                 f"this sweep's turn (Ctrl-C leaves that one alone)"
             )
+        plan = store.read_plan(str(notes.get("sweep")))  # each time: a search makes it grow
         if plan is not None:
             view.show(observe(store, plan))
     view.say("that process has ended")
@@ -62,7 +62,7 @@ def observe(store: Store, plan: Plan) -> Progress:
         if state.status == "started" and (folder := store.rundir(run)).lock.is_held()
     ]
     counts = Counter(str(state.status) for state in states.values())
-    return Progress(len(runs), counts, working)
+    return Progress(len(runs) + plan.to_come, counts, working)
 
 
 def stop(store: Store, sweep: str | None) -> str | None:

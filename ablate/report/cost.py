@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ablate import __version__, spec
 from ablate.launch import Launcher
 from ablate.launch.ask import ask
 from ablate.ledger import FINAL, RunState, Store
-from ablate.plan import Cell, Plan, Tune
+from ablate.plan import Cell, Plan
+from ablate.report.devices import Devices
 from ablate.rundir import read_json, to_json, write_whole
 
 EVALUATION = 1.15  # what validation and starting add to the steps' time; measured on digits
 DEVICES = ("cpu", "cuda")
 CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in size
 SLOWEST = 1e9  # multiply-adds a second in training, on any machine
+FASTEST = {"cpu": 1e12, "cuda": 1e15}  # on one slot: beyond a core with AMX, and a B200 in bf16
+MONTH_S = 30 * 86400.0
 SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
 
 
@@ -26,9 +31,11 @@ class Costs:
     """By (row, column): the worker's description; seconds a run, and how they are known."""
 
     described: Mapping[tuple[str, str], Mapping[str, Any]]
-    seconds: Mapping[tuple[str, str], float | None]  # None: the data is not fetched yet
-    measured: bool  # all from finished runs; else some from a calibration
-    left_s: float  # device-seconds of all runs that are not done
+    seconds: Mapping[tuple[str, str], float | None]  # None: no data yet, or nothing was timed
+    how: str
+    left_s: float  # device-seconds of all runs that are not done; inf: beyond a month, not timed
+    where: str = ""  # "2 slots", "8 x h100": what runs them
+    wall_s: float = 0.0  # of all that is left, there
     searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
 
     def warnings(self) -> list[str]:
@@ -41,6 +48,17 @@ class Costs:
         return list(found.values())
 
 
+@dataclass(frozen=True)
+class _Work:
+    """Of a cell: multiply-adds of a training (None: the data tells, and is not there yet), how many
+    such trainings are left (trials may be shorter, so parts of one), and those of its search."""
+
+    cell: Cell
+    each: float | None
+    left: float
+    search: float | None
+
+
 def costs(
     plan: Plan,
     store: Store,
@@ -49,53 +67,58 @@ def costs(
     finished: Mapping[str, Mapping[str, Any]],
     *,
     from_s: float = 0.0,
+    on: Devices | None = None,
 ) -> Costs:
     """The plan's costs; asks a worker process for what is not known yet.
 
     `finished`: the details of the runs' "finished" events (seconds). Steps are not measured for a
     plan that surely takes less than `from_s` device-seconds: what is left of it may be told as 0.
-    Raises UserError for a combination that cannot be built.
+    Nor for one that surely takes over a month on all slots, of which no more is told. With `on`
+    nothing is measured at all. Raises UserError for a combination that cannot be built.
     """
-    device = launcher.slots[0].device
-    known = _described(plan, store, device, finished, measure=from_s == 0)
-    if from_s and _most(plan, [known[_key(cell, device)] for cell in plan.cells]) >= from_s:
-        known = _described(plan, store, device, finished, measure=True)
-    described = {(cell.row, cell.column): known[_key(cell, device)] for cell in plan.cells}
-    rates = {
-        answer["multiply_adds"]: answer["step_s"] / (answer["multiply_adds"] * _batch(cell))
-        for cell in plan.cells
-        if "step_s" in (answer := known[_key(cell, device)])
-    }
-    seconds: dict[tuple[str, str], float | None] = {}
-    measured, left, searches = True, 0.0, []
-    asked: dict[tuple[str, str], list[Cell]] = {}
-    for trial in plan.trials:
-        asked.setdefault((trial.cell.row, trial.cell.column), []).append(trial.cell)
-    for cell in plan.cells:
-        done = [finished[run]["seconds"] for run in cell.ids.values() if run in finished]
-        if done:
-            each: float | None = sum(done) / len(done)
-        else:
-            each, measured = _estimate(cell, known[_key(cell, device)], rates), False
-        seconds[cell.row, cell.column] = each
-        # before its settings are chosen a cell has no runs yet: all of them are to come
-        runs = list(cell.ids.values()) or [""] * len(plan.seeds)
-        missing = [run for run in runs if states.get(run, RunState()).status not in FINAL]
-        examples = known[_key(cell, device)]["examples"]
-        if plan.tune is not None and each is not None and examples is not None:
-            trials = asked[cell.row, cell.column]
-            images = plan.tune.trials * _images(trials[0].spec, examples["train"])
-            searches.append(3 * images * known[_key(cell, device)]["multiply_adds"])
-            left += each * _search_left(plan.tune, cell, trials, states, examples["train"])
-        left += (each or 0.0) * len(missing)
-    return Costs(described, seconds, measured, left, searches)
+    device = launcher.slots[0].device if on is None else "cuda"
+    places = len(launcher.slots) if on is None else on.count
+    known = _described(plan, store, device)
+    works = _works(plan, states, [known[_key(cell, device)] for cell in plan.cells])
+    seconds: list[float | None]
+    if on is not None:
+        seconds = [
+            None
+            if work.each is None
+            else EVALUATION * on.seconds(work.each, work.cell.spec["train"]["precision"])
+            for work in works
+        ]
+        how = on.basis(sorted({cell.spec["train"]["precision"] for cell in plan.cells}))
+        beyond = False
+    else:
+        seconds = [_mean_seconds(cell, finished) for cell in plan.cells]
+        how = "from finished runs" if None not in seconds else "by a short calibration"
+        beyond = _left_s(works, seconds, FASTEST[device]) > MONTH_S * places
+        if None in seconds and not beyond and _left_s(works, seconds, SLOWEST) >= from_s:
+            known = _timed(plan, store, device, finished, known)
+            rates = _rates(plan, known, device)
+            seconds = [
+                _estimate(work, rates, known[_key(work.cell, device)]) if told is None else told
+                for work, told in zip(works, seconds, strict=True)
+            ]
+    left_s = math.inf if beyond and None in seconds else _left_s(works, seconds)
+    longest = max((s for s, w in zip(seconds, works, strict=True) if s and w.left), default=0.0)
+    return Costs(
+        described={(c.row, c.column): known[_key(c, device)] for c in plan.cells},
+        seconds={(c.row, c.column): s for c, s in zip(plan.cells, seconds, strict=True)},
+        how=how,
+        left_s=left_s,
+        where=f"{places} slot{'s'[: places != 1]}" if on is None else f"{places} x {on.name}",
+        wall_s=max(left_s / places, longest),
+        searches=[work.search for work in works if work.search is not None],
+    )
 
 
 def sizes(
     plan: Plan, store: Store, results: Mapping[str, Mapping[str, Any] | None]
 ) -> dict[tuple[str, str], Mapping[str, Any]]:
     """Parameters and multiply-adds of every cell of which no run's result says them."""
-    known = read_json(store.cache / "costs.json") or {}
+    known = read_json(_cache(store)) or {}
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
     lacking = {}
     for cell in plan.cells:
@@ -119,32 +142,51 @@ def sizes(
     return found
 
 
-def _search_left(
-    tune: Tune,
-    cell: Cell,
-    trials: Sequence[Cell],
-    states: Mapping[str, RunState],
-    examples: int,
+def _works(
+    plan: Plan, states: Mapping[str, RunState], answers: Sequence[Mapping[str, Any]]
+) -> list[_Work]:
+    """`answers`: the worker's, of every cell."""
+    asked: dict[tuple[str, str], list[Cell]] = {}
+    for trial in plan.trials:
+        asked.setdefault((trial.cell.row, trial.cell.column), []).append(trial.cell)
+    works = []
+    for cell, answer in zip(plan.cells, answers, strict=True):
+        # before its settings are chosen a cell has no runs yet: all of them are to come
+        runs = list(cell.ids.values()) or [""] * len(plan.seeds)
+        left = float(sum(states.get(run, RunState()).status not in FINAL for run in runs))
+        if answer["examples"] is None:
+            works.append(_Work(cell, None, left, None))
+            continue
+        train, size = answer["examples"]["train"], answer["multiply_adds"]
+        images = _images(cell.spec, train)
+        search = None
+        if plan.tune is not None:
+            trials = asked.get((cell.row, cell.column), [cell])
+            a_trial = _images(trials[0].spec, train)
+            search = 3.0 * a_trial * plan.trials_a_cell * size
+            done = sum(
+                states.get(run, RunState()).status in FINAL
+                for trial in asked.get((cell.row, cell.column), ())
+                for run in trial.ids.values()
+            )
+            left += a_trial / images * (plan.trials_a_cell - done)
+        works.append(_Work(cell, 3.0 * images * size, left, search))
+    return works
+
+
+def _left_s(
+    works: Sequence[_Work], seconds: Sequence[float | None], rate: float = math.inf
 ) -> float:
-    """What is left of a cell's search, in runs of the cell: trials may be shorter."""
-    done = sum(
-        states.get(run, RunState()).status in FINAL
-        for trial in trials
-        for run in trial.ids.values()
+    """Device-seconds of what is left, where nothing tells at so many multiply-adds a second."""
+    return sum(
+        work.left * (told if told is not None else (work.each or 0.0) / rate)
+        for work, told in zip(works, seconds, strict=True)
     )
-    share = _images(trials[0].spec, examples) / _images(cell.spec, examples)
-    return share * (tune.trials - done)
 
 
-def _most(plan: Plan, answers: Sequence[Mapping[str, Any]]) -> float:
-    """Device-seconds that all runs of the plan take where they are slowest. `answers`: cells'."""
-    runs = len(plan.seeds) + (plan.tune.trials if plan.tune else 0)
-    forward = sum(
-        _images(cell.spec, answer["examples"]["train"]) * answer["multiply_adds"]
-        for cell, answer in zip(plan.cells, answers, strict=True)
-        if answer["examples"] is not None
-    )
-    return runs * 3 * float(forward) / SLOWEST
+def _mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:
+    done = [finished[run]["seconds"] for run in cell.ids.values() if run in finished]
+    return sum(done) / len(done) if done else None
 
 
 def _images(spec: Mapping[str, Any], examples: int) -> float:
@@ -156,43 +198,80 @@ def _images(spec: Mapping[str, Any], examples: int) -> float:
     )
 
 
-def _estimate(cell: Cell, answer: Mapping[str, Any], rates: Mapping[int, float]) -> float | None:
-    if answer["examples"] is None or not rates:
+def _rates(plan: Plan, known: Mapping[str, Any], device: str) -> dict[int, float]:
+    """Multiply-adds of a forward -> seconds a multiply-add of one, of all cells that were timed."""
+    return {
+        answer["multiply_adds"]: answer["step_s"]
+        / (answer["multiply_adds"] * cell.spec["train"]["batch"])
+        for cell in plan.cells
+        if "step_s" in (answer := known[_key(cell, device)])
+    }
+
+
+def _estimate(work: _Work, rates: Mapping[int, float], answer: Mapping[str, Any]) -> float | None:
+    if work.each is None or not rates:
         return None
     size = answer["multiply_adds"]
     rate = rates[min(rates, key=lambda other: abs(other - size))]
-    images = _images(cell.spec, answer["examples"]["train"])
-    return float(images * size * rate * EVALUATION)
+    return float(work.each / 3 * rate * EVALUATION)
 
 
-def _described(
-    plan: Plan, store: Store, device: str, finished: Mapping[str, Any], measure: bool
-) -> dict[str, dict[str, Any]]:
-    """The worker's answer for every cell, from the store's cache as far as it goes; with `measure`
-    of some a step's time, too."""
-    path = store.cache / "costs.json"
-    known: dict[str, dict[str, Any]] = read_json(path) or {}
-    cells = {_key(cell, device): cell for cell in plan.cells}
-    unmeasured = [
-        key for key, cell in cells.items() if not any(run in finished for run in cell.ids.values())
-    ]
+def _described(plan: Plan, store: Store, device: str) -> dict[str, dict[str, Any]]:
+    """The worker's answer for every cell, from the store's cache as far as it goes."""
+    known: dict[str, dict[str, Any]] = read_json(_cache(store)) or {}
     # A hub set that was not fetched then may be fetched by now.
-    new = {key for key in cells if key not in known or known[key]["examples"] is None}
-    timed = {key for key in cells if key not in new and "step_s" in known[key]}
-    calibrate = set(_spread(unmeasured)) - timed if measure else set()
-    if timed:
-        calibrate &= new
-    if new or calibrate:
-        question = {
-            "specs": {key: {**cells[key].spec, "seed": 0} for key in sorted(new | calibrate)},
-            "calibrate": sorted(calibrate),
-            "cache": str(store.cache),
-            "device": device,
-        }
-        known |= ask("describe", question)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, to_json(known))
-    return known
+    cells = {_key(cell, device): cell for cell in plan.cells}
+    new = {
+        key: cell
+        for key, cell in cells.items()
+        if key not in known or known[key]["examples"] is None
+    }
+    return known | _asked(store, device, new, []) if new else known
+
+
+def _timed(
+    plan: Plan,
+    store: Store,
+    device: str,
+    finished: Mapping[str, Any],
+    known: dict[str, dict[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """The same with a step's time of some cells that have no finished runs, where no cell of about
+    the same size has it."""
+    cells = {_key(cell, device): cell for cell in plan.cells}
+    sizes = [known[key]["multiply_adds"] for key in cells if "step_s" in known[key]]
+    unmeasured = [
+        key
+        for key, cell in cells.items()
+        if known[key]["examples"] is not None and _mean_seconds(cell, finished) is None
+    ]
+    chosen = {
+        key: cells[key]
+        for key in _spread(unmeasured)
+        if not any(0.5 <= size / known[key]["multiply_adds"] <= 2 for size in sizes)
+    }
+    return known | _asked(store, device, chosen, list(chosen)) if chosen else known
+
+
+def _asked(
+    store: Store, device: str, cells: Mapping[str, Cell], calibrate: list[str]
+) -> dict[str, dict[str, Any]]:
+    """What the worker says of them, which the store's cache then has, too."""
+    question = {
+        "specs": {key: {**cells[key].spec, "seed": 0} for key in sorted(cells)},
+        "calibrate": sorted(calibrate),
+        "cache": str(store.cache),
+        "device": device,
+    }
+    answers: dict[str, dict[str, Any]] = ask("describe", question)
+    path = _cache(store)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, to_json((read_json(path) or {}) | answers))
+    return answers
+
+
+def _cache(store: Store) -> Path:
+    return store.cache / "costs.json"
 
 
 def _spread(keys: list[str]) -> list[str]:
@@ -203,8 +282,3 @@ def _spread(keys: list[str]) -> list[str]:
 def _key(cell: Cell, device: str) -> str:
     identity = spec.tree_identity(cell.spec)
     return hashlib.sha256(f"{__version__} {device} {identity}".encode()).hexdigest()[:16]
-
-
-def _batch(cell: Cell) -> int:
-    batch: int = cell.spec["train"]["batch"]
-    return batch

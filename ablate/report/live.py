@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 PLAIN_EVERY_S = 30.0
 
 
+def begin(text: str) -> None:
+    """A line before work that is silent for a while. On standard error: pipes read the other."""
+    print(text, file=sys.stderr, flush=True)
+
+
 class Clock:
     """Time left, from what the runs of this drive took: progress made against time gone."""
 

@@ -204,7 +204,7 @@ def print_log(folder: RunDir, out: BinaryIO, follow: bool) -> None:
         file = open(folder.log, "rb")  # noqa: SIM115
     except FileNotFoundError as error:
         raise Failure(
-            f"{folder.log}: no log; the run has not begun, or it was trained by launcher=inline"
+            f"{folder.log}: no log; the run has not begun, or an older version trained it inline"
         ) from error
     with file:
         while True:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import shlex
 import sys
 import time
 from collections import Counter
@@ -20,16 +22,17 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs, slots: int) -> None:
+def show_head(plan: Plan) -> None:
+    """What `show_plan` shows of, at once: models are built before it can."""
+    print(f"sweep: {plan.name}\n{plan.title}\n", flush=True)
+
+
+def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> None:
     """Runs by state, a row a variant with its size, the time left, warnings."""
-    print(f"sweep: {plan.name}\n{plan.title}\n")
     rows = []
     for row in plan.rows:
         cells = [cell for cell in plan.cells if cell.row == row.label]
         sizes = [costs.described[cell.row, cell.column] for cell in cells]
-        state = Counter(
-            states.get(run, RunState()).status for cell in cells for run in cell.ids.values()
-        )
         also = f" (= {', '.join(row.aliases)})" if row.aliases else ""
         rows.append(
             (
@@ -37,30 +40,49 @@ def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs, slots: i
                 _range([size["parameters"] for size in sizes]),
                 _range([size["multiply_adds"] for size in sizes]),
                 _range([costs.seconds[cell.row, cell.column] for cell in cells], duration),
-                ", ".join(f"{count} {status}" for status, count in state.items()),
+                _states(
+                    [run for cell in cells for run in cell.ids.values()],
+                    states,
+                    len(plan.seeds) * sum(not cell.ids for cell in cells),
+                ),
             )
         )
     show_grid(("variant", "parameters", "multiply-adds", "time a run", "runs"), rows)
-    runs = list(plan.runs())
-    total = Counter(states.get(run.id, RunState()).status for run in runs)
-    what = ", ".join(f"{count} {status}" for status, count in total.items())
-    columns = len(plan.columns)
-    print(
-        f"\n{_count(len(plan.rows), 'row')} x {_count(columns, 'column')} x "
-        f"{_count(len(plan.seeds), 'seed')}: {_count(len(runs), 'run')} ({what})"
-    )
+    what = _states([run.id for run in plan.runs()], states, plan.to_come)
+    print(f"\n{planned_runs(plan)} ({what})")
     if plan.tune is not None:
         print(_search(plan, states, costs))
-    if costs.left_s:
-        how = "from finished runs" if costs.measured else "by a short calibration"
+    if math.isinf(costs.left_s):
+        on = shlex.join(["ablate", "plan", *plan.words, "--on", "h100:8"])
+        print(f"left: more than a month on these {costs.where}; `{on}` tells it for GPUs")
+    elif costs.left_s:
         print(
-            f"left: about {duration(costs.left_s / slots)} on {_count(slots, 'slot')}, "
-            f"{costs.left_s / 3600:.2g} device-hours ({how})"
+            f"left: about {duration(costs.wall_s)} on {costs.where}, "
+            f"{costs.left_s / 3600:.2g} device-hours ({costs.how})"
         )
     for note in plan.notes:
         print(f"note: {note}")
     for warning in costs.warnings():
         print(f"warning: {warning}")
+
+
+def planned_runs(plan: Plan) -> str:
+    """ "4 variants x 5 seeds = 20 runs, after 16 tuning trials"."""
+    rows, columns = len(plan.rows), len(plan.columns)
+    grid = _count(rows, "variant") + (f" x {_count(columns, 'column')}" if columns > 1 else "")
+    if len(plan.cells) < rows * columns:
+        grid = f"{len(plan.cells):,} cells of {grid}"
+    seeds = len(plan.seeds)
+    text = f"{grid} x {_count(seeds, 'seed')} = {_count(len(plan.cells) * seeds, 'run')}"
+    trials = plan.expected_trials
+    return text + (f", after {_count(trials, 'tuning trial')}" if trials else "")
+
+
+def _states(runs: Sequence[str], states: Mapping[str, RunState], to_come: int) -> str:
+    """ "4 finished, 8 planned, 12 to come"."""
+    counts = Counter(states.get(run, RunState()).status for run in runs)
+    words = [f"{count:,} {status}" for status, count in counts.items()]
+    return ", ".join(words + ([f"{to_come:,} to come"] if to_come else []))
 
 
 @dataclass(frozen=True)
@@ -76,7 +98,7 @@ class Standing:
 
     @property
     def total(self) -> int:
-        return len(self.states)
+        return len(self.states) + self.plan.to_come
 
     @functools.cached_property
     def counts(self) -> Counter[str]:
@@ -90,7 +112,8 @@ class Standing:
     def over(self) -> bool:
         """Nobody drives it, and nothing is left that a driver would start by itself."""
         left = self.counts.keys() - {*FINAL, *GIVEN_UP}
-        return not (left or self.driven or self.working)
+        asks = self.plan.to_come and not self.counts.keys() & {*GIVEN_UP}  # else its search waits
+        return not (left or asks or self.driven or self.working)
 
 
 @dataclass(frozen=True)
@@ -143,9 +166,9 @@ def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
     keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
     most = f", {_range(costs.searches, short)} multiply-adds" if costs.searches else ""
     return (
-        f"tuning {keys}: {plan.tune.trials} trials (sampler {plan.tune.sampler}){most} for each of "
-        f"{_count(len(plan.cells), 'cell')}; {done} of {plan.tune.trials * len(plan.cells)} are "
-        f"done, {chosen} of {_count(len(plan.cells), 'cell')} chosen"
+        f"tuning {keys}: {plan.trials_a_cell} trials (sampler {plan.tune.sampler}){most} for each "
+        f"of {_count(len(plan.cells), 'cell')}; {done} of {plan.expected_trials} are done, "
+        f"{chosen} of {_count(len(plan.cells), 'cell')} chosen"
     )
 
 
@@ -159,7 +182,7 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
 
 
 def _head(now: Standing) -> str:
-    what = ", ".join(f"{count} {status}" for status, count in now.counts.items())
+    what = _states(list(now.states), now.states, now.plan.to_come)
     return f"sweep: {now.plan.name} ({now.driver})\n{_count(now.total, 'run')}: {what}\n"
 
 
@@ -209,12 +232,16 @@ def watch(plan: Plan, store: Store, ledger: Ledger) -> None:
     runs = list(plan.runs())
 
     def looks() -> Iterator[Standing]:
+        nonlocal plan, runs
         while True:
             now = standing(plan, runs, store, ledger)
             yield now
             if now.over:
                 return
             time.sleep(1)
+            if plan.to_come:  # its search makes it grow
+                plan = store.read_plan(plan.name) or plan
+                runs = list(plan.runs())
 
     if sys.stdout.isatty():
         _watch_in_place(looks())

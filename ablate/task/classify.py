@@ -5,7 +5,7 @@ Shapes: B examples, C classes. Losses are in nats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import numpy as np
@@ -77,6 +77,15 @@ def prior_loss(
     if kind == "sigmoid":
         entropy = entropy + torch.special.entr(1 - share)
     return float(entropy.sum())
+
+
+def told(scores: Mapping[str, float]) -> str:
+    """Metrics for people: "loss 0.4321, top1 87.40 %"."""
+    return ", ".join(
+        f"{name} {100 * score:.2f} %" if name.startswith("top") else f"{name} {score:.4f}"
+        for name, score in scores.items()
+        if name != "n"
+    )
 
 
 def evaluate(

@@ -49,6 +49,7 @@ class Machine:
     checkpoint_s: float
     stopping: Callable[[], bool]
     beat: Callable[..., None]  # notes for whoever watches: step=, total=, phase=
+    say: Callable[[str], None]  # a line for whoever reads the run's log
 
 
 def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
@@ -117,6 +118,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         return size | cost(begun, steps * batch, device)
 
     def diverged(step: int) -> dict[str, Any]:
+        machine.say(f"diverged: the loss is not finite at step {step}")
         return {
             "status": "diverged",
             "step": step,
@@ -127,6 +129,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
     def pruned(step: int) -> dict[str, Any]:
         """It counts up to there, wherever it has got to: so it can't depend on who was faster."""
+        machine.say(f"pruned: not worth going on after step {step}")
         rundir.rewind_metrics(lambda line: line["step"] <= step)
         last = rundir.read_metrics()[-1]
         return {
@@ -140,6 +143,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         }
 
     # --- Train loop -----------------------------------------------------------------------------
+    machine.say(f"training from step {progress.step} of {total}, {epoch} an epoch, on {device}")
     model.train()
     while progress.step < total:
         step = progress.step
@@ -187,20 +191,28 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
                 scores, _ = evaluate(run, model, data["validation"], machine)
             if not math.isfinite(scores["loss"]):  # broken by this very step
                 return diverged(step)
+            train_loss = loss_sum.item() / progress.loss_steps
             rundir.append_metrics(
                 {
                     "step": progress.step,
                     "epoch": progress.step / epoch,
                     "lr": rate,
-                    "train_loss": loss_sum.item() / progress.loss_steps,
+                    "train_loss": train_loss,
                     **{f"val_{name}": score for name, score in scores.items()},
                 }
+            )
+            took = time.monotonic() - begun
+            machine.say(
+                f"epoch {progress.step / epoch:.4g}, step {progress.step}: train loss "
+                f"{train_loss:.4f}, validation {classify.told(scores)}; "
+                f"{progress.step * batch / took:,.0f} images/s, {took:.0f} s"
             )
             loss_sum.zero_()
             progress.loss_steps = 0
             model.train()
         if machine.stopping():
             checkpoint()
+            machine.say(f"stopped at step {progress.step}; its checkpoint is written")
             raise Stopped
         if time.monotonic() >= checkpoint_at:
             before = time.monotonic()
@@ -222,12 +234,19 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         data["train"].labels, run.data.classes, run.train.label_smoothing, run.train.loss
     )
     spent = used(total)
+    collapsed = last["train_loss"] >= prior
+    if collapsed:
+        machine.say(
+            f"warning: collapsed: the last train loss {last['train_loss']:.4f} is no lower than "
+            f"{prior:.4f}, that of guessing by the classes' frequencies"
+        )
+    machine.say(f"finished: {total} steps in {spent['seconds']:.0f} s")
     return {
         "status": "finished",
         "step": total,
         "train_loss": last["train_loss"],
         "prior_loss": prior,
-        "collapsed": last["train_loss"] >= prior,
+        "collapsed": collapsed,
         "validation": {name[4:]: last[name] for name in last if name.startswith("val_")},
         "test": scores,
         "metrics_sha256": sealed_metrics(rundir),

@@ -65,6 +65,7 @@ def leg(run: Run, folder: Path, cache: Path, device: torch.device, until: int) -
         checkpoint_s=math.inf,
         stopping=end.stopping,
         beat=end.beat,
+        say=lambda text: None,
     )
     try:
         train(run, RunDir(folder), machine)  # returns at once where the loss is not finite

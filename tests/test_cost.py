@@ -1,0 +1,140 @@
+"""What a plan is said to cost: when a step is timed, when not, and on hardware that is not here."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from ablate.launch import Slot
+from ablate.ledger import Store
+from ablate.report import cost
+from ablate.report.devices import Devices
+from ablate.report.status import planned_runs, show_plan
+from ablate.spec import UserError
+from ablate.sweep import plan as make_plan
+
+WORDS = ["stem=none,dpn", "seeds=3", "train.steps=1000"]  # 6 runs of 1000 steps of 64 images
+LAUNCHER = SimpleNamespace(slots=[Slot(f"cpu:{n}", f"cpu:{n}", "cpu") for n in range(2)])
+# What 6 runs take on 2 slots at the rate that no core surpasses is a month at so many a forward.
+MONTH = 2 * 30 * 86400 * 1e12 / (6 * 3 * 64_000)
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """`told(multiply_adds, ...)`: the costs, and which specs the worker was asked to time."""
+    store = Store(tmp_path)
+    plan, _ = make_plan(WORDS, store=tmp_path)
+
+    def find(multiply_adds: int, **how):
+        timed = []
+
+        def ask(verb, question):
+            assert verb == "describe"
+            timed.extend(question["calibrate"])
+            answer = {"parameters": 1, "multiply_adds": multiply_adds, "groups": {}}
+            whole = {**answer, "examples": {"train": 1197}, "warnings": []}
+            return {
+                key: whole | ({"step_s": 2.0} if key in question["calibrate"] else {})
+                for key in question["specs"]
+            }
+
+        monkeypatch.setattr(cost, "ask", ask)
+        (store.cache / "costs.json").unlink(missing_ok=True)
+        return cost.costs(plan, store, LAUNCHER, {}, how.pop("finished", {}), **how), timed
+
+    find.plan = plan
+    return find
+
+
+def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):
+    costs, timed = told(int(0.99 * MONTH))
+    assert len(timed) == 2
+    assert costs.left_s == pytest.approx(6 * 1000 * 2.0 * 1.15)
+    assert (costs.wall_s, costs.where) == (costs.left_s / 2, "2 slots")
+    costs, timed = told(int(1.01 * MONTH))
+    assert timed == []
+    assert math.isinf(costs.left_s)
+    show_plan(told.plan, {}, costs)
+    assert (
+        "left: more than a month on these 2 slots; `ablate plan stem=none,dpn seeds=3 "
+        "train.steps=1000 --on h100:8` tells it for GPUs\n"
+    ) in capsys.readouterr().out
+
+
+def test_runs_that_are_finished_tell_without_a_bound(told):
+    runs = {run: {"seconds": 3e6} for c in told.plan.cells for s, run in c.ids.items() if s == 0}
+    costs, timed = told(int(2 * MONTH), finished=runs)
+    assert timed == []
+    assert costs.left_s == 6 * 3e6
+    assert costs.how == "from finished runs"
+
+
+def test_what_is_surely_short_is_not_timed_where_only_length_matters(told):
+    costs, timed = told(1000, from_s=86400)
+    assert (costs.left_s, timed) == (0, [])
+    _, timed = told(int(0.99 * MONTH), from_s=86400)
+    assert len(timed) == 2
+
+
+def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
+    costs, timed = told(10**9, on=Devices.parse("h100:8", None))
+    each = 2 * 3 * 1e9 * 64_000 * 1.15 / (67e12 * 0.35)  # the recipe computes in fp32
+    assert timed == []
+    assert costs.left_s == pytest.approx(6 * each)
+    assert costs.wall_s == pytest.approx(each)  # 6 runs on 8 devices: no run is shared
+    assert costs.where == "8 x h100"
+    assert (
+        costs.how == "at 35 % of the peak of 67 TFLOP/s in fp32, dense; NVIDIA H100 data sheet, SXM"
+    )
+    slower, _ = told(10**9, on=Devices.parse("h100", 0.175))
+    assert slower.left_s == slower.wall_s == pytest.approx(12 * each)
+
+
+def test_bf16_is_the_rate_of_the_tensor_cores_and_a_v100_has_none():
+    assert Devices.parse("a100:2", 0.5).seconds(312e12, "bf16") == pytest.approx(4)
+    with pytest.raises(UserError, match=r"v100 .*train\.precision=bf16; its rates are for fp32"):
+        Devices.parse("v100", None).seconds(1, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("text", "mfu", "named"),
+    [
+        ("h1000:8", None, r"--on: expected one of h100, .*'h1000' \(did you mean 'h100'\?\)"),
+        ("8", None, "--on: expected one of h100, "),
+        ("h100:0", None, "--on: expected how many as h100:8, got 'h100:0'"),
+        ("h100:", None, "got 'h100:'"),
+        ("h100:8", 35, "--mfu: .* 0 < mfu <= 1, got 35"),
+        ("h100:8", math.nan, "--mfu"),
+    ],
+)
+def test_a_mistake_in_other_hardware_names_the_choices(text, mfu, named):
+    with pytest.raises(UserError, match=named):
+        Devices.parse(text, mfu)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["stem=none,dpn", "seeds=5"], "2 variants x 5 seeds = 10 runs"),
+        (["stem=none,dpn", "model.arch=mu/2,mu/4", "seeds=1"], "2 variants x 2 columns x 1 seed"),
+        (["odd"], "3 cells of 2 variants x 2 columns x 3 seeds = 9 runs"),
+        (["tuned"], "2 variants x 2 seeds = 4 runs, after 30 tuning trials"),
+    ],
+)
+def test_the_runs_of_a_plan_are_counted_as_they_will_be(tmp_path, monkeypatch, words, text):
+    monkeypatch.chdir(tmp_path)
+    rows = "variants: [{a: {}}, {b: {stem: dpn}}]\n"
+    space = "{optim.lr: {log: [1e-4, 3e-2]}}"
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "odd.yaml").write_text(
+        f"{rows}across: {{model.depth: [1, 2]}}\nexclude: [{{stem: dpn, model.depth: 2}}]\n"
+    )
+    (tmp_path / "sweeps" / "tuned.yaml").write_text(
+        f"{rows}seeds: 2\ntune: {{space: {space}, trials: 15}}\n"
+    )
+    plan, _ = make_plan(words, store=tmp_path / "runs")
+    assert planned_runs(plan).startswith(text)
+    reports = sum(len(cell.ids) for cell in plan.cells)
+    assert f"= {reports} run" in planned_runs(plan)
