@@ -11,7 +11,7 @@ from ablate import __version__, spec
 from ablate.launch import Launcher
 from ablate.launch.ask import ask
 from ablate.ledger import FINAL, RunState, Store
-from ablate.plan import Cell, Plan, Tune
+from ablate.plan import Cell, Plan
 from ablate.rundir import read_json, to_json, write_whole
 
 EVALUATION = 1.15  # what validation and starting add to the steps' time; measured on digits
@@ -29,7 +29,7 @@ class Costs:
     seconds: Mapping[tuple[str, str], float | None]  # None: the data is not fetched yet
     measured: bool  # all from finished runs; else some from a calibration
     left_s: float  # device-seconds of all runs that are not done
-    searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
+    searches: Sequence[float] = ()  # multiply-adds of all of a cell's, nothing pruned
 
     def warnings(self) -> list[str]:
         """What the worker warns of, and norms over too few values to say more than a sign."""
@@ -78,15 +78,16 @@ def costs(
         else:
             each, measured = _estimate(cell, known[_key(cell, device)], rates), False
         seconds[cell.row, cell.column] = each
-        # before its settings are chosen a cell has no runs yet: all of them are to come
-        runs = list(cell.ids.values()) or [""] * len(plan.seeds)
+        # of seeds whose settings are not chosen yet the runs are to come
+        runs = [cell.ids.get(seed, "") for seed in plan.seeds]
         missing = [run for run in runs if states.get(run, RunState()).status not in FINAL]
         examples = known[_key(cell, device)]["examples"]
         if plan.tune is not None and each is not None and examples is not None:
             trials = asked[cell.row, cell.column]
-            images = plan.tune.trials * _images(trials[0].spec, examples["train"])
+            total = plan.tune.total(plan.seeds)
+            images = total * _images(trials[0].spec, examples["train"])
             searches.append(3 * images * known[_key(cell, device)]["multiply_adds"])
-            left += each * _search_left(plan.tune, cell, trials, states, examples["train"])
+            left += each * _search_left(total, cell, trials, states, examples["train"])
         left += (each or 0.0) * len(missing)
     return Costs(described, seconds, measured, left, searches)
 
@@ -120,25 +121,25 @@ def sizes(
 
 
 def _search_left(
-    tune: Tune,
+    total: int,
     cell: Cell,
     trials: Sequence[Cell],
     states: Mapping[str, RunState],
     examples: int,
 ) -> float:
-    """What is left of a cell's search, in runs of the cell: trials may be shorter."""
+    """What is left of a cell's searches, in runs of the cell: trials may be shorter."""
     done = sum(
         states.get(run, RunState()).status in FINAL
         for trial in trials
         for run in trial.ids.values()
     )
     share = _images(trials[0].spec, examples) / _images(cell.spec, examples)
-    return share * (tune.trials - done)
+    return share * (total - done)
 
 
 def _most(plan: Plan, answers: Sequence[Mapping[str, Any]]) -> float:
     """Device-seconds that all runs of the plan take where they are slowest. `answers`: cells'."""
-    runs = len(plan.seeds) + (plan.tune.trials if plan.tune else 0)
+    runs = len(plan.seeds) + (plan.tune.total(plan.seeds) if plan.tune else 0)
     forward = sum(
         _images(cell.spec, answer["examples"]["train"]) * answer["multiply_adds"]
         for cell, answer in zip(plan.cells, answers, strict=True)

@@ -246,11 +246,13 @@ class _Recipes:
         expected = self._of(recipe, str(cell.spec["model"]["arch"]))
         if expected is None:
             return f"recipe {recipe} has no {cell.spec['model']['arch']}"
+        specs = cell.specs or (cell.spec,)
         differing = [
             f"{section}.{key}"
             for section, settings in expected.items()
             for key, value in settings.items()
-            if f"{section}.{key}" not in MACHINES and cell.spec[section].get(key) != value
+            if f"{section}.{key}" not in MACHINES
+            and any(spec[section].get(key) != value for spec in specs)
         ]
         return f"{names(differing, 4)} not as in recipe {recipe}" if differing else ""
 

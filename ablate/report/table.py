@@ -24,7 +24,16 @@ from ablate.report.across import (
     verdict_of,
 )
 from ablate.report.captions import MACHINE, Footnotes, gain_alpha, level
-from ablate.report.scores import METRICS, Curves, Metric, Results, Scores, number, scores
+from ablate.report.scores import (
+    METRICS,
+    Curves,
+    Metric,
+    Results,
+    Scores,
+    by_replicate,
+    number,
+    scores,
+)
 from ablate.spec import Failure
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
@@ -106,7 +115,7 @@ class Entry:
     multiply_adds: int | None = None  # of one image
     cost: Cost | None = None  # where asked for
     against: Against | None = None
-    chosen: Choice | None = None  # what tuning chose
+    chosen: tuple[Choice, ...] = ()  # what tuning chose, one a search
 
     @property
     def n(self) -> int:
@@ -211,7 +220,7 @@ def tabulate(
     }
     complete = not any(found.missing for found in cells.values())
     look_note = captions.look_note(plan, looks)
-    judge = complete and not (strict and look_note)
+    judge = complete and not plan.one_search and not (strict and look_note)
     extra = _Extra(sizes or {}, cost, paper or {})
     columns = []
     for column in plan.columns:
@@ -325,9 +334,7 @@ def _gains(plan: Plan, block: Sequence[Scores], method: Method) -> ColumnGains:
     if plan.baseline not in labels:
         return stats.ColumnGains((None,) * len(block), None, None, 0, None)
     sign = METRICS[plan.analysis.metric].sign
-    y = np.array(
-        [[sign * found.main.by_seed.get(s, math.nan) for s in plan.seeds] for found in block]
-    )
+    y = np.array([[sign * value for value in by_replicate(found.main, plan)] for found in block])
     unstable = np.array([found.unstable for found in block])
     baseline = labels.index(plan.baseline)
     return stats.column_gains(y, baseline, method, unstable, plan.analysis.margin)
@@ -350,7 +357,7 @@ def _entry(
     against = _fisher(found, base)
     diverged = f"{len(base.diverged)}/{_ended(base)}" if base else ""
     texts = captions.entry_notes(plan, found, gain, against, diverged)
-    accuracy = _estimate(found.main.by_seed, analysis.alpha)
+    accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha)
     noted = (result for result in found.results if "parameters" in result)
     size = next(noted, extra.sizes.get(where, {}))
     return Entry(
@@ -369,7 +376,7 @@ def _entry(
         footnotes=footnotes.of(texts),
         never=found.main.never,
         others={
-            name: Other(v.by_seed, _estimate(v.by_seed, analysis.alpha), v.never)
+            name: Other(v.by_seed, _estimate(by_replicate(v, plan), analysis.alpha), v.never)
             for name, v in found.others.items()
         },
         p_values=dataclasses.replace(
@@ -385,10 +392,11 @@ def _entry(
     )
 
 
-def _estimate(values: Mapping[int, float], alpha: float) -> Estimate | None:
+def _estimate(values: Sequence[float], alpha: float) -> Estimate | None:
     from ablate import stats
 
-    return stats.mean_interval(list(values.values()), alpha) if values else None
+    known = [value for value in values if not math.isnan(value)]
+    return stats.mean_interval(known, alpha) if known else None
 
 
 def _ended(found: Scores) -> int:

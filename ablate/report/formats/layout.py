@@ -190,11 +190,14 @@ def _share(value: float | None) -> str:
 
 
 def _chosen(table: Table, ci: bool) -> Iterator[_Part]:
-    """A column a searched key: side by side they show what variants ask for."""
-    keys = dict.fromkeys(k for e in table.entries if e.chosen for k in e.chosen.params)
+    """A column a searched key: side by side they show what variants ask for, search by search."""
+    keys = dict.fromkeys(k for e in table.entries for choice in e.chosen for k in choice.params)
 
     def of(key: str) -> Callable[[Entry], Cell]:
-        return lambda e: Cell(_value(e.chosen.params[key]) if e.chosen else "-", number=True)
+        def values(entry: Entry) -> str:
+            return ", ".join(_value(choice.params[key]) for choice in entry.chosen)
+
+        return lambda entry: Cell(values(entry) or "-", number=True)
 
     for key in keys:
         yield _Part(key, of(key))
