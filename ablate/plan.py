@@ -201,20 +201,25 @@ class Analysis:
     diverged: Literal["omit", "chance"] = "omit"
     contrasts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    @property
+    def judged(self) -> str:
+        """The metric that trials of a search are judged by, on validation."""
+        return self.metric if self.metric in ("loss", "top5") else "top1"
+
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a plan. `cell` has its spec; `trial`: its number in its search, if in one."""
+    """One run of a plan. `cell` has its spec; `trial`: what it is in its search, if in one."""
 
     id: str
     cell: Cell
     seed: int
-    trial: int | None = None
+    trial: Trial | None = None
 
     @property
     def number(self) -> str:
         """The seed; of a trial with its own number, for those of a search share their seed."""
-        return f"{self.seed}" if self.trial is None else f"{self.seed}.{self.trial}"
+        return f"{self.seed}" if self.trial is None else f"{self.seed}.{self.trial.number}"
 
     @property
     def label(self) -> str:
@@ -268,7 +273,7 @@ class Plan:
         """Every trial, also those that are the run of another."""
         for trial in self.trials:
             for seed, run in trial.cell.ids.items():
-                yield PlannedRun(run, trial.cell, seed, trial.number)
+                yield PlannedRun(run, trial.cell, seed, trial)
 
     @property
     def replicates(self) -> tuple[tuple[int, ...], ...]:

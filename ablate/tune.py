@@ -113,7 +113,7 @@ class _CellSearch:
 
     def __init__(self, plan: Plan, cell: Cell, number: int) -> None:
         assert plan.tune is not None
-        self._tune, self._metric = plan.tune, plan.analysis.metric
+        self._tune, self._metric = plan.tune, plan.analysis.judged
         self.cell, self._number, self._seed = cell, number, plan.tune.trial_seed(number)
         self._chance = 1 / int(cell.spec["data"]["classes"])
         baseline = plan.cell(plan.baseline, cell.column)
@@ -320,8 +320,7 @@ class _CellSearch:
         return -math.log(self._chance) if self._metric == "loss" else self._chance
 
     def _score(self, scores: Mapping[str, Any], prefix: str = "") -> float:
-        metric = self._metric if self._metric in ("loss", "top5") else "top1"
-        return float(scores[prefix + metric])
+        return float(scores[prefix + self._metric])
 
     def _error(self, score: float | None, lines: Lines) -> float | None:
         """The binomial standard error of a share of the validation set; None of a loss."""

@@ -267,31 +267,36 @@ def entry_notes(
 
 
 def _chosen(choices: Sequence[Choice]) -> str:
-    """What searches chose for a cell, whether better may lie beyond what they were given, and
-    whether it was more than luck."""
+    """What searches chose for a cell, and why it may not be the best."""
     params = "; ".join(
-        ", ".join(
-            f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}"
-            for key, value in choice.params.items()
-        )
+        ", ".join(f"{key}={setting(value)}" for key, value in choice.params.items())
         + f" ({choice.name})"
         for choice in choices
     )
     trials, spent = (sum(getattr(c, name) for c in choices) for name in ("trials", "spent"))
     adds = sum(choice.multiply_adds for choice in choices)
-    worth = f", worth {spent:.1f}" if spent < trials else ""  # some pruned, or one run
+    each = " each" if len(choices) > 1 else ""
+    worth = f", worth {spent:.1f}" if spent < trials else ""  # some pruned, or the same again
     used = f"; {short(adds)} multiply-adds" if adds else ""
-    text = f"Tuned: {params}; best of {count(choices[0].trials, 'trial')} each"
-    text = text.removesuffix(" each") if len(choices) == 1 else text
-    text += f"{worth}{used}."
+    text = f"Tuned: {params}; best of {count(choices[0].trials, 'trial')}{each}{worth}{used}."
+    return " ".join([text, *(f"{doubt[0].upper()}{doubt[1:]}." for doubt in doubts(choices))])
+
+
+def setting(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def doubts(choices: Sequence[Choice]) -> list[str]:
+    """Whether better may lie beyond what the searches of a cell were given, or luck chose."""
+    found = []
     if edges := Counter(key for choice in choices for key in choice.edges):
-        text += f" At the edge of its range: {_often(edges, choices)}; better may lie beyond."
+        found.append(f"at the edge of its range: {_often(edges, choices)}; better may lie beyond")
     if noise := Counter(key for choice in choices for key in choice.noise):
-        text += (
-            f" The choice is noise: {_often(noise, choices)}; the best two trials differ by less "
-            f"than the validation error."
+        found.append(
+            f"the choice is noise: {_often(noise, choices)}; the best two trials differ by less "
+            f"than the validation error"
         )
-    return text
+    return found
 
 
 def _often(keys: Counter[str], choices: Sequence[Choice]) -> str:

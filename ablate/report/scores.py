@@ -79,7 +79,7 @@ class Scores:
 
 
 def by_replicate(values: Values, plan: Plan) -> list[float]:
-    """The observations that n counts: the mean of each replicate's seeds, NaN where none is there."""
+    """What n counts: the mean over the seeds of each replicate, NaN where none is there."""
     found = ([values.by_seed[s] for s in seeds if s in values.by_seed] for seeds in plan.replicates)
     return [sum(some) / len(some) if some else math.nan for some in found]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ablate.plan import METRICS as NAMES
 from ablate.plan import is_metric
 from ablate.report.across import Block
-from ablate.report.captions import level
+from ablate.report.captions import level, setting
 from ablate.report.formats.grid import Cell, Grid, Line, Sheet
 from ablate.report.scores import METRICS, number, short
 from ablate.report.table import Entry, Table, TableColumn
@@ -195,16 +195,12 @@ def _chosen(table: Table, ci: bool) -> Iterator[_Part]:
 
     def of(key: str) -> Callable[[Entry], Cell]:
         def values(entry: Entry) -> str:
-            return ", ".join(_value(choice.params[key]) for choice in entry.chosen)
+            return ", ".join(setting(choice.params[key]) for choice in entry.chosen)
 
         return lambda entry: Cell(values(entry) or "-", number=True)
 
     for key in keys:
         yield _Part(key, of(key))
-
-
-def _value(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _paper(table: Table, ci: bool) -> Iterator[_Part]:

@@ -32,8 +32,8 @@ def csv(table: Table) -> str:
     """Tidy: `quantity` names what `value` (a number) or `text` (words) is.
 
     An empty row means of the column, an empty row and column of the table; `seed` is given for
-    the quantities METRIC.run and chosen.*, which are what one run got. What a table has no number for has
-    no line.
+    the quantities METRIC.run and chosen.*, which are of one run. What a table has no number for
+    has no line.
     """
     file = io.StringIO()
     writer = writers.writer(file, lineterminator="\n")
