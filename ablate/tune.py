@@ -5,7 +5,7 @@ search is a function of their results alone. Trials are asked in rounds, by a sa
 for each (seed, search, stage, round), and told in their order: so it can't depend on who finished
 first, and after any crash it is made again from the folders, up to where it was. All cells get the
 same space, budget, sampler seeds and training seeds; trial 0 of each is the baseline's default, and
-the others of the first round are spread over the whole range.
+the next are spread over the whole range before any sampler follows what was found.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ Lines = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 Metrics = Callable[[str], Lines]  # run id -> them
 Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
 EDGE = 0.02  # of a range, from its ends
+SPREAD = 8  # trials after the default that only search: spread evenly, whatever the results are
 
 
 class Search:
@@ -247,19 +248,19 @@ class _CellSearch:
             self._told = 0
         stage, study = self._studies[-1]
         place = len(self._studies) - 1
-        first = 1 + self._tune.round  # the default, and a round that is spread over the range
-        size = min(self._tune.round if self._told else first, stage.trials - self._told)
-        key = (self._tune.seed, self._number, place, self._told)
+        size = self._tune.round + (self._told == 0)  # the default, and a round
+        size = min(size, stage.trials - self._told)
+        key = (self._tune.seed, self._number, place)
         default, points = self._defaults[place], []
         if self._tune.sampler == "grid":
-            points = _grid(stage, default)[self._told :]
-        elif self._told == 0:
-            points = [default, *_spread(stage, self._tune.round, key)]
-        for params in points[:size]:
+            points = _grid(stage, default)
+        elif self._told <= SPREAD:
+            points = [default, *_spread(stage, SPREAD + self._tune.round, key)]
+        for params in points[self._told : self._told + size]:
             study.enqueue_trial(params)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of samplers that Optuna calls experimental
-            study.sampler = _sampler(self._tune, first, key)
+            study.sampler = _sampler(self._tune, (*key, self._told))
             distributions = {key: _distribution(values) for key, values in stage.space.items()}
             for _ in range(size):
                 asked = study.ask(fixed_distributions=distributions)
@@ -445,9 +446,8 @@ def _distribution(values: Mapping[str, tuple[Any, ...]]) -> Any:
     return FloatDistribution(low, high, log=kind == "log")
 
 
-def _sampler(tune: Tune, first: int, key: tuple[int, ...]) -> Any:
-    """A sampler whose draws are those of its key, whatever came before. `first`: trials that are
-    given."""
+def _sampler(tune: Tune, key: tuple[int, ...]) -> Any:
+    """A sampler whose draws are those of its key, whatever came before."""
     import numpy as np
     from optuna import samplers
 
@@ -455,13 +455,13 @@ def _sampler(tune: Tune, first: int, key: tuple[int, ...]) -> Any:
     if tune.sampler == "cmaes":
         return samplers.CmaEsSampler(seed=seed)
     if tune.sampler == "tpe":
-        return samplers.TPESampler(seed=seed, n_startup_trials=first)
+        return samplers.TPESampler(seed=seed, n_startup_trials=1 + SPREAD)
     return samplers.RandomSampler(seed=seed)
 
 
 def _spread(stage: Stage, count: int, key: tuple[int, ...]) -> list[dict[str, Any]]:
     """Points of a scrambled Sobol sequence over the whole space, each range on its own scale: of
-    four, one lies in every quarter."""
+    the first four one lies in every quarter, of eight one in every eighth."""
     import numpy as np
     from scipy.stats import qmc
 

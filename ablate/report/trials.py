@@ -1,16 +1,15 @@
-"""What searches tried: every trial with its settings, its validation score and what became of it."""
+"""What searches tried: every trial, its settings, its validation score and what became of it."""
 
 from __future__ import annotations
 
 import csv as writers
 import io
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ablate.ledger import RunState
-from ablate.plan import Cell, Choice, Plan, Trial
+from ablate.plan import Cell, Plan, Trial
 from ablate.report import captions
 from ablate.report.formats import grid
 from ablate.report.scores import METRICS
@@ -23,7 +22,7 @@ PLACE = ("row", "column", "search", "trial", "seed", "stage")
 
 @dataclass(frozen=True)
 class Tried:
-    """A trial, as it is told. `score` and `error`, its standard error, are in the unit of tables."""
+    """A trial. `score` and `error`, its standard error, are in the unit of tables."""
 
     trial: Trial
     id: str
