@@ -32,7 +32,7 @@ def test_p_is_at_most_alpha_where_the_interval_of_the_pool_excludes_0(
     method = Method(screen=screen, contrasts=columns * (rows - 1), comparisons=rows - 1)
     for row in stats.column_gains(y, 0, method).rows[1:]:
         assert row.raw_p * (1 - 1e-9) <= row.p <= 1
-        if not row.left:
+        if not row.own:
             assert (row.p < 0.05) == (row.gain.low > 0 or row.gain.high < 0)
 
 
@@ -70,11 +70,11 @@ def test_own_spreads_have_holms_p(spread):
     assert [row.p for row in found] == pytest.approx([expected[k] for k in range(4)])
 
 
-def test_a_row_outside_the_pool_has_holms_p_and_its_neighbours_that_of_the_pool():
+def test_a_row_judged_by_its_own_spread_has_holms_p_and_its_neighbours_that_of_the_pool():
     y = np.random.default_rng(23).normal(0, 1, (5, 6)) + np.array([[0], [40], [30], [0], [0]])
     y[2] += np.array([20, -20, 10, -10, 5, -5])
     rows = stats.column_gains(y, 0, family(5)).rows
-    assert [row.left for row in rows[1:]] == ["", "spread", "", ""]
+    assert [row.own for row in rows[1:]] == ["", "outlier", "", ""]
     rank = sorted(row.raw_p for row in rows[1:]).index(rows[2].raw_p)
     assert 0 < rank < 3
     assert rows[2].raw_p == pytest.approx(oracle.ttest_rel(y[2], y[0]).pvalue)
@@ -142,7 +142,7 @@ def test_holm_keeps_the_family_wise_error_whichever_gains_are_true(spread, n):
         ("paired", True, (0.09, 0.20), (0.047, 0.049, 0.049)),
         ("welch", True, (0.16, 0.18), (0.021, 0.007, 0.026)),
         ("pooled", False, (0.75, 0.99), (0.049, 0.050, 0.116)),
-        ("pooled", True, (0.71, 0.95), (0.056, 0.056, 0.079)),
+        ("pooled", True, (0.593, 0.847), (0.032, 0.032, 0.066)),
     ],
 )
 def test_the_table_of_the_readme(spread, screen, power, error):
@@ -162,13 +162,6 @@ def test_the_table_of_the_readme(spread, screen, power, error):
         y = simulate(rng, 9, 3, correlation)
         y[:, 8] *= noise
         assert told(y).any(-1).mean() == pytest.approx(expected, abs=0.006)
-
-
-def test_two_noisy_rows_are_too_many_for_the_screen_at_three_seeds():
-    y = simulate(np.random.default_rng(27), 9, 3)
-    y[:, 7:] *= 3
-    found = stats.fit(y, 0, family(9))
-    assert 0.09 <= (np.abs(found.gain) > found.half)[:, 1:].any(-1).mean() <= 0.15
 
 
 # --- Counted ------------------------------------------------------------------------------------

@@ -102,9 +102,15 @@ class Arrays:
                 if (found := cells.get((row.label, column.label))) is None:
                     continue
                 y[c, r] = [sign * value for value in by_replicate(found.main, plan)]
-                unstable[c, r] = found.unstable
+                unstable[c, r] = bool(found.unstable)
                 omitted[c, r] = is_partial(plan, found)
         return cls(plan, y, unstable, omitted, judge, alpha)
+
+    @property
+    def void(self) -> tuple[str, ...]:
+        """The columns whose baseline is unstable: nothing is taken from them."""
+        found = zip(self.plan.columns, self.unstable[:, self.baseline], strict=True)
+        return tuple(column.heading for column, unstable in found if unstable)
 
     def row(self, label: str) -> int:
         return [row.label for row in self.plan.rows].index(label)
@@ -126,9 +132,21 @@ class Arrays:
             comparisons=size,
         )
 
-    def verdict(self, gain: RowGain, partial: bool, margin: bool = True) -> str | None:
-        given = self.judge and not partial
-        return verdict_of(gain.gain, self.plan.analysis.margin if margin else None, given)
+    def line(
+        self,
+        label: str,
+        column: str,
+        gain: RowGain,
+        given: bool,
+        margin: bool = True,
+        **more: Any,
+    ) -> BlockLine:
+        """`given`: whether it has a verdict, if any has; `margin`: by that of the analysis, too."""
+        analysis = self.plan.analysis
+        word = verdict_of(gain.gain, analysis.margin if margin else None, self.judge and given)
+        return BlockLine(
+            label, column, shown(gain.gain, analysis.metric), word, p_values(gain), **more
+        )
 
 
 def is_partial(plan: Plan, found: Scores) -> bool:
@@ -137,13 +155,28 @@ def is_partial(plan: Plan, found: Scores) -> bool:
 
 
 def verdict_of(gain: Estimate, margin: float | None, given: bool) -> str | None:
-    """The word for a gain; None where it has no interval, or none is to be given."""
+    """The word for a gain; None without an interval, of too few seeds, or where none is given."""
     from ablate import stats
 
-    if not given or gain.low is None or gain.high is None:
+    if not given or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
         return None
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
     return stats.verdict(gain.low, gain.high, margin) if gain.sd else stats.CANT_TELL
+
+
+def shown(gain: Estimate, metric: str) -> Estimate:
+    """A gain without an interval that says nothing: one as wide as the metric's whole scale."""
+    most = METRICS[metric].most
+    if most is None or gain.low is None or gain.high is None:
+        return gain
+    nothing = gain.low <= 0 <= gain.high and gain.high - gain.low > most
+    return dataclasses.replace(gain, low=None, high=None) if nothing else gain
+
+
+def wide(metric: str) -> str:
+    """Why `shown` left an interval out."""
+    of = METRICS[metric]
+    return f"-: the interval is wider than {of.most:g} {of.points}, so it says nothing"
 
 
 def blocks(arrays: Arrays) -> tuple[Block, ...]:
@@ -159,33 +192,46 @@ def _average(arrays: Arrays) -> Iterable[Block]:
     if len(plan.columns) < 2:
         return
     method = arrays.method(len(plan.rows) - 1)
-    gains = stats.average_gains(
-        arrays.y, arrays.baseline, method, arrays.unstable, plan.analysis.margin
-    )
-    lines = []
+    gains = stats.average_gains(arrays.y, arrays.baseline, method, arrays.unstable)
+    lines, ratios = [], {}
     for r, (row, average) in enumerate(zip(plan.rows, gains, strict=True)):
         if average is not None:
             over = list(average.columns)
             partial = bool(arrays.omitted[over][:, [r, arrays.baseline]].any())
+            ratios[average.columns] = average.ratio
             lines.append(
-                BlockLine(
-                    label=row.label,
-                    column="",
-                    gain=average.gain.gain,
-                    verdict=arrays.verdict(average.gain, partial),
-                    p_values=p_values(average.gain),
-                    sampled=average.sampled,
+                arrays.line(
+                    row.label,
+                    "",
+                    average.gain,
+                    given=not partial,
+                    sampled=shown(average.sampled, plan.analysis.metric),
                     columns=tuple(plan.columns[c].label for c in over),
                 )
             )
+    left_out = f"without {', '.join(arrays.void)}: its baseline is unstable" if arrays.void else ""
     yield Block(
         kind="average",
         name="average",
-        title=f"Average over the {len(plan.columns)} columns",
-        note="these columns, seeds random",
+        title=f"Average over the {len(plan.columns) - len(arrays.void)} columns",
+        note=_note("these columns, seeds random", left_out, _pooled_gains([*ratios.values()])),
         contrasts=method.contrasts,
         lines=tuple(lines),
     )
+
+
+def _note(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
+
+
+def _pooled_gains(ratios: Sequence[float | None]) -> str:
+    """That gains are pooled, where the baseline is out of line. By `stats.ColumnGains.ratio`."""
+    found = [ratio for ratio in ratios if ratio is not None]
+    return pooled_gains(max(found)) if found else ""
+
+
+def pooled_gains(ratio: float) -> str:
+    return f"the baseline's own spread is {ratio:.1f} times the variants': judged by pooled gains"
 
 
 # --- Contrasts between columns ------------------------------------------------------------------
@@ -201,7 +247,7 @@ def _contrasts(arrays: Arrays) -> Iterable[Block]:
         key, ends = contrast["across"], (contrast["from"], contrast["to"])
         pairs = list(_pairs(plan.columns, key, *ends))
         method = arrays.method(len(plan.rows) - 1, len(pairs))
-        lines = []
+        lines, ratios = [], []
         for before, after in pairs:
             rest = {k: v for k, v in plan.columns[before].settings.items() if k != key}
             changes = stats.changes(
@@ -210,25 +256,26 @@ def _contrasts(arrays: Arrays) -> Iterable[Block]:
                 arrays.baseline,
                 method,
                 np.any(arrays.unstable[[before, after]], axis=0),
-                plan.analysis.margin,
             )
+            if changes.void:
+                continue
+            ratios.append(changes.ratio)
             partial = np.any(arrays.omitted[[before, after]], axis=0)
             lines += [
-                BlockLine(
-                    label=row.label,
-                    column=", ".join(f"{k}={v}" for k, v in rest.items()),
-                    gain=change.gain,
-                    verdict=arrays.verdict(change, bool(partial[[r, arrays.baseline]].any())),
-                    p_values=p_values(change),
+                arrays.line(
+                    row.label,
+                    ", ".join(f"{k}={v}" for k, v in rest.items()),
+                    change,
+                    given=not partial[[r, arrays.baseline]].any(),
                 )
-                for r, (row, change) in enumerate(zip(plan.rows, changes, strict=True))
+                for r, (row, change) in enumerate(zip(plan.rows, changes.rows, strict=True))
                 if change is not None
             ]
         yield Block(
             kind="contrast",
             name=name,
             title=f"Contrast {name}: the gain at {key}={ends[1]} less that at {ends[0]}",
-            note="+: the row gains more there",
+            note=_note("+: the row gains more there", _pooled_gains(ratios)),
             contrasts=method.contrasts,
             lines=tuple(lines),
         )
@@ -259,6 +306,8 @@ def _placements(arrays: Arrays) -> Iterable[Block]:
     for cell in plan.cells:
         cells.setdefault(cell.column, []).append(cell)
     for c, column in enumerate(plan.columns):
+        if arrays.unstable[c, arrays.baseline]:
+            continue
         for reading, words in READINGS.items():
             for rows in _grids(cells.get(column.label, []), reading):
                 where = np.array([[arrays.row(label) for label in line] for line in rows])
@@ -271,12 +320,8 @@ def _placements(arrays: Arrays) -> Iterable[Block]:
                 partial = bool(arrays.omitted[c][where].any())
                 over = "" if rows[0][0] == plan.baseline else f" over {rows[0][0]}"
                 lines = [
-                    BlockLine(
-                        label=label,
-                        column=column.label,
-                        gain=effect.gain,
-                        verdict=arrays.verdict(effect, partial, margin=False) if main else None,
-                        p_values=p_values(effect),
+                    arrays.line(
+                        label, column.label, effect, given=main and not partial, margin=False
                     )
                     for label, effect, main in _effects(found)
                 ]
@@ -285,7 +330,10 @@ def _placements(arrays: Arrays) -> Iterable[Block]:
                     kind="placement",
                     name=reading + over,
                     title=f"{title}, {column.label}" if column.label else title,
-                    note="against pre, averaged over the other's placements; x: beyond their sum",
+                    note=_note(
+                        "against pre, averaged over the other's placements; x: beyond their sum",
+                        "each effect by its own spread: a cell's is out of line" * found.own,
+                    ),
                     contrasts=size,
                     lines=tuple(lines),
                     tests={FACTORS[source]: FTest(*test) for source, test in found.sources.items()},

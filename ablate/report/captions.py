@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ablate.plan import Analysis, Cell, Choice, Plan, Tune
+from ablate.plan import FIRST_TUNING_SEED, Analysis, Cell, Choice, Plan, Tune
+from ablate.report.across import pooled_gains
 from ablate.report.scores import METRICS, Scores, short
 
 if TYPE_CHECKING:
@@ -60,8 +63,6 @@ def family(plan: Plan, columns: Sequence[TableColumn]) -> str:
 
 def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
     """What the numbers are, and a line on the spread of every column."""
-    from ablate import stats
-
     analysis, of = plan.analysis, METRICS[plan.analysis.metric]
     sizes = sorted({size for column in columns for size in column.test_sizes})
     tested = (
@@ -82,10 +83,8 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
         lines.append(_tuned(plan, plan.tune))
     for column in columns:
         spread = _spread(plan, column)
-        lines.append(f"{column.heading}: {spread}" if column.label else spread.capitalize())
-    verdicts = {entry.verdict for column in columns for entry in column.entries}
-    if stats.CANT_TELL in verdicts:
-        lines.append("Needs n: seeds for 80 % power, if the gain seen is the true one.")
+        lines.append(f"{column.heading}: {spread}" if column.label else _sentence(spread))
+    lines += _forecast(plan, columns)
     return lines
 
 
@@ -103,6 +102,44 @@ def _tuned(plan: Plan, tune: Tune) -> str:
     )
 
 
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
+    """What twice as many seeds would resolve, and how to train them."""
+    of = METRICS[plan.analysis.metric]
+    told = [column for column in columns if column.forecast]
+    for column in told:
+        assert column.forecast is not None
+        f = column.forecast
+        half, low, high = (f"{x:.{of.decimals}f}" for x in (f.half, f.low, f.high))
+        at = f"{column.heading}: " if column.label else ""
+        yield (
+            f"{at}{f.seeds} seeds would tell gains of about {half} {of.points} ({low} to {high}) "
+            f"from zero, if the rows' spreads are as alike as they look."
+        )
+    if told:
+        n = len(plan.seeds)
+        yield f"{count(n * len(plan.cells), 'more run')}: `{_command(plan, 2 * n)}`."
+
+
+def _command(plan: Plan, n: int) -> str:
+    """The sweep with n seeds, those it has among them."""
+    more = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
+    seeds = [*plan.seeds, *more[: n - len(plan.seeds)]]
+    text = str(n) if sorted(seeds) == [*range(n)] else f"[{','.join(map(str, seeds))}]"
+    return _with_words(plan, f"seeds={text}")
+
+
+def _with_words(plan: Plan, word: str) -> str:
+    """The command that drove the plan, with one word set otherwise."""
+    key = word.partition("=")[0]
+    words = [other for other in plan.words if other.partition("=")[0] != key]
+    place = next((i for i, other in enumerate(words) if other.startswith("--")), len(words))
+    return shlex.join(["ablate", "sweep", *words[:place], word, *words[place:]])
+
+
 def _method(analysis: Analysis) -> str:
     match analysis.spread:
         case "paired":
@@ -116,10 +153,13 @@ def _spread(plan: Plan, column: TableColumn) -> str:
     of = METRICS[plan.analysis.metric]
     parts = []
     if column.spread is not None:
+        whose = "the variants' spread" if column.baseline_ratio else "spread"
         parts.append(
-            f"spread {column.spread:.{of.decimals}f} {of.points} ({column.df} df, "
+            f"{whose} {column.spread:.{of.decimals}f} {of.points} ({column.df} df, "
             f"{column.pooled_rows} of {count(len(column.entries), 'row')})"
         )
+        if column.baseline_ratio:
+            parts.append(pooled_gains(column.baseline_ratio))
     elif plan.analysis.spread == "pooled":
         parts.append("spread unknown")
     if (r := column.correlation) and r.low is not None and r.high is not None:
@@ -153,9 +193,56 @@ def notes(
             "One search a row: the intervals are of these settings, not of the methods, so no "
             "verdicts; tune.repeats=3 compares methods."
         )
+    if any(entry.n == 2 and entry.gain for column in columns for entry in column.entries):
+        found.append("n = 2: intervals, no verdicts.")
+    of = METRICS[plan.analysis.metric]
+    ends = [entry.accuracy for column in columns for entry in column.entries if entry.accuracy]
+    if of.most is not None and any(e.n > 1 and (e.low == 0 or e.high == of.most) for e in ends):
+        found.append(f"Intervals of the mean are cut at 0 and {of.most:g} {of.unit}.")
+    for column in columns:
+        if column.void:
+            found += _void(plan, column, [s for s in cells if s.cell.column == column.label])
     if look:
         found.append(look + (" --strict: verdicts withheld." if strict else ""))
     return found
+
+
+def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[str]:
+    """Which runs of the baseline void a column, and what can be said instead of a verdict."""
+    from ablate import stats
+
+    base = next(score for score in block if score.cell.row == plan.baseline)
+    at = f"{column.heading}: " if column.label else ""
+    fates = [
+        f"seed {seed} diverged" + (f" at step {step}" if step is not None else "")
+        for seed, step in base.diverged.items()
+    ] + [f"seed {seed} collapsed" for seed in base.collapsed]
+    yield (
+        f"{at}no verdicts: of the baseline {plan.baseline}, {', '.join(fates)}, so gains over it "
+        f"don't measure the variants."
+    )
+    n = len(base.results)
+    groups: dict[tuple[int, int], list[str]] = {}
+    for score in block:
+        if score is not base and score.results:
+            groups.setdefault((len(score.unstable), len(score.results)), []).append(score.cell.row)
+    parts = []
+    for (k, m), rows in groups.items():
+        test = stats.fisher(k, m, len(base.unstable), n)
+        p = f", Fisher's exact p = {test.p:.2g}" if test.tested else ""
+        parts.append(f"{k} of {m} of {names(rows)}{p}")
+    yield (
+        f"{at}{len(base.unstable)} of {n} runs of {plan.baseline} diverged or collapsed, against "
+        f"{'; '.join(parts)}."
+    )
+    rate, columns = base.cell.spec.get("optim", {}).get("lr"), [c.settings for c in plan.columns]
+    if any("optim.lr" in s for s in (*(r.settings for r in plan.rows), *columns)):
+        yield f"{at}The sweep compares learning rates: that the baseline fails may be its finding."
+    elif rate is not None:
+        yield (
+            f"{at}The baseline may hold at a lower rate: "
+            f"`{_with_words(plan, f'optim.lr={rate / 3:.2g}')}`."
+        )
 
 
 def _unfinished(missing: Counter[str], planned: int) -> str:
@@ -233,10 +320,18 @@ def row_notes(confounds: Sequence[str]) -> list[str]:
 
 
 def entry_notes(
-    plan: Plan, found: Scores, gain: RowGain | None, against: Exact | None, baseline: str
+    plan: Plan,
+    found: Scores,
+    gain: RowGain | None,
+    verdict: str | None,
+    base: Scores | None,
+    against: Exact | None,
+    unstable: str,
 ) -> list[str]:
-    """`against`: Fisher's test of the diverged runs; `baseline`: how many of its own, "0/3"."""
-    of = METRICS[plan.analysis.metric]
+    """`against`: Fisher's test of the diverged and collapsed runs; `unstable`: how many the
+    baseline has, "0 of 3"."""
+    from ablate import stats
+
     texts = []
     if found.cell.chosen:
         texts.append(_chosen(found.cell.chosen))
@@ -244,26 +339,56 @@ def entry_notes(
         keys = ", ".join(found.cell.overrides)
         texts.append(f"The sweep's overrides change the recipe of this cell: {keys}.")
     if found.diverged:
-        fisher = f" {_fisher(plan, against, baseline)}" if against else ""
-        texts.append(_diverged(plan, found, gain) + fisher)
+        texts.append(_diverged(plan, found, gain))
     if found.collapsed:
         texts.append(
             f"Collapsed: {_seeds(found.collapsed)} ended with a training loss no lower than that "
             f"of the class prior; kept in the mean{_left(gain)}."
         )
+    if found.unstable and against and base and not base.unstable:  # else it is said of the column
+        texts[-1] += f" {_fisher(plan, against, unstable)}"
     if found.main.never:
         texts.append(
             f"{_seeds(found.main.never).capitalize()} never got there: counted, not averaged, so "
             f"no verdict."
         )
-    if gain and gain.left == "spread" and gain.spread is not None:
+    if gain and gain.own in ("spread", "outlier") and gain.ratio is not None:
+        left, test = ("left the pool; ", "0.1 %") if gain.own == "outlier" else ("", "5 %")
         texts.append(
-            f"Left the pool: its spread of {gain.spread:.{of.decimals}f} is out of line with "
-            f"the other rows' (F test, 5 %); its own paired interval."
+            f"Its spread is {gain.ratio:.1f} times the other rows' (F test, {test}): {left}its own "
+            f"paired interval."
         )
-    if gain and gain.gain.sd == 0:
+    if gain and base and verdict == stats.UNSTABLE:
+        texts.append(_unstable(plan, found, gain, base))
+    if verdict == stats.DID_NOTHING:
+        texts.append(
+            f"Its predictions are those of {plan.baseline} in every seed, bit for bit: this change "
+            f"did nothing."
+        )
+    elif gain and gain.gain.sd == 0:
         texts.append("The same gain in every seed: no spread to judge by.")
     return texts
+
+
+def _unstable(plan: Plan, found: Scores, gain: RowGain, base: Scores) -> str:
+    """Why a gain far from 0 is not told, and what would tell it."""
+    from ablate import stats
+
+    of = METRICS[plan.analysis.metric]
+    ours, theirs = found.main.by_seed, base.main.by_seed
+    gains = {seed: of.sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
+    middle = statistics.median(gains.values())
+    worst = max(gains, key=lambda seed: abs(gains[seed] - middle))
+    decides = (
+        f"{gain.decides} seeds of this spread would tell a gain as large"
+        if gain.decides is not None
+        else f"{stats.MOST_SEEDS} seeds of this spread would not tell a gain as large"
+    )
+    return (
+        f"Unstable: the other rows' spread would tell its gain from zero, its own spread, "
+        f"{gain.ratio:.1f} times as large, does not; farthest out is seed {worst} "
+        f"({gains[worst]:+.{of.decimals}f} {of.points}); {decides}."
+    )
 
 
 def _chosen(choices: Sequence[Choice]) -> str:
@@ -279,7 +404,7 @@ def _chosen(choices: Sequence[Choice]) -> str:
     worth = f", worth {spent:.1f}" if spent < trials else ""  # some pruned, or the same again
     used = f"; {short(adds)} multiply-adds" if adds else ""
     text = f"Tuned: {params}; best of {count(choices[0].trials, 'trial')}{each}{worth}{used}."
-    return " ".join([text, *(f"{doubt[0].upper()}{doubt[1:]}." for doubt in doubts(choices))])
+    return " ".join([text, *(f"{_sentence(doubt)}." for doubt in doubts(choices))])
 
 
 def setting(value: object) -> str:
@@ -306,15 +431,15 @@ def _often(keys: Counter[str], choices: Sequence[Choice]) -> str:
 
 
 def _left(gain: RowGain | None) -> str:
-    unstable = gain is not None and gain.left == "instability"
+    unstable = gain is not None and gain.own == "instability"
     return "; left the pool, its own paired interval" if unstable else ""
 
 
-def _fisher(plan: Plan, against: Exact, baseline: str) -> str:
+def _fisher(plan: Plan, against: Exact, unstable: str) -> str:
     few = "" if against.tested else "; from 4 runs on it is a test"
     return (
-        f"Fisher's exact test against {baseline} of {plan.baseline}: p = {against.p:.2g}, which "
-        f"can't be below {against.floor:.2g}{few}."
+        f"Fisher's exact test against {unstable} runs of {plan.baseline}: p = {against.p:.2g}, "
+        f"which can't be below {against.floor:.2g}{few}."
     )
 
 
@@ -324,10 +449,10 @@ def _diverged(plan: Plan, found: Scores, gain: RowGain | None) -> str:
         for seed, step in found.diverged.items()
     )
     left = _left(gain)
-    if plan.analysis.diverged == "chance":
+    if plan.analysis.diverged == "chance" and found.cell.row != plan.baseline:
         return f"Diverged: {runs}; scored at chance{left}."
     if found.cell.row == plan.baseline:
-        return f"Diverged: {runs}; gains are over the baseline's survivors, so no verdicts{left}."
+        return f"Diverged: {runs}; gains are over the baseline's survivors."
     return f"Diverged: {runs}; mean and gain are of the survivors, so no verdict{left}."
 
 

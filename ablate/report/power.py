@@ -45,7 +45,8 @@ def forecast(
     each: list[float | None] = []
     for column in plan.columns:
         spread, correlation, how = _spread(plan, column.label, assumed, results, curves)
-        found = stats.detect(gain, max(n, 2), spread, method_of(plan, column.label), correlation)
+        method = method_of(plan, column.label)
+        found = stats.detect(gain, max(n, stats.FEWEST_SEEDS), spread, method, correlation)
         place = f"  {column.heading}: " if column.label else "  "
         yield f"{place}{how}"
         hours = _hours(plan, column.label, costs)
@@ -111,8 +112,10 @@ def _seeds(found: Forecast, hours: float | None) -> str:
 
 
 def _asked(found: Forecast, n: int, points: str) -> str:
-    if n < 2:
-        return "with 1 seed: no interval, so nothing can be told"
+    from ablate import stats
+
+    if n < stats.FEWEST_SEEDS:
+        return f"with {count(n, 'seed')}: no verdict, so nothing can be told"
     power = _range(found.power, lambda p: f"{100 * p:.0f}")
     smallest = _range(found.smallest, lambda gain: f"{gain:.2g}")
     return f"with the {n} seeds asked: power {power} %; detects gains from {smallest} {points}"

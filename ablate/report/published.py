@@ -32,6 +32,7 @@ def published(name: str) -> Table:
         metric="top1",
         baseline=table.baseline,
         seeds=tuple(range(n)),
+        family="column",
         complete=True,
         alpha=ALPHA,
         gain_alpha=ALPHA,
@@ -82,7 +83,6 @@ def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnote
                 gain=gain,
                 pool="",
                 verdict=verdict,
-                seeds_needed=_needed(gain),
                 footnotes=footnotes.of([printed.note] if printed and printed.note else []),
                 against=Against(
                     Beside(
@@ -100,16 +100,6 @@ def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnote
             )
         )
     return TableColumn(label, label, tuple(entries), 1, None, None, 0, None, (), ())
-
-
-def _needed(gain: Estimate | None) -> int | None:
-    """Seeds that would tell a gain, both spreads being as large."""
-    from ablate import stats
-
-    if gain is None or gain.sd is None:
-        return None
-    critical = stats.Method("welch", alpha=ALPHA).critical
-    return stats.seeds_needed(abs(gain.mean), gain.sd, 2.0, critical)
 
 
 def _read(mean: float, pm: float, n: int) -> Estimate:

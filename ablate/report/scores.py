@@ -25,6 +25,7 @@ class Metric:
     decimals: int
     sign: int = 1
     of_curve: bool = False  # taken from the validation curve, not from the test set
+    most: float | None = None  # of a value, whose least is 0
 
 
 class _Metrics(dict[str, Metric]):
@@ -38,10 +39,12 @@ class _Metrics(dict[str, Metric]):
 
 
 METRICS = _Metrics(
-    top1=Metric("top-1 accuracy", "%", "points", 100.0, 2),
-    top5=Metric("top-5 accuracy", "%", "points", 100.0, 2),
+    top1=Metric("top-1 accuracy", "%", "points", 100.0, 2, most=100.0),
+    top5=Metric("top-5 accuracy", "%", "points", 100.0, 2, most=100.0),
     loss=Metric("test loss", "", "nats", 1.0, 4, sign=-1),
-    auc=Metric("mean validation top-1 of the curve", "%", "points", 100.0, 2, of_curve=True),
+    auc=Metric(
+        "mean validation top-1 of the curve", "%", "points", 100.0, 2, of_curve=True, most=100.0
+    ),
 )
 TESTED = ("top1", "top5", "loss")
 
@@ -74,8 +77,9 @@ class Scores:
     results: tuple[Mapping[str, Any], ...]
 
     @property
-    def unstable(self) -> bool:
-        return bool(self.diverged or self.collapsed)
+    def unstable(self) -> tuple[int, ...]:
+        """Seeds whose run diverged or collapsed."""
+        return tuple(sorted((*self.diverged, *self.collapsed)))
 
 
 def by_replicate(values: Values, plan: Plan) -> list[float]:
@@ -145,7 +149,7 @@ def _values(
         if seed in finished:
             result = finished[seed]["test"]
             value = _of_curve(name, cell.ids[seed], curves) if name not in TESTED else result[name]
-        elif seed in diverged and plan.analysis.diverged == "chance":
+        elif seed in diverged and cell.row != plan.baseline and plan.analysis.diverged == "chance":
             value = _chance(name, cell)
         else:
             continue

@@ -21,7 +21,9 @@ from ablate.report.across import (
     blocks,
     is_partial,
     p_values,
+    shown,
     verdict_of,
+    wide,
 )
 from ablate.report.captions import MACHINE, Footnotes, gain_alpha, level
 from ablate.report.scores import (
@@ -104,10 +106,10 @@ class Entry:
     collapsed: tuple[int, ...]
     accuracy: Estimate | None  # the metric, whichever it is
     gain: Estimate | None  # None for the baseline
-    pool: str  # "kept", or why the row left the pooled spread; "" where nothing is pooled
+    pool: str  # "kept", or why the row is judged by its own spread; "" where nothing is pooled
     verdict: str | None  # None where none is given
-    seeds_needed: int | None  # to tell; with "can't tell" None means more than stats.MOST_SEEDS
     footnotes: tuple[int, ...]
+    ratio: float | None = None  # of its own spread to the other rows', where it is judged by it
     never: tuple[int, ...] = ()  # finished, but never reached the metric's threshold
     others: Mapping[str, Other] = field(default_factory=dict)
     p_values: PValues = field(default_factory=PValues)
@@ -148,6 +150,19 @@ class TableColumn:
     test_sizes: tuple[int, ...]  # images; more than one where rows were tested on different sets
     footnotes: tuple[int, ...]
     ranks: Ranks | None = None  # of the published gains against ours
+    baseline_ratio: float | None = None  # of its spread to the variants', where gains are pooled
+    void: bool = False  # the baseline is unstable: no verdicts
+    forecast: Resolution | None = None  # where a verdict is "can't tell", and the spread is known
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What more seeds would resolve: the half-width of a gain's interval, its 80 % range."""
+
+    seeds: int
+    half: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -168,6 +183,7 @@ class Table:
     metric: str
     baseline: str
     seeds: tuple[int, ...]
+    family: str
     complete: bool
     alpha: float  # of an interval of the metric
     gain_alpha: float  # of a family of gains
@@ -241,6 +257,7 @@ def tabulate(
         metric=analysis.metric,
         baseline=plan.baseline,
         seeds=plan.seeds,
+        family=analysis.family,
         complete=complete,
         alpha=analysis.alpha,
         gain_alpha=gain_alpha(analysis),
@@ -278,7 +295,7 @@ def _column(
     method = method_of(plan, of.label)
     gains = _gains(plan, block, method)
     base = next((found for found in block if found.cell.row == plan.baseline), None)
-    if base and is_partial(plan, base):  # gains over a baseline's survivors are no fair contest
+    if gains.void or (base and is_partial(plan, base)):  # over survivors: no fair contest
         judge = False
     confounds = {row.label: row.confounds for row in plan.rows}
     entries = []
@@ -298,7 +315,28 @@ def _column(
         test_sizes=tuple(sorted({int(test["n"]) for test in tested})),
         footnotes=column_footnotes,
         ranks=_ranks(plan, entries),
+        baseline_ratio=gains.ratio,
+        void=gains.void,
+        forecast=_forecast(plan, gains, method, entries),
     )
+
+
+def _forecast(
+    plan: Plan, gains: ColumnGains, method: Method, entries: Sequence[Entry]
+) -> Resolution | None:
+    """What twice as many seeds would resolve, where that is asked and can be told: rows share a
+    spread that is known, and more seeds would be judged in the same way."""
+    from ablate import stats
+
+    n = len(plan.seeds)
+    unclear = any(entry.verdict == stats.CANT_TELL for entry in entries)
+    if not unclear or gains.residual is None or gains.ratio is not None or plan.tune is not None:
+        return None
+    spread = stats.Spread(gains.residual, (gains.fitted - 1) * (n - 1))
+    if spread.barely_known:
+        return None
+    found = stats.resolution(spread, n, 2 * n, method)
+    return Resolution(2 * n, found.expected, found.low, found.high)
 
 
 def _refuse_mixed(column: str, block: Sequence[Scores]) -> None:
@@ -332,12 +370,11 @@ def _gains(plan: Plan, block: Sequence[Scores], method: Method) -> ColumnGains:
 
     labels = [found.cell.row for found in block]
     if plan.baseline not in labels:
-        return stats.ColumnGains((None,) * len(block), None, None, 0, None)
+        return stats.ColumnGains((None,) * len(block))
     sign = METRICS[plan.analysis.metric].sign
     y = np.array([[sign * value for value in by_replicate(found.main, plan)] for found in block])
-    unstable = np.array([found.unstable for found in block])
-    baseline = labels.index(plan.baseline)
-    return stats.column_gains(y, baseline, method, unstable, plan.analysis.margin)
+    unstable = np.array([bool(found.unstable) for found in block])
+    return stats.column_gains(y, labels.index(plan.baseline), method, unstable)
 
 
 def _entry(
@@ -354,10 +391,17 @@ def _entry(
     analysis, where = plan.analysis, (found.cell.row, found.cell.column)
     given = judge and not is_partial(plan, found)
     verdict = verdict_of(gain.gain, analysis.margin, given) if gain else None
+    if gain and verdict == stats.CANT_TELL and gain.stands_out:
+        verdict = stats.UNSTABLE
+    if verdict is not None and _same_predictions(found, base):
+        verdict = stats.DID_NOTHING
     against = _fisher(found, base)
-    diverged = f"{len(base.diverged)}/{_ended(base)}" if base else ""
-    texts = captions.entry_notes(plan, found, gain, against, diverged)
-    accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha)
+    unstable = f"{len(base.unstable)} of {_ended(base)}" if base else ""
+    texts = captions.entry_notes(plan, found, gain, verdict, base, against, unstable)
+    accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha, analysis.metric)
+    gained = shown(gain.gain, analysis.metric) if gain else None
+    if gain and gained != gain.gain:
+        texts.append(f"{wide(analysis.metric)}.")
     noted = (result for result in found.results if "parameters" in result)
     size = next(noted, extra.sizes.get(where, {}))
     return Entry(
@@ -369,14 +413,14 @@ def _entry(
         diverged=tuple(found.diverged),
         collapsed=found.collapsed,
         accuracy=accuracy,
-        gain=gain.gain if gain else None,
-        pool=(gain.left or "kept") if gain and analysis.spread == "pooled" else "",
+        gain=gained,
+        pool=(gain.own or "kept") if gain and analysis.spread == "pooled" else "",
         verdict=verdict,
-        seeds_needed=gain.seeds_needed if gain and verdict == stats.CANT_TELL else None,
         footnotes=footnotes.of(texts),
+        ratio=gain.ratio if gain else None,
         never=found.main.never,
         others={
-            name: Other(v.by_seed, _estimate(by_replicate(v, plan), analysis.alpha), v.never)
+            name: Other(v.by_seed, _estimate(by_replicate(v, plan), analysis.alpha, name), v.never)
             for name, v in found.others.items()
         },
         p_values=dataclasses.replace(
@@ -392,11 +436,25 @@ def _entry(
     )
 
 
-def _estimate(values: Sequence[float], alpha: float) -> Estimate | None:
+def _estimate(values: Sequence[float], alpha: float, metric: str) -> Estimate | None:
+    """The mean, its interval cut where the metric ends."""
     from ablate import stats
 
     known = [value for value in values if not math.isnan(value)]
-    return stats.mean_interval(known, alpha) if known else None
+    if not known:
+        return None
+    found, most = stats.mean_interval(known, alpha), METRICS[metric].most
+    if most is None or found.low is None or found.high is None:
+        return found
+    return dataclasses.replace(found, low=max(found.low, 0.0), high=min(found.high, most))
+
+
+def _same_predictions(found: Scores, base: Scores | None) -> bool:
+    """Are the predictions of every seed those of the baseline, bit for bit?"""
+    if base is None:
+        return False
+    digests = [[result.get("predictions_sha256") for result in s.results] for s in (found, base)]
+    return all(digests[0]) and digests[0] == digests[1]
 
 
 def _ended(found: Scores) -> int:
@@ -404,13 +462,13 @@ def _ended(found: Scores) -> int:
 
 
 def _fisher(found: Scores, base: Scores | None) -> Exact | None:
-    """Of the row's diverged runs against the baseline's; None where no run of either diverged."""
+    """Of the row's unstable runs against the baseline's; None where neither has one."""
     from ablate import stats
 
-    if base is None or found is base or not (found.diverged or base.diverged):
+    if base is None or found is base or not (found.unstable or base.unstable):
         return None
     n, m = _ended(found), _ended(base)
-    return stats.fisher(len(found.diverged), n, len(base.diverged), m) if n and m else None
+    return stats.fisher(len(found.unstable), n, len(base.unstable), m) if n and m else None
 
 
 def _cost(results: Sequence[Mapping[str, Any]]) -> Cost | None:

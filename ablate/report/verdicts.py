@@ -58,7 +58,16 @@ def summary(table: Table) -> str:
     contrasts = [entry for entry in table.entries if entry.row != table.baseline]
     counts = Counter(entry.verdict or NO_VERDICT for entry in contrasts)
     what = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-    return f"{len(contrasts)} comparison{'s'[: len(contrasts) != 1]}: {what}."
+    counted = f"{len(contrasts)} comparison{'s'[: len(contrasts) != 1]}: {what}."
+    columns = [column for column in table.columns if not column.void]
+    if len(columns) < 2 or table.family == "table" or not table.is_look:
+        return counted
+    return (
+        f"{counted} Each of the {len(columns)} columns has some false word in up to "
+        f"{100 * table.gain_alpha:.3g} % of sweeps: up to {len(columns) * table.gain_alpha:.2g} "
+        f"columns with one are expected (analysis.family=table makes it "
+        f"{100 * table.gain_alpha:.3g} % for the whole table)."
+    )
 
 
 def _level(table: Table, entry: Entry) -> str:
@@ -76,10 +85,7 @@ def _gain(table: Table, entry: Entry) -> str:
     verdict = f"{entry.verdict or NO_VERDICT}{_on(table, entry)}"
     if entry.gain is None:
         return f"{verdict} ({'; '.join(_fates(entry)) or 'nothing to compare with'})"
-    told = [_told(table, entry.gain)]
-    if entry.seeds_needed:
-        told.append(f"{entry.seeds_needed} seeds would tell such a gain")
-    return f"{verdict} ({'; '.join([*told, *_fates(entry)])})"
+    return f"{verdict} ({'; '.join([_told(table, entry.gain), *_fates(entry)])})"
 
 
 def _average(table: Table, line: BlockLine) -> str:

@@ -14,22 +14,27 @@ from ablate.stats.curves import Reached, auc, epochs_to, expected_best, reached
 from ablate.stats.dunnett import dunnett, dunnett_p
 from ablate.stats.estimate import Estimate, mean_interval, seed_correlation, welch_of_means
 from ablate.stats.exact import Exact, RankAgreement, fisher, holm, kendall, sign_flip
-from ablate.stats.gains import ColumnGains, Fit, Method, RowGain, column_gains, fit, raw_p
-from ablate.stats.power import Forecast, OverSpread, Spread, detect, residual_spread
+from ablate.stats.gains import ColumnGains, Fit, Method, Pool, RowGain, column_gains, fit, raw_p
+from ablate.stats.power import Forecast, OverSpread, Spread, detect, residual_spread, resolution
 from ablate.stats.verdict import (
     CANT_TELL,
+    DID_NOTHING,
+    FEWEST_SEEDS,
     MOST_SEEDS,
     POWER,
+    UNSTABLE,
     agreement,
     look_error,
-    seeds_needed,
     verdict,
 )
 
 __all__ = [
     "CANT_TELL",
+    "DID_NOTHING",
+    "FEWEST_SEEDS",
     "MOST_SEEDS",
     "POWER",
+    "UNSTABLE",
     "AverageGain",
     "ColumnGains",
     "Estimate",
@@ -39,6 +44,7 @@ __all__ = [
     "Grid",
     "Method",
     "OverSpread",
+    "Pool",
     "RankAgreement",
     "Reached",
     "RowGain",
@@ -64,8 +70,8 @@ __all__ = [
     "raw_p",
     "reached",
     "residual_spread",
+    "resolution",
     "seed_correlation",
-    "seeds_needed",
     "sign_flip",
     "verdict",
     "welch_of_means",

@@ -15,9 +15,13 @@ from scipy.special import fdtri, stdtr, stdtrit
 from ablate.stats.dunnett import dunnett, dunnett_p
 from ablate.stats.estimate import TOLD_APART, Bools, Estimate, Floats, seed_correlation
 from ablate.stats.exact import Exact, holm, sign_flip
-from ablate.stats.verdict import seeds_needed
+from ablate.stats.verdict import MOST_SEEDS
 
-SCREEN = 0.05  # level of the F test by which a row leaves the pool
+# Levels of the F tests that look after the pool; the README has what they cost and save.
+OWN = 0.95  # beyond it a row is judged by its own spread
+OUT = 0.999  # beyond it a row leaves the pool, too
+FEW_SEEDS = 5  # below it the baseline's test is the stricter one: it sees little
+BASELINE = {True: 0.90, False: 0.95}  # by whether seeds are few
 
 
 @dataclass(frozen=True)
@@ -65,40 +69,48 @@ class Method:
         return min(p, 1.0)
 
 
+class Pool(NamedTuple):
+    """What the rows of a column share, shape (...) or a row's, (..., R).
+
+    `residual`: a row's variance in the two-way fit of all rows. `own`: rows judged by their own
+    spread; `out`: those that left the pool, too. `within`: the residual variance of the pool's
+    variants among themselves. Where `tripped`, the baseline is out of line with these; `ratio` is
+    its own standard deviation over theirs. `gain` and `df`: the variance of a gain of one seed,
+    and its degrees of freedom; NaN where the pool has no variant.
+    """
+
+    residual: Floats
+    own: Bools
+    out: Bools
+    within: Floats
+    tripped: Bools
+    ratio: Floats
+    gain: Floats
+    df: Floats
+
+
 class Fit(NamedTuple):
     """Gains over a baseline, shape (..., R), and what they are judged by.
 
-    The standard error of a gain is sd / sqrt(n), with df degrees of freedom. `left` are the rows
-    outside the pool; `own` is a row's residual variance; `variance` (...) is the pool's.
+    The standard error of a gain is sd / sqrt(n), with df degrees of freedom. `own` are the rows
+    judged by their own spread where others share one; `pool` is that, if anything is pooled.
     """
 
     gain: Floats
     half: Floats
     sd: Floats
     df: Floats
-    left: Bools
-    own: Floats
-    variance: Floats
-
-
-class Pool(NamedTuple):
-    """The residual variance that rows share, (...) with its df, and each row's `own`, (..., R).
-
-    `left` (..., R) are the rows outside.
-    """
-
-    variance: Floats
-    df: Floats
-    own: Floats
-    left: Bools
+    own: Bools
+    pool: Pool | None
 
 
 def fit(y: Floats, baseline: int, method: Method) -> Fit:
     """Gains of every row of y (..., R, n), n >= 2, over the row `baseline`, none missing.
 
-    `pooled`: y = row + seed + residual with one variance, from the two-way fit; `paired`: each
-    row's own paired t; `welch`: rows independent, each with its own variance (Welch 1947), which
-    is conservative where seeds correlate: its 95 % intervals then cover 98 to 99 %.
+    `pooled`: y = row + seed + residual with one variance, as far as `pooled` finds that rows are
+    alike; `paired`: each row's own paired t; `welch`: rows independent, each with its own variance
+    (Welch 1947), which is conservative where seeds correlate: its 95 % intervals then cover 98 to
+    99 %.
     """
     rows, n = y.shape[-2:]
     differences = y - y[..., [baseline], :]
@@ -106,42 +118,91 @@ def fit(y: Floats, baseline: int, method: Method) -> Fit:
     smallest = rounding(y)
     sd = np.sqrt(variance(differences, smallest))
     df = np.full(gain.shape, n - 1.0)
-    left = np.zeros(gain.shape, dtype=bool)
-    shared = np.full(gain.shape[:-1], np.nan)
+    own = np.zeros(gain.shape, dtype=bool)
+    pool = None
     if method.spread == "pooled" and rows > 1:
         pool = pooled(y, baseline, method.screen)
-        own, left, shared = pool.own, pool.left, pool.variance
-        sd = np.where(left, sd, np.sqrt(2 * shared)[..., None])
-        df = np.where(left, df, pool.df[..., None])
-    else:
-        own = variance(y, smallest)
-        if method.spread == "welch":
-            both = own + own[..., [baseline]]
-            squares = own**2 + own[..., [baseline]] ** 2
-            sd = np.sqrt(both)
-            df = np.divide((n - 1) * both**2, squares, out=df, where=squares > 0)
+        own = pool.own | np.isnan(pool.gain)[..., None]
+        sd = np.where(own, sd, np.sqrt(pool.gain)[..., None])
+        df = np.where(own, df, pool.df[..., None])
+    elif method.spread == "welch":
+        each = variance(y, smallest)
+        both = each + each[..., [baseline]]
+        squares = each**2 + each[..., [baseline]] ** 2
+        sd = np.sqrt(both)
+        df = np.divide((n - 1) * both**2, squares, out=df, where=squares > 0)
     half = method.critical(df) * sd / math.sqrt(n)
-    return Fit(gain, half, sd, df, left, own, shared)
+    return Fit(gain, half, sd, df, own, pool)
 
 
 def pooled(y: Floats, baseline: int, screen: bool) -> Pool:
-    """The two-way fit of y (..., R, n), R, n >= 2, none missing.
+    """What the rows of y (..., R, n), R, n >= 2, none missing, share: y = row + seed + residual.
 
-    A row leaves if its variance over the mean of the others' exceeds F(0.95; n-1, (R-1)(n-1)),
-    the baseline never; the pool is the mean variance of the rest, from the fit of all rows.
+    With `screen`, first every variant: its residual variance over the mean of all other rows' is F
+    on (n - 1, (R - 1)(n - 1)) df where spreads are equal. Beyond 95 % it is judged by its own
+    spread and stays in the pool; beyond 99.9 % it leaves. To drop all that are beyond 95 % would
+    leave a pool that is too quiet for the noisy rows that remain.
+
+    Then the baseline, which is in every gain: its squares about the mean of the pool's k variants,
+    Q = k / (k + 1) sum_s (c_0s - m_s)^2, over their residual variance is F on (n - 1,
+    (k - 1)(n - 1)) df. Where that is beyond its level, gains are pooled instead of results: what
+    they share, the baseline's seeds, is told from what each has for itself, and the variance of a
+    gain is the sum of both (Satterthwaite 1946 for its df).
     """
     rows, n = y.shape[-2:]
+    smallest = rounding(y)
     # The row means of these residuals are 0, so their variance over seeds is SS_r / (n - 1).
-    own = variance(y - y.mean(-2, keepdims=True), rounding(y)) * (rows / (rows - 1))
-    left = np.zeros(own.shape, dtype=bool)
+    residual = variance(y - y.mean(-2, keepdims=True), smallest) * (rows / (rows - 1))
+    own, out = np.zeros((2, *residual.shape), dtype=bool)
     if screen:
-        others = (own.sum(-1, keepdims=True) - own) / (rows - 1)
-        left = own > fdtri(n - 1, (rows - 1) * (n - 1), 1 - SCREEN) * others
-        left[..., baseline] = False
-    kept = rows - left.sum(-1)
-    shared = np.where(left, 0.0, own).sum(-1) / kept
-    left |= (kept < 2)[..., None]  # a baseline alone is no pool
-    return Pool(shared, (kept - 1.0) * (n - 1), own, left)
+        others = (residual.sum(-1, keepdims=True) - residual) / (rows - 1)
+        df = (n - 1, (rows - 1) * (n - 1))
+        own = residual > fdtri(*df, OWN) * others
+        out = residual > fdtri(*df, OUT) * others
+        own[..., baseline] = out[..., baseline] = False
+    variants = ~out
+    variants[..., baseline] = False
+    k = variants.sum(-1)
+    centred = y - y.mean(-1, keepdims=True)
+    share = variants / np.maximum(k, 1)[..., None]
+    shared = (centred * share[..., None]).sum(-2)  # (..., n)
+    squares = (((centred - shared[..., None, :]) ** 2).sum(-1) * variants).sum(-1)
+    df_within = (k - 1.0) * (n - 1)
+    within = _quotient(squares, df_within, smallest)
+    apart = ((centred[..., baseline, :] - shared) ** 2).sum(-1) / (n - 1)
+    apart = np.where(apart > smallest, apart, 0.0)
+    squares_0 = k / (k + 1) * apart * (n - 1)
+    tripped = np.zeros(k.shape, dtype=bool)
+    if screen:
+        some, where = np.unique(np.maximum(df_within, 1), return_inverse=True)
+        limit = fdtri(n - 1, some, BASELINE[n < FEW_SEEDS])[where].reshape(k.shape)
+        tripped = (k > 1) & (squares_0 / (n - 1) > limit * within)
+    gain = 2 * _quotient(squares + squares_0, k * (n - 1.0), smallest)
+    df_gain = np.maximum(k, 1) * (n - 1.0)
+    between = k * apart  # of pooled gains: k var_s(m_s - c_0s)
+    parts = (between + (k - 1) * within) / np.maximum(k, 1)
+    noise = between**2 / (n - 1) + np.maximum(k - 1, 0) * within**2 / (n - 1)
+    satterthwaite = np.divide(
+        (between + (k - 1) * within) ** 2, noise, out=np.ones(k.shape), where=noise > 0
+    )
+    baselines = np.maximum(apart - within / np.maximum(k, 1), 0.0)
+    ratio = np.divide(baselines, within, out=np.full(k.shape, np.inf), where=within > 0)
+    return Pool(
+        residual=residual,
+        own=own,
+        out=out,
+        within=np.where(k > 1, within, np.nan),
+        tripped=tripped,
+        ratio=np.sqrt(ratio),
+        gain=np.where(k < 1, np.nan, np.where(tripped, parts, gain)),
+        df=np.where(tripped, satterthwaite, df_gain),
+    )
+
+
+def _quotient(squares: Floats, df: Floats, smallest: float) -> Floats:
+    """A variance; 0 where it is rounding, or where there are no degrees of freedom."""
+    found = np.divide(squares, df, out=np.zeros(np.shape(squares)), where=df > 0)
+    return np.where(found > smallest, found, 0.0)
 
 
 def rounding(y: Floats) -> float:
@@ -166,23 +227,30 @@ def raw_p(found: Fit, n: int) -> Floats:
     return np.asarray(2 * stdtr(found.df, -np.abs(t)))
 
 
+Reason = Literal["", "spread", "outlier", "instability"]
+
+
 @dataclass(frozen=True)
 class RowGain:
-    """The gain of one row; `left` says why it is judged by its own spread, if it is.
+    """The gain of one row; `own` says why it is judged by its own spread, if it is.
 
-    `seeds_needed`: the n at which this gain, if it is the true one, would be told with 80 %
-    power; None beyond 100. `spread` is the row's residual standard deviation.
+    `spread`: its spread is out of line, but it stays in the pool; `outlier`: it left the pool;
+    `instability`: it has a diverged or a collapsed run, and left the fit as well. `ratio` is its
+    residual standard deviation over that of all other rows. `stands_out`: by the pool's spread its
+    gain would be told from 0; `decides`: seeds at which its own spread would tell a gain as large,
+    None beyond 100.
 
     p-values decide nothing. `raw_p` is this test's alone. `p` is adjusted for the family: in the
-    pool it is that of the interval; by `paired`, by `welch` and outside the pool Holm's, which may
-    fall below alpha where the interval holds 0. `sign_flip` asks for no normality, adjusts nothing.
-    None where there is no spread.
+    pool it is that of the interval; by `paired`, by `welch` and where a row is judged by its own
+    spread Holm's, which may fall below alpha where the interval holds 0. `sign_flip` asks for no
+    normality, adjusts nothing. None where there is no spread.
     """
 
     gain: Estimate
-    left: Literal["", "spread", "instability"] = ""
-    seeds_needed: int | None = None
-    spread: float | None = None
+    own: Reason = ""
+    ratio: float | None = None
+    stands_out: bool = False
+    decides: int | None = None
     raw_p: float | None = None
     p: float | None = None
     sign_flip: Exact | None = None
@@ -192,36 +260,40 @@ class RowGain:
 class ColumnGains:
     """The gains of a column, in the rows' order; None for the baseline and where there is none.
 
-    `spread` (pooled residual standard deviation), `df` and `kept` rows are those of the rows that
-    have every seed of the baseline; so is the seed correlation.
+    `void`: the baseline has a diverged or a collapsed run, so gains have no intervals. The others
+    are of the `fitted` rows, which have every seed of the baseline: `spread`, the residual standard
+    deviation that the pool's rows share, with `df`, and how many are `kept`; `ratio`, the
+    baseline's own spread over it where gains are pooled, else None; `residual`, the residual
+    standard deviation of all that are fitted; the seed correlation.
     """
 
     rows: tuple[RowGain | None, ...]
-    spread: float | None
-    df: int | None
-    kept: int
-    correlation: Estimate | None
+    spread: float | None = None
+    df: int | None = None
+    kept: int = 0
+    fitted: int = 0
+    ratio: float | None = None
+    residual: float | None = None
+    correlation: Estimate | None = None
+    void: bool = False
 
 
 def column_gains(
-    y: Floats,
-    baseline: int,
-    method: Method,
-    unstable: Bools | None = None,
-    margin: float | None = None,
+    y: Floats, baseline: int, method: Method, unstable: Bools | None = None
 ) -> ColumnGains:
     """Gains of the rows of y (R, S), NaN where a result is missing, over the row `baseline`.
 
     A row with missing seeds is fitted on the seeds that it shares with the baseline, together
-    with the rows that have all of those. Rows of `unstable` (R,), those with a diverged or a
-    collapsed run, leave a screened pool and its fit: one such run is so far out that, left in the
-    fit, 1/R of it would be noise in every other row's residuals.
+    with the rows that have all of those. Rows of `unstable` (R,), with a diverged or a collapsed
+    run, leave a screened pool and its fit: one such run is so far out that, left in the fit, 1/R
+    of it would be noise in every other row's residuals. An unstable baseline voids the column: one
+    collapsed run of three would make most rows seem to help.
     """
     present = ~np.isnan(y)
-    out = np.zeros(len(y), dtype=bool)
-    if unstable is not None and method.screened:
-        out |= unstable
-        out[baseline] = False
+    shaky = np.zeros(len(y), dtype=bool) if unstable is None else unstable
+    void = bool(shaky[baseline])
+    out = shaky & method.screened
+    out[baseline] = False
     shared = present & present[baseline]
 
     @functools.cache  # most rows have the same seeds: one fit serves them all
@@ -240,53 +312,79 @@ def column_gains(
         if row == baseline or not seeds:
             return None
         differences = (y[row] - y[baseline])[list(seeds)]
-        if len(seeds) < 2:
-            left: Literal["", "instability"] = "instability" if out[row] else ""
-            return RowGain(Estimate(float(differences[0]), None, None, 1), left)
+        if void or len(seeds) < 2:
+            mean = Estimate(float(differences.mean()), None, None, len(seeds))
+            return RowGain(mean, "instability" if out[row] else "")
+        others, _ = fitted(together(seeds), seeds, "")
         rows = (baseline, row) if out[row] else together(seeds)
         found, raw = fitted(rows, seeds, "paired" if out[row] else "")
-        place = rows.index(row)
-        return row_gain(found, raw, place, differences, bool(out[row]), method, margin)
+        found = found._replace(pool=others.pool)
+        own: Reason = "instability" if out[row] else ""
+        return row_gain(found, raw, rows.index(row), differences, own, method)
 
     gains = adjusted([gain_of(row) for row in range(len(y))], method)
     seeds = tuple(int(s) for s in np.flatnonzero(present[baseline]))
     rows = together(seeds)
-    if len(rows) < 2 or len(seeds) < 2:
-        return ColumnGains(gains, None, None, len(rows), None)
-    whole, _ = fitted(rows, seeds, "")
-    kept = [row for row, left in zip(rows, whole.left, strict=True) if not left]
-    correlation = seed_correlation(y[np.ix_(kept, seeds)])
-    if method.spread != "pooled" or len(kept) < 2:
-        return ColumnGains(gains, None, None, len(kept), correlation)
-    df = (len(kept) - 1) * (len(seeds) - 1)
-    return ColumnGains(gains, math.sqrt(whole.variance), df, len(kept), correlation)
+    if void or len(rows) < 2 or len(seeds) < 2:
+        return ColumnGains(gains, kept=len(rows), void=void)
+    pool = fitted(rows, seeds, "")[0].pool
+    if pool is None:
+        correlation = seed_correlation(y[np.ix_(rows, seeds)])
+        return ColumnGains(gains, kept=len(rows), correlation=correlation)
+    kept = [row for row, left in zip(rows, pool.out, strict=True) if not left]
+    found = ColumnGains(
+        gains,
+        kept=len(kept),
+        fitted=len(rows),
+        residual=math.sqrt(pool.residual.mean()),
+        correlation=seed_correlation(y[np.ix_(kept, seeds)]),
+    )
+    if len(kept) < 2:
+        return found
+    if pool.tripped:
+        spread, df, ratio = math.sqrt(pool.within), len(kept) - 2, float(pool.ratio)
+    else:
+        spread, df, ratio = math.sqrt(pool.gain / 2), len(kept) - 1, None
+    df *= len(seeds) - 1
+    return dataclasses.replace(found, spread=spread, df=df, ratio=ratio)
 
 
 def row_gain(
-    found: Fit,
-    raw: Floats,
-    row: int,
-    differences: Floats,
-    unstable: bool,
-    method: Method,
-    margin: float | None = None,
+    found: Fit, raw: Floats, row: int, differences: Floats, own: Reason, method: Method
 ) -> RowGain:
     """One row of a fit, as plain numbers; `differences` (n,) are its seeds', `raw` the fit's
-    p-values. `p` is the interval's, until `adjusted`.
+    p-values, `own` why it has none of the pool. `p` is the interval's, until `adjusted`.
     """
-    n = len(differences)
+    n, pool = len(differences), found.pool
     mean, half, sd, df = (float(x[row]) for x in (found.gain, found.half, found.sd, found.df))
-    left = bool(found.left[row])
-    effect = abs(mean) if margin is None else max(abs(mean), mean + margin)
+    ratio, stands_out, decides = None, False, None
+    if pool is not None and not own and found.own[row]:
+        own = "outlier" if pool.out[row] else "spread"
+        others = float(pool.residual.sum() - pool.residual[row]) / (len(pool.residual) - 1)
+        ratio = math.sqrt(pool.residual[row] / others) if others > 0 else math.inf
+    if own and pool is not None and pool.gain > 0:
+        alike = float(method.critical(pool.df) * np.sqrt(pool.gain / n))
+        ratio = ratio or sd / math.sqrt(pool.gain)
+        stands_out = abs(mean) > alike
+        decides = _deciding(mean, sd, method)
     return RowGain(
         gain=Estimate(mean, mean - half, mean + half, n, sd),
-        left="instability" if unstable else "spread" if left else "",
-        seeds_needed=seeds_needed(effect, sd, df / (n - 1), method.critical),
-        spread=math.sqrt(found.own[row]),
+        own=own,
+        ratio=ratio,
+        stands_out=stands_out,
+        decides=decides,
         raw_p=float(raw[row]) if sd > 0 else None,
         p=method.p(mean / sd * math.sqrt(n), df) if sd > 0 else None,
         sign_flip=sign_flip(differences) if sd > 0 else None,
     )
+
+
+def _deciding(mean: float, sd: float, method: Method) -> int | None:
+    """The fewest seeds at which the interval of a paired t with this mean and sd excludes 0."""
+    n = np.arange(2, MOST_SEEDS + 1)
+    quantile = stdtrit(n - 1, 1 - method.alpha / (2 * method.contrasts))
+    told = quantile * sd / np.sqrt(n) < abs(mean)
+    return int(n[told.argmax()]) if told.any() else None
 
 
 def adjusted(gains: Sequence[RowGain | None], method: Method) -> tuple[RowGain | None, ...]:
@@ -298,7 +396,7 @@ def adjusted(gains: Sequence[RowGain | None], method: Method) -> tuple[RowGain |
     stepped = holm(np.array(raw), method.contrasts)
     return tuple(
         dataclasses.replace(gain, p=float(p))
-        if gain and gain.p is not None and (gain.left or method.spread != "pooled")
+        if gain and gain.p is not None and (gain.own or method.spread != "pooled")
         else gain
         for gain, p in zip(gains, stepped, strict=True)
     )

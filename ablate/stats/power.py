@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from scipy.special import chdtri
+from scipy.special import chdtri, fdtri
 
 from ablate.stats.estimate import Floats
 from ablate.stats.gains import Method, fit, rounding
-from ablate.stats.verdict import MOST_SEEDS, POWER
+from ablate.stats.verdict import FEWEST_SEEDS, MOST_SEEDS, POWER
 
 SPREAD_LEVEL = 0.8  # of the interval of a measured spread
 BARELY_KNOWN = 8  # residual degrees of freedom: below, the spread is
@@ -81,6 +81,23 @@ def residual_spread(y: Floats) -> Spread | None:
     return Spread(math.sqrt(mean_square), df)
 
 
+def resolution(spread: Spread, n: int, more: int, method: Method) -> OverSpread[float]:
+    """The half-width of the pooled interval of a gain that `more` > `n` seeds will give.
+
+    `spread`: the residual standard deviation of all rows at n seeds, those out of line too (without
+    them it would be too small, by selection), with its df. The variance at `more` seeds is that of
+    the n seen and of new ones, whose ratio to it is F: 80 % of half-widths lie from low to high,
+    where spreads are as alike as the method has it.
+    """
+    assert spread.df is not None
+    later = spread.df / (n - 1) * (more - 1)
+    seen = spread.df / later
+    half = float(method.critical(np.array(later)) * spread.sd * math.sqrt(2 / more))
+    tails = np.array([(1 - SPREAD_LEVEL) / 2, (1 + SPREAD_LEVEL) / 2])
+    low, high = half * np.sqrt(seen + (1 - seen) * fdtri(later - spread.df, spread.df, tails))
+    return OverSpread(float(low), half, float(high))
+
+
 @dataclass(frozen=True)
 class Forecast:
     """What n seeds can tell, over the 80 % interval of the spread.
@@ -97,7 +114,7 @@ class Forecast:
 def detect(
     gain: float, n: int, spread: Spread, method: Method, correlation: float = 0.0
 ) -> Forecast:
-    """Forecast for a true `gain` > 0 of one contrast while the others are null, n >= 2 seeds.
+    """Forecast for a true `gain` > 0 of one contrast while the others are null, n >= 3 seeds.
 
     Assumes normal residuals of one spread, in points, in all rows of the column. `correlation` is
     the share of the seed blocks in the variance, which only `welch` pays for. Seeded: the same
@@ -113,7 +130,7 @@ def detect(
         for _ in range(2):  # `smallest` falls nearly as 1 / sqrt(n), but for the fewest seeds
             near = math.ceil(seeds * (smallest(seeds) / effect) ** 2)
             seeds = min(max(START, near), MOST_SEEDS + 1)
-        while seeds > 2 and smallest(seeds - 1) <= effect:
+        while seeds > FEWEST_SEEDS and smallest(seeds - 1) <= effect:
             seeds -= 1
         while seeds <= MOST_SEEDS and smallest(seeds) > effect:
             seeds += 1

@@ -147,7 +147,7 @@ def state(entry: Entry, table: Table) -> str:
     if entry.row == table.baseline:
         parts.append("baseline")
     elif entry.verdict is not None:
-        parts.append(entry.verdict + _needs(entry))
+        parts.append(entry.verdict)
     for seeds, what in (
         (entry.diverged, "diverged"),
         (entry.collapsed, "collapsed"),
@@ -156,14 +156,6 @@ def state(entry: Entry, table: Table) -> str:
         if seeds:
             parts.append(f"{len(seeds)}/{entry.planned} {what}")
     return "; ".join(parts) or "-"
-
-
-def _needs(entry: Entry) -> str:
-    from ablate import stats
-
-    if entry.verdict != stats.CANT_TELL or not (entry.gain and entry.gain.sd):
-        return ""
-    return f" (needs {entry.seeds_needed or f'>{stats.MOST_SEEDS}'})"
 
 
 def _params(table: Table, ci: bool) -> Iterator[_Part]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ablate.plan import Choice
 from ablate.report.across import Block, PValues
-from ablate.report.table import Against, Cost, Entry, Table, TableColumn, TableRow
+from ablate.report.table import Against, Cost, Entry, Resolution, Table, TableColumn, TableRow
 from ablate.rundir import to_json
 
 if TYPE_CHECKING:
@@ -70,6 +70,9 @@ def _column(table: Table, column: TableColumn) -> Iterator[Fact]:
         ("spread", column.spread),
         ("spread.df", column.df),
         ("spread.rows", column.pooled_rows),
+        ("spread.baseline_ratio", column.baseline_ratio),
+        ("void", int(column.void)),
+        *(_forecast(column.forecast) if column.forecast else ()),
         *_estimate("correlation", column.correlation),
         *(("test.n", size) for size in column.test_sizes),
         *(("note", table.footnotes[i - 1]) for i in column.footnotes),
@@ -103,13 +106,13 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
         ("runs.planned", entry.planned),
         ("runs.missing", len(entry.missing)),
         ("runs.diverged", len(entry.diverged)),
-        ("runs.diverged.p", entry.p_values.fisher),
-        ("runs.diverged.p.floor", entry.p_values.fisher_floor),
         ("runs.collapsed", len(entry.collapsed)),
+        ("runs.unstable.p", entry.p_values.fisher),
+        ("runs.unstable.p.floor", entry.p_values.fisher_floor),
         ("runs.never", len(entry.never) if table.metric.startswith("epochs_to") else None),
         ("pool", entry.pool or None),
         ("verdict", entry.verdict),
-        ("seeds_needed", entry.seeds_needed),
+        ("spread.ratio", entry.ratio),
         ("parameters", entry.parameters),
         ("multiply_adds", entry.multiply_adds),
         *_searches(entry.chosen),
@@ -119,6 +122,11 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
     ):
         if fact is not None:
             yield entry.column, entry.row, "", quantity, fact
+
+
+def _forecast(found: Resolution) -> Facts:
+    for name, value in vars(found).items():
+        yield f"forecast.{name}", value
 
 
 def _chosen(choice: Choice) -> Facts:
