@@ -568,6 +568,8 @@ def test_equal_trials_are_one_run_that_is_paid_once(tmp_path, monkeypatch):
             assert choice.trial == next(t.number for t in mine if t.params == choice.params)
     ids = [run.id for run in quick.runs()]
     assert len(ids) == len(set(ids)) == 2 * 2 * (2 + 1)
+    told = {(run, t.score, t.state) for t in quick.trials for run in t.cell.ids.values()}
+    assert len(told) == 2 * 2 * 2
 
 
 def test_a_plan_of_an_older_version_is_one_search_of_these_settings(tmp_path, monkeypatch):
