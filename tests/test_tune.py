@@ -4,6 +4,7 @@ replicates, rounds, stages, and every mistake in a `tune:` named in one line."""
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import itertools
 import json
@@ -172,6 +173,16 @@ def test_trials_are_runs_like_any_other(calm):
     assert "nothing" in calm("gc", "--yes").out
     assert Store(calm.folder / "runs").result(run) is not None
     assert "nothing wrong" in calm("verify", "lr").out
+
+
+def test_a_score_that_was_changed_in_the_plan_is_found(calm, tmp_path):
+    shell = Shell(tmp_path)
+    shutil.copytree(calm.folder / "runs", tmp_path / "runs")
+    plan, store = read(shell), Store(tmp_path / "runs")
+    better = dataclasses.replace(plan.trials[5], score=0.99)
+    store.write_plan(dataclasses.replace(plan, trials=(*plan.trials[:5], better, *plan.trials[6:])))
+    found = shell("verify", "lr", code=1).out
+    assert "its search was told a validation top1 of 0.99, the raw files say" in found
 
 
 def test_the_studies_open_with_plain_optuna(calm):
