@@ -12,21 +12,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+SAID = object()  # of a setting that is as old as its choice: every run says it
+
 
 @dataclass(frozen=True)
 class Param:
     """One setting of a choice: its type (as in an annotation), default and a line of help.
 
     One with a `host` takes, where it is not given (null), the value of that field of `Model`. One
-    that was `added` to a choice when runs of it were there already has a default that means "as
-    before" and is left out of `Run.id` while it has it.
+    that was added to a choice when runs of it were there already says in `before` how they were
+    trained: so it is read where a run doesn't say it, and at that value it is left out of `Run.id`.
     """
 
     type: Any
     default: Any
     line: str
     host: str | None = None
-    added: bool = False
+    before: Any = SAID
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ _EPS = Param(float, None, "of the norms; null: the host's", host="norm_eps")
 _KIND = {"kind": Param(Literal["zca", "pca"], "zca", "rotated back (zca) or not (pca)")}
 _STEM_ABLATION = "Dual PatchNorm (arXiv 2302.01327), section 7, Table 6"
 _DPN_APPENDIX = "Dual PatchNorm (arXiv 2302.01327), appendix A; no formula is given"
+_VITBN = "BatchNorm_in_Transformers_CV (model/vitbn.py) as its code builds it"
 _ASSUMED = "named in Dual PatchNorm (arXiv 2302.01327); definition assumed, none is public"
 
 STEMS: dict[str, Choice] = {
@@ -214,6 +217,11 @@ STEMS: dict[str, Choice] = {
         _STEM_ABLATION,
         "ablate.model.stem:DualRMSNorm",
         {"eps": _EPS},
+    ),
+    "vitbn": Choice(
+        "BatchNorm of one channel over all values -> dense -> the same: the stem of ViTBN",
+        f"{_VITBN}, not the BatchNorm of each channel that a checkpoint there was trained with",
+        "ablate.model.stem:DualBatchNorm",
     ),
     "conv": Choice(
         "3x3 convolutions with BatchNorm and ReLU, then dense; one block fewer",
@@ -295,9 +303,18 @@ BLOCKS: dict[str, Choice] = {
         "ablate.model.block:BatchNormFFN",
     ),
     "vitbn": Choice(
-        "every norm, the final one too, a BatchNorm of one channel over all values: ViTBN",
-        "BatchNorm_in_Transformers_CV",
+        "every norm, the final one too, a BatchNorm of one channel over all values, the MLP's "
+        "between its layers: ViTBN, whose stem is stem=vitbn",
+        _VITBN,
         "ablate.model.block:BatchNormBlock",
+        {
+            "mlp": Param(
+                Literal["inner", "pre"],
+                "inner",
+                "where the MLP's norm stands: before its activation (released), or before the MLP",
+                before="pre",
+            )
+        },
         brings=("norm",),
     ),
 }

@@ -127,10 +127,12 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Merged:
-    """Layers, the later ones over the earlier: choices of groups, and values."""
+    """Layers, the later ones over the earlier: choices of groups, and values. `height`: the last
+    layer, by its number, that says a key."""
 
     choices: Mapping[str, str]
     values: Mapping[str, Any]
+    height: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -207,16 +209,23 @@ class Composer:
                 own = ["module:Class"] if group in CHOICES else []
                 raise spec.unknown(group, name, [*self.groups[group], *own])
             for key in values:
-                if height[key] < height[group] and self._sets(group, name, key):
-                    where = layers[height[group]].place or "command line"
+                if height[key] >= height[group]:
+                    continue
+                above = f"{group}={name} ({layers[height[group]].place or 'command line'})"
+                if self.sets(group, name, key):
                     raise UserError(
-                        f"{key}: would be overwritten by {group}={name} ({where}); "
-                        f"give {key} there, too"
+                        f"{key}: would be overwritten by {above}; give {key} there, too"
                     )
-        return Merged(choices, values)
+                if any(self.sets(group, name, other) for other in _same_length(key)):
+                    raise UserError(
+                        f"{key}: {above} has a length of its own; give {key} there, too "
+                        f"(null takes the other)"
+                    )
+        return Merged(choices, values, height)
 
     def tree(self, merged: Merged) -> dict[str, Any]:
-        """The plain tree of a run, interpolations resolved, not yet validated."""
+        """The plain tree of a run, interpolations resolved, not yet validated. Raises UserError for
+        a length that another one makes void."""
         generated = {k: v for k, v in merged.choices.items() if (k, v) in self._generated}
         composed = {k: v for k, v in merged.choices.items() if k not in generated}
         tree = dict(self._compose(composed))
@@ -228,7 +237,9 @@ class Composer:
             values = {**_by_arch(tree, values), **values}
         for key, value in values.items():
             _put(tree, key, value)
-        return _resolve(tree) if "${" in repr(tree) else tree
+        tree = _resolve(tree) if "${" in repr(tree) else tree
+        _no_length_in_vain(tree, merged.height)
+        return tree
 
     def run(self, tree: Mapping[str, Any], seed: int | None = None) -> spec.Run:
         """The validated run of a tree that `tree` made. Raises UserError, key first."""
@@ -242,7 +253,7 @@ class Composer:
                 run[kind] = plugin.complete(kind, chosen, Path.cwd())
         if seed is not None:
             run["seed"] = seed
-        return spec.build(run)
+        return spec.build(spec.of_today(run))
 
     def launcher(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The launcher's settings, from `launcher=NAME` and `launcher.KEY=VALUE` alone."""
@@ -267,7 +278,7 @@ class Composer:
             self._composed[key], _ = _compose("config", words)
         return self._composed[key]
 
-    def _sets(self, group: str, name: str, key: str) -> bool:
+    def sets(self, group: str, name: str, key: str) -> bool:
         """Does choosing `group=name` set `key`?"""
         if (group, name) in self._generated:
             return key.startswith(f"{group}.")
@@ -492,6 +503,35 @@ def _by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, An
         raise spec.unknown("model.arch", arch, rows, "for this recipe one of")
     settings: Mapping[str, Any] = rows[arch]
     return settings
+
+
+def _same_length(key: str) -> tuple[str, ...]:
+    """The keys that say the same length as `key` does, in another unit."""
+    return next((keys for keys in spec.LENGTHS if key in keys), ())
+
+
+def _no_length_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> None:
+    """Raises UserError for a length that has no effect beside another, unless that one was given
+    over it: in a higher layer (`height`)."""
+    for keys in spec.LENGTHS:
+        given = [key for key in keys if value_at(tree, key) is not None]
+        for key in given[1:]:
+            first = given[0]
+            if key in height and height[key] >= height.get(first, -1):
+                both = height[key] == height.get(first)
+                remedy = "give one of them" if both else f"leave it out, or add {first}=null"
+                raise UserError(
+                    f"{key}: {show(value_at(tree, key))} has no effect beside "
+                    f"{first}={show(value_at(tree, first))}; {remedy}"
+                )
+
+
+def value_at(tree: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key; None where there is none."""
+    node: Any = tree
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:

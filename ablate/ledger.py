@@ -1,9 +1,10 @@
-"""Which sweep planned which run, and what happened to it: one SQLite file, one writer.
+"""Which sweep planned which run, what happened to it, which verdicts were read: one SQLite file.
 
 Events are appended and never changed, each sealed with a hash of all before it; the state of a run
-is their fold, kept beside them in the same transaction. Only the driver writes, under the driver's
-lock; everybody may read. The ledger is no truth about files: a lost one is made again from the
-sweeps' plans and the run folders, which say what is finished.
+is their fold, kept beside them in the same transaction. Two write: the driver, under its lock, and
+whoever prints a verdict, who appends a look in a transaction of its own, also beside a driver;
+everybody may read. The ledger is no truth about files: a lost one is made again from the sweeps'
+plans, the run folders, which say what is finished, and `looks.jsonl`, which is a view of its looks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hashlib
 import itertools
 import json
 import os
+import platform
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -65,6 +67,13 @@ def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
         case "interrupted" | "finished" | "diverged" | "pruned" | "failed":
             return change(state, status=kind)
     raise ValueError(f"unknown event {kind!r}")
+
+
+Look = dict[str, Any]  # of a sweep: its name, seeds, and since format 3 what `report.looks` says
+
+
+class Unrecorded(Exception):
+    """A look can't be recorded, so no verdict may be printed; says why."""
 
 
 class Store:
@@ -119,6 +128,39 @@ class Store:
         tree = read_json(self.plan_path(name))
         return Plan.from_tree(tree) if tree is not None else None
 
+    # --- Looks ----------------------------------------------------------------------------------
+
+    def read_looks(self, sweep: str) -> list[Look]:
+        """At which verdicts of the sweep were read, the oldest first."""
+        with Ledger.reading(self) as ledger:
+            return [look for look in ledger.looks() if look["sweep"] == sweep]
+
+    def add_look(self, look: Look) -> None:
+        """Record it, unless it is there: on disk when this returns. Raises Unrecorded."""
+        host = self.driver.notes().get("host", platform.node())
+        if host != platform.node() and self.driver.is_held():  # no shared memory with that SQLite
+            raise Unrecorded(f"{host} drives it, and the ledger can be written from there alone")
+        if not os.access(self.root, os.W_OK):
+            raise Unrecorded("the store can't be written to")
+        try:
+            with contextlib.closing(_connect(self, "rw")) as connection:
+                connection.execute("PRAGMA synchronous = FULL")
+                Ledger(connection).look(self, look)
+        except (sqlite3.OperationalError, OSError) as error:  # read-only, full, locked for long
+            raise Unrecorded(str(error)) from error
+
+    def looks_view(self) -> list[Look]:
+        """Every whole line of `looks.jsonl`; one that a crash of an older version tore is none."""
+        try:
+            lines = self.looks.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        looks = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                looks.append(json.loads(line))
+        return [look for look in looks if isinstance(look, dict) and {"sweep", "seeds"} <= {*look}]
+
 
 _SCHEMA = """
 CREATE TABLE meta (version INTEGER NOT NULL);
@@ -134,7 +176,8 @@ CREATE TABLE event (
     kind TEXT NOT NULL, detail TEXT NOT NULL, seal TEXT NOT NULL);
 CREATE INDEX event_run ON event (run);
 """
-VERSION = 2
+VERSION = 3
+LOOK = "look"  # the only kind of event that is of no run: its run is ""
 Event = tuple[float, str, str, str]  # at, run, kind, detail as JSON
 
 
@@ -148,8 +191,9 @@ def sealed(before: str, events: Iterable[Event]) -> Iterator[tuple[float, str, s
 class Ledger:
     """An open ledger. `Ledger.driving` opens it for the driver, `Ledger.reading` for a look."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, looks: list[Look] | None = None) -> None:
         self._db = connection
+        self._older = looks  # where an older version's can't be migrated: the file had them
 
     @classmethod
     @contextmanager
@@ -163,20 +207,12 @@ class Ledger:
                 f"no store at {store.root}: start with `ablate sweep quickstart`, "
                 f"or name one with --store DIR (or ABLATE_STORE)"
             )
-        mended = store.ledger.exists() and _version(store) == VERSION
-        if not mended and store.driver.acquire(wait_s=1.0):  # else a driver is about it
-            try:
-                with cls.driving(store):
-                    pass
-            finally:
-                store.driver.release()
-        connection = sqlite3.connect(store.ledger, timeout=30)
-        try:
+        if not (store.ledger.exists() and _version(store) == VERSION):
+            _mend(store)
+        with contextlib.closing(_reader(store)) as connection:
             connection.execute("PRAGMA query_only = ON")
-            _check_version(connection, store)
-            yield cls(connection)
-        finally:
-            connection.close()
+            version = _check_version(connection, store)
+            yield cls(connection, store.looks_view() if version < 3 else None)
 
     @classmethod
     @contextmanager
@@ -189,18 +225,20 @@ class Ledger:
             connection.execute("PRAGMA synchronous = FULL")
             ledger = cls(connection)
             with _transaction(connection):
-                if not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+                new = not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+                if new:
                     for statement in filter(str.strip, _SCHEMA.split(";")):
                         connection.execute(statement)
                     connection.execute("INSERT INTO meta VALUES (?)", (VERSION,))
                     ledger._rebuild(store)
-                _migrate(connection, store)
+                if _migrate(connection, store) or new:
+                    ledger._write_view(store)
             yield ledger
         finally:
             connection.close()
 
     def _rebuild(self, store: Store) -> None:
-        """What the files know: every plan, and a result for every folder that has one."""
+        """What the files know: every plan, every look, a result for every folder that has one."""
         for path in reversed(store.plans()):
             tree = read_json(path)
             if tree is None:
@@ -213,6 +251,7 @@ class Ledger:
                 detail = {**result_detail(store.rundir(run), result), "rebuilt": True}
                 done.append((run, result["status"], detail))
         self._append(done)
+        self._seal([("", LOOK, look) for look in store.looks_view()])
 
     # --- Written by the driver ------------------------------------------------------------------
 
@@ -251,6 +290,15 @@ class Ledger:
         states = self.states({run for run, _, _ in events})
         for run, kind, detail in events:
             states[run] = fold(states[run], kind, detail)
+        self._seal(events)
+        self._db.executemany(
+            "UPDATE run SET status = ?, attempts = ?, oom = ?, hung = ?, step = ? WHERE id = ?",
+            ((*dataclasses.astuple(state), run) for run, state in states.items()),
+        )
+        return states
+
+    def _seal(self, events: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
+        """Append (run, kind, detail) to the chain, inside a transaction that no other is in."""
         last = self._db.execute("SELECT seal FROM event ORDER BY number DESC LIMIT 1").fetchone()
         now = time.time()
         rows = ((now, run, kind, json.dumps(detail)) for run, kind, detail in events)
@@ -258,11 +306,23 @@ class Ledger:
             "INSERT INTO event (at, run, kind, detail, seal) VALUES (?, ?, ?, ?, ?)",
             sealed(last[0] if last else "", rows),
         )
-        self._db.executemany(
-            "UPDATE run SET status = ?, attempts = ?, oom = ?, hung = ?, step = ? WHERE id = ?",
-            ((*dataclasses.astuple(state), run) for run, state in states.items()),
-        )
-        return states
+
+    # --- Written by whoever reads a verdict -----------------------------------------------------
+
+    def look(self, store: Store, look: Look) -> None:
+        """Append a look that is not there yet; then the view is written anew from the ledger."""
+        with _transaction(self._db):
+            if _check_version(self._db, store) < VERSION:
+                raise Unrecorded(f"{store.ledger.name} has an older format; a driver migrates it")
+            if look not in self.looks():
+                self._seal([("", LOOK, look)])
+        with _transaction(self._db):  # whoever writes the view last has seen all looks
+            self._write_view(store)
+
+    def _write_view(self, store: Store) -> None:
+        view = self.looks_text()
+        if view != (store.looks.read_bytes() if store.looks.exists() else b""):
+            write_whole(store.looks, view)
 
     # --- Read by everybody ----------------------------------------------------------------------
 
@@ -298,9 +358,15 @@ class Ledger:
         return list(self._db.execute(query, (sweep,)))
 
     def run_of(self, event: int) -> str:
-        """The run that an event, by its number, is about."""
+        """The run that an event, by its number, is about; "" for a look."""
         row = self._db.execute("SELECT run FROM event WHERE number = ?", (event,)).fetchone()
         return str(row[0])
+
+    def lacks_its_end(self) -> bool:
+        """Were the last events taken out? Their seals went with them, SQLite's count did not."""
+        query = "SELECT (SELECT seq FROM sqlite_sequence), (SELECT max(number) FROM event)"
+        counted, last = self._db.execute(query).fetchone()
+        return bool(counted != last)
 
     def events(self, run: str) -> list[tuple[float, str, dict[str, Any]]]:
         """(time, kind, detail) of a run, oldest first."""
@@ -308,6 +374,17 @@ class Ledger:
         return [
             (at, kind, json.loads(detail)) for at, kind, detail in self._db.execute(query, (run,))
         ]
+
+    def looks(self) -> list[Look]:
+        """At which verdicts were read, of all sweeps, the oldest first."""
+        if self._older is not None:
+            return self._older
+        rows = self._db.execute("SELECT detail FROM event WHERE run = '' ORDER BY number")
+        return [json.loads(detail) for (detail,) in rows]
+
+    def looks_text(self) -> bytes:
+        """What `looks.jsonl` is: a look a line."""
+        return "".join(f"{json.dumps(look)}\n" for look in self.looks()).encode()
 
     def last_detail(self, kind: str) -> dict[str, dict[str, Any]]:
         """Each run's newest event of that kind, as its detail."""
@@ -351,23 +428,33 @@ def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
 def repair(store: Store) -> Path | None:
     """Put a ledger aside and make it again from plans and folders, under the driver's lock.
 
-    Returns where the old one lies now; None where there was none.
+    Returns where the old one lies now; None where there was none. What can be read of its looks is
+    kept, whatever the view says.
     """
-    kept = None
+    kept, looks = None, []
     if store.ledger.exists():
+        with (
+            contextlib.suppress(sqlite3.Error, UserError, ValueError, TypeError),
+            contextlib.closing(_connect(store, "ro")) as old,
+        ):
+            looks = Ledger(old).looks() if _check_version(old, store) == VERSION else []
         names = (store.ledger.with_name(f"ledger.db.broken-{n}") for n in itertools.count(1))
         kept = next(path for path in names if not path.exists())
         for suffix in ("-wal", "-shm", ""):  # the name without suffix last: only then it is lost
             part = store.ledger.with_name(store.ledger.name + suffix)
             if part.exists():
                 part.rename(kept.with_name(kept.name + suffix))
-    with Ledger.driving(store):
-        return kept
+    with Ledger.driving(store) as ledger:
+        for look in looks:
+            ledger.look(store, look)
+    return kept
 
 
-def _migrate(db: sqlite3.Connection, store: Store) -> None:
-    """From an older version's format to this one's, inside a transaction. UserError for others."""
-    if _check_version(db, store) == 1:  # events had no seals
+def _migrate(db: sqlite3.Connection, store: Store) -> bool:
+    """From an older version's format to this one's, inside a transaction; was it older? UserError
+    for others."""
+    found = version = _check_version(db, store)
+    if version == 1:  # events had no seals
         db.execute("ALTER TABLE event ADD COLUMN seal TEXT NOT NULL DEFAULT ''")
         numbers, events = [], []
         for number, *event in db.execute(
@@ -379,7 +466,41 @@ def _migrate(db: sqlite3.Connection, store: Store) -> None:
         db.executemany(
             "UPDATE event SET seal = ? WHERE number = ?", zip(seals, numbers, strict=True)
         )
-        db.execute("UPDATE meta SET version = 2")
+        version = 2
+    if version == 2:  # looks were lines of a file, of seeds alone
+        Ledger(db)._seal([("", LOOK, look) for look in store.looks_view()])
+        db.execute("UPDATE meta SET version = 3")
+    return found < VERSION
+
+
+def _mend(store: Store) -> None:
+    """Make a lost ledger, migrate an old one: not beside a driver, who does it, nor read-only."""
+    if os.access(store.root, os.W_OK) and store.driver.acquire(wait_s=1.0):
+        try:
+            with Ledger.driving(store):
+                pass
+        finally:
+            store.driver.release()
+
+
+def _connect(store: Store, mode: str) -> sqlite3.Connection:
+    """To a ledger that is there. Transactions are begun by hand."""
+    uri = f"{store.ledger.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
+
+
+def _reader(store: Store) -> sqlite3.Connection:
+    """To read. Where nothing can be written SQLite lacks what readers and writers share, unless a
+    writer has it open: then the file is read as it stands."""
+    if os.access(store.root, os.W_OK):
+        return sqlite3.connect(store.ledger, timeout=30)
+    connection = _connect(store, "ro")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master")
+    except sqlite3.OperationalError:
+        connection.close()
+        return _connect(store, "ro&immutable=1")
+    return connection
 
 
 def _version(store: Store) -> int:

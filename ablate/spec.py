@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, TypeGuard, get_args, get_origin
 
-from ablate.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, PROBES, Param
+from ablate.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, PROBES, SAID, Param
 
 
 class UserError(Exception):
@@ -44,7 +44,8 @@ def unknown(
 # --- What a run is ------------------------------------------------------------------------------
 # What a run is stands in full in its run.json, and conf/ supplies the defaults. Only a field that
 # was added later has a default here: it means "as before" and is left out of `Run.id` while the
-# field has it, so old run.jsons are read and their ids stay.
+# field has it, so old run.jsons are read and their ids stay. Where "as before" was wrong, new runs
+# say something else (`of_today`), so that they are never mixed with old ones.
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,9 @@ class Augment:
     randaug: int = 0  # layers of RandAugment; 0: off
     randaug_magnitude: float = 10.0  # of 10
     style: Literal["tf", "timm"] = "tf"  # whose crop and RandAugment: big_vision's or timm's
+    # Of RandAugment in style tf, the operators on levels: as TensorFlow executes them, or PIL's, by
+    # which they were trained at first. It is in the id where there are such operators.
+    randaug_levels: Literal["pil", "tf"] = "pil"
     jitter: float = 0.0  # of brightness, contrast and saturation
     rotate: float = 0.0  # degrees, to either side
     translate: float = 0.0  # share of a side, in either direction
@@ -217,6 +221,13 @@ class Run:
         return run_id(identity(self), self.seed)
 
 
+# Keys that say one length: the first that is given counts.
+LENGTHS = (
+    ("train.steps", "train.examples", "train.epochs"),
+    ("optim.warmup_steps", "optim.warmup_examples", "optim.warmup_epochs"),
+    ("optim.cooldown_steps", "optim.cooldown_epochs"),
+)
+
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 
 # Where a thing lies, and names for what other fields say in full, are not what a run is.
@@ -229,8 +240,8 @@ def identity(run: Run) -> str:
 
 
 def tree_identity(tree: Mapping[str, Any]) -> str:
-    """`identity`, of what `to_tree` made of a run."""
-    kept = {key: value for key, value in tree.items() if key not in ("seed", "probe")}
+    """`identity`, of what `to_tree` made of a run, now or before fields were added."""
+    kept = {key: value for key, value in effective(tree).items() if key not in ("seed", "probe")}
     probes = {"probe": tree["probe"]} if tree.get("probe") else {}
     for section, key in NOT_IDENTITY:
         kept[section] = {k: v for k, v in kept[section].items() if k != key}
@@ -239,6 +250,14 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
             if kept[section].get(key, before) == before:
                 kept[section] = {k: v for k, v in kept[section].items() if k != key}
     return json.dumps(kept | probes, sort_keys=True, separators=(",", ":"))
+
+
+def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of a run without what has no effect in it: operators that it doesn't draw."""
+    augment = tree["augment"]
+    if not augment.get("randaug") or augment.get("style", "tf") != "tf":
+        augment = {key: value for key, value in augment.items() if key != "randaug_levels"}
+    return {**tree, "augment": augment}
 
 
 def run_id(identity: str, seed: int) -> str:
@@ -291,6 +310,22 @@ def build(tree: Mapping[str, Any]) -> Run:
     return run
 
 
+def of_today(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of a run that is being composed: what it leaves open, and `build` would read as in
+    runs from before that was there, is as it is today. Not checked."""
+    filled = dict(tree)
+    today: dict[str, Mapping[str, Any]] = {"augment": {"randaug_levels": "tf"}}
+    for kind, table in CHOICES.items():
+        chosen = tree.get(kind)
+        choice = table.get(str(chosen.get("name"))) if isinstance(chosen, Mapping) else None
+        if choice is not None:
+            today[kind] = {key: choice.params[key].default for key in _before(choice.params)}
+    for section, settings in today.items():
+        if isinstance(filled.get(section), Mapping):
+            filled[section] = {**settings, **filled[section]}
+    return filled
+
+
 def with_seed(run: Run, seed: int) -> Run:
     """The same cell under another seed."""
     return dataclasses.replace(run, seed=seed)
@@ -315,8 +350,13 @@ def _added_in(section: str, tree: Any) -> dict[str, Any]:
     if section in CHOICES:
         choice = CHOICES[section].get(tree["name"])
         params = choice.params if choice else {}
-        return {key: param.default for key, param in params.items() if param.added}
+        return _before(params)
     return _added(hints(Run)[section])
+
+
+def _before(params: Mapping[str, Param]) -> dict[str, Any]:
+    """`_added`, of a choice's settings."""
+    return {k: p.before for k, p in params.items() if p.before is not SAID}
 
 
 @functools.cache
@@ -368,13 +408,14 @@ def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
     if not isinstance(name, str) or name not in table:
         raise unknown(kind, name, [*table, "module:Class"])
     params = table[name].params
-    same_keys(kind, tree, ["name", *params], [key for key, p in params.items() if p.added])
+    before = _before(params)
+    same_keys(kind, tree, ["name", *params], before)
     hosts = {
         key: getattr(model, param.host)
         for key, param in params.items()
         if param.host is not None and tree.get(key, param.default) is None
     }
-    return Chosen(name, settings_of(kind, params, {**tree, **hosts}))
+    return Chosen(name, settings_of(kind, params, {**before, **tree, **hosts}))
 
 
 def _probes(names: Any) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ablate.data.augment import centre_boxes, resize_area, shake
+from ablate.data.augment import centre_boxes, resize_area, shake, tf_randaugment
 from ablate.data.batches import (
     BLOCK,
     Batches,
@@ -21,7 +21,7 @@ from ablate.data.cache import Split
 from ablate.keyed import Draws
 from ablate.spec import Augment
 
-NONE = Augment(flip=False, crop_pad=0)
+NONE = Augment(flip=False, crop_pad=0, randaug_levels="tf")
 ALL = {
     "crop_area": 0.3,
     "flip": True,
@@ -65,6 +65,19 @@ def test_turning_one_change_on_moves_no_other():
             first, torch.ones(40), dataclasses.replace(NONE, randaug=2), view, Draws(0), 3
         )
         assert torch.equal(both, after)
+
+
+@pytest.mark.parametrize("levels", ["tf", "pil"])
+def test_randaugment_has_the_operators_that_its_run_says(levels):
+    split = noise(200)
+    got = changed(split, View(12), randaug=2, randaug_levels=levels)
+    generators = {name: Draws(0).at("randaug", 3) for name in ("tf", "pil")}
+    expected = {
+        name: tf_randaugment(split.images, generator, 2, 10.0, name)
+        for name, generator in generators.items()
+    }
+    assert torch.equal(got, expected[levels])
+    assert not torch.equal(expected["tf"], expected["pil"])
 
 
 def test_a_stored_square_is_shown_as_the_centre_of_what_it_was(tmp_path):

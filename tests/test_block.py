@@ -21,12 +21,11 @@ from ablate.model.block import (
     Layer,
     NormFormer,
     NormFormerFull,
-    OneChannelBatchNorm,
     SubLN,
     sub_ln_gain,
 )
 from ablate.model.count import describe
-from ablate.model.norm import LayerNorm, Shape
+from ablate.model.norm import LayerNorm, OneChannelBatchNorm, Shape
 
 WIDTH, HEADS, HIDDEN, TOKENS = 12, 3, 20, 5
 LAYER = Layer(Shape(WIDTH, HEADS, grid=(2, 2), cls=1), 4, HIDDEN, 0.0, 0.0, LayerNorm)
@@ -100,8 +99,11 @@ def vitbn(block, x):
     def norm(norm, x):
         return (x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt() * norm.weight + norm.bias
 
-    x = x + block.attn.f.out(contexts(block.attn.f, norm(block.attn.pre, x)))
-    return x + block.mlp.f.fc2(gelu(block.mlp.f.fc1(norm(block.mlp.pre, x))))
+    attn, mlp = block.attn, block.mlp
+    x = x + attn.f.out(contexts(attn.f, norm(attn.pre, x)))
+    if isinstance(mlp.pre, OneChannelBatchNorm):
+        return x + mlp.f.fc2(gelu(mlp.f.fc1(norm(mlp.pre, x))))
+    return x + mlp.f.fc2(gelu(norm(mlp.f.pre_act, mlp.f.fc1(x))))
 
 
 CASES = [
@@ -113,6 +115,7 @@ CASES = [
     (SubLN, {"mlp_ln": "pre_act", "init_gain": False}, sub_ln),
     (BatchNormFFN, {}, batch_norm_ffn),
     (BatchNormBlock, {}, vitbn),
+    (BatchNormBlock, {"mlp": "pre"}, vitbn),
 ]
 
 
@@ -286,9 +289,11 @@ def test_a_block_adds_as_many_parameters_as_published(block, added):
         assert count({"block": block, "block.res_scale": True}) == count({}) + 3 * (added + 32)
 
 
-def test_vitbn_has_two_numbers_a_norm_and_the_final_one_too():
-    run = tiny.run({"model.depth": 3, "block": "vitbn"})
+@pytest.mark.parametrize("mlp", ["inner", "pre"])
+def test_vitbn_has_two_numbers_a_norm_and_the_final_one_too(mlp):
+    run = tiny.run({"model.depth": 3, "block": "vitbn", "block.mlp": mlp})
     model = build(run)
+    assert isinstance(model.blocks[2].mlp.pre, OneChannelBatchNorm) is (mlp == "pre")
     assert isinstance(model.norm, OneChannelBatchNorm)
     plain = describe(tiny.run({"model.depth": 3}))["parameters"]
     assert describe(run)["parameters"] == plain - 7 * (2 * 32 - 2)

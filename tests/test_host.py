@@ -11,12 +11,18 @@ import torch.nn.functional as F
 from safetensors.torch import load, save
 from torch import nn
 
-from ablate import choices, spec
+from ablate import choices, config, spec
 from ablate.model import build
-from ablate.model.block import OneChannelBatchNorm
 from ablate.model.count import describe
 from ablate.model.export import from_timm, timm_arguments, to_timm
-from ablate.model.norm import DTN, BatchNorm, DynamicTanh, ExcludeCls, LayerNorm
+from ablate.model.norm import (
+    DTN,
+    BatchNorm,
+    DynamicTanh,
+    ExcludeCls,
+    LayerNorm,
+    OneChannelBatchNorm,
+)
 from ablate.model.vit import PlacedClassToken
 
 PAPER = {"data.size": 224, "data.classes": 1000}
@@ -82,6 +88,56 @@ def test_batch_norm_in_the_mlp_adds_128_a_block_of_mnist_vit(depth, stem):
     dpn = 2 * 49 + 2 * 64 if stem == "dpn" else 0
     assert count("vit") == entrance + dpn + depth * block
     assert count("bnffn") == count("vit") + 128 * depth
+
+
+VITBN = ("recipe=mnist_bn", "model.arch=mnist_vit", "block=vitbn", "stem=vitbn")
+
+
+@pytest.mark.parametrize(("depth", "parameters"), [(1, 152_724), (6, 891_304)])
+def test_vitbn_has_as_many_parameters_as_published(depth, parameters, tmp_path):
+    words = [*VITBN, "data=digits", "data.size=28", f"model.depth={depth}"]
+    run = spec.build(config.resolve(words, tmp_path)[0])
+    assert describe(run)["parameters"] == parameters
+
+
+def test_vitbn_is_its_equations():
+    """REFERENCE D.4, with torch's BatchNorm2d of one channel, in training and in evaluation."""
+    run = tiny.run(
+        {"model.arch": "mnist_vit", "model.depth": 2, "block": "vitbn", "stem": "vitbn"}
+        | {"data.size": 28, "data.channels": 1}
+    )
+    model = build(run)
+    tiny.scramble(model)
+    ours = [m for m in model.modules() if isinstance(m, OneChannelBatchNorm)]
+    assert len(ours) == 2 + 2 * 2 + 1
+    norms = {id(norm): nn.BatchNorm2d(1) for norm in ours}
+    for norm in ours:
+        norms[id(norm)].load_state_dict({"weight": norm.weight, "bias": norm.bias}, strict=False)
+
+    def normed(norm, x):
+        return norms[id(norm)](x[:, None])[:, 0]
+
+    def heads(x):
+        return x.unflatten(-1, (8, 64)).transpose(1, 2)
+
+    def equations(images):
+        stem = model.stem
+        x = normed(stem.after, stem.dense(normed(stem.before, stem.patches.cut(images))))
+        token = (model.cls.token + model.cls.posemb).view(1, 1, -1).expand(len(x), 1, -1)
+        x = torch.cat([token, x + model.posemb], 1)
+        for block in model.blocks:
+            attention, mlp = block.attn.f, block.mlp.f
+            q, k, v = map(heads, attention.qkv(normed(block.attn.pre, x)).chunk(3, -1))
+            weights = (q @ k.transpose(-1, -2) / 8).softmax(-1)
+            x = x + attention.out((weights @ v).transpose(1, 2).flatten(2))
+            x = x + mlp.fc2(F.gelu(normed(mlp.pre_act, mlp.fc1(x))))
+        return model.head(normed(model.norm, x)[:, 0])
+
+    for train in (True, True, False):
+        for module in (model, *norms.values()):
+            module.train(train)
+        images = tiny.images(4, run)
+        close(model(images), equations(images), 1e-4)
 
 
 @pytest.mark.parametrize(("norm", "added"), [("identity", 0), ("batchnorm", 600)])
@@ -157,18 +213,20 @@ def test_what_was_added_is_left_out_of_ids_while_it_means_as_before():
         assert other.id != run.id
 
 
-def test_a_setting_added_to_a_choice_is_left_out_of_ids_at_its_default(monkeypatch):
+@pytest.mark.parametrize("today", [True, False])
+def test_a_setting_added_to_a_choice_is_left_out_of_ids_at_what_it_was(monkeypatch, today):
     before = tiny.run({"stem": "dpn"})
     tree = spec.to_tree(before)
     dpn = choices.STEMS["dpn"]
-    new = choices.Param(bool, True, "a bias", added=True)
+    new = choices.Param(bool, today, "a bias", before=True)
     choice = choices.Choice(dpn.line, dpn.source, dpn.path, {**dpn.params, "bias": new})
     monkeypatch.setitem(choices.STEMS, "dpn", choice)
     after = tiny.run({"stem": "dpn"})
-    assert after.stem.settings["bias"] is True
-    assert after.id == before.id
-    assert spec.build(tree) == after  # an old run.json
-    assert tiny.run({"stem": "dpn", "stem.bias": False}).id != before.id
+    assert after.stem.settings["bias"] is today
+    assert (after.id == before.id) is today
+    old = tiny.run({"stem": "dpn", "stem.bias": True})
+    assert spec.build(tree) == old  # an old run.json
+    assert old.id == before.id
 
 
 # --- Other people's models ----------------------------------------------------------------------

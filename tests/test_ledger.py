@@ -1,4 +1,4 @@
-"""The ledger: a fold of events, one writer, readers that don't wait, plans as plain data."""
+"""The ledger: a fold of events, a driver and looks that write, readers that don't wait."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ ENDS = ("interrupted", "finished", "diverged", "pruned", "failed")
 
 
 class Interleaved(RuleBasedStateMachine):
-    """Plans, events, closing and opening, a lost ledger, in any order, beside a model in words:
+    """Plans, events, looks, closing and opening, a lost ledger, in any order, beside a model:
     the last word said of a run is its status, and what it counts are deaths without progress."""
 
     def __init__(self) -> None:
@@ -138,6 +138,7 @@ class Interleaved(RuleBasedStateMachine):
         self.store = Store(Path(self.folder.name) / "runs")
         self.model: dict[str, dict[str, Any]] = {}
         self.events: dict[str, list[str]] = {}
+        self.looks: list[dict[str, Any]] = []
         self.opened = contextlib.ExitStack()
         self.ledger = self.opened.enter_context(Ledger.driving(self.store))
 
@@ -182,6 +183,14 @@ class Interleaved(RuleBasedStateMachine):
         self.say(run, "retried")
         self.change(run, status="interrupted", attempts=0, oom=0, hung=0)
 
+    @rule(seeds=st.integers(1, 3), name=st.sampled_from(["p", "q"]))
+    def look(self, seeds, name):
+        """Another connection than the driver's."""
+        look = {"sweep": name, "seeds": list(range(seeds))}
+        self.store.add_look(look)
+        if look not in self.looks:
+            self.looks.append(look)
+
     @rule()
     def reopen(self):
         self.opened.close()
@@ -213,6 +222,8 @@ class Interleaved(RuleBasedStateMachine):
         with Ledger.reading(self.store) as reader:
             assert {run: vars(state) for run, state in reader.states().items()} == self.model
             assert reader.broken_seals() == []
+            assert not reader.lacks_its_end()
+            assert reader.looks() == self.store.looks_view() == self.looks
             for run, kinds in self.events.items():
                 assert [kind for _, kind, _ in reader.events(run)] == kinds
 

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from test_table import finished, make_plan
+from test_table import finished, make_plan, tabulate
 
 from ablate import stats
 from ablate.plan import Column
@@ -17,7 +17,6 @@ from ablate.report.cost import Costs
 from ablate.report.formats import render
 from ablate.report.power import ASSUMED, forecast
 from ablate.report.published import SHOW, published
-from ablate.report.table import tabulate
 from ablate.spec import UserError
 from ablate.sweep import plan as make_real
 
@@ -51,14 +50,44 @@ def test_what_is_printed_behind_plus_minus_is_read_as_a_standard_error():
     assert half == pytest.approx(4.302653 * 0.20)  # Student's t of three trainings
 
 
-def test_the_papers_mistakes_are_said():
+def test_both_readings_of_plus_minus_are_said():
+    table = published("T1L")
+    said = {e.column: e.against.said for e in table.entries if e.row == "dpn"}
+    read = {e.column: e.gain for e in table.entries if e.row == "dpn"}
+    assert all(gain.low > 0 for gain in said.values())
+    assert [column for column, gain in read.items() if gain.low <= 0] == ["S/16"]
+    # Half-widths of 95 % intervals of three: so many of Student's t with 2 df standard errors.
+    half = said["S/16"].high - said["S/16"].mean
+    assert half == pytest.approx((read["S/16"].high - read["S/16"].mean) / 4.302653)
+    assert (
+        "With +- as 95 % intervals all 10 gains clear 0, as standard errors 9 of 10 (not S/16, "
+        "+1.10 +- 1.13)." in table.notes
+    )
+    facts = list(csv.DictReader(io.StringIO(render(table, "csv"))))
+    low = {f["column"]: f["value"] for f in facts if f["quantity"] == "paper.gain.low"}
+    assert float(low["S/16"]) == said["S/16"].low
+
+
+@pytest.mark.parametrize(("name", "n"), [("T2R", 3), ("T3", 3), ("T4", 3), ("T5", 10), ("T7", 1)])
+def test_a_printed_mean_is_of_so_many_trainings(name, n):
+    table = published(name)
+    assert {entry.n for entry in table.entries} == {n}
+    gains = [entry.gain for entry in table.entries if entry.gain]
+    assert {gain.low is not None for gain in gains} == {name in ("T2R", "T4", "T5")}  # +- printed
+
+
+def test_what_rounding_leaves_open_of_a_mean_gain_is_said():
     notes = " ".join(published("T1L").notes)
-    assert "AugReg 93k steps bs4096: mean gain +1.30 over S/32, Ti/16, B/32, S/16, B/16" in notes
-    assert "The text is wrong to say 1.4." in notes
+    mean = "AugReg 93k steps bs4096: mean gain +1.30 over S/32, Ti/16, B/32, S/16, B/16, "
+    assert f"{mean}from +1.20 to +1.40 by rounding" in notes
+    assert "if architectures were a sample]. The text says 1.4." in notes
     notes = " ".join(published("T1R").notes)
     assert "mean gain +1.74" in notes
     assert "The text rounds it to 1.7." in notes
     assert "+0.77" in " ".join(published("T2L").notes)
+    gains = published("T6").notes[0]  # printed as such: half a digit each
+    assert "pre, AugReg 93k steps bs4096: mean gain -0.64" in gains
+    assert "from -0.69 to -0.59 by rounding" in gains
 
 
 def test_few_shot_draws_of_one_training_get_no_verdict():
@@ -82,8 +111,9 @@ def test_every_published_table_is_set_in_every_format():
 
 def test_the_command_prints_one_and_lists_them(shell):
     out = shell("table", "paper:T1L").out
-    assert "| dpn | 74.0 ± 0.09 | **+1.90 [+1.58, +2.22]** | 3 | helps |" in out
-    assert "The text is wrong to say 1.4." in out
+    both = "+1.90 [+1.82, +1.98] | **+1.90 [+1.58, +2.22]**"
+    assert f"| dpn | 74.0 ± 0.09 | {both} | 3 | helps |" in out
+    assert "The text says 1.4." in out
     assert "T1L" in shell("list", "paper").out
     assert "expected one of T1L" in shell("table", "paper:T9", code=2).err
 
@@ -127,12 +157,23 @@ def test_at_paper_scale_values_are_subtracted(tmp_path):
 def test_another_recipe_is_not_subtracted(tmp_path):
     plan = real("table1", tmp_path, "optim.lr=0.002")
     found = paper.beside(plan, tmp_path)
-    assert found["ViT", "S/16"].differs == "optim.lr not as in recipe augreg"
+    augreg = "not as in recipe=augreg train.examples=380506500"
+    assert found["ViT", "S/16"].differs == f"optim.lr {augreg}"
     assert found["ViT", "DeiT-S/16"].column == "S/16 (DeiT)"
+    assert found["ViT", "DeiT-S/16"].differs == "optim.lr not as in recipe=deit"
     plan = real("table6", tmp_path, "data.size=160", "eval.every=5")  # the latter is no part of it
-    assert (
-        paper.beside(plan, tmp_path)["pre", "S/16"].differs == "data.size not as in recipe augreg"
-    )
+    assert paper.beside(plan, tmp_path)["pre", "S/16"].differs == f"data.size {augreg}"
+    plan = real("figure2", tmp_path, "train.examples=null")  # 92,700 steps
+    assert paper.beside(plan, tmp_path)["ViT", "S/16"].differs == f"train.examples {augreg}"
+
+
+def test_a_plan_from_before_differs_where_its_operators_did(tmp_path):
+    plan = real("table1", tmp_path)
+    for cell in plan.cells:
+        del cell.spec["augment"]["randaug_levels"]
+    found = paper.beside(plan, tmp_path)
+    assert found["ViT", "S/16"].differs.startswith("augment.randaug_levels not as in")
+    assert found["ViT", "DeiT-S/16"].differs == ""
 
 
 def test_elsewhere_a_cell_says_whether_the_gains_agree():
@@ -147,7 +188,12 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
         columns=(Column("S/4", {}, "S/16"), Column("Ti/4", {}, None)),
         paper={"table": "T1L", "rows": {"none": "base", "dpn": "dpn"}},
     )
-    for gain, word in ((1.0, "agrees"), (-1.0, "opposes"), (0.0, "can't tell")):
+    for gain, word, inside in (
+        (1.1, "same direction", True),
+        (1.4, "same direction", False),
+        (-1.0, "opposite direction", False),
+        (0.0, "can't tell", False),
+    ):
         draw = np.random.default_rng(2)
         results = {
             run.id: finished(0.7 + (gain * (run.cell.row == "dpn") + draw.normal(0, 0.02)) / 100)
@@ -158,8 +204,12 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
         table = tabulate(plan, results, paper=found)
         entry = next(e for e in table.entries if (e.row, e.column) == ("dpn", "S/4"))
         assert (entry.against.agreement, entry.against.value) == (word, None)
+        assert entry.against.inside is inside
         text = render(table, "md", show=("gain", "paper"))
-        assert f"| 79.7 ± 0.20, +1.1 | {word} |" in text
+        where = "in our interval" if inside else "outside our interval"
+        assert f"| 79.7 ± 0.20, +1.1 | {word}, {where} |" in text
+        facts = csv.DictReader(io.StringIO(render(table, "csv")))
+        assert [f["value"] for f in facts if f["quantity"] == "paper.gain.inside"] == [str(+inside)]
         assert "Not subtracted, trained on cifar10, theirs on imagenet1k: S/4 for S/16." in text
     del results[plan.cells[0].ids[0]]
     table = tabulate(plan, results, paper=found)
@@ -192,12 +242,26 @@ def test_the_sweeps_of_published_tables_map_what_they_can(tmp_path):
         assert {beside.differs for beside in found.values()} == {""}, name
 
 
+def test_what_is_quoted_as_about_says_so(tmp_path):
+    found = paper.beside(real("bnffn_depth", tmp_path), tmp_path)
+    assert {key: (theirs.printed, theirs.gain) for key, theirs in found.items()} == {
+        ("ViT", "0.003 · 3"): ("about 91", None),
+        ("ViTBNFFN", "0.003 · 3"): ("about 92, +1.0", 1.0),
+        ("ViT", "0.005 · 3"): ("about 78", None),
+        ("ViTBNFFN", "0.005 · 3"): ("about 90, +12.0", 12.0),
+    }
+    assert all("no recipe of ours is theirs" in theirs.differs for theirs in found.values())
+
+
 def test_nothing_to_stand_beside_is_said(tmp_path):
     with pytest.raises(UserError, match="names no published table"):
         paper.beside(make_plan(["a", "b"]), tmp_path)
     plan = real("figure1", tmp_path, scale="digits")
+    alone = dataclasses.replace(
+        plan, columns=tuple(Column(c.label, {}, None) for c in plan.columns)
+    )
     with pytest.raises(UserError, match="no column of figure1@digits stands for one of T1L"):
-        paper.beside(plan, tmp_path)
+        paper.beside(alone, tmp_path)
     for key, value in (("table", "T9"), ("rows", {"pre/pre": "bass"})):
         wrong = dataclasses.replace(plan, paper={**plan.paper, key: value})
         with pytest.raises(UserError, match="paper: "):
@@ -252,4 +316,4 @@ def test_without_runs_the_spread_is_an_assumption_that_is_said():
     lines = list(forecast(plan, 1.0, None, cost_of(plan, None), {}, lambda run: []))
     assert f"spread {ASSUMED:g} points, an assumption" in lines[1]
     assert "what they cost is not known" in lines[2]
-    assert lines[3] == "    with 1 seed: no interval, so nothing can be told"
+    assert lines[3] == "    with 1 seed: no verdict, so nothing can be told"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from test_table import make_plan, plant
+from test_table import make_plan, plant, tabulate
 
 from ablate.ledger import Store
 from ablate.plan import Analysis, Plan, Row, Stage, Tune
@@ -23,7 +23,7 @@ from ablate.report.plot.heads import uniform
 from ablate.report.plot.maps import summary
 from ablate.report.plot.measured import named
 from ablate.report.plot.style import Sheet, inks, styled
-from ablate.report.table import number, tabulate
+from ablate.report.table import number
 from ablate.spec import UserError
 
 UNTUNED = [kind for kind in KINDS if kind != "tuning"]  # which tests/test_tune.py draws

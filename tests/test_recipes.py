@@ -8,6 +8,7 @@ from test_config import GOLDEN
 from ablate import spec
 from ablate.config import resolve
 from ablate.spec import UserError
+from ablate.tune import applied
 
 RGB = ("data=parquet", "data.path=data", "data.classes=1000", "data.size=224")
 
@@ -132,6 +133,89 @@ def test_the_mnist_recipe_is_the_articles(folder):
     )
     assert (tree["eval"]["augment"], tree["model"]["input"]) == (True, "unit")
     assert composed("recipe=mnist_bn", "eval.augment=false")["eval"]["augment"] is False
+
+
+# --- Ids ----------------------------------------------------------------------------------------
+
+
+PAPER = ("data.channels=3", "data.size=224")  # of digits, whose files are here
+
+
+def identified(*words):
+    return resolve([*words], Path("runs"))[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "identity"),
+    [
+        ((), "ea0488b0b0b3ab5c"),
+        (("block=bnffn", "stem=dpn"), "d94148e1b5ae5a87"),
+        (("recipe=mnist_bn", "model.arch=mnist_vit", "data.size=28"), "1ffa809d6dcd85a2"),
+        (
+            ("recipe=cifar", "model.arch=Ti/4", "data.channels=3", "data.size=32"),
+            "fbdbe4b3c2aaaeaf",
+        ),
+        (("recipe=deit", "model.arch=deit_s/16", *PAPER), "dd31070800c545a9"),
+        (("recipe=dtn", "model.arch=dtn_s/16", "norm=dtn", *PAPER), "b58cb57ccc587ba1"),
+        # style tf for its crops alone, and timm's operators behind augreg's settings
+        (("recipe=augreg", "model.arch=B/16", "augment.randaug=0", *PAPER), "8c04cf1d056eb697"),
+        (("recipe=augreg", "model.arch=B/16", "augment.style=timm", *PAPER), "453633f49acd8cb2"),
+    ],
+)
+def test_runs_that_mean_what_they_meant_keep_their_ids(folder, words, identity):
+    assert identified(*words) == identity
+
+
+MENDED = [  # words, what is open in runs of before, as they were trained, their id
+    (("augment.randaug=2",), "augment.randaug_levels", "pil", "a563253ad915e1ae"),
+    (
+        ("recipe=augreg", "model.arch=B/16", *PAPER),
+        "augment.randaug_levels",
+        "pil",
+        "53a776986671d15d",
+    ),
+    (
+        ("recipe=s16_plus", "model.arch=S/16+", *PAPER),
+        "augment.randaug_levels",
+        "pil",
+        "38597ff394aa7d78",
+    ),
+    (("block=vitbn",), "block.mlp", "pre", "b2456355bc8d746e"),
+]
+
+
+@pytest.mark.parametrize(("words", "key", "before", "identity"), MENDED)
+def test_what_was_mended_makes_new_runs_and_old_ones_mean_what_they_meant(
+    folder, words, key, before, identity
+):
+    new = composed(*words)
+    assert identified(*words) != identity
+    section, _, name = key.partition(".")
+    assert new[section][name] != before
+    old = {**new, section: {k: v for k, v in new[section].items() if k != name}}  # a run.json
+    run = spec.build(old)
+    assert run.id == identity
+    assert spec.to_tree(run)[section][name] == before
+    assert identified(*words, f"{key}={before}") == identity
+
+
+def test_a_users_file_that_leaves_a_mended_setting_open_means_todays(folder):
+    recipe = "# @package _global_\ndefaults: [quick, _self_]\naugment: {randaug: 2}\n"
+    for group, text in {"recipe": recipe, "block": "name: vitbn\n"}.items():
+        (folder / "conf" / group).mkdir(parents=True)
+        (folder / "conf" / group / "mine.yaml").write_text(text)
+    tree = composed("recipe=mine", "block=mine")
+    assert (tree["augment"]["randaug_levels"], tree["block"]["mlp"]) == ("tf", "inner")
+
+
+def test_a_search_over_randaugment_has_the_operators_of_its_sweep(folder):
+    plain = composed()
+    del plain["seed"]
+    before = {k: v for k, v in plain["augment"].items() if k != "randaug_levels"}
+    for tree, levels in ((plain, "tf"), ({**plain, "augment": before}, "pil")):
+        found = applied(tree, {"augment.randaug": 2})
+        assert found["augment"]["randaug_levels"] == levels
+    assert spec.run_id(spec.tree_identity(found), 0) == "a563253ad915e1ae"
 
 
 # --- What fields that were added later may say --------------------------------------------------

@@ -332,16 +332,38 @@ def test_what_the_screens_leave_of_the_power(n, effect, power):
 
 
 @pytest.mark.parametrize(
-    ("looks", "error"), [((3, 5), 0.086), ((3, 5, 10), 0.120), (tuple(range(3, 11)), 0.167)]
+    ("looks", "rows", "error"),
+    [
+        ((3, 5), 2, 0.086),
+        ((3, 5, 10), 2, 0.120),
+        (tuple(range(3, 11)), 2, 0.167),
+        ((3, 5), 10, 0.085),
+    ],
 )
-def test_looking_again_inflates_the_error(looks, error):
-    assert stats.look_error(looks) == pytest.approx(error, abs=0.001)
+def test_looking_again_inflates_the_error_of_the_family(looks, rows, error):
+    assert stats.look_error(looks, family(rows, screen=False)) == pytest.approx(error, abs=0.007)
+
+
+def test_the_error_of_looks_is_that_of_scipys_tests():
+    """Nine variants: a two-way ANOVA and the quantiles of scipy's multivariate t."""
+    y = simulate(np.random.default_rng(14), 10, 5, 0.3)
+    told = np.zeros(len(y), dtype=bool)
+    for n, quantile in ((3, 2.977), (5, 2.826)):
+        some = y[..., :n]
+        residual = some - some.mean(-1, keepdims=True) - some.mean(-2, keepdims=True)
+        residual += some.mean((-1, -2), keepdims=True)
+        error = np.sqrt((residual**2).sum((-1, -2)) / (9 * (n - 1)) * 2 / n)
+        gains = (some - some[:, :1]).mean(-1)[:, 1:]
+        told |= (abs(gains) > quantile * error[:, None]).any(-1)
+    found = stats.look_error((3, 5), family(10, screen=False))
+    assert found == pytest.approx(told.mean(), abs=0.008)
 
 
 def test_one_look_has_its_nominal_error_and_looks_have_no_order():
-    assert stats.look_error((4,), 0.05) == pytest.approx(0.05, abs=0.001)
-    assert stats.look_error((5, 3)) == stats.look_error((3, 5))
-    assert stats.look_error((3, 5), 0.025) < 0.05
+    assert stats.look_error((4,), family(10, screen=False)) == pytest.approx(0.05, abs=0.006)
+    assert stats.look_error((5, 3), family(10)) == stats.look_error((3, 5), family(10))
+    assert stats.look_error((3, 5), family(10)) == pytest.approx(0.059, abs=0.006)
+    assert stats.look_error((3, 5), family(10, alpha=0.025)) < 0.05
 
 
 # --- The seed correlation -----------------------------------------------------------------------

@@ -201,8 +201,10 @@ def test_the_resolution_of_more_seeds_is_forecast_with_its_band(n, more):
     now, then = stats.fit(y[..., :n], 0, method), stats.fit(y, 0, method)
     plain = ~now.pool.tripped & ~then.pool.tripped & ~then.own[:, -1]
     ratios, held = [], []
-    for residual, half in zip(now.pool.residual[plain], then.half[plain, -1], strict=True):
-        spread = Spread(math.sqrt(residual.mean()), 9 * (n - 1))
+    for gain, df, half in zip(
+        now.pool.gain[plain], now.pool.df[plain], then.half[plain, -1], strict=True
+    ):
+        spread = Spread(math.sqrt(gain / 2), df)
         found = stats.resolution(spread, n, more, method)
         ratios.append(half / found.expected)
         held.append(found.low <= half <= found.high)

@@ -14,6 +14,7 @@ from ablate.model import build
 from ablate.model.conv import ConvStem, stages
 from ablate.model.count import describe
 from ablate.model.stem import (
+    DualBatchNorm,
     DualPatchNorm,
     DualRMSNorm,
     ImageNorm,
@@ -57,6 +58,11 @@ def normed(x, eps=EPS):
     return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + eps).sqrt()
 
 
+def one_channel(x, norm):
+    standard = (x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt()
+    return norm.weight * standard + norm.bias
+
+
 def rms(x, weight):
     return weight * x / (x.square().mean(-1, keepdim=True) + EPS).sqrt()
 
@@ -76,6 +82,7 @@ STEMS = {
     ),
     NoLearnable: lambda s, p: normed(s.dense(normed(p))),
     DualRMSNorm: lambda s, p: rms(s.dense(rms(p, s.before.weight)), s.after.weight),
+    DualBatchNorm: lambda s, p: one_channel(s.dense(one_channel(p, s.before)), s.after),
     PatchNorm: lambda s, p: s.dense(normed(p)),
 }
 
@@ -150,7 +157,7 @@ def test_on_standardised_patches_pre_is_none_and_dpn_is_post():
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in choices.STEMS if name not in ("conv", "image_ln")]
+    "name", [name for name in choices.STEMS if name not in ("vitbn", "conv", "image_ln")]
 )
 def test_a_stem_mixes_no_patches(name):
     stem = tiny.built(tiny.run({"stem": name})).stem.double()
@@ -413,6 +420,7 @@ def test_a_stem_has_as_many_parameters_as_its_equation():
         "only_learnable": 2 * K + 2 * WIDTH,
         "no_learnable": 0,
         "rmsnorm": K + WIDTH,
+        "vitbn": 2 * 2,
         "conv": conv - block,
         "whiten": 0,
         "whiten_ln": 2 * K,

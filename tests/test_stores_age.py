@@ -1,5 +1,5 @@
-"""A store that an older version wrote stays readable for ever: `golden/store-1` was written by the
-version whose ledger had format 1, and is never written again."""
+"""A store that an older version wrote stays readable for ever: `golden/store-N` was written by the
+version whose ledger had format N, and is never written again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import pytest
+
+from ablate.cli import app
 from ablate.ledger import VERSION, Ledger, Store
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -14,32 +17,52 @@ WORDS = ("sweep", "block.attn=pre,post", "model.depth=1", "model.width=16", "mod
 SHORT = ("train.steps=4", "train.batch=32", "--as", "fixture")
 
 
-def old(folder: Path) -> Path:
+OLD = [("store-1", 2), ("store-2", 3)]  # its seeds
+
+
+def old(folder: Path, name: str) -> Path:
     """A copy of the old store as ./runs."""
-    return shutil.copytree(GOLDEN / "store-1", folder / "runs")
+    return shutil.copytree(GOLDEN / name, folder / "runs")
 
 
-def test_its_table_is_what_it_was(shell):
-    old(shell.folder)
+@pytest.mark.parametrize(("name", "seeds"), OLD)
+def test_its_table_is_what_it_was(shell, name, seeds):
+    old(shell.folder, name)
     facts = shell("table", "fixture", "--format", "csv").out.splitlines()
-    assert set(facts) >= set((GOLDEN / "store-1.csv").read_text().splitlines())
-    assert "4 finished" in shell("status", "fixture").out
+    assert set(facts) >= set((GOLDEN / f"{name}.csv").read_text().splitlines())
+    assert f"{2 * seeds} finished" in shell("status", "fixture").out
 
 
-def test_its_ledger_migrates_once_and_its_events_are_sealed(tmp_path):
-    store = Store(old(tmp_path))
+@pytest.mark.parametrize(("name", "seeds"), OLD)
+def test_its_ledger_migrates_once_and_its_events_are_sealed(tmp_path, name, seeds):
+    store = Store(old(tmp_path, name))
+    lines = store.looks.read_bytes()
     with sqlite3.connect(store.ledger) as db:
         before = db.execute("SELECT number, at, run, kind, detail FROM event").fetchall()
     for _ in range(2):
         with Ledger.reading(store) as ledger:
             assert ledger.broken_seals() == []
             assert {state.status for state in ledger.states().values()} == {"finished"}
+            assert ledger.looks() == [
+                {"sweep": "fixture", "seeds": list(range(n))} for n in range(2, seeds + 1)
+            ]
+    assert store.looks.read_bytes() == lines
     with sqlite3.connect(store.ledger) as db:
         assert db.execute("SELECT version FROM meta").fetchall() == [(VERSION,)]
-        assert db.execute("SELECT number, at, run, kind, detail FROM event").fetchall() == before
+        after = db.execute("SELECT number, at, run, kind, detail FROM event").fetchall()
+    assert after[: len(before)] == before
+    assert len(after) == len(before) + seeds - 1
+
+
+def test_a_look_of_old_counts_where_seeds_grow(tmp_path, capsys):
+    """Of which analysis it was is not known, so nothing is said of that."""
+    app(("table", "--store", str(old(tmp_path, "store-2"))), standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert "verdicts were read at n = 2: the chance" in printed
+    assert "Changed since" not in printed
 
 
 def test_the_same_command_trains_nothing_again_and_more_seeds_extend_it(shell):
-    old(shell.folder)
+    old(shell.folder, "store-1")
     assert "finished:" not in shell(*WORDS, *SHORT, "seeds=2").out
     assert shell(*WORDS, *SHORT, "seeds=3").out.count("finished:") == 2

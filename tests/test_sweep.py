@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from ablate import choices, config, sweep
+from ablate import choices, config, spec, sweep
 from ablate.config import shipped
 from ablate.plan import Plan
+from ablate.report.paper import beside
 from ablate.spec import UserError
+from ablate.train.optim import lengths
 
 STUBS = Path(__file__).parent / "conf_stub"
 SMALL = "variants: [{a: {}}, {b: {stem: dpn}}]\n"
@@ -156,9 +158,37 @@ def test_every_shipped_sweep_plans(name: str) -> None:
     declared = OmegaConf.load(file)
     scales = declared.get("scales", {})
     for scale in (None, *scales):
-        assert plan(name, scale=scale).title == declared.title
-        assert count(plan(name, scale=scale))
+        planned = plan(name, scale=scale)
+        assert planned.title == declared.title
+        assert count(planned)
+        assert bool(planned.analysis.contrasts) == ("contrasts" in declared.get("analysis", {}))
+        if not planned.paper:
+            assert name in ("quickstart", "dnn_bn")  # of the latter there are curves only
+            continue
+        found = beside(planned, Path("store"))
+        if scale in ("cifar", "digits"):  # all columns stand for one; their signs are compared
+            assert {column for _, column in found} == {c.label for c in planned.columns}
+            assert all(theirs.differs for theirs in found.values())
     assert set(scales) & {"cifar", "mnist", "digits"} or name == "quickstart"
+
+
+@pytest.mark.parametrize("name", ["figure1", "figure2", "figure3", "stems", "table1", "table6"])
+def test_augreg_is_as_long_as_big_visions_on_imagenet_alone(name: str) -> None:
+    augreg = [cell for cell in plan(name).cells if cell.spec["train"]["batch"] == 4096]
+    assert augreg
+    for cell in augreg:
+        train = spec.section(spec.Train, cell.spec["train"], "train")
+        optim = spec.section(spec.Optim, cell.spec["optim"], "optim")
+        assert lengths(optim, train, 1_268_355 // 4096).total == 92_897
+    for scale in ("cifar", "digits"):
+        assert {cell.spec["train"]["examples"] for cell in plan(name, scale=scale).cells} == {None}
+
+
+def test_a_small_scale_is_still_what_its_words_say() -> None:
+    words = ["recipe=quick", "data=digits", "model.depth=4", "model.arch=mu/4", "stem=dpn"]
+    cell = plan("figure1", scale="digits").cell("Dual PatchNorm", "mu/4")
+    assert cell is not None
+    assert cell.ids[0] == config.resolve(words, Path("store"))[1]
 
 
 def test_the_quick_start() -> None:
@@ -187,6 +217,53 @@ scales: {s: {base: {optim.wd: 0.2, optim.b1: 0.2, optim.b2: 0.2, train.epochs: 2
     assert [optim[key] for key in ("lr", "wd", "b1", "b2")] == [0.1, 0.2, 0.3, 0.4]
     assert [train[key] for key in ("epochs", "batch")] == [5, 6]
     assert cell.overrides == ("train.epochs",)  # the other one is the command line's
+
+
+def test_the_length_of_a_higher_layer_counts() -> None:
+    write("base: {train.epochs: 9}\nscales: {s: {base: {train.examples: 960}}}\n" + SMALL, "higher")
+
+    def length(*words: str, **options: str) -> list[object]:
+        train = plan("higher", *words, **options).cells[0].spec["train"]
+        return [train[key] for key in ("steps", "examples", "epochs")]
+
+    assert length() == [None, None, 9]
+    assert length(scale="s") == [None, 960, 9]
+    assert length("train.steps=3", scale="s") == [3, 960, 9]
+    assert length("train.epochs=2", "train.examples=null", scale="s") == [None, None, 2]
+
+
+def test_a_scale_has_its_own_analysis_and_paper() -> None:
+    write("""\
+across: {model.depth: [1, 2]}
+variants: [{a: {}}, {b: {stem: dpn}}]
+analysis: {margin: 1, alpha: 0.1, contrasts: {deeper: {across: model.depth, from: 1, to: 2}}}
+paper: {table: T1L, rows: {a: base, b: dpn}, columns: {2: S/16}}
+scales:
+  s:
+    across: {model.depth: [3, 4]}
+    analysis: {margin: 2, contrasts: {deeper: {across: model.depth, from: 3, to: 4}}}
+    paper: {columns: {4: B/16}}
+""")
+    whole, small = plan("x").analysis, plan("x", scale="s").analysis
+    assert (whole.margin, whole.alpha) == (1, 0.1)
+    assert whole.contrasts["deeper"]["to"] == 2
+    assert (small.margin, small.alpha) == (2, 0.1)
+    assert small.contrasts["deeper"]["to"] == 4
+    assert plan("x", "analysis.margin=3", scale="s").analysis.margin == 3
+    found = beside(plan("x", scale="s"), Path("store"))
+    assert {key: theirs.column for key, theirs in found.items()} == {
+        ("a", "4"): "B/16",
+        ("b", "4"): "B/16",
+    }
+
+
+def test_a_word_that_empties_an_exclude_is_noted() -> None:
+    write("across: {model.depth: [1, 2]}\nexclude: [{model.depth: 2, train.batch: 64}]\n" + SMALL)
+    assert len(plan("x").cells) == 2
+    for word in ("train.batch=96", "recipe=cifar"):  # the latter brings a batch of 512
+        planned = plan("x", word)
+        assert len(planned.cells) == 4
+        assert planned.notes == (f"sweeps/x.yaml: exclude[0] matches no cell under {word}",)
 
 
 def test_groups_come_first_whatever_the_order_in_a_layer() -> None:

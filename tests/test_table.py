@@ -1,24 +1,27 @@
 """The gain table: planted sweeps get the planted words, in every format, always the same bytes."""
 
 import dataclasses
+import functools
 import io
 import json
 import math
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from rich.console import Console
 
 from ablate import stats
 from ablate.plan import Analysis, Cell, Column, Plan, Row
-from ablate.report import looks
+from ablate.report import table as report
 from ablate.report.formats import CSV_FIELDS, render
-from ablate.report.table import tabulate
+from ablate.report.looks import Look
 from ablate.spec import UserError
+
+tabulate = functools.partial(report.tabulate, words=True)  # as `report.reading` has it
 
 TEXTS = ("md", "latex", "html", "csv", "json")
 
@@ -58,6 +61,7 @@ def plant(plan, values):
     }
 
 
+PLANTED_TWO = {"base": [90, 91, 92], "near": [93, 93.5, 94]}
 BLOCKS = np.array([-0.1, 0.0, 0.1])
 PLANTED = {
     "base": 90 + BLOCKS + [0.05, -0.05, 0.0],
@@ -122,15 +126,91 @@ def test_the_numbers_are_those_of_stats():
     assert found["base"].gain is None
 
 
-def test_what_can_not_be_told_says_how_many_seeds_would_tell():
+def test_what_can_not_be_told_says_what_more_seeds_would_resolve():
     plan = make_plan(list(PLANTED))
     table = tabulate(plan, plant(plan, PLANTED))
-    unclear = entries(table)["unclear"]
-    assert unclear.verdict == "can't tell"
-    assert 3 < unclear.seeds_needed < 30
-    assert f"can't tell (needs {unclear.seeds_needed})" in render(table, "md")
-    assert "can't tell (needs >100)" in render(table, "md")
-    assert "80 % power" in render(table, "md")
+    assert entries(table)["unclear"].verdict == "can't tell"
+    found = table.columns[0].forecast
+    y = np.array([PLANTED[row] for row in PLANTED])
+    residuals = y - y.mean(1, keepdims=True) - y.mean(0) + y.mean()
+    sd = math.sqrt((residuals**2).sum() / 10)  # 6 rows x 3 seeds: 10 df
+    half = scipy.stats.t.ppf(1 - 0.05 / 10, 25) * sd * math.sqrt(2 / 6)
+    assert (found.seeds, found.half) == (6, pytest.approx(half))
+    assert found.low < half < found.high
+    text = render(table, "md")
+    assert f"6 seeds would tell gains of about {half:.2f} points" in text
+    assert "18 more runs: `ablate sweep seeds=6`" in text
+    few = make_plan(list(PLANTED)[:3])  # 2 variants, 3 seeds: 4 df
+    few = tabulate(few, plant(few, PLANTED | {"better": PLANTED["base"] + [0.1, -0.1, 0.05]}))
+    assert "can't tell" in {entry.verdict for entry in few.entries}
+    assert few.columns[0].forecast is None
+
+
+def test_the_command_for_more_seeds_is_the_one_that_was_typed():
+    plan = dataclasses.replace(
+        make_plan(list(PLANTED)),
+        words=("placement", "optim.lr=0.1", "seeds=[0, 1, 2]", "--scale", "digits"),
+    )
+    text = render(tabulate(plan, plant(plan, PLANTED)), "md")
+    assert "`ablate sweep placement optim.lr=0.1 seeds=6 --scale digits`" in text
+    ids = {s + 4: run for cell in plan.cells for s, run in cell.ids.items()}
+    cells = [dataclasses.replace(c, ids={s + 4: i for s, i in c.ids.items()}) for c in plan.cells]
+    later = dataclasses.replace(plan, seeds=(4, 5, 6), cells=tuple(cells))
+    assert set(ids) == set(later.seeds)
+    text = render(tabulate(later, plant(plan, PLANTED)), "md")
+    assert "'seeds=[4,5,6,0,1,2]'" in text
+
+
+def test_the_same_predictions_in_every_seed_did_nothing():
+    plan = make_plan(list(PLANTED))
+    results = plant(plan, PLANTED | {"unclear": PLANTED["base"]})
+    for seed in range(3):
+        for row in ("base", "unclear"):
+            results[f"{row}@#{seed}"]["predictions_sha256"] = f"digest {seed}"
+    table = tabulate(plan, results)
+    assert entries(table)["unclear"].verdict == "did nothing"
+    for text in every_text(table):
+        assert "this change did nothing" in text
+    results["unclear@#2"]["predictions_sha256"] = "another"
+    assert entries(tabulate(plan, results))["unclear"].verdict == "can't tell"
+
+
+def test_two_seeds_give_intervals_and_no_verdicts():
+    plan = make_plan(list(PLANTED), seeds=2)
+    table = tabulate(plan, plant(plan, PLANTED))
+    better = entries(table)["better"]
+    assert better.gain.low is not None
+    assert (better.verdict, table.is_look) == (None, False)
+    assert "n = 2: intervals, no verdicts." in table.notes
+
+
+def test_intervals_end_where_accuracies_do_and_say_so():
+    plan = make_plan(["base", "near"])
+    table = tabulate(plan, plant(plan, {"base": [90, 91, 92], "near": [100, 99.3, 99.9]}))
+    near = entries(table)["near"].accuracy
+    assert (near.low < 99, near.high) == (True, 100.0)
+    assert "Intervals of the mean are cut at 0 and 100 %." in table.notes
+    assert not any("cut at" in note for note in tabulate(plan, plant(plan, PLANTED_TWO)).notes)
+
+
+def test_an_interval_as_wide_as_the_scale_is_not_printed():
+    """Two seeds of a row out of line, twenty contrasts: +-1850 points."""
+    rows = ["base", *(f"r{k}" for k in range(20))]
+    rng = np.random.default_rng(1)
+    plan = make_plan(rows, seeds=2)
+    values = {row: 90 + rng.normal(0, 0.2, 2) for row in rows} | {"r3": [90, 60]}
+    table = tabulate(plan, plant(plan, values))
+    wild = entries(table)["r3"]
+    assert (wild.gain.low, wild.gain.high) == (None, None)
+    assert entries(table)["r4"].gain.low is not None
+    for text in every_text(table):
+        assert "wider than 100 points" in text
+    plan = make_plan(["base", "row"], ("S/4", "Ti/4"))
+    results = plant(plan, {"base": [90, 90.1, 90.2], "row": [91, 91.2, 91.1]})
+    for seed in range(3):
+        results[f"row@Ti/4#{seed}"]["test"]["top1"] -= 0.4
+    (line,) = tabulate(plan, results).blocks[0].lines
+    assert (line.sampled.low, line.gain.low is None) == (None, False)
 
 
 def test_less_loss_is_a_gain():
@@ -201,8 +281,28 @@ def test_divergence_scored_at_chance_has_an_interval_and_a_verdict():
     table = diverging(diverged="chance")
     entry = entries(table)["better"]
     assert entry.values[1] == 10.0
-    assert (entry.n, entry.verdict, entry.pool) == (3, "can't tell", "instability")
+    assert (entry.n, entry.verdict, entry.pool) == (3, "unstable", "instability")
     assert "scored at chance" in render(table, "md")
+
+
+def test_a_row_far_from_zero_by_eye_is_unstable_and_says_what_would_decide():
+    plan = make_plan(list(PLANTED))
+    table = tabulate(plan, plant(plan, PLANTED | {"worse": [88, 45, 37]}))
+    worse = entries(table)["worse"]
+    assert (worse.verdict, worse.pool) == ("unstable", "outlier")
+    assert worse.gain.low is None  # wider than 100 points
+    (note,) = [
+        table.footnotes[n - 1] for n in worse.footnotes if "Unstable" in table.footnotes[n - 1]
+    ]
+    assert f"{worse.ratio:.1f} times as large" in note
+    assert "farthest out is seed 0" in note  # the only one like the others
+    d = np.array([88, 45, 37]) - PLANTED["base"]
+    n = next(
+        n
+        for n in range(2, 100)
+        if scipy.stats.t.ppf(1 - 0.05 / 10, n - 1) * d.std(ddof=1) / math.sqrt(n) < -d.mean()
+    )
+    assert f"{n} seeds of this spread would tell a gain as large" in note
 
 
 def test_a_row_that_always_diverged_has_nothing_but_its_count():
@@ -216,15 +316,69 @@ def test_a_row_that_always_diverged_has_nothing_but_its_count():
     assert entries(table)["better"].verdict == "helps"
 
 
-def test_a_baseline_that_diverged_leaves_no_fair_verdict():
-    plan = make_plan(list(PLANTED))
-    results = plant(plan, PLANTED) | {"base@#0": {"status": "diverged", "step": 7}}
+@pytest.mark.parametrize("scored", ["omit", "chance"])
+@pytest.mark.parametrize("fate", ["diverged", "collapsed"])
+def test_an_unstable_baseline_voids_its_column(scored, fate):
+    plan = make_plan(
+        list(PLANTED),
+        ("S/4", "Ti/4", "B/4"),
+        seeds=4,
+        diverged=scored,
+        margin=0.3,
+        contrasts={"more": {"across": "optim.lr", "from": 1, "to": 2}},
+    )
+    columns = tuple(Column(c.label, {"optim.lr": n + 1}) for n, c in enumerate(plan.columns))
+    plan = dataclasses.replace(plan, columns=columns)
+    results = plant(plan, {row: [*values, values[0]] for row, values in PLANTED.items()})
+    sound = tabulate(plan, results)
+    assert {block.kind for block in sound.blocks} == {"average", "contrast"}
+    if fate == "diverged":
+        results["base@S/4#2"] = {"status": "diverged", "step": 7}
+    else:
+        results["base@S/4#2"] |= finished(0.2, collapsed=True)
+    results["worse@S/4#0"]["collapsed"] = True
     table = tabulate(plan, results)
-    assert not table.is_look
-    assert entries(table)["better"].n == 2
-    assert "no verdicts" in render(table, "md")
-    plan = make_plan(list(PLANTED), diverged="chance")
-    assert tabulate(plan, results).is_look
+    void, whole, _ = table.columns
+    assert (void.void, whole.void) == (True, False)
+    for entry in void.entries:
+        assert (entry.verdict, entry.gain and entry.gain.low) == (None, None)
+    assert whole.entries == sound.columns[1].entries
+    assert table.complete
+    (average,) = table.blocks  # and no contrast
+    assert {line.columns for line in average.lines} == {("Ti/4", "B/4")}
+    assert "Average over the 2 columns" in average.title
+    assert "without S/4: its baseline is unstable" in average.note
+    for text in every_text(table):
+        assert "S/4: no verdicts: of the baseline base, seed 2 " + fate in text
+        assert "1 of 4 runs of base diverged or collapsed, against 0 of 4 of better, same" in text
+        p = scipy.stats.fisher_exact([[1, 3], [0, 4]]).pvalue
+        assert f"Fisher's exact p = {p:.2g}" in text
+
+
+def test_a_void_column_says_a_rate_at_which_the_baseline_may_hold():
+    plan = make_plan(list(PLANTED))
+    cells = [dataclasses.replace(c, spec={**c.spec, "optim": {"lr": 0.003}}) for c in plan.cells]
+    plan = dataclasses.replace(plan, cells=tuple(cells), words=("mine",))
+    results = plant(plan, PLANTED) | {"base@#0": {"status": "diverged", "step": 7}}
+    assert "`ablate sweep mine optim.lr=0.001`" in render(tabulate(plan, results), "md")
+    rates = dataclasses.replace(plan, columns=(Column("", {"optim.lr": 0.003}),))
+    notes = " ".join(tabulate(rates, results).notes)
+    assert "optim.lr=0.001" not in notes
+    assert "may be its finding" in notes
+
+
+def test_a_noisy_baseline_is_judged_by_pooled_gains_and_the_caption_says_so():
+    rows = [*PLANTED, "a", "b", "c"]
+    plan = make_plan(rows, seeds=5)
+    rng = np.random.default_rng(3)
+    values = {row: rng.normal(90, 0.1, 5) for row in rows} | {"base": [90, 91, 88, 92, 89]}
+    table = tabulate(plan, plant(plan, values))
+    ratio = table.columns[0].baseline_ratio
+    assert ratio > 5
+    assert table.columns[0].forecast is None
+    for text in every_text(table):
+        assert f"the baseline's own spread is {ratio:.1f} times the variants'" in text
+        assert "judged by pooled gains" in text
 
 
 def test_a_collapsed_run_does_not_hide_what_other_rows_show():
@@ -285,14 +439,18 @@ def test_a_table_without_any_result_is_a_table():
         assert "36 of 36 runs missing" in text
 
 
-def test_a_row_out_of_line_leaves_the_pool_with_a_footnote():
+def test_a_row_out_of_line_has_its_own_interval_and_a_footnote():
     plan = make_plan(list(PLANTED))
     table = tabulate(plan, plant(plan, PLANTED | {"worse": [80, 88, 84]}))
     entry = entries(table)["worse"]
-    assert entry.pool == "spread"
+    assert entry.pool == "outlier"
     assert table.columns[0].pooled_rows == 5
     for text in every_text(table):
-        assert "Left the pool: its spread of" in text
+        assert f"Its spread is {entry.ratio:.1f} times the other rows' (F test, 0.1 %)" in text
+        assert "left the pool" in text
+    mild = tabulate(plan, plant(plan, PLANTED | {"worse": [87.7, 88.4, 88.2]}))
+    assert (entries(mild)["worse"].pool, mild.columns[0].pooled_rows) == ("spread", 6)
+    assert "(F test, 5 %)" in render(mild, "md")
     plan = make_plan(list(PLANTED), screen=False)
     assert entries(tabulate(plan, plant(plan, PLANTED)))["worse"].pool == "kept"
     assert "Dunnett" in tabulate(plan, plant(plan, PLANTED)).caption[0]
@@ -360,66 +518,31 @@ def test_a_table_whose_seeds_grew_after_a_look_says_what_that_costs():
     plan, results = grown()
     fresh = tabulate(plan, results)
     assert fresh.notes == ()
-    assert tabulate(plan, results, [(0, 1, 2, 3, 4)]) == fresh  # the same look again
-    table = tabulate(plan, results, [(0, 1, 2)])
+    assert tabulate(plan, results, [Look((0, 1, 2, 3, 4))]) == fresh  # the same look again
+    table = tabulate(plan, results, [Look((0, 1, 2))])
     for text in every_text(table):
         assert "after verdicts were read at n = 3" in text
-        assert "in 8.6 % of contrasts instead of 5 %" in text
+        assert "that some variant is wrongly told rises from 5 to about 6 %" in text
     assert entries(table) == entries(fresh)
 
 
 def test_strict_withholds_verdicts_after_an_undeclared_look():
     plan, results = grown()
-    assert tabulate(plan, results, [(0, 1, 2)], strict=True).is_look is False
+    assert tabulate(plan, results, [Look((0, 1, 2))], strict=True).is_look is False
     assert tabulate(plan, results, strict=True).is_look
 
 
 def test_declared_looks_share_alpha_and_need_no_note():
     plan, results = grown(looks=(3, 5))
-    table = tabulate(plan, results, [(0, 1, 2)], strict=True)
+    table = tabulate(plan, results, [Look((0, 1, 2))], strict=True)
     assert table.notes == ()
     assert table.is_look
     assert table.gain_alpha == 0.025
     assert "gain [97.5 % CI]" in render(table, "md")
-    undeclared = tabulate(plan, results, [(0, 1, 2), (0, 1, 2, 3)])
-    assert "n = 3, 4, 5" in undeclared.notes[0]
+    undeclared = tabulate(plan, results, [Look((0, 1, 2)), Look((0, 1, 2, 3))])
+    assert "read at n = 3, 4: the chance" in undeclared.notes[0]
     plan, results = grown()
     assert entries(tabulate(plan, results))["same"].gain.low > entries(table)["same"].gain.low
-
-
-def test_looks_are_recorded_once_per_set_of_seeds(tmp_path):
-    path = tmp_path / "looks.jsonl"
-    assert looks.read(path, "a") == []
-    looks.record(path, "a", [2, 0, 1])
-    looks.record(path, "a", (0, 1, 2))
-    looks.record(path, "b", (0,))
-    looks.record(path, "a", (0, 1, 2, 3))
-    assert looks.read(path, "a") == [(0, 1, 2), (0, 1, 2, 3)]
-    assert looks.read(path, "b") == [(0,)]
-    assert len(path.read_text().splitlines()) == 3
-
-
-def test_a_torn_look_is_left_out_and_hurts_no_later_one(tmp_path):
-    path = tmp_path / "looks.jsonl"
-    looks.record(path, "a", (0, 1))
-    with path.open("a") as file:
-        file.write('{"sweep": "a", "se')
-    assert looks.read(path, "a") == [(0, 1)]
-    looks.record(path, "a", (0, 1, 2))
-    assert looks.read(path, "a") == [(0, 1), (0, 1, 2)]
-
-
-def test_looks_recorded_at_once_are_all_kept(tmp_path):
-    path = tmp_path / "looks.jsonl"
-    threads = [
-        threading.Thread(target=looks.record, args=(path, "a", range(n % 8 + 1))) for n in range(24)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(looks.read(path, "a")) == [tuple(range(n)) for n in range(1, 9)]
-    assert len(path.read_text().splitlines()) == 8
 
 
 # --- Formats ------------------------------------------------------------------------------------

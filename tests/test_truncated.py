@@ -18,7 +18,6 @@ from conftest import Shell
 
 from ablate.keyed import Draws, Step
 from ablate.ledger import Store
-from ablate.report import looks
 from ablate.rundir import RunDir
 from ablate.train.checkpoint import Progress, load_checkpoint, save_checkpoint
 from ablate.train.optim import Average, make_optimizer
@@ -80,11 +79,10 @@ def test_json_is_read_whole_or_not_at_all(store):
 
 def test_lines_are_read_as_far_as_they_are_whole(store):
     folder = store.rundir(next((store.root / "runs").iterdir()).name)
-    looks.record(store.looks, "cut", [0, 1])
-    looks.record(store.looks, "cut", [0, 1, 2])
+    store.looks.write_text("".join(f'{{"sweep": "cut", "seeds": [{n}]}}\n' for n in range(2)))
     for path, read in (
         (folder.metrics, folder.read_metrics),
-        (store.looks, lambda: looks.read(store.looks, "cut")),
+        (store.looks, store.looks_view),
     ):
         *parts, whole = cut(path, read)
         assert len(whole) == 2

@@ -23,13 +23,13 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from simulation import DRAWS, family, family_wise_error
 from test_kill import disturb
+from test_table import tabulate
 
 import ablate
 from ablate import stats
 from ablate.ledger import Store
 from ablate.plan import FIRST_TUNING_SEED, Plan
 from ablate.report.scores import short
-from ablate.report.table import tabulate
 from ablate.spec import UserError
 from ablate.sweep import plan as make_plan
 from ablate.tune import Search

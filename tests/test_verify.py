@@ -18,16 +18,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Shell
-from test_table import PLANTED, make_plan, plant
+from test_table import PLANTED, make_plan, plant, tabulate
 
 from ablate import predictions
 from ablate.launch import Slot
 from ablate.ledger import Ledger, Store
-from ablate.plan import Plan
+from ablate.plan import Analysis, Plan
 from ablate.report import looks
 from ablate.report.formats import render
 from ablate.report.rerun import SAME, rerun
-from ablate.report.table import tabulate
 from ablate.report.verify import Verified, verify
 from ablate.rundir import RunDir, to_json
 from ablate.spec import Failure
@@ -521,7 +520,8 @@ def test_a_strict_table_of_like_runs_is_the_table():
 
 def test_the_strict_command_refuses_before_it_prints_and_withholds_verdicts(driven, shell):
     store = Store(shutil.copytree(driven, shell.folder / "runs"))
-    looks.record(store.looks, "tiny", [0])
+    before = dataclasses.replace(store.read_plan("tiny"), analysis=Analysis(margin=1.0))
+    store.add_look(looks.look(before).event("tiny"))
     done = shell("table", "--strict")
     assert "--strict: verdicts withheld" in done.out
     folder = store.rundir(run_of(store))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import platform
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -222,7 +223,7 @@ def _alone(store: Store, command: str) -> Iterator[None]:
         pid = store.driver.notes().get("pid", "?")
         raise Failure(f"{store.root}: process {pid} drives this store; `ablate stop` stops it")
     try:
-        store.driver.note(pid=os.getpid(), sweep=command)
+        store.driver.note(pid=os.getpid(), host=platform.node(), sweep=command)
         yield
     finally:
         store.driver.release()

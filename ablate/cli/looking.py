@@ -145,7 +145,7 @@ def table(
         return
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, words, scale, name, across, each)
+        made = planned(kept, ledger, words, scale, name, across, each, read=True)
     print_table(made, kept, format, strict, show, transpose, against)
 
 
@@ -168,8 +168,8 @@ def plot(
     """A figure of a sweep, as SVG, PDF or PNG."""
     from ablate.ledger import Ledger, Store
     from ablate.plan import file_name
-    from ablate.report import looks
     from ablate.report.plot import KINDS, draw
+    from ablate.report.reading import read
     from ablate.report.table import tabulate
     from ablate.rundir import write_whole
 
@@ -178,18 +178,14 @@ def plot(
         raise unknown("plot", kind, KINDS, "as the last word one of")
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, words, scale, name, across, each)
+        made = planned(kept, ledger, words, scale, name, across, each, read=True)
     out = out or Path(f"{file_name(made.name)}-{kind}.svg")
     results = {run.id: kept.rundir(run.id).read_result() for run in made.runs()}
-    table = tabulate(
-        made,
-        results,
-        looks.read(kept.looks, made.name),
-        curves=lambda run: kept.rundir(run).read_metrics(),
-    )
+    if kind in ("gain", "forest"):  # their intervals are read
+        table = read(made, kept, results).table
+    else:
+        table = tabulate(made, results, curves=lambda run: kept.rundir(run).read_metrics())
     write_whole(out, draw(made, table, kind, kept.rundir, out.suffix.removeprefix(".").lower()))
-    if table.is_look and kind in ("gain", "forest"):  # its intervals were read
-        looks.record(kept.looks, made.name, made.seeds)
     print(out)
 
 

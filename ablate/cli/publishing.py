@@ -26,25 +26,22 @@ def report(
     """A sweep as one HTML file: verdicts, gains, figures, every run, how it was made."""
     from ablate.ledger import Ledger, Store
     from ablate.plan import file_name
-    from ablate.report import looks
-    from ablate.report.gather import gather, histories, table_of
+    from ablate.report.gather import gather, histories
     from ablate.report.page import page
     from ablate.report.plot import figures
+    from ablate.report.reading import read
     from ablate.rundir import write_whole
 
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, words, scale, name, across, each)
+        made = planned(kept, ledger, words, scale, name, across, each, read=True)
         runs = gather(made, kept, histories(made, ledger))
     path = out or Path(f"{file_name(made.name)}.html")
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"--out: {path}: name a file, in a folder that is there")
-    seen = looks.read(kept.looks, made.name)
-    table = table_of(made, kept, {known.run.id: known.seen.result for known in runs}, seen)
-    drawn = figures(made, table, kept.rundir)
-    write_whole(path, page(made, table, runs, seen, drawn).encode())
-    if table.is_look:
-        looks.record(kept.looks, made.name, made.seeds)
+    reading = read(made, kept, {known.run.id: known.seen.result for known in runs})
+    drawn = figures(made, reading.table, kept.rundir)
+    write_whole(path, page(made, reading.table, runs, reading.looks, drawn).encode())
     print(f"wrote {path}")
 
 
@@ -63,14 +60,12 @@ def export(
 ) -> None:
     """A sweep as a folder that a reviewer recomputes from: `ablate table --from DIR`."""
     from ablate.ledger import Ledger, Store
-    from ablate.report import bundle, looks
+    from ablate.report import bundle
     from ablate.report.gather import histories
 
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, words, scale, name, across, each)
+        made = planned(kept, ledger, words, scale, name, across, each, read=True)
         told = histories(made, ledger)
-    table = bundle.export(made, kept, told, folder)
-    if table.is_look:
-        looks.record(kept.looks, made.name, made.seeds)
+    bundle.export(made, kept, told, folder)
     print(f"wrote {folder}; `ablate table --from {folder}` makes its table again")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablate.spec import unknown
+from ablate.spec import UserError, unknown
 
 if TYPE_CHECKING:
     from ablate.ledger import Ledger, Store
@@ -53,11 +54,19 @@ def planned(
     name: str | None,
     across: list[str] | None,
     each: bool,
+    read: bool = False,
 ) -> Plan:
-    """The driven plan that these words name: the last one for none, else a name or its words."""
+    """The driven plan that these words name: the last one for none, else a name or its words.
+
+    `analysis.KEY=VALUE` changes it for a command by which verdicts are `read`, which is a look;
+    others refuse a value that is not the driven one.
+    """
     from ablate.report.find import driven, instance, sweeps
+    from ablate.sweep.declaration import changed
+    from ablate.sweep.words import analysis_apart
 
     known = sweeps(store, ledger)
+    words, analysis = analysis_apart(words or ())
     wanted = name
     if wanted is None and words:
         single = len(words) == 1 and not (scale or across or each)
@@ -69,7 +78,15 @@ def planned(
 
         made, _ = make_plan(words, store=store.root, scale=scale, across=across or (), each=each)
         wanted = made.name
-    return driven(store, known, wanted or known[0])
+    plan = driven(store, known, wanted or known[0])
+    found = changed(plan.analysis, analysis)
+    for key in analysis if not read else ():
+        if getattr(found, key) != getattr(plan.analysis, key):
+            raise UserError(
+                f"analysis.{key}: {plan.name} was driven with another value; `table`, `report`, "
+                f"`plot` and `export` read it with yours"
+            )
+    return replace(plan, analysis=found)
 
 
 def print_table(
@@ -82,16 +99,12 @@ def print_table(
     against: str | None = None,
     recomputed: Results | None = None,
 ) -> None:
-    """The table of a sweep. Its verdicts are a look, which the store keeps.
-
-    `recomputed`: the results of a bundle, which keeps nothing.
-    """
+    """The table of a sweep. `recomputed`: the results of a bundle."""
     from ablate.plan import is_metric
-    from ablate.report import looks
     from ablate.report.cost import sizes
     from ablate.report.formats import DEFAULT, check_show
     from ablate.report.paper import beside
-    from ablate.report.table import tabulate
+    from ablate.report.reading import read
 
     if against not in (None, "paper"):
         raise unknown("--against", against, ("paper",))
@@ -100,20 +113,17 @@ def print_table(
         parts = (*parts, "paper")
     named = "params" in parts or "macs" in parts
     results = recomputed or {run.id: store.rundir(run.id).read_result() for run in plan.runs()}
-    tabulated = tabulate(
+    table = read(
         plan,
+        store,
         results,
-        looks.read(store.looks, plan.name),
         strict=strict,
         also=[part for part in parts if is_metric(part)],
-        curves=lambda run: store.rundir(run).read_metrics(),
         sizes=sizes(plan, store, results) if named else None,
         cost="cost" in parts,
         paper=beside(plan, store.root) if "paper" in parts else None,
-    )
-    print_rendered(tabulated, format, parts, transpose)
-    if tabulated.is_look and recomputed is None:
-        looks.record(store.looks, plan.name, plan.seeds)
+    ).table
+    print_rendered(table, format, parts, transpose)
 
 
 def print_rendered(

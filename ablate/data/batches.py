@@ -176,7 +176,9 @@ def change(
     if spec.randaug:
         generator = draws.at("randaug", step)
         if spec.style == "tf":
-            return changes.tf_randaugment(images, generator, spec.randaug, spec.randaug_magnitude)
+            return changes.tf_randaugment(
+                images, generator, spec.randaug, spec.randaug_magnitude, spec.randaug_levels
+            )
         fill = images.new_tensor([round(255 * mean) for mean in MEAN])
         return changes.timm_randaugment(
             images,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import signal
 import time
 from collections import Counter
@@ -27,7 +28,7 @@ def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
         with view() as watching:
             _await_turn(store, watching)
     try:
-        store.driver.note(pid=os.getpid(), sweep=sweep)
+        store.driver.note(pid=os.getpid(), host=platform.node(), sweep=sweep)
         with Ledger.driving(store) as ledger:
             yield ledger
     finally:

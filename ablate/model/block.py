@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ablate.model.attention import Attention, HeadScale
 from ablate.model.drop import Drop
 from ablate.model.mlp import MLP
-from ablate.model.norm import BatchNorm, LayerNorm, MakeNorm, Shape
+from ablate.model.norm import BatchNorm, LayerNorm, MakeNorm, OneChannelBatchNorm, Shape
 
 
 class Places(NamedTuple):
@@ -254,18 +254,15 @@ class BatchNormFFN(Block):
         super().__init__(layer, Inner(pre_act=batch_norm), mlp="none", post="branch")
 
 
-class OneChannelBatchNorm(BatchNorm):
-    """BatchNorm2d of (B, 1, N, D): one mean and one variance for all values of the batch."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(replace(shape, width=1))
-
-    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> the same
-        return super().forward(x.unsqueeze(-1)).squeeze(-1)
-
-
 class BatchNormBlock(Block):
-    """The plain pre-norm block whose norms, and the final one, have one channel: ViTBN."""
+    """x + SA(N x), then x + W2 GELU(N(W1 x)), N and the final norm of one channel: ViTBN.
 
-    def __init__(self, layer: Layer) -> None:
-        super().__init__(replace(layer, norm=OneChannelBatchNorm, final=OneChannelBatchNorm))
+    BatchNorm_in_Transformers_CV (model/vitbn.py). `mlp=pre`: x + W2 GELU(W1 N x) instead.
+    """
+
+    def __init__(self, layer: Layer, *, mlp: str = "inner") -> None:
+        one = replace(layer, norm=OneChannelBatchNorm, final=OneChannelBatchNorm)
+        if mlp == "inner":
+            super().__init__(one, Inner(pre_act=norm), mlp="none", post="branch")
+        else:
+            super().__init__(one)

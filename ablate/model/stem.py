@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.model.dense import Dense
-from ablate.model.norm import Affine, LayerNorm, RMSNorm, Shape
+from ablate.model.norm import Affine, LayerNorm, OneChannelBatchNorm, RMSNorm, Shape
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,19 @@ class DualRMSNorm(Stem):
     def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
         before, after = (
             RMSNorm(patches.shape(channels), eps=eps) for channels in (patches.values, width)
+        )
+        super().__init__(patches, width, before=before, after=after)
+
+
+class DualBatchNorm(Stem):
+    """N(W N(p) + b), N a BatchNorm of one channel: all values of all patches of the batch together.
+
+    BatchNorm_in_Transformers_CV (model/vitbn.py).
+    """
+
+    def __init__(self, patches: Patches, width: int) -> None:
+        before, after = (
+            OneChannelBatchNorm(patches.shape(channels)) for channels in (patches.values, width)
         )
         super().__init__(patches, width, before=before, after=after)
 

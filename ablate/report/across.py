@@ -189,7 +189,7 @@ def _average(arrays: Arrays) -> Iterable[Block]:
     from ablate import stats
 
     plan = arrays.plan
-    if len(plan.columns) < 2:
+    if len(plan.columns) - len(arrays.void) < 2:
         return
     method = arrays.method(len(plan.rows) - 1)
     gains = stats.average_gains(arrays.y, arrays.baseline, method, arrays.unstable)

@@ -17,22 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from ablate import __version__
-from ablate.ledger import Ledger, Store
+from ablate.ledger import Ledger, Look, Store, Unrecorded
 from ablate.plan import Plan
-from ablate.report import looks
 from ablate.report.find import driven, instance, sweeps
 from ablate.report.formats import FORMATS, render
 from ablate.report.frames import curves_frame, runs_frame
-from ablate.report.gather import Known, gather, histories, provenance, table_of
+from ablate.report.gather import Known, gather, histories, provenance
 from ablate.report.page import page
 from ablate.report.plot import figures
+from ablate.report.reading import Reading, read
 from ablate.report.show import History
-from ablate.report.table import Results, Table
+from ablate.report.table import Results
 from ablate.report.verify import remake
 from ablate.rundir import RunDir, read_json, to_json
 from ablate.spec import Failure, UserError, unknown
 
-FORMAT = 1  # of a bundle
+FORMAT = 2  # of a bundle; 1 did not say of which analysis verdicts were read
 EXTENSIONS = {"latex": "tex"}  # of a table's format; else its name
 COMPUTES = ("numpy", "scipy", "pandas", "pyarrow", "matplotlib")  # a table, a curve, a figure
 
@@ -65,7 +65,7 @@ specs/ID/          of a run: run.json what was asked for, result.json what came 
                    probes saw; log.txt where it failed
 predictions/ID.npy per test example: predicted class, rank of the true class, loss
 events.json        what the ledger noted of each run
-looks.jsonl        at which seeds verdicts were read before
+looks.jsonl        at which seeds, of which rows and analysis verdicts were read, these the last
 diffs/             what git had not committed when runs were trained, where env.json names it
 environment.json   versions that trained, and versions that made this bundle
 
@@ -118,6 +118,15 @@ class Bundle(Store):
                 f"{self.root}: {self.plan_path('').name} or {self.events.name} is not whole"
             ) from error
 
+    def read_looks(self, sweep: str) -> list[Look]:
+        return self.looks_view()
+
+    def add_look(self, look: Look) -> None:
+        """A bundle is never written: it has the look that its export was, and no other's words."""
+        environment = read_json(self.environment)
+        if environment["bundle"] > 1 and look not in self.looks_view():
+            raise Unrecorded(environment.get("withheld") or "the bundle carries other verdicts")
+
     def recompute(self, plan: Plan, told: Mapping[str, History]) -> Results:
         """Every result from the raw files. Raises Failure where these aren't what was exported."""
         results, findings = remake(plan, self, told)
@@ -127,8 +136,8 @@ class Bundle(Store):
         return results
 
 
-def export(plan: Plan, store: Store, told: Mapping[str, History], folder: Path) -> Table:
-    """Write the bundle of a sweep; returns its table.
+def export(plan: Plan, store: Store, told: Mapping[str, History], folder: Path) -> None:
+    """Write the bundle of a sweep. Its verdicts are a look, which the store keeps.
 
     Raises UserError where `folder` holds anything but an earlier bundle, which is replaced, and
     Failure where a run's files are not those that it left, or the disk is full.
@@ -142,13 +151,12 @@ def export(plan: Plan, store: Store, told: Mapping[str, History], folder: Path) 
     made = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         made.mkdir()
-        table = _fill(Bundle(made), plan, store, told)
+        _fill(Bundle(made), plan, store, told)
         os.sync()  # thousands of files: all at once
         _replace(made, folder)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
-    return table
 
 
 def _replace(made: Path, folder: Path) -> None:
@@ -165,13 +173,13 @@ def _replace(made: Path, folder: Path) -> None:
     shutil.rmtree(aside)
 
 
-def _fill(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History]) -> Table:
+def _fill(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History]) -> None:
     """The raw files as copies, and all else made of these."""
     _copy(bundle, plan, store, told)
     results = bundle.recompute(plan, told)
     runs = gather(plan, bundle, told)
-    seen = looks.read(bundle.looks, plan.name)
-    table = table_of(plan, bundle, results, seen)
+    reading = read(plan, store, results, curves=lambda run: bundle.rundir(run).read_metrics())
+    table = reading.table
     drawn = figures(plan, table, bundle.rundir)
     title = plan.title or plan.name
     texts = {
@@ -182,7 +190,7 @@ def _fill(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History])
         },
         **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
         "runs.csv": runs_frame(plan, runs, trials=True).to_csv(index=False, lineterminator="\n"),
-        "report.html": page(plan, table, runs, seen, drawn),
+        "report.html": page(plan, table, runs, reading.looks, drawn),
         "README.txt": README.format(title=title, name=plan.name, version=__version__),
     }
     for name, text in texts.items():
@@ -190,16 +198,14 @@ def _fill(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History])
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(text.encode())
     curves_frame(plan, runs, trials=True).to_parquet(bundle.root / "curves.parquet", index=False)
-    bundle.environment.write_bytes(to_json(_environment(plan, runs)))
-    return table
+    looks = (json.dumps(look.event(plan.name)) for look in reading.looks)
+    bundle.looks.write_text("".join(f"{look}\n" for look in looks))
+    bundle.environment.write_bytes(to_json(_environment(plan, runs, reading)))
 
 
 def _copy(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History]) -> None:
     bundle.write_plan(plan)
     bundle.events.write_text(json.dumps(told, indent=1))
-    bundle.looks.touch()
-    for seeds in looks.read(store.looks, plan.name):
-        looks.record(bundle.looks, plan.name, seeds)
     (bundle.root / "specs").mkdir()
     (bundle.root / "predictions").mkdir()
     for run in plan.runs():
@@ -229,11 +235,12 @@ def _copy_diff(attempt: Mapping[str, Any], store: Store, bundle: Bundle) -> None
             _copy_file(store.diffs / Path(name).name, bundle.diffs / Path(name).name)
 
 
-def _environment(plan: Plan, runs: Sequence[Known]) -> dict[str, Any]:
+def _environment(plan: Plan, runs: Sequence[Known], reading: Reading) -> dict[str, Any]:
     return {
         "bundle": FORMAT,
         "sweep": plan.name,
         "ablate": __version__,
+        "withheld": reading.withheld,
         "made_with": {
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in COMPUTES},

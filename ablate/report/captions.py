@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import statistics
 from collections import Counter
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.plan import FIRST_TUNING_SEED, Analysis, Cell, Choice, Plan, Tune
 from ablate.report.across import pooled_gains
+from ablate.report.looks import Look, changes
+from ablate.report.looks import look as look_of
 from ablate.report.scores import METRICS, Scores, short
 
 if TYPE_CHECKING:
     from ablate.report.paper import Beside
     from ablate.report.table import TableColumn
-    from ablate.stats import Exact, RowGain
+    from ablate.stats import Exact, Method, RowGain
 
 # What the machine chose, by its key in result.json (the precision: the recipe's): a column that
 # mixes it says so, and `--strict` refuses it.
@@ -193,7 +196,7 @@ def notes(
             "One search a row: the intervals are of these settings, not of the methods, so no "
             "verdicts; tune.repeats=3 compares methods."
         )
-    if any(entry.n == 2 and entry.gain for column in columns for entry in column.entries):
+    if len(plan.replicates) == 2:
         found.append("n = 2: intervals, no verdicts.")
     of = METRICS[plan.analysis.metric]
     ends = [entry.accuracy for column in columns for entry in column.entries if entry.accuracy]
@@ -258,22 +261,40 @@ def _unfinished(missing: Counter[str], planned: int) -> str:
     )
 
 
-def look_note(plan: Plan, looks: Iterable[Sequence[int]]) -> str | None:
-    """What reading verdicts at fewer seeds before does to the error, unless it was declared."""
+def look_note(plan: Plan, looks: Sequence[Look], methods: Sequence[Method]) -> str | None:
+    """What reading verdicts before does to those read now; `methods`: the columns'."""
+    return " ".join([*_grown(plan, looks, methods), *_changed(plan, looks)]) or None
+
+
+def _grown(plan: Plan, looks: Sequence[Look], methods: Sequence[Method]) -> Iterator[str]:
+    """Were there looks at fewer seeds, and were they not declared?"""
     from ablate import stats
 
-    analysis, now = plan.analysis, len(plan.seeds)
-    earlier = sorted({len(seeds) for seeds in looks if set(seeds) < set(plan.seeds)})
-    read = (*earlier, now)
+    analysis, seeds = plan.analysis, set(plan.seeds)
+    earlier = {len(look.seeds) for look in looks if set(look.seeds) < seeds} - {1}  # told nothing
+    read = (*sorted(earlier), len(seeds))
     if not earlier or set(read) <= set(analysis.looks):
-        return None
-    alpha = gain_alpha(analysis)
-    return (
-        f"The seeds grew after verdicts were read at n = {', '.join(map(str, earlier))}: a true "
-        f"gain of nothing, read at n = {', '.join(map(str, read))}, is called a gain or a loss in "
-        f"{100 * stats.look_error(read, alpha):.1f} % of contrasts instead of "
-        f"{100 * analysis.alpha:.3g} %. Looks declared beforehand (analysis.looks) share alpha."
+        return
+    errors = [stats.look_error(read, method) for method in methods]
+    error = max(errors) if analysis.family == "column" else 1 - math.prod(1 - e for e in errors)
+    meant, about = f"{100 * analysis.alpha:.3g}", f"{100 * error:.0f}"
+    becomes = f"rises from {meant} to" if float(about) > float(meant) else "is"
+    where = " of a column" if len(errors) > 1 and analysis.family == "column" else ""
+    yield (
+        f"The seeds grew after verdicts were read at n = {', '.join(map(str, read[:-1]))}: the "
+        f"chance that some variant{where} is wrongly told {becomes} about {about} %. Looks "
+        f"declared beforehand (analysis.looks) share alpha."
     )
+
+
+def _changed(plan: Plan, looks: Sequence[Look]) -> Iterator[str]:
+    """Was it another table of which verdicts were read first? Older versions did not note that."""
+    first = next((look for look in looks if look.at), None)
+    if first and (parts := changes(first, look_of(plan))):
+        yield (
+            f"Changed since verdicts were first read, at n = {len(first.seeds)}: "
+            f"{'; '.join(parts)}. Chosen with results in view, so with an unknown error."
+        )
 
 
 def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> list[str]:
@@ -281,11 +302,12 @@ def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> 
     if not paper:
         return []
     table = next(iter(paper.values())).table
-    pm = " +- as printed: they fit standard errors, not 95 % intervals."
+    pm = " +- as printed: 95 % intervals over 3 runs or more by the text; they fit standard errors."
     pm = pm if any(beside.pm is not None for beside in paper.values()) else ""
     found = [
         f"Beside it: {table}, with its gains.{pm} Where data, resolution, steps and recipe match: "
-        f"ours less theirs. Elsewhere: does our interval of the gain agree with the sign of theirs?"
+        f"ours less theirs. Elsewhere: whether our gain is in the direction of theirs (can't tell: "
+        f"our interval includes 0, or theirs is 0), and whether theirs is in our interval."
     ]
     by_reason: dict[str, list[str]] = {}
     for (_, column), beside in paper.items():

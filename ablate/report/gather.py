@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ablate.ledger import Ledger, RunState, Store, fold
 from ablate.plan import Plan, PlannedRun
-from ablate.report.looks import Seeds
 from ablate.report.show import History, Seen, facts
-from ablate.report.table import Results, Table, tabulate
 
 
 @dataclass(frozen=True)
@@ -65,16 +63,6 @@ def _known(plan: Plan, run: PlannedRun, store: Store, history: History) -> Known
             attempts=folder.read_attempts(),
             result=folder.read_result(),
         ),
-    )
-
-
-def table_of(plan: Plan, store: Store, results: Results, looks: Iterable[Seeds]) -> Table:
-    """The table with all that its `csv` holds."""
-    return tabulate(
-        plan,
-        results,
-        looks,
-        curves=lambda run: store.rundir(run).read_metrics(),
     )
 
 

@@ -19,7 +19,7 @@ from ablate.plan import Cell, Plan
 from ablate.report.formats.layout import DEFAULT, sheet
 from ablate.report.gather import Known, provenance
 from ablate.report.live import duration
-from ablate.report.looks import Seeds
+from ablate.report.looks import Look, Seeds
 from ablate.report.scores import METRICS, number
 from ablate.report.show import leaves, yaml_lines
 from ablate.report.status import GIVEN_UP
@@ -33,10 +33,10 @@ def page(
     plan: Plan,
     table: Table,
     runs: Sequence[Known],
-    looks: Iterable[Seeds],
+    looks: Iterable[Look],
     drawn: Mapping[str, str],
 ) -> str:
-    """The HTML. `drawn`: SVG by a figure's name; everything else is escaped."""
+    """The HTML. `looks`: its own among them; `drawn`: SVG by a figure's name, not escaped."""
     import jinja2
 
     drawn = {kind: _inline(svg) for kind, svg in drawn.items()}
@@ -45,7 +45,7 @@ def page(
     )
     template = environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))
     facts = provenance(runs)
-    read = dict.fromkeys([*looks, *([tuple(sorted(plan.seeds))] if table.is_look else [])])
+    read = dict.fromkeys(look.seeds for look in looks)
     commands = facts.pop("command", {}) or {shlex.join(["ablate", "sweep", *plan.words]): 0}
     counted = _counted(runs)
     text = template.render(
@@ -203,7 +203,7 @@ Texts = Mapping[str, int]  # a text, and how many runs say so
 
 
 def _made(
-    plan: Plan, runs: Sequence[Known], looks: Iterable[Seeds], facts: Mapping[str, Texts]
+    plan: Plan, runs: Sequence[Known], read: Iterable[Seeds], facts: Mapping[str, Texts]
 ) -> dict[str, Texts]:
     """By name; what is told of the sweep first, then what runs noted."""
     analysis = {k: v for k, v in vars(plan.analysis).items() if v not in (None, (), {})}
@@ -217,7 +217,7 @@ def _made(
         "analysis": _settings(analysis),
         "tuning": _tuning(plan),
         "chosen by tuning": "; ".join(_chosen(plan)),
-        "verdicts read at": "; ".join(f"seeds {', '.join(map(str, seeds))}" for seeds in looks),
+        "verdicts read at": "; ".join(f"seeds {', '.join(map(str, seeds))}" for seeds in read),
         "cost": _cost(runs),
         "trained": _when(runs),
         "data": ", ".join(

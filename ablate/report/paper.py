@@ -1,7 +1,7 @@
 """The published tables, and a sweep beside one.
 
-Every number is in `paper_tables.csv` as it was printed. What is printed behind +- fits a standard
-error of values rounded to 0.1, not a 95 % interval, and is read so.
+Every number is in `paper_tables.csv` as it was printed. By the paper's text a 95 % interval stands
+behind +-; it fits a standard error of values rounded to 0.1.
 """
 
 from __future__ import annotations
@@ -11,26 +11,24 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ablate.plan import Cell, Column, Plan
 from ablate.report.captions import names
 from ablate.spec import UserError, unknown
 
-if TYPE_CHECKING:
-    pass
-
 FILE = Path(__file__).parent.parent / "paper_tables.csv"
 VALUES = ("top1", "fewshot25_top1", "test_top1", "zeroshot_top1", "miou", "test_top1_approx")
 GAINS = {"delta_top1_vs_dpn": "dpn", "gain_top1_vs_pre_ln": "base"}  # over which variant
-# Our recipe of a regime, on ImageNet-1k: what values may be subtracted from.
-RECIPES = {
-    "AugReg 93k steps bs4096": "augreg",
-    "better-plain-vit": "s16_plus",
-    "DeiT": "deit",
-    "300 ep": "dtn",
+# A regime in our words, on ImageNet-1k: what values may be subtracted from.
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "AugReg 93k steps bs4096": {"recipe": "augreg", "train.examples": 380_506_500},
+    "better-plain-vit": {"recipe": "s16_plus"},
+    "DeiT": {"recipe": "deit"},
+    "300 ep": {"recipe": "dtn"},
 }
-DATA = {"imagenet1k": "imagenet1k", "augmented-mnist": "mnist"}  # theirs -> ours
+# Theirs -> ours.
+DATA = {"imagenet1k": "imagenet1k", "augmented-mnist": "mnist", "sun397": "sun397"}
 MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
 MACHINES = {"train.micro_batch", "train.deterministic", "eval.every", "eval.batch"}
 
@@ -72,6 +70,13 @@ class PaperTable:
     def baseline(self) -> str:
         return self.over or self.rows[0]
 
+    @property
+    def rounding(self) -> float:
+        """How far the gain that was rounded, or taken from rounded values, may be from the true
+        one, of as many digits as the table prints."""
+        digits = max(len(cell.value.partition(".")[2]) for cell in self.cells.values())
+        return 10.0**-digits / (2 if self.over else 1)
+
     def gain(self, row: str, column: str, baseline: str | None = None) -> float | None:
         """Over `baseline`, as printed or from the printed values."""
         base = baseline or self.baseline
@@ -110,7 +115,7 @@ def _table(name: str, numbers: Sequence[Printed]) -> PaperTable:
     for number in numbers:
         label = number.dataset.rpartition("/")[2] if by_data else number.arch
         if number.column not in labels and label in labels.values():
-            label = f"{label} ({number.regime})"
+            label = f"{label} ({number.arch if by_data else number.regime})"
         labels.setdefault(number.column, label)
     return PaperTable(
         name=name,
@@ -221,7 +226,8 @@ def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -
         return ""
     if table.over:
         return f"+{printed.value}" if float(printed.value) > 0 else printed.value
-    text = printed.value + (f" ± {printed.pm}" if printed.pm else "")
+    about = "about " if table.metric.endswith("_approx") else ""
+    text = about + printed.value + (f" ± {printed.pm}" if printed.pm else "")
     return text if gain is None else f"{text}, {gain:+.1f}"
 
 
@@ -242,10 +248,10 @@ class _Recipes:
             return f"trained on {data['name']}, theirs on {dataset}"
         if regime not in RECIPES:
             return f"no recipe of ours is theirs ({regime})"
-        recipe = RECIPES[regime]
-        expected = self._of(recipe, str(cell.spec["model"]["arch"]))
+        expected = self._of(regime, str(cell.spec["model"]["arch"]))
+        words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
         if expected is None:
-            return f"recipe {recipe} has no {cell.spec['model']['arch']}"
+            return f"{words} has no {cell.spec['model']['arch']}"
         specs = cell.specs or (cell.spec,)
         differing = [
             f"{section}.{key}"
@@ -254,24 +260,24 @@ class _Recipes:
             if f"{section}.{key}" not in MACHINES
             and any(spec[section].get(key) != value for spec in specs)
         ]
-        return f"{names(differing, 4)} not as in recipe {recipe}" if differing else ""
+        return f"{names(differing, 4)} not as in {words}" if differing else ""
 
-    def _of(self, recipe: str, arch: str) -> Mapping[str, Any] | None:
+    def _of(self, regime: str, arch: str) -> Mapping[str, Any] | None:
         """What of a run is the recipe's; None where it doesn't know the architecture."""
         from ablate import spec
         from ablate.config import Layer
 
-        if (recipe, arch) not in self.known:
-            settings = {"recipe": recipe, "data": "imagenet1k", "model.arch": arch}
+        if (regime, arch) not in self.known:
+            settings = {**RECIPES[regime], "data": "imagenet1k", "model.arch": arch}
             try:
                 tree = self.composer.tree(self.composer.merge([Layer("", settings)]))
-                run = spec.to_tree(self.composer.run(tree, seed=0))
+                run = spec.effective(spec.to_tree(self.composer.run(tree, seed=0)))
             except UserError:
-                self.known[recipe, arch] = None
+                self.known[regime, arch] = None
             else:
-                self.known[recipe, arch] = {
+                self.known[regime, arch] = {
                     **{section: run[section] for section in ("optim", "train", "augment", "eval")},
                     "model": {key: run["model"][key] for key in MODEL},
                     "data": {"size": run["data"]["size"]},
                 }
-        return self.known[recipe, arch]
+        return self.known[regime, arch]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ablate.report.across import verdict_of
 from ablate.report.captions import Footnotes, names
-from ablate.report.paper import Beside, PaperTable, as_printed, find, printed_numbers
+from ablate.report.paper import (
+    Beside,
+    PaperTable,
+    Printed,
+    as_printed,
+    find,
+    printed_numbers,
+)
 from ablate.report.table import Against, Entry, Table, TableColumn, TableRow
 
 if TYPE_CHECKING:
@@ -15,13 +22,17 @@ if TYPE_CHECKING:
 
 WHERE = "paper:"  # `ablate table paper:T1L`
 SHOW = ("paper", "gain", "ci", "n", "verdict")
-TRAININGS = {"T1L": 3}  # a printed mean is of; else one, whatever is printed behind +-
+# What a printed mean is of; else one, whatever is printed behind +-. At least three by the text;
+# Table 3's by its protocol (App. E), Table 5's by App. G.
+TRAININGS = {"T1L": 3, "T2R": 3, "T3": 3, "T4": 3, "T5": 10}
+TRANSFERS = ("T2R", "T3", "T4", "T5")
 ALPHA = 0.05
 
 
 def published(name: str) -> Table:
     """The published table as ours: each gain with Welch's interval from the printed +-, read as
-    standard errors. Raises UserError for a table that is not in the file."""
+    standard errors, and beside it read as 95 % intervals. Raises UserError for a table that is not
+    in the file."""
     table = find(name)
     n = TRAININGS.get(name, 1)
     footnotes = Footnotes()
@@ -39,13 +50,15 @@ def published(name: str) -> Table:
         rows=tuple(TableRow(row, None, ()) for row in table.rows),
         columns=columns,
         caption=tuple(_caption(table, n)),
-        notes=tuple(_means(table)),
+        notes=(*_readings(columns), *_means(table)),
         footnotes=tuple(footnotes.numbers),
         paper="printed",
     )
 
 
 def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnotes) -> TableColumn:
+    from scipy.special import stdtrit
+
     from ablate import stats
 
     entries = []
@@ -54,18 +67,12 @@ def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnote
         printed = table.cells.get((row, label))
         if printed is None and row != table.baseline:
             continue
-        gain, theirs = None, table.gain(row, label)
+        gain, said, theirs = None, None, table.gain(row, label)
         if theirs is not None:
             gain = stats.Estimate(theirs, None, None, n)
-            if n > 1 and printed and base:
-                gain = stats.welch_of_means(
-                    float(printed.value),
-                    float(printed.pm),
-                    float(base.value),
-                    float(base.pm),
-                    n,
-                    ALPHA,
-                )
+            if n > 1 and printed and base and printed.pm and base.pm:
+                gain = _welch(printed, base, n, 1.0)
+                said = _welch(printed, base, n, float(stdtrit(n - 1, 1 - ALPHA / 2)))
         accuracy = None
         if printed and not table.over:
             accuracy = _read(float(printed.value), float(printed.pm or 0), n)
@@ -96,10 +103,25 @@ def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnote
                         differs="",
                     ),
                     None,
+                    said=said,
                 ),
             )
         )
     return TableColumn(label, label, tuple(entries), 1, None, None, 0, None, (), ())
+
+
+def _welch(printed: Printed, base: Printed, n: int, width: float) -> Estimate:
+    """The gain of means whose +- is so many standard errors."""
+    from ablate import stats
+
+    return stats.welch_of_means(
+        float(printed.value),
+        float(printed.pm) / width,
+        float(base.value),
+        float(base.pm) / width,
+        n,
+        ALPHA,
+    )
 
 
 def _read(mean: float, pm: float, n: int) -> Estimate:
@@ -117,11 +139,18 @@ def _caption(table: PaperTable, n: int) -> Iterator[str]:
     if table.over:
         yield f"As printed: {table.metric}, in points over {table.over}."
     elif n > 1:
-        yield (
-            f"As printed: {table.metric} in %, means of {n} trainings. Their +- fit standard "
-            f"errors, s / sqrt(n), of values rounded to 0.1 and no 95 % interval: read so, each "
-            f"gain over {table.baseline} has Welch's 95 % interval, of one contrast."
-        )
+        yield f"As printed: {table.metric} in %, means of {n} trainings."
+        if table.name in TRANSFERS:
+            yield "They may have one pre-training in common: their spread is of what follows it."
+        if any(cell.pm for cell in table.cells.values()):
+            yield (
+                f"Their +- have two readings. The text calls them 95 % intervals over at least 3 "
+                f"runs (gain, ± a 95 % CI); in Tables 1 and 2 they fit standard errors, s / sqrt(n)"
+                f", of values rounded to 0.1 (gain, and the verdict). Either way each gain over "
+                f"{table.baseline} has Welch's 95 % interval, of one contrast."
+            )
+        else:
+            yield "No +- is printed: no interval of a gain, no verdict."
     else:
         yield (
             f"As printed: {table.metric} in %. One training a value, whatever its +- is over: no "
@@ -134,8 +163,35 @@ def _caption(table: PaperTable, n: int) -> Iterator[str]:
         yield f"{names(labels, len(labels))}: {what}."
 
 
+def _readings(columns: Sequence[TableColumn]) -> Iterator[str]:
+    """How many of the gains either reading of +- tells from 0."""
+    entries = [entry for column in columns for entry in column.entries]
+    said = [(e.column, e.against.said) for e in entries if e.against and e.against.said]
+    fitted = [(e.column, e.gain) for e in entries if e.gain and e.against and e.against.said]
+    if said:
+        yield (
+            f"With +- as 95 % intervals {_clear(said)} clear 0, as standard errors "
+            f"{_clear(fitted)}."
+        )
+
+
+def _clear(gains: Sequence[tuple[str, Estimate]]) -> str:
+    """`all 10 gains`, or `9 of 10 (not S/16, +1.10 +- 1.13)`; of those that have an interval."""
+    known = [
+        (column, gain.mean, gain.high - gain.mean)
+        for column, gain in gains
+        if gain.high is not None
+    ]
+    unclear = [
+        f"{column}, {mean:+.2f} +- {half:.2f}" for column, mean, half in known if half >= abs(mean)
+    ]
+    if not unclear:
+        return f"all {len(known)} gains"
+    return f"{len(known) - len(unclear)} of {len(known)} (not {'; '.join(unclear)})"
+
+
 def _means(table: PaperTable) -> Iterator[str]:
-    """The mean gain of each regime, beside what the text says of it."""
+    """The mean gain of each regime, what rounding leaves open of it, and what the text says."""
     import numpy as np
 
     from ablate import stats
@@ -152,15 +208,17 @@ def _means(table: PaperTable) -> Iterator[str]:
             if len(known) < 2:
                 continue
             mean = stats.mean_interval(np.array(list(known.values())), ALPHA)
+            low, high = (mean.mean + sign * table.rounding for sign in (-1, 1))
             said = ""
             for claim in claims:
                 matches = claim.dataset == dataset and regime.startswith(claim.regime)
                 if matches and claim.variant == row and claim not in claimed:
                     claimed.add(claim)
                     right = abs(float(claim.value) - mean.mean) < 0.05 + 1e-9
-                    verb = "rounds it to" if right else "is wrong to say"
+                    verb = "rounds it to" if right else "says"
                     said = f" The text {verb} {claim.value}."
+            sampled = f" [{mean.low:+.2f}, {mean.high:+.2f} if architectures were a sample]"
             yield (
-                f"{row}, {regime}: mean gain {mean.mean:+.2f} over {names([*known])} "
-                f"[{mean.low:+.2f}, {mean.high:+.2f} if architectures were a sample].{said}"
+                f"{row}, {regime}: mean gain {mean.mean:+.2f} over {names([*known])}, from "
+                f"{low:+.2f} to {high:+.2f} by rounding{sampled if len(known) > 2 else ''}.{said}"
             )

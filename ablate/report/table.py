@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from ablate.report.across import (
     wide,
 )
 from ablate.report.captions import MACHINE, Footnotes, gain_alpha, level
+from ablate.report.looks import Look
 from ablate.report.scores import (
     METRICS,
     Curves,
@@ -88,9 +89,11 @@ class Against:
     """An entry beside the paper. Differences are ours less theirs, where both are comparable."""
 
     published: Beside
-    agreement: str | None  # of the gains; None where it can't be said
+    agreement: str | None  # of the gains' directions; None where it can't be said
     value: float | None = None
     gain: float | None = None
+    inside: bool | None = None  # does the published gain lie in our interval?
+    said: Estimate | None = None  # the published gain, its +- being 95 % intervals
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,7 @@ class Table:
 
     @property
     def is_look(self) -> bool:
-        """Does it print a verdict? Then it is a look, to be recorded in `looks`."""
+        """Does it print a verdict? Then it is a look, which the ledger records."""
         verdicts = [entry.verdict for entry in self.entries]
         verdicts += [line.verdict for block in self.blocks for line in block.lines]
         return any(verdict is not None for verdict in verdicts)
@@ -210,8 +213,9 @@ class Table:
 def tabulate(
     plan: Plan,
     results: Results,
-    looks: Iterable[Sequence[int]] = (),
+    looks: Sequence[Look] = (),
     *,
+    words: bool = False,
     strict: bool = False,
     also: Sequence[str] = (),
     curves: Curves | None = None,
@@ -219,10 +223,12 @@ def tabulate(
     cost: bool = False,
     paper: Mapping[tuple[str, str], Beside] | None = None,
 ) -> Table:
-    """The table of `plan`. `looks`: the sets of seeds at which its verdicts were printed before.
+    """The table of `plan`, with verdicts for `report.reading` only, which records that they were
+    read: it alone passes `words`. `looks`: at which they were read before.
 
-    `strict` withholds the verdicts of a table whose seeds grew after an undeclared look, and raises
-    Failure where the runs of a column are of different machines or code. `also`: metrics beside
+    `strict` withholds the verdicts of a table whose seeds grew after an undeclared look or that
+    has changed since, and raises Failure where the runs of a column are of different machines or
+    code. `also`: metrics beside
     the plan's; `curves` gives the lines of `metrics.jsonl` that `auc` and `epochs_to` are of.
     `sizes`: of cells whose results don't say them. `cost`: with times and memory, too. `paper`:
     what `report.paper.beside` found.
@@ -235,8 +241,9 @@ def tabulate(
         (cell.row, cell.column): scores(cell, plan, results, also, curves) for cell in plan.cells
     }
     complete = not any(found.missing for found in cells.values())
-    look_note = captions.look_note(plan, looks)
-    judge = complete and not plan.one_search and not (strict and look_note)
+    methods = [method_of(plan, column.label) for column in plan.columns]
+    look_note = captions.look_note(plan, looks, methods)
+    judge = words and complete and not plan.one_search and not (strict and look_note)
     extra = _Extra(sizes or {}, cost, paper or {})
     columns = []
     for column in plan.columns:
@@ -330,9 +337,9 @@ def _forecast(
 
     n = len(plan.seeds)
     unclear = any(entry.verdict == stats.CANT_TELL for entry in entries)
-    if not unclear or gains.residual is None or gains.ratio is not None or plan.tune is not None:
+    if not unclear or gains.spread is None or gains.ratio is not None or plan.tune is not None:
         return None
-    spread = stats.Spread(gains.residual, (gains.fitted - 1) * (n - 1))
+    spread = stats.Spread(gains.spread, gains.df)
     if spread.barely_known:
         return None
     found = stats.resolution(spread, n, 2 * n, method)
@@ -499,17 +506,17 @@ def _cost(results: Sequence[Mapping[str, Any]]) -> Cost | None:
 def _against(
     beside: Beside | None, accuracy: Estimate | None, gain: Estimate | None, given: bool
 ) -> Against | None:
-    """Values are subtracted only where they are comparable; else their gains agree, or not."""
+    """Values are subtracted only where they are comparable; else directions are compared."""
     from ablate import stats
 
     if beside is None:
         return None
     theirs = beside.gain
     if beside.differs:
-        agreement = None
-        if given and theirs is not None and gain and gain.low is not None and gain.high is not None:
-            agreement = stats.agreement(gain.low, gain.high, theirs)
-        return Against(beside, agreement)
+        if not given or theirs is None or not gain or gain.low is None or gain.high is None:
+            return Against(beside, None)
+        agreement = stats.agreement(gain.low, gain.high, theirs)
+        return Against(beside, agreement, inside=gain.low <= theirs <= gain.high)
     value = accuracy.mean - beside.value if accuracy and beside.value is not None else None
     more = gain.mean - theirs if gain and theirs is not None else None
     return Against(beside, None, value, more)

@@ -22,10 +22,9 @@ from typing import Any
 from ablate import predictions, spec
 from ablate.ledger import FINAL, Ledger, RunState, Store, fold
 from ablate.plan import Plan, PlannedRun
-from ablate.report import looks
 from ablate.report.formats import render
-from ablate.report.gather import table_of
 from ablate.report.show import History
+from ablate.report.table import tabulate
 from ablate.rundir import RunDir, read_json
 from ablate.spec import UserError
 
@@ -96,9 +95,12 @@ class _Check:
         place = self.store.ledger.name
         for number in ledger.broken_seals():
             self.found.findings.append(
-                f"{ledger.run_of(number)}: {place}: event {number} is not as it was written, or "
-                f"one before it was taken out"
+                f"{ledger.run_of(number) or 'a look'}: {place}: event {number} is not as it was "
+                f"written, or one before it was taken out"
             )
+        if ledger.lacks_its_end():
+            self.found.findings.append(f"{place}: its last events were taken out")
+        self._looks(ledger)
         if ledger.planned(self.plan.name) != list(enumerate(r.id for r in self.plan.runs())):
             self.found.findings.append(
                 f"{place}: its planned runs of {self.plan.name!r} are not those of "
@@ -122,6 +124,19 @@ class _Check:
                     )
             if last is not None:
                 self.last[run.id] = last
+
+    def _looks(self, ledger: Ledger) -> None:
+        """Is the file that says at what verdicts were read what the ledger says?"""
+        path = self.store.looks
+        said = path.read_bytes() if path.exists() else b""
+        lines = zip_longest(said.splitlines(True), ledger.looks_text().splitlines(True))
+        wrong = [number for number, (line, known) in enumerate(lines, 1) if line != known]
+        if wrong:
+            where = f"line {wrong[0]}" if path.exists() else "missing: it"
+            self.found.findings.append(
+                f"{path.name}: {where} is not what {self.store.ledger.name} says, which is what "
+                f"counts; the next look writes the file again"
+            )
 
     # --- A run ----------------------------------------------------------------------------------
 
@@ -284,9 +299,8 @@ class _Check:
 
     def table(self) -> None:
         """Made from what result.json says, and from the raw files: every number is the same."""
-        seen = looks.read(self.store.looks, self.plan.name)
         tables = (
-            table_of(self.plan, self.store, results, seen)
+            tabulate(self.plan, results, curves=lambda run: self.store.rundir(run).read_metrics())
             for results in (self.recorded, self.remade)
         )
         said, made = ([*csv.reader(io.StringIO(render(t, "csv")))][1:] for t in tables)

@@ -15,6 +15,7 @@ from ablate.stats.dunnett import dunnett, dunnett_p
 from ablate.stats.estimate import Estimate, mean_interval, seed_correlation, welch_of_means
 from ablate.stats.exact import Exact, RankAgreement, fisher, holm, kendall, sign_flip
 from ablate.stats.gains import ColumnGains, Fit, Method, Pool, RowGain, column_gains, fit, raw_p
+from ablate.stats.looks import look_error
 from ablate.stats.power import Forecast, OverSpread, Spread, detect, residual_spread, resolution
 from ablate.stats.verdict import (
     CANT_TELL,
@@ -24,7 +25,6 @@ from ablate.stats.verdict import (
     POWER,
     UNSTABLE,
     agreement,
-    look_error,
     verdict,
 )
 

@@ -261,19 +261,16 @@ class ColumnGains:
     """The gains of a column, in the rows' order; None for the baseline and where there is none.
 
     `void`: the baseline has a diverged or a collapsed run, so gains have no intervals. The others
-    are of the `fitted` rows, which have every seed of the baseline: `spread`, the residual standard
-    deviation that the pool's rows share, with `df`, and how many are `kept`; `ratio`, the
-    baseline's own spread over it where gains are pooled, else None; `residual`, the residual
-    standard deviation of all that are fitted; the seed correlation.
+    are of the rows that have every seed of the baseline: `spread`, the residual standard deviation
+    that the pool's rows share, with `df`, and how many are `kept`; `ratio`, the baseline's own
+    spread over it where gains are pooled, else None; the seed correlation.
     """
 
     rows: tuple[RowGain | None, ...]
     spread: float | None = None
     df: int | None = None
     kept: int = 0
-    fitted: int = 0
     ratio: float | None = None
-    residual: float | None = None
     correlation: Estimate | None = None
     void: bool = False
 
@@ -332,21 +329,15 @@ def column_gains(
         correlation = seed_correlation(y[np.ix_(rows, seeds)])
         return ColumnGains(gains, kept=len(rows), correlation=correlation)
     kept = [row for row, left in zip(rows, pool.out, strict=True) if not left]
-    found = ColumnGains(
-        gains,
-        kept=len(kept),
-        fitted=len(rows),
-        residual=math.sqrt(pool.residual.mean()),
-        correlation=seed_correlation(y[np.ix_(kept, seeds)]),
-    )
+    correlation = seed_correlation(y[np.ix_(kept, seeds)])
     if len(kept) < 2:
-        return found
+        return ColumnGains(gains, kept=len(kept), correlation=correlation)
     if pool.tripped:
         spread, df, ratio = math.sqrt(pool.within), len(kept) - 2, float(pool.ratio)
     else:
         spread, df, ratio = math.sqrt(pool.gain / 2), len(kept) - 1, None
     df *= len(seeds) - 1
-    return dataclasses.replace(found, spread=spread, df=df, ratio=ratio)
+    return ColumnGains(gains, spread, df, len(kept), ratio, correlation)
 
 
 def row_gain(

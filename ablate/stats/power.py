@@ -84,10 +84,10 @@ def residual_spread(y: Floats) -> Spread | None:
 def resolution(spread: Spread, n: int, more: int, method: Method) -> OverSpread[float]:
     """The half-width of the pooled interval of a gain that `more` > `n` seeds will give.
 
-    `spread`: the residual standard deviation of all rows at n seeds, those out of line too (without
-    them it would be too small, by selection), with its df. The variance at `more` seeds is that of
-    the n seen and of new ones, whose ratio to it is F: 80 % of half-widths lie from low to high,
-    where spreads are as alike as the method has it.
+    `spread`: that of the pool at n seeds, with its df; rows judged by their own spread are in it
+    (without them it would be too small, by selection). The variance at `more` seeds is that of the
+    n seen and of new ones, whose ratio to it is F: 80 % of half-widths lie from low to high, where
+    spreads are as alike as the method has it.
     """
     assert spread.df is not None
     later = spread.df / (n - 1) * (more - 1)

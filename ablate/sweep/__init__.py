@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate import spec
-from ablate.config import Composer, Word, placed, show
+from ablate.config import Composer, Word, placed, show, value_at
 from ablate.plan import Analysis, Cell, Column, Plan, Row, Tune
 from ablate.spec import UserError
 from ablate.sweep.declaration import Exclude, Item, Override, Sweep, holds, shown
@@ -108,7 +108,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
                 cells.append(cell)
     if not cells:
         raise UserError(f"{sweep.place}: exclude: leaves no cell")
-    notes = [*composer.notes, *_unused(sweep, used)]
+    notes = [*composer.notes, *_unused(sweep, used, composer)]
     first = _first_of_equals(sweep, identities)
     _columns_differ(sweep, first, identities)
     cells = [cell for cell in cells if first[cell.row] == cell.row]
@@ -194,16 +194,9 @@ def _cell(
 def _matches(part: Exclude | Override, known: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
     """Does a cell have all that `part.when` says: as it was set, or as it is by default?"""
     return all(
-        holds(expected, known[key] if key in known else _default(tree, key))
+        holds(expected, known[key] if key in known else value_at(tree, key))
         for key, expected in part.when.items()
     )
-
-
-def _default(tree: Mapping[str, Any], key: str) -> Any:
-    node: Any = tree
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return node
 
 
 def _of_recipe(key: str) -> bool:
@@ -293,21 +286,30 @@ def _baseline(
     return first[label]
 
 
-def _unused(sweep: Sweep, used: Collection[str]) -> list[str]:
-    """Notes on excludes that a scale left without a cell. Raises UserError for other such parts."""
+def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str]:
+    """Notes on excludes that a scale, or a word of the command line, left without a cell. Raises
+    UserError for other such parts."""
     notes = []
     parts: list[Exclude | Override] = [*sweep.excludes, *sweep.overrides]
     for part in parts:
         if part.place in used:
             continue
-        if isinstance(part, Override) or sweep.scale is None:
+        words = [
+            f"{key}={show(value)}"
+            for key, value in sweep.over.items()
+            if key in part.when
+            or (key in composer.groups and any(composer.sets(key, value, k) for k in part.when))
+        ]
+        if isinstance(part, Override) or (sweep.scale is None and not words):
             raise UserError(f"{part.place}: matches no cell: {shown(part.when)}")
-        notes.append(f"{part.place} matches no cell at this scale")
+        why = f"under {words[0]}" if words else "at this scale"
+        notes.append(f"{part.place} matches no cell {why}")
     return notes
 
 
 def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
     """The analysis, without contrasts between columns that this scale does not have."""
+    own = "analysis.contrasts" in sweep.own
     kept = {}
     for name, contrast in sweep.analysis.contrasts.items():
         key = contrast["across"]
@@ -315,10 +317,11 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
         missing = [contrast[end] for end in ("from", "to") if contrast[end] not in values]
         if not missing:
             kept[name] = contrast
-        elif sweep.scale is not None:
+        elif sweep.scale is not None and not own:
             notes.append(f"contrast {name!r} has no columns at this scale")
         else:
-            place = f"{sweep.place}: analysis.contrasts.{name}"
+            part = f"scales.{sweep.scale}.analysis" if own else "analysis"
+            place = f"{sweep.place}: {part}.contrasts.{name}"
             if not values:
                 raise UserError(f"{place}: across: no column sets {key!r}")
             raise spec.unknown(f"{place}: {key}", missing[0], dict.fromkeys(map(show, values)))
@@ -331,8 +334,10 @@ def _paper(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
     for kind, items in (("rows", sweep.rows), ("columns", sweep.columns)):
         labels = [item.label for item in items]
         for label in paper.get(kind, {}):
-            if label not in labels and (kind == "rows" or sweep.scale is None):
-                raise spec.unknown(f"{sweep.place}: paper.{kind}", label, labels)
+            own = f"paper.{kind}" in sweep.own
+            if label not in labels and (kind == "rows" or own or sweep.scale is None):
+                part = f"scales.{sweep.scale}.paper" if own else "paper"
+                raise spec.unknown(f"{sweep.place}: {part}.{kind}", label, labels)
     if "rows" in paper:
         paper["rows"] = {first.get(label, label): name for label, name in paper["rows"].items()}
     return paper

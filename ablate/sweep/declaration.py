@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ablate import spec
@@ -63,6 +63,7 @@ class Sweep:
     excludes: tuple[Exclude, ...] = ()
     paper: Mapping[str, Any] = field(default_factory=dict)
     scale: str | None = None
+    own: Collection[str] = ()  # what of `analysis` and `paper` the scale says: "paper.columns"
     tune: Tune | None = None
 
     def layers(self, row: Item, column: Item, overrides: Iterable[Override] = ()) -> list[Layer]:
@@ -116,13 +117,14 @@ def seeds(raw: Any, place: str) -> tuple[int, ...]:
     return tuple(raw)
 
 
-def analysis(written: Mapping[str, Any], words: Mapping[str, Any], place: str) -> Analysis:
-    """`analysis:` under the command line's `analysis.KEY`; `place`: prefix of the file's errors."""
-    read: dict[str, Any] = {}
-    for prefix, raw in ((f"{place}analysis.", written), ("analysis.", words)):
-        for key, value in raw.items():
-            read[key] = _analysis_value(str(key), value, f"{prefix}{key}")
-    return Analysis(**read)
+def analysis(raw: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """What `analysis:` says, checked key by key, or the command line's `analysis.KEY`."""
+    return {key: _analysis_value(str(key), value, f"{place}.{key}") for key, value in raw.items()}
+
+
+def changed(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
+    """A driven sweep's analysis under the command line's `analysis.KEY`."""
+    return replace(declared, **analysis(words, "analysis"))
 
 
 def _analysis_value(key: str, value: Any, place: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ablate import spec
 from ablate.config import Layer, once, parse, shipped, show
-from ablate.plan import Tune
+from ablate.plan import Analysis, Tune
 from ablate.spec import UserError
 from ablate.sweep.declaration import (
     Exclude,
@@ -50,7 +50,9 @@ KEYS = (
     "analysis",
     "tune",
 )
-SCALE_KEYS = ("base", "across", "seeds", "overrides", "tune")
+SCALE_KEYS = ("base", "across", "seeds", "overrides", "tune", "analysis", "paper")
+PAPER_KEYS = ("table", "rows", "columns")
+PAPER_FORM = "{table: NAME, rows: {LABEL: name}}"
 GENERATORS = ("product", "zip", "each")
 
 
@@ -128,10 +130,14 @@ def from_file(
         raise UserError(f"{place}: variants: missing; give variants: [LABEL: {{key: value}}, ...]")
     rows = reader.entries(content["variants"])
     whole = reader.scale({k: v for k, v in content.items() if k in SCALE_KEYS}, place)
-    parts = whole | (scales[scale] if scale is not None else {})
+    scaled = scales[scale] if scale is not None else {}
+    parts = whole | scaled
+    merged = {key: {**whole.get(key, {}), **scaled.get(key, {})} for key in ("analysis", "paper")}
+    if merged["paper"] and "table" not in merged["paper"]:
+        raise UserError(f"{place}: paper: table: missing; expected {PAPER_FORM}")
     under = [Layer(f"{place}: base", whole.get("base", {}))]
     if scale is not None:
-        under.append(Layer(f"{place}: scales.{scale}.base", scales[scale].get("base", {})))
+        under.append(Layer(f"{place}: scales.{scale}.base", scaled.get("base", {})))
     baseline = content.get("baseline")
     if baseline is None and reader.globbed:
         raise UserError(f"{place}: baseline: must be named where glob() is used")
@@ -149,18 +155,19 @@ def from_file(
         over=once(line.settings),
         baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
-        analysis=analysis(
-            mapping_at(content.get("analysis", {}), f"{place}: analysis", "{key: value}"),
-            section_of(line, "analysis"),
-            f"{place}: ",
+        analysis=Analysis(
+            **{**merged["analysis"], **analysis(section_of(line, "analysis"), "analysis")}
         ),
         overrides=parts.get("overrides", ()),
         excludes=tuple(reader.excludes(content.get("exclude", []), f"{place}: exclude")),
-        paper=_paper(content.get("paper", {}), f"{place}: paper"),
+        paper=merged["paper"],
         scale=scale,
+        own=frozenset(
+            f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})
+        ),
         tune=_tune(
             whole.get("tune"),
-            scales[scale].get("tune") if scale else None,
+            scaled.get("tune"),
             line,
             place,
             len(parts["seeds"]) if "seeds" in parts else DEFAULT_SEEDS,
@@ -213,6 +220,10 @@ class _Reader:
                 read[key] = tuple(self.overrides(value, where))
             elif key == "tune":
                 read[key] = mapping_at(value, where, "{space: ..., trials: ...}")
+            elif key == "analysis":
+                read[key] = analysis(mapping_at(value, where, "{key: value}"), where)
+            elif key == "paper":
+                read[key] = _paper(value, where)
             else:
                 raise spec.unknown(where, key, SCALE_KEYS, "a key among")
         return read
@@ -340,16 +351,16 @@ class _Reader:
 
 
 def _paper(raw: Any, place: str) -> dict[str, Any]:
-    form = "{table: NAME, rows: {LABEL: name}}"
-    paper = mapping_at(raw, place, form)
-    for key, value in paper.items():
+    paper: dict[str, Any] = {}
+    for key, value in mapping_at(raw, place, PAPER_FORM).items():
         if key == "table":
-            spec.coerce(value, str, f"{place}.table")
-        elif key in ("rows", "columns"):
-            for label, name in mapping_at(value, f"{place}.{key}", "{LABEL: name}").items():
-                spec.coerce(name, str, f"{place}.{key}: {label}")
+            paper[key] = spec.coerce(value, str, f"{place}.table")
+        elif key in PAPER_KEYS:
+            names = mapping_at(value, f"{place}.{key}", "{LABEL: name}")
+            paper[key] = {
+                str(label): spec.coerce(name, str, f"{place}.{key}: {label}")
+                for label, name in names.items()
+            }
         else:
-            raise spec.unknown(f"{place}: {key}", key, ("table", "rows", "columns"), "a key among")
-    if paper and "table" not in paper:
-        raise UserError(f"{place}: table: missing; expected {form}")
+            raise spec.unknown(f"{place}: {key}", key, PAPER_KEYS, "a key among")
     return paper

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ablate.config import Word, once, parse, show
+from ablate.plan import Analysis
 from ablate.spec import UserError
 from ablate.sweep.declaration import (
     Item,
@@ -61,6 +63,13 @@ def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Line
     )
 
 
+def analysis_apart(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """(the other words, the values of `analysis.KEY=VALUE` by KEY)."""
+    ours = [word for word in words if re.match(r"\+*analysis(\.[^=]*)?=", word)]
+    others = [word for word in words if word not in ours]
+    return others, section_of(read_line(ours, {}), "analysis") if ours else {}
+
+
 def from_words(line: Line, across: Collection[str], each: bool, title: str) -> Sweep:
     """Every list of values is a factor of rows; `data`, `model.arch`, `across` are columns."""
     if tuned := [key for key in line.sweep if key.partition(".")[0] == "tune"]:
@@ -93,7 +102,7 @@ def from_words(line: Line, across: Collection[str], each: bool, title: str) -> S
         over=over,
         baseline=None if baseline is None else label_at(baseline, "baseline"),
         seeds=seeds_of(line, DEFAULT_SEEDS, "seeds"),
-        analysis=analysis({}, section_of(line, "analysis"), ""),
+        analysis=Analysis(**analysis(section_of(line, "analysis"), "analysis")),
     )
 
 

@@ -1,9 +1,7 @@
 """PIL's operators on levels, each image with its own parameter: uint8 (B, H, W, C) to the same.
 
-Parameters are (B,). Their arithmetic is PIL's (ImageOps, ImageEnhance), so timm's. TF's (tensorflow
-autoaugment.py, of which big_vision/pp/archive/autoaugment.py is a copy) cuts off where PIL rounds
-half up: the grey of a pixel, the mean of Contrast and the blur of Sharpness, each up to a level
-lower, which enters the result times |1 - factor|.
+Parameters are (B,). Their arithmetic is PIL's (ImageOps, ImageEnhance), so timm's; `colour_tf` has
+the operators that TensorFlow executes otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ def invert(images: Tensor) -> Tensor:
 
 
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
-    """The highest `bits` int (B,) of each level; 0 bits are black (PIL refuses, TF does it)."""
+    """The highest `bits` int (B,) of each level; 0 bits are black (PIL refuses)."""
     mask = 256 - (1 << (8 - bits).clamp(0, 8))
     return images & per_image(mask.to(torch.uint8))
 
@@ -49,17 +47,24 @@ def solarize_add(images: Tensor, addition: Tensor) -> Tensor:
 def autocontrast(images: Tensor) -> Tensor:
     """Each channel stretched to 0..255: floor(255 (x - low) / (high - low)), exactly.
 
-    PIL and TF work that out in floats, which now and then fall a level short.
+    PIL works that out in floats, which now and then fall a level short.
     """
+    width = images.shape[2]
+    low, span = extremes(images)
+    stretched = (lines(images) - along_lines(low, width)).float().mul_(255)
+    # a float quotient is the nearest one, so never up to a whole number that the true one is below
+    return stretched.div_(along_lines(span, width)).to(torch.uint8).view(images.shape)
+
+
+def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
+    """The lowest level uint8 (B, C) of each channel, and float32 (B, C) how far the highest is from
+    it. Where all are the same: 0 and 255, so that stretching leaves them."""
     batch, _, width, channels = images.shape
     levels = lines(images)
     low = levels.amin(1).view(batch, width, channels).amin(1)
     high = levels.amax(1).view(batch, width, channels).amax(1)
-    flat = high == low  # left as it is
-    low, span = low.masked_fill(flat, 0), (high - low).masked_fill(flat, 255).float()
-    stretched = (levels - along_lines(low, width)).float().mul_(255)
-    # a float quotient is the nearest one, so never up to a whole number that the true one is below
-    return stretched.div_(along_lines(span, width)).to(torch.uint8).view(images.shape)
+    flat = high == low
+    return low.masked_fill(flat, 0), (high - low).masked_fill(flat, 255).float()
 
 
 def equalize(images: Tensor) -> Tensor:
@@ -116,15 +121,20 @@ def saturation(images: Tensor, factor: Tensor) -> Tensor:
 def sharpness(images: Tensor, factor: Tensor) -> Tensor:
     """0 is blurred by PIL's SMOOTH (3 x 3 ones, 5 in the middle, / 13; not the border), 1 the
     image: ImageEnhance.Sharpness."""
-    if min(images.shape[1:3]) < 3:
-        return images  # all border
-    levels = images.to(torch.int16)
-    lines = levels[:, :-2] + levels[:, 1:-1] + levels[:, 2:]
-    total = lines[:, :, :-2] + lines[:, :, 1:-1] + lines[:, :, 2:]
-    total = total.add_(levels[:, 1:-1, 1:-1], alpha=4).float()
+    return blend(smooth(images, 6.5), images, factor)  # never a tie: thirteenths
+
+
+def smooth(images: Tensor, rest: float) -> Tensor:
+    """Whole levels float32 (B, H, W, C): floor((sum + rest) / 13) of PIL's SMOOTH; the border as it
+    is."""
     base = images.float()
-    base[:, 1:-1, 1:-1] = total.add_(6.5).div_(13).floor_()  # never a tie: thirteenths
-    return blend(base, images, factor)
+    if min(images.shape[1:3]) > 2:
+        levels = images.to(torch.int16)
+        lines = levels[:, :-2] + levels[:, 1:-1] + levels[:, 2:]
+        total = lines[:, :, :-2] + lines[:, :, 1:-1] + lines[:, :, 2:]
+        total = total.add_(levels[:, 1:-1, 1:-1], alpha=4).float()
+        base[:, 1:-1, 1:-1] = total.add_(rest).div_(13).floor_()
+    return base
 
 
 def colour_jitter(images: Tensor, strength: float, generator: Generator) -> Tensor:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from ablate.data.augment import colour_tf
 from ablate.data.augment.colour import (
     autocontrast,
     brightness,
@@ -49,6 +50,11 @@ class Drawn(NamedTuple):
         """float32 (b,): `most` at magnitude 10, in proportion."""
         return (self.magnitude / 10 * most).float()
 
+    def factor(self) -> Tensor:
+        """float32 (b,): 0.1 at magnitude 0, 1.9 at 10. In float64 until then: a last digit decides
+        where the product with a level is a whole number."""
+        return (self.magnitude / 10 * 1.8 + 0.1).float()
+
     def whole(self, most: float) -> Tensor:
         """int32 (b,): the level cut to a whole number."""
         return (self.magnitude / 10 * most).int()
@@ -62,8 +68,9 @@ GREY = 128  # TF's fill
 Fill = float | Tensor  # a level, or (C,)
 Operator = Callable[[Tensor, Drawn, Fill], Tensor]
 
-# big_vision/pp/archive/autoaugment.py: level_to_arg, and distort_image_with_randaugment's list.
-TF: dict[str, Operator] = {
+# big_vision/pp/autoaugment.py: level_to_arg, and distort_image_with_randaugment's list. On levels
+# PIL's operators: so were runs trained that don't say `randaug_levels`.
+TF_PIL: dict[str, Operator] = {
     "AutoContrast": lambda x, d, fill: autocontrast(x),
     "Equalize": lambda x, d, fill: equalize(x),
     "Invert": lambda x, d, fill: invert(x),
@@ -88,15 +95,26 @@ TF: dict[str, Operator] = {
     "SolarizeAdd": lambda x, d, fill: solarize_add(x, d.whole(110)),
 }
 
+# The same list as TensorFlow executes it.
+TF: dict[str, Operator] = TF_PIL | {
+    "AutoContrast": lambda x, d, fill: colour_tf.autocontrast(x),
+    "Posterize": lambda x, d, fill: colour_tf.posterize(x, d.whole(4)),
+    "Solarize": lambda x, d, fill: colour_tf.solarize(x, d.whole(256)),
+    "Color": lambda x, d, fill: colour_tf.saturation(x, d.factor()),
+    "Contrast": lambda x, d, fill: colour_tf.contrast(x, d.factor()),
+    "Brightness": lambda x, d, fill: brightness(x, d.factor()),
+    "Sharpness": lambda x, d, fill: colour_tf.sharpness(x, d.factor()),
+}
+
 # timm/data/auto_augment.py: _RAND_INCREASING_TRANSFORMS and LEVEL_TO_ARG ("inc1").
 TIMM: dict[str, Operator] = {
-    "AutoContrast": TF["AutoContrast"],
-    "Equalize": TF["Equalize"],
-    "Invert": TF["Invert"],
+    "AutoContrast": TF_PIL["AutoContrast"],
+    "Equalize": TF_PIL["Equalize"],
+    "Invert": TF_PIL["Invert"],
     "Rotate": lambda x, d, fill: warp_bilinear(x, rotation(d.signed(30), *x.shape[1:3]), fill),
     "PosterizeIncreasing": lambda x, d, fill: posterize(x, 4 - d.whole(4)),
     "SolarizeIncreasing": lambda x, d, fill: solarize(x, 256 - d.whole(256)),
-    "SolarizeAdd": TF["SolarizeAdd"],
+    "SolarizeAdd": TF_PIL["SolarizeAdd"],
     "ColorIncreasing": lambda x, d, fill: saturation(x, increasing(d)),
     "ContrastIncreasing": lambda x, d, fill: contrast(x, increasing(d)),
     "BrightnessIncreasing": lambda x, d, fill: brightness(x, increasing(d)),
@@ -117,14 +135,18 @@ def increasing(drawn: Drawn) -> Tensor:
     return (1 + drawn.signed(0.9)).clamp(min=0.1)
 
 
-def tf_randaugment(images: Tensor, generator: Generator, layers: int, magnitude: float) -> Tensor:
+def tf_randaugment(
+    images: Tensor, generator: Generator, layers: int, magnitude: float, levels: str = "tf"
+) -> Tensor:
     """big_vision's `randaug(layers, magnitude)`: uint8 (B, H, W, C) to the same.
 
-    In each layer one of 16 operators, always applied, at a fixed magnitude. 0 is not the identity
-    (enhancements by 0.1, all solarized, black if posterized); from 10 on Solarize does nothing,
-    and a larger magnitude posterizes less.
+    In each layer one of 16 operators, always applied, at a fixed magnitude. 0 is not the identity:
+    enhancements by 0.1, all inverted if solarized (as at 10 and 20), one bit left if posterized (a
+    larger magnitude leaves more). `levels`: operators on levels as TensorFlow executes them ("tf"),
+    or PIL's ("pil"), by which 10 and more solarize nothing, Contrast has the mean that it is named
+    for, and 0 bits are black.
     """
-    batch = len(images)
+    batch, operators = len(images), (TF if levels == "tf" else TF_PIL).values()
     for uniform in torch.rand((layers, 4, batch), generator=generator, device=images.device):
         drawn = Drawn(
             uniform.new_full((batch,), magnitude, dtype=torch.float64),
@@ -132,7 +154,7 @@ def tf_randaugment(images: Tensor, generator: Generator, layers: int, magnitude:
             uniform[2],
             uniform[3],
         )
-        images = operate(images, (uniform[0] * len(TF)).long(), TF.values(), drawn, GREY)
+        images = operate(images, (uniform[0] * len(operators)).long(), operators, drawn, GREY)
     return images
 
 

@@ -6,7 +6,13 @@ A norm over the batch has as many as the batch and says nothing.
 
 from ablate.model.norm.cls import ExcludeCls
 from ablate.model.norm.dtn import DTN, DTNPool, DTNVar
-from ablate.model.norm.mixing import BatchNorm, GroupNorm, InstanceNorm, SwitchNorm
+from ablate.model.norm.mixing import (
+    BatchNorm,
+    GroupNorm,
+    InstanceNorm,
+    OneChannelBatchNorm,
+    SwitchNorm,
+)
 from ablate.model.norm.powernorm import PowerNorm
 from ablate.model.norm.shape import MakeNorm, Norm, Shape
 from ablate.model.norm.tokenwise import (
@@ -32,6 +38,7 @@ __all__ = [
     "LayerNorm",
     "MakeNorm",
     "Norm",
+    "OneChannelBatchNorm",
     "PowerNorm",
     "RMSNorm",
     "ScaleNorm",

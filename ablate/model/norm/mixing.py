@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,6 +44,16 @@ class BatchNorm(Norm):
         settings = self.training, self.momentum, self.eps
         y = F.batch_norm(rows, self.mean, self.var, self.weight, self.bias, *settings)
         return y.view(x.shape)
+
+
+class OneChannelBatchNorm(BatchNorm):
+    """BatchNorm2d of (B, 1, N, D): one mean and one variance for all values of the batch."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(replace(shape, width=1))
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> the same
+        return super().forward(x.unsqueeze(-1)).squeeze(-1)
 
 
 class InstanceNorm(Norm):

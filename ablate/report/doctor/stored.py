@@ -173,6 +173,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
             faults = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
             version = db.execute("SELECT version FROM meta").fetchone()[0]
             sweeps = Ledger(db).sweeps()
+            looks = Ledger(db).looks_text() if version == VERSION else b""
             states = Ledger(db).states()
     except sqlite3.Error as error:
         broken = error.sqlite_errorcode in (
@@ -199,6 +200,10 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         older = "" if version == VERSION else ", which the next command migrates"
         text = f"format {version}{older}, integrity_check ok, {counted(len(sweeps), 'sweep')}"
         yield Finding("ok", "ledger", text)
+        view = store.looks.read_bytes() if store.looks.exists() else b""
+        if version == VERSION and looks != view:
+            text = f"{store.looks} is not what the ledger says, which counts; the next writes it"
+            yield Finding("warning", "looks", text)
     for name in sweeps:
         if not store.plan_path(name).exists():
             text = f"sweep {name}: its plan is lost; the same `ablate sweep` writes it again"

@@ -199,13 +199,20 @@ def _paper(table: Table, ci: bool) -> Iterator[_Part]:
     def printed(entry: Entry) -> Cell:
         return Cell(entry.against.published.printed if entry.against else "", number=True)
 
+    def said(entry: Entry) -> Cell:
+        gain = entry.against.said if entry.against else None
+        text = _interval(gain, table.metric, True) if gain or entry.row != table.baseline else ""
+        return Cell(text, number=True)
+
     yield _Part(table.paper or "paper", printed)
+    if any(entry.against and entry.against.said for entry in table.entries):
+        yield _Part("gain, ± a 95 % CI", said)
     if any(_beside(entry, table) for entry in table.entries):
         yield _Part("beside it", lambda entry: Cell(_beside(entry, table)), number=False)
 
 
 def _beside(entry: Entry, table: Table) -> str:
-    """`-0.34, gain +0.10`, or whether the gains agree."""
+    """`-0.34, gain +0.10`; or `same direction, in our interval`."""
     if (against := entry.against) is None:
         return ""
     parts = []
@@ -213,7 +220,9 @@ def _beside(entry: Entry, table: Table) -> str:
         parts.append(number(against.value, table.metric, True))
     if against.gain is not None:
         parts.append(f"gain {number(against.gain, table.metric, True)}")
-    return ", ".join(parts) or against.agreement or ""
+    if against.agreement is not None:
+        parts += [against.agreement, f"{'in' if against.inside else 'outside'} our interval"]
+    return ", ".join(parts)
 
 
 _PARTS: dict[str, Callable[[Table, bool], Iterator[_Part]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ablate.report.formats.grid import Cell, Grid, Line, Sheet
@@ -11,7 +12,7 @@ def markdown(sheet: Sheet) -> str:
     lines = [f"**{_escape(sheet.title)}**", ""]
     for grid in sheet.grids:
         lines += [*_grid(grid), ""]
-    lines += [f"- {_escape(line)}" for line in below(sheet)]
+    lines += [f"- {_prose(line)}" for line in below(sheet)]
     return "\n".join(lines) + "\n"
 
 
@@ -59,8 +60,15 @@ def _piped(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _escape(text: str) -> str:
-    """So that GitHub shows it as written, on one line of a table."""
+def _prose(text: str) -> str:
+    """A sentence: what stands in `backticks` is a command, to be copied as it is."""
+    parts = re.split(r"(`[^`]+`)", text)
+    return "".join(part if i % 2 else _escape(part, ends=True) for i, part in enumerate(parts))
+
+
+def _escape(text: str, ends: bool = False) -> str:
+    """So that GitHub shows it as written, on one line of a table. `ends`: with its outer spaces."""
     for character in "\\|*_`~":
         text = text.replace(character, "\\" + character)
-    return " ".join(text.replace("&", "&amp;").replace("<", "&lt;").split())
+    text = re.sub(r"\s+", " ", text.replace("&", "&amp;").replace("<", "&lt;"))
+    return text if ends else text.strip()

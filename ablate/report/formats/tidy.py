@@ -182,9 +182,13 @@ def _against(against: Against | None) -> Facts:
     yield "paper", theirs.value
     yield "paper.pm", theirs.pm
     yield "paper.gain", theirs.gain
+    if against.said is not None:
+        yield "paper.gain.low", against.said.low
+        yield "paper.gain.high", against.said.high
     yield "paper.column", theirs.column
     yield "paper.row", theirs.row
     yield "paper.agreement", against.agreement
+    yield "paper.gain.inside", None if against.inside is None else int(against.inside)
     yield "paper.difference", against.value
     yield "paper.gain.difference", against.gain
 

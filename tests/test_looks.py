@@ -1,0 +1,419 @@
+"""Looks: whatever prints a verdict leaves one in the sealed ledger; where none can be left, none is
+printed; what was changed after one is said."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+import ablate
+from ablate.cli import app
+from ablate.ledger import Ledger, Store, repair
+from ablate.plan import Column, Plan, Row
+from ablate.report import looks, reading
+from ablate.report.doctor import stored
+from ablate.report.formats import FORMATS
+from ablate.report.verify import verify
+from ablate.spec import UserError
+
+GOLDEN = Path(__file__).parent / "golden"
+WORDS = ("block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")
+SHORT = ("train.steps=4", "train.batch=32")
+WITHHELD = "Verdicts withheld: that they are read can't be recorded"
+
+
+def unread(folder: Path) -> Store:
+    """Two variants of three seeds, all finished, of which no verdict was read, in folder/runs."""
+    store = Store(shutil.copytree(GOLDEN / "store-2", folder / "runs"))
+    store.looks.unlink()
+    store.ledger.unlink()
+    return store
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> Store:
+    monkeypatch.chdir(tmp_path)
+    return unread(tmp_path)
+
+
+def run(*words: str) -> None:
+    app(words, standalone_mode=False)
+
+
+def told(store: Store) -> list[dict]:
+    with Ledger.reading(store) as ledger:
+        assert ledger.broken_seals() == []
+        assert store.looks_view() == ledger.looks()
+        return ledger.looks()
+
+
+def findings(store: Store) -> list[str]:
+    plan = store.read_plan("fixture")
+    with Ledger.reading(store) as ledger:
+        return verify(plan, store, ledger).findings
+
+
+# --- One door -----------------------------------------------------------------------------------
+
+
+def test_only_the_door_asks_for_verdicts():
+    asking = set()
+    for path in (REPOSITORY / "ablate").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and "tabulate" in ast.unparse(node):
+                given = {keyword.arg for keyword in node.keywords}
+                if given & {"words", None}:  # None: **options
+                    asking.add(path.name)
+    assert asking == {"reading.py"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("table", "--format", name) for name in FORMATS),
+        ("table", "fixture", "--show", "gain,verdict", "--transpose"),
+        ("report",),
+        ("plot", "gain"),
+        ("plot", "forest"),
+        ("export", "out"),
+    ],
+    ids=" ".join,
+)
+def test_every_way_of_printing_a_verdict_leaves_one_look(store, words):
+    run(*words)
+    run(*words)
+    [look] = told(store)
+    assert (look["sweep"], look["seeds"], look["metric"]) == ("fixture", [0, 1, 2], "top1")
+    assert findings(store) == []
+
+
+def test_what_prints_none_leaves_none(store, tmp_path):
+    for words in (("status",), ("plot", "curves"), ("verify",), ("show", "pre#0")):
+        run(*words)
+    ablate.load("fixture", store.root)
+    plan = store.read_plan("fixture")
+    store.rundir(plan.cells[1].ids[2]).result.unlink()  # unfinished
+    run("table")
+    run("report")
+    assert told(store) == []
+
+
+def test_a_sweep_that_ends_leaves_one_and_the_same_look_is_one(shell):
+    store = unread(shell.folder)
+    assert "verdict" in shell("sweep", *WORDS, *SHORT, "seeds=3", "--as", "fixture").out
+    assert len(told(store)) == 1
+    shell("table")
+    assert len(told(store)) == 1
+
+
+def test_a_look_beside_a_running_driver(shell):
+    store = unread(shell.folder)
+    words = ("stem=none,dpn", *WORDS[1:], "train.epochs=5000", "seeds=1", "--as", "long")
+    driver = shell.start("sweep", *words)
+    try:
+        deadline = time.monotonic() + 120
+        while "started" not in kinds(store):
+            assert driver.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        app(("table", "fixture", "--store", str(store.root)), standalone_mode=False)
+        assert store.driver.is_held()
+        assert [look["sweep"] for look in told(store)] == ["fixture"]
+    finally:
+        driver.send_signal(signal.SIGTERM)
+        driver.wait(60)
+    assert kinds(store).index("look") < len(kinds(store)) - 1  # it wrote on
+    assert len(told(store)) == 1
+    assert findings(store) == []
+
+
+def kinds(store: Store) -> list[str]:
+    if not store.ledger.exists():
+        return []
+    with Ledger.reading(store) as ledger:
+        return [kind for (kind,) in ledger._db.execute("SELECT kind FROM event ORDER BY number")]
+
+
+def test_looks_at_once_beside_a_writer_are_all_kept_and_sealed(store):
+    with Ledger.driving(store) as ledger:
+        run_id = store.read_plan("fixture").cells[0].ids[0]
+        threads = [
+            threading.Thread(target=store.add_look, args=({"sweep": "a", "seeds": [n % 8]},))
+            for n in range(24)
+        ]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            ledger.record(run_id, "interrupted")
+        for thread in threads:
+            thread.join()
+    assert sorted(look["seeds"] for look in told(store)) == [[n] for n in range(8)]
+    assert kinds(store).count("interrupted") == 20
+
+
+def test_a_look_that_another_process_records_first_is_told(store):
+    plan = store.read_plan("fixture")
+    results = {run.id: store.result(run.id) for run in plan.runs()}
+    fewer = dataclasses.replace(plan, seeds=(0, 1))
+
+    class Raced(Store):
+        def add_look(self, look):
+            store.add_look(looks.look(fewer).event("fixture"))
+            super().add_look(look)
+
+    read = reading.read(plan, Raced(store.root), results)
+    assert "verdicts were read at n = 2" in " ".join(read.table.notes)
+    assert [look.seeds for look in read.looks] == [(0, 1), (0, 1, 2)]
+
+
+# --- Where none can be left ---------------------------------------------------------------------
+
+
+def test_a_store_that_can_not_be_written_has_its_intervals_but_no_words(tmp_path):
+    store = unread(tmp_path)
+    with Ledger.reading(store):
+        pass  # made again
+    lines = ["mount --bind runs runs", "mount -o remount,ro,bind runs"]
+    lines += ["ablate table --format csv", "ablate export out > /dev/null"]
+    alone = ["unshare", "-rm", "sh", "-c"]
+    if subprocess.run([*alone, " && ".join(lines[:2])], cwd=tmp_path).returncode:
+        pytest.skip("needs a mount that is read-only: `unshare -rm` may not here")
+    done = subprocess.run(
+        [*alone, " && ".join(lines)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"note,,{WITHHELD} (the store can't be written to)." in done.stdout
+    assert ",gain.low," in done.stdout
+    assert ",verdict," not in done.stdout
+    assert told(store) == []
+    again = subprocess.run(
+        ["ablate", "table", "--from", "out", "--format", "csv"], cwd=tmp_path, capture_output=True
+    )
+    assert again.stdout == (tmp_path / "out" / "table.csv").read_bytes()
+    assert WITHHELD in again.stdout.decode()
+
+
+def test_another_machine_that_drives_the_store_keeps_its_ledger(store, capsys):
+    with Ledger.reading(store):
+        pass
+    assert store.driver.acquire()
+    store.driver.note(pid=os.getpid(), host="elsewhere", sweep="other")
+    run("table", "--format", "md")
+    printed = capsys.readouterr().out
+    assert f"{WITHHELD} (elsewhere drives it, and the ledger" in printed
+    assert "| +5.44 [" in printed
+    assert told(store) == []
+    store.driver.release()
+    run("table", "--format", "md")
+    assert WITHHELD not in capsys.readouterr().out
+    assert len(told(store)) == 1
+
+
+# --- What was changed after one -----------------------------------------------------------------
+
+
+def test_a_table_whose_analysis_changed_after_a_look_says_what_changed(store, capsys):
+    run("table", "analysis.margin=0.3")
+    assert "Changed since" not in capsys.readouterr().out
+    changed = ("table", "fixture", "analysis.metric=loss", "analysis.spread=paired")
+    said = "metric: top1 -> loss; analysis.spread: pooled -> paired; analysis.margin: 0.3 -> none."
+    run(*changed)
+    printed = capsys.readouterr().out
+    assert f"Changed since verdicts were first read, at n = 3: {said}" in printed
+    assert "paired t" in printed
+    run(*changed, "--strict", "--format", "csv")
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert "--strict: verdicts withheld." in printed
+    assert ",verdict," not in printed
+    run("table", "analysis.margin=0.3")  # that which was read first
+    assert "Changed since" not in capsys.readouterr().out
+    assert [look["analysis"]["margin"] for look in told(store)] == [0.3, None]
+    run("report", "analysis.margin=1")
+    assert "analysis.margin: 0.3 -&gt; 1.0" in Path("fixture.html").read_text()
+    assert "analysis.margin: 0.3 -> 1.0" in run_plot(store)
+    assert len(told(store)) == 3
+    assert findings(store) == []
+
+
+def run_plot(store: Store) -> str:
+    run("plot", "analysis.margin=1", "gain", "--out", "gain.svg")
+    text = Path("gain.svg").read_text().replace("&gt;", ">")
+    return " ".join(text.replace("<", " <").split())
+
+
+def test_a_row_that_was_added_or_trained_otherwise_is_named(store):
+    plan = store.read_plan("fixture")
+    now = looks.look(plan)
+
+    def since(**changed) -> list[str]:
+        other = looks.look(dataclasses.replace(plan, **changed))
+        assert other.digest != now.digest
+        return looks.changes(now, other)
+
+    third = dataclasses.replace(plan.cells[1], row="x")
+    rows, cells = (*plan.rows, Row("x", {})), (*plan.cells, third)
+    assert since(rows=rows, cells=cells) == ["rows: +x"]
+    assert since(rows=plan.rows[:1], cells=plan.cells[:1]) == ["rows: -post"]
+    wide = dataclasses.replace(third, row="pre", column="S/4")
+    columns = (*plan.columns, Column("S/4", {}))
+    assert since(columns=columns, cells=(*plan.cells, wide)) == ["columns: +S/4"]
+    assert since(cells=plan.cells[:1]) == ["cells: -post@"]
+    spec = plan.cells[1].spec | {"train": plan.cells[1].spec["train"] | {"steps": 5}}
+    longer = dataclasses.replace(plan.cells[1], spec=spec)
+    assert since(cells=(plan.cells[0], longer)) == ["what is trained: post"]
+    more = dataclasses.replace(plan, seeds=(0, 1, 2, 3))
+    assert looks.look(more).digest == now.digest
+
+
+def test_analysis_words_apply_or_are_refused(store, capsys):
+    run("status", "fixture", "analysis.spread=pooled")  # as it was driven
+    for command in ("status", "verify"):
+        with pytest.raises(UserError, match=r"analysis\.spread: fixture was driven with another"):
+            run(command, "fixture", "analysis.spread=paired")
+    with pytest.raises(UserError, match=r"analysis\.sprad: expected a key among .*spread"):
+        run("table", "fixture", "analysis.sprad=paired")
+    with pytest.raises(UserError, match=r"analysis\.margin: must be more than 0"):
+        run("export", "analysis.margin=-1", "out")
+    capsys.readouterr()
+    run("export", "fixture", "analysis.spread=welch", "out")
+    run("table", "--from", "out")
+    assert "Welch's t" in capsys.readouterr().out
+
+
+# --- What a bundle carries ----------------------------------------------------------------------
+
+
+def test_a_bundle_prints_the_words_that_it_carries_and_adds_no_look(store, capsys):
+    run("table", "analysis.margin=2")
+    run("export", "out")
+    before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
+    capsys.readouterr()
+    run("table", "--from", "out", "--format", "csv")
+    printed = capsys.readouterr().out
+    assert printed == Path("out/table.csv").read_text()
+    assert ",verdict," in printed
+    assert "analysis.margin: 2.0 -> none" in printed
+    assert {path: path.read_bytes() for path in before} == before
+    assert len(told(store)) == 2
+    tree = json.loads(Path("out/sweep.json").read_text())
+    tree["analysis"]["alpha"] = 0.5
+    Path("out/sweep.json").write_text(json.dumps(tree))
+    run("table", "--from", "out", "--format", "csv")
+    printed = capsys.readouterr().out
+    assert "the bundle carries other verdicts" in printed
+    assert ",verdict," not in printed
+
+
+def test_a_bundle_of_an_older_version_has_its_words(store, capsys):
+    run("export", "out")
+    environment = json.loads(Path("out/environment.json").read_text())
+    Path("out/environment.json").write_text(json.dumps(environment | {"bundle": 1}))
+    Path("out/looks.jsonl").write_text('{"sweep": "fixture", "seeds": [0, 1, 2]}\n')
+    capsys.readouterr()
+    run("table", "--from", "out", "--format", "csv")
+    assert capsys.readouterr().out == Path("out/table.csv").read_text()
+
+
+# --- Kept ---------------------------------------------------------------------------------------
+
+FORGED = '{"sweep": "fixture", "seeds": [0], "digest": "0"}\n'
+EDITS = {
+    "gone": lambda text: None,
+    "empty": lambda text: "",
+    "first line out": lambda text: "".join(text.splitlines(True)[1:]),
+    "last line out": lambda text: "".join(text.splitlines(True)[:-1]),
+    "another order": lambda text: "".join(reversed(text.splitlines(True))),
+    "a line twice": lambda text: text + text.splitlines(True)[0],
+    "a line more": lambda text: text + FORGED,
+    "a line more before": lambda text: FORGED + text,
+    "torn": lambda text: text[:-9],
+    "fewer seeds": lambda text: text.replace("[0, 1, 2]", "[0, 1]", 1),
+    "more seeds": lambda text: text.replace("[0, 1, 2]", "[0, 1, 2, 3]", 1),
+    "another sweep": lambda text: text.replace("fixture", "other", 1),
+    "another margin": lambda text: text.replace("0.3", "0.5"),
+    "no margin": lambda text: text.replace("0.3", "null"),
+    "another spread": lambda text: text.replace("pooled", "paired", 1),
+    "another metric": lambda text: text.replace("top1", "loss", 1),
+    "another alpha": lambda text: text.replace("0.05", "0.01", 1),
+    "looks declared": lambda text: text.replace('"looks": []', '"looks": [3]', 1),
+    "a row renamed": lambda text: text.replace('"post"', '"past"', 1),
+    "a row out": lambda text: text.replace(', "post": {"": "', ', "x": {"": "', 1),
+    "another digest": lambda text: text.replace('"digest": "', '"digest": "0', 1),
+}
+
+
+def test_every_edit_of_the_file_is_found_and_the_ledger_counts(store):
+    for words in ((), ("analysis.margin=0.3",), ("analysis.metric=loss",)):
+        run("table", *words)
+    whole = store.looks.read_text()
+    assert findings(store) == []
+    for name, edit in EDITS.items():
+        text = edit(whole)
+        assert text != whole, name
+        store.looks.unlink() if text is None else store.looks.write_text(text)
+        (finding,) = findings(store)
+        assert finding.startswith("looks.jsonl: "), name
+        assert "looks" in [found.what for found in stored.content(store)], name
+        store.looks.write_text(whole)
+    store.looks.unlink()
+    run("table", "analysis.margin=0.7")
+    assert store.looks.read_text().startswith(whole)
+    assert findings(store) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE event SET detail = replace(detail, '0.3', 'null') WHERE kind = 'look'",
+        "UPDATE event SET run = 'x' WHERE kind = 'look'",
+        "DELETE FROM event WHERE number = (SELECT min(number) FROM event WHERE kind = 'look')",
+        "DELETE FROM event WHERE number = (SELECT max(number) FROM event)",
+    ],
+)
+def test_an_edit_of_the_ledger_is_found_though_the_file_follows(store, statement):
+    run("table", "analysis.margin=0.3")
+    run("table")
+    with sqlite3.connect(store.ledger) as db:
+        assert db.execute(statement).rowcount > 0
+    db.close()
+    with Ledger.reading(store) as ledger:
+        store.looks.write_bytes(ledger.looks_text())
+    assert any("ledger.db: " in finding for finding in findings(store))
+
+
+def test_looks_outlive_a_lost_ledger_and_a_repair(store):
+    run("table")
+    run("table", "analysis.margin=0.3")
+    known = told(store)
+    store.ledger.unlink()
+    assert told(store) == known
+    store.looks.write_text(store.looks.read_text().splitlines(True)[0])  # one taken out
+    repair(store)
+    assert told(store) == known
+    assert findings(store) == []
+
+
+def test_the_store_of_old_keeps_its_looks_though_it_can_not_be_written(tmp_path):
+    """What is left to an older format: its looks are lines of the file."""
+    store = Store(shutil.copytree(GOLDEN / "store-2", tmp_path / "runs"))
+    assert store.driver.acquire()  # nobody else migrates it
+    assert [look["seeds"] for look in store.read_looks("fixture")] == [[0, 1], [0, 1, 2]]
+    plan = store.read_plan("fixture")
+    assert isinstance(plan, Plan)
+    results = {run.id: store.result(run.id) for run in plan.runs()}
+    read = reading.read(plan, store, results)
+    assert "has an older format" in read.withheld
+    assert not read.table.is_look
