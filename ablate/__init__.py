@@ -12,20 +12,26 @@ __version__ = "0.1.0"
 
 
 def load(
-    name: str | None = None, store: str | os.PathLike[str] | None = None, *, curves: bool = False
+    name: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    *,
+    curves: bool = False,
+    trials: bool = False,
 ) -> pd.DataFrame:
     """The runs of a sweep as a tidy pandas frame; with `curves` what was measured while they ran.
 
     `name` is the sweep's, as `ablate table` takes it; None is the last driven. `store` is the
     folder of a store, or of a bundle that `ablate export` wrote; None is $ABLATE_STORE or ./runs.
 
-    Runs, a row each: `sweep`, `row`, `column`, `seed`, `id`, `family`; every key that a row or a
-    column sets (`stem`, `block.attn`, ...) as the run had it; `status` (finished, diverged, failed,
-    planned, ...); on the test set `top1` and `top5` (fractions; top5 from 10 classes), `loss`
-    (nats), `test_n` (images); `step` (optimiser steps), `train_loss` (nats, of the last epoch),
-    `collapsed` (bool), `seconds` (of training), `device`; `parameters` and `multiply_adds` (of an
-    image). Where settings were tuned, `trial` numbers the trainings that
-    chose them. What a run has not is missing.
+    Runs that are reported, a row each: `sweep`, `row`, `column`, `seed`, `id`, `family`; every key
+    that varies (`stem`, `block.attn`, what was tuned, ...) as the run had it; `status` (finished,
+    diverged, failed, planned, ...); on the test set `top1` and `top5` (fractions; top5 from 10
+    classes), `loss` (nats), `test_n` (images); `step` (optimiser steps), `train_loss` (nats, of the
+    last epoch), `collapsed` (bool), `seconds` (of training), `device`; `parameters` and
+    `multiply_adds` (of an image). What a run has not is missing. Where settings were tuned,
+    `search` is the one whose winner the run has; with `trials` the trainings of searches come
+    first: numbered by `trial`, with the validation `score` that they were judged by, and without
+    test scores.
 
     Curves, a row an evaluation of a run: `sweep`, `row`, `column`, `seed`, `id`, `step`, `epoch`,
     and what it measured then: `lr`, `train_loss`, `val_loss` (nats), `val_top1`, `val_top5`
@@ -43,4 +49,4 @@ def load(
     root = Path(store or os.environ.get("ABLATE_STORE", "runs"))
     plan, kept, told = opened(root, name)
     runs = gather(plan, kept, told)
-    return curves_frame(plan, runs) if curves else runs_frame(plan, runs)
+    return curves_frame(plan, runs, trials) if curves else runs_frame(plan, runs, trials)

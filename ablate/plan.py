@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 import urllib.parse
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ablate.spec import Run, build, unknown
@@ -43,21 +43,35 @@ class Column:
         return f"{key}={self.label}" if bare else self.label
 
 
+FIRST_TUNING_SEED = 1000  # seeds from here on are for choosing, never for reporting
+
+
 @dataclass(frozen=True)
 class Cell:
-    """A (row, column): the spec of its runs but for the seed, and their ids by seed."""
+    """A (row, column): the spec of its runs but for the seed, and their ids by seed.
+
+    Where settings are tuned `spec` is without them: a run's own is that of `at(seed)`.
+    """
 
     row: str
     column: str
     spec: Mapping[str, Any]  # spec.to_tree of a Run, without "seed"
-    ids: Mapping[int, str]  # none yet where settings are still being tuned
+    ids: Mapping[int, str]  # without the seeds whose settings are still being tuned
     overrides: tuple[str, ...] = ()  # recipe keys set by the sweep's `overrides`, for the footnote
-    chosen: Choice | None = None  # what tuning chose: it is in `spec`
+    chosen: tuple[Choice, ...] = ()  # what tuning chose, one a search that is over
+    specs: tuple[Mapping[str, Any], ...] = ()  # with the settings of each
+
+    def at(self, seed: int) -> Cell:
+        """The cell, its spec that of the run with this seed."""
+        for choice, spec in zip(self.chosen, self.specs, strict=True):
+            if seed in choice.seeds:
+                return replace(self, spec=spec)
+        return self
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The winner of a cell's search: its settings, its trial, and that trial's validation score."""
+    """The winner of one search: its settings, its trial, and that trial's validation score."""
 
     params: Mapping[str, Any]
     trial: int
@@ -66,20 +80,33 @@ class Choice:
     edges: tuple[str, ...] = ()  # keys whose value lies at an edge of its range
     spent: float = 0.0  # on the search, in whole trials: pruned ones count for what they used
     multiply_adds: float = 0.0  # of these trainings, three times those of the forwards
+    search: int = 0
+    seed: int = FIRST_TUNING_SEED  # of the trial
+    seeds: tuple[int, ...] = ()  # of the reports that take it
+    explored: Mapping[str, float] = field(default_factory=dict)  # share of each range; older: none
+    noise: tuple[str, ...] = ()  # keys whose best two trials differ by less than their error
+
+    @property
+    def name(self) -> str:
+        """Of the trial, as `show` takes it behind the row: "#1000.3"."""
+        return f"#{self.seed}.{self.trial}"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training of a search. `cell` has its spec, and its id by its only seed."""
+    """One training of a search. `cell` has its spec, and its id by its only seed.
 
-    number: int  # in its cell's search, through all stages
+    Trials of equal settings in one search are one run.
+    """
+
+    number: int  # in its search, through all stages
     stage: int
     params: Mapping[str, Any]
     cell: Cell
     score: float | None = None  # on validation, once it has ended: what the search was told
-
-
-FIRST_TUNING_SEED = 1000  # seeds from here on are for choosing, never for reporting
+    search: int = 0
+    error: float | None = None  # of the score, binomial; of a loss there is none
+    state: str | None = None  # finished, pruned or diverged, as the search was told
 
 
 @dataclass(frozen=True)
@@ -97,18 +124,42 @@ class Stage:
 
 @dataclass(frozen=True)
 class Tune:
-    """The search that every cell gets: `tune:` of a sweep file."""
+    """The searches that every cell gets: `tune:` of a sweep file.
+
+    A search is what is replicated: `repeats` of them, each through all stages by itself; None: one
+    for every seed that is reported.
+    """
 
     stages: tuple[Stage, ...]
     sampler: Literal["tpe", "random", "cmaes", "grid"] = "tpe"
     pruner: Literal["none", "median", "hyperband"] = "none"
     seed: int = 0
     round: int = 4  # trials asked at a time; told in their order
+    repeats: int | None = None
 
     @property
-    def trials(self) -> int:
-        """Of each cell, over all stages."""
+    def trials_each(self) -> int:
+        """Of one search, over all stages."""
         return sum(stage.trials for stage in self.stages)
+
+    def total(self, seeds: Sequence[int]) -> int:
+        """Trials of a cell, over all of its searches."""
+        return len(self.searches(seeds)) * self.trials_each
+
+    def searches(self, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """The number of every search -> the seeds of the reports that take its winner.
+
+        Seed s takes that of search s; where fewer searches are asked for, seeds are dealt in turn.
+        """
+        dealt: dict[int, tuple[int, ...]] = {}
+        for place, seed in enumerate(seeds):
+            search = seed if self.repeats is None else place % self.repeats
+            dealt[search] = (*dealt.get(search, ()), seed)
+        return dealt
+
+    def trial_seed(self, search: int) -> int:
+        """With which all trials of a search are trained, in every cell."""
+        return FIRST_TUNING_SEED * (1 + self.seed) + search
 
 
 METRICS = ("top1", "top5", "loss", "auc", "epochs_to:SHARE")
@@ -150,20 +201,31 @@ class Analysis:
     diverged: Literal["omit", "chance"] = "omit"
     contrasts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    @property
+    def judged(self) -> str:
+        """The metric that trials of a search are judged by, on validation."""
+        return self.metric if self.metric in ("loss", "top5") else "top1"
+
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a plan. `cell` has its spec."""
+    """One run of a plan. `cell` has its spec; `trial`: what it is in its search, if in one."""
 
     id: str
     cell: Cell
     seed: int
+    trial: Trial | None = None
+
+    @property
+    def number(self) -> str:
+        """The seed; of a trial with its own number, for those of a search share their seed."""
+        return f"{self.seed}" if self.trial is None else f"{self.seed}.{self.trial.number}"
 
     @property
     def label(self) -> str:
-        """LABEL@COLUMN#SEED, as the command line takes it."""
+        """LABEL@COLUMN#SEED, as the command line takes it; LABEL@COLUMN#SEED.TRIAL of a trial."""
         column = f"@{self.cell.column}" if self.cell.column else ""
-        return f"{self.cell.row}{column}#{self.seed}"
+        return f"{self.cell.row}{column}#{self.number}"
 
     def spec(self) -> dict[str, Any]:
         """The whole plain tree, as `run.json` holds it."""
@@ -194,20 +256,45 @@ class Plan:
     def runs(self) -> Iterator[PlannedRun]:
         """Seed-major: every variant once before any twice, so half a sweep is a fair table.
 
-        Trials come first, and cells only once their settings are chosen.
+        Trials come first, equal ones of a search once, and reports as their settings are chosen.
         """
-        for trial in self.trials:
-            for seed, run in trial.cell.ids.items():
-                yield PlannedRun(run, trial.cell, seed)
+        seen: set[tuple[str, str, str]] = set()
+        for run in self.tried():
+            place = run.cell.row, run.cell.column, run.id
+            if place not in seen:
+                seen.add(place)
+                yield run
         for seed in self.seeds:
             for cell in self.cells:
                 if seed in cell.ids:
-                    yield PlannedRun(cell.ids[seed], cell, seed)
+                    yield PlannedRun(cell.ids[seed], cell.at(seed), seed)
+
+    def tried(self) -> Iterator[PlannedRun]:
+        """Every trial, also those that are the run of another."""
+        for trial in self.trials:
+            for seed, run in trial.cell.ids.items():
+                yield PlannedRun(run, trial.cell, seed, trial)
+
+    @property
+    def replicates(self) -> tuple[tuple[int, ...], ...]:
+        """The seeds that are one observation of a variant, averaged: n counts these.
+
+        Of tuned variants those that share a search; but with one search for all seeds settings are
+        compared, not methods, and each seed stands for itself.
+        """
+        if self.tune is None or self.one_search:
+            return tuple((seed,) for seed in self.seeds)
+        return tuple(self.tune.searches(self.seeds).values())
+
+    @property
+    def one_search(self) -> bool:
+        """Are all reports of a variant given the winner of a single search?"""
+        return self.tune is not None and self.tune.repeats == 1
 
     @property
     def trials_a_cell(self) -> int:
-        """How many trainings the search of each cell has in the end: 0 without `tune`."""
-        return self.tune.trials if self.tune is not None else 0
+        """How many trials the searches of each cell have in the end: 0 without `tune`."""
+        return self.tune.total(self.seeds) if self.tune is not None else 0
 
     @property
     def expected_trials(self) -> int:
@@ -216,11 +303,11 @@ class Plan:
 
     @property
     def to_come(self) -> int:
-        """Runs without an id yet: trials not asked, reports of cells whose settings are not chosen.
+        """Runs without an id yet: trials not asked, reports of seeds whose settings aren't chosen.
 
         With those of `runs` they are all that there will be, from the first moment on.
         """
-        reports = len(self.seeds) * sum(not cell.ids for cell in self.cells)
+        reports = sum(len(self.seeds) - len(cell.ids) for cell in self.cells)
         return self.expected_trials - len(self.trials) + reports
 
     def heading(self, column: str) -> str:
@@ -278,19 +365,29 @@ class Plan:
 
 
 def _cell_tree(cell: Cell) -> dict[str, Any]:
-    return {**vars(cell), "chosen": cell.chosen and vars(cell.chosen)}
+    return {**vars(cell), "chosen": [vars(choice) for choice in cell.chosen]}
 
 
 def _cell(tree: Mapping[str, Any]) -> Cell:
-    chosen = tree.get("chosen")
+    chosen, specs = tree.get("chosen") or [], tree.get("specs", ())
+    ids = {int(seed): run for seed, run in tree["ids"].items()}
+    if isinstance(chosen, Mapping):  # of an older version: one search, each trial with a seed
+        seed = FIRST_TUNING_SEED + chosen["trial"]
+        chosen, specs = [{**chosen, "seed": seed, "seeds": list(ids)}], [tree["spec"]]
     return Cell(
         tree["row"],
         tree["column"],
         tree["spec"],
-        {int(seed): run for seed, run in tree["ids"].items()},
+        ids,
         tuple(tree["overrides"]),
-        Choice(**{**chosen, "edges": tuple(chosen["edges"])}) if chosen else None,
+        tuple(map(_choice, chosen)),
+        tuple(specs),
     )
+
+
+def _choice(tree: Mapping[str, Any]) -> Choice:
+    lists = {key: tuple(tree.get(key, ())) for key in ("edges", "seeds", "noise")}
+    return Choice(**{**tree, **lists})
 
 
 def _tune(tree: Mapping[str, Any] | None) -> Tune | None:
@@ -304,7 +401,8 @@ def _tune(tree: Mapping[str, Any] | None) -> Tune | None:
         )
         for stage in tree["stages"]
     )
-    return Tune(**{**tree, "stages": stages})
+    # Older versions searched once.
+    return Tune(**{"repeats": 1, **tree, "stages": stages})
 
 
 def file_name(name: str) -> str:

@@ -1,10 +1,11 @@
-"""The same search for every variant before it is compared: one Optuna study a cell.
+"""The same searches for every variant before it is compared: one Optuna study a search and stage.
 
 Trials are ordinary runs of the plan: dispatched, resumed, shared and verified like any other. A
 search is a function of their results alone. Trials are asked in rounds, by a sampler seeded anew
-for each (seed, stage, round), and told in their order: so it can't depend on who finished first,
-and after any crash it is made again from the folders, up to where it was. All cells get the same
-space, budget and sampler seeds, and the baseline's default is trial 0 of each.
+for each (seed, search, stage, round), and told in their order: so it can't depend on who finished
+first, and after any crash it is made again from the folders, up to where it was. All cells get the
+same space, budget, sampler seeds and training seeds; trial 0 of each is the baseline's default, and
+the next are spread over the whole range before any sampler follows what was found.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ablate import spec
-from ablate.plan import FIRST_TUNING_SEED, Cell, Choice, Plan, Stage, Trial, Tune, file_name
+from ablate.plan import Cell, Choice, Plan, Stage, Trial, Tune, file_name
 from ablate.rundir import sync_folder
 from ablate.spec import UserError
 
@@ -32,6 +33,7 @@ Lines = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 Metrics = Callable[[str], Lines]  # run id -> them
 Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
 EDGE = 0.02  # of a range, from its ends
+SPREAD = 8  # trials after the default that only search: spread evenly, whatever the results are
 
 
 class Search:
@@ -42,25 +44,45 @@ class Search:
         its cells."""
         assert plan.tune is not None
         self._plan = plan
-        self._cells = [_CellSearch(plan, cell) for cell in plan.cells]
+        self._taken = plan.tune.searches(plan.seeds)
+        self._searches = [
+            _CellSearch(plan, cell, number) for number in self._taken for cell in plan.cells
+        ]
 
     def grow(self, results: Results, metrics: Metrics) -> Plan | None:
-        """The plan with all trials that can be asked by now, and with the runs of every cell whose
-        settings are chosen; None where nothing is new since the last time."""
-        moved = [cell.advance(results, metrics) for cell in self._cells]
+        """The plan with all trials that can be asked by now, and with the runs of every search
+        that is over; None where nothing is new since the last time."""
+        moved = [search.advance(results, metrics) for search in self._searches]
         if not any(moved):
             return None
-        rounds = itertools.zip_longest(*(cell.trials for cell in self._cells))
+        rounds = itertools.zip_longest(*(search.trials for search in self._searches))
         trials = (trial for trials in rounds for trial in trials if trial is not None)
-        cells = tuple(cell.reported(self._plan.seeds) for cell in self._cells)
+        cells = tuple(map(self._reported, self._plan.cells))
         return replace(self._plan, trials=tuple(trials), cells=cells)
+
+    def _reported(self, cell: Cell) -> Cell:
+        """The cell with the runs of its searches that are over."""
+        found = [
+            (choice, search.spec)
+            for search in self._searches
+            if search.cell is cell and (choice := search.choice(self._taken)) is not None
+        ]
+        ids: dict[int, str] = {}
+        for choice, tree in found:
+            ids |= _ids(tree, choice.seeds)
+        return replace(
+            cell,
+            ids={seed: ids[seed] for seed in self._plan.seeds if seed in ids},
+            chosen=tuple(choice for choice, _ in found),
+            specs=tuple(tree for _, tree in found),
+        )
 
     def prune(self, run: str, metrics: Lines) -> int | None:
         """The step after which a running trial is not worth going on; None: it is, or no trial."""
         assert self._plan.tune is not None
         if self._plan.tune.pruner == "none":
             return None
-        return next((step for cell in self._cells if (step := cell.prune(run, metrics))), None)
+        return next((step for each in self._searches if (step := each.prune(run, metrics))), None)
 
     def write(self, folder: Path) -> Path:
         """All studies as one Optuna journal, `NAME.log` in `folder`, for optuna-dashboard. Whole
@@ -76,8 +98,8 @@ class Search:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as place:
             journal = Path(place) / "journal"
             storage = JournalStorage(JournalFileBackend(str(journal)))
-            for cell in self._cells:
-                for name, study in cell.studies():
+            for search in self._searches:
+                for name, study in search.studies(several=len(self._taken) > 1):
                     kept = optuna.create_study(
                         storage=storage, study_name=name, direction=study.direction
                     )
@@ -88,21 +110,24 @@ class Search:
 
 
 class _CellSearch:
-    """The search of one cell, stage by stage."""
+    """One of the searches of a cell, stage by stage."""
 
-    def __init__(self, plan: Plan, cell: Cell) -> None:
+    def __init__(self, plan: Plan, cell: Cell, number: int) -> None:
         assert plan.tune is not None
-        self._tune, self._cell, self._metric = plan.tune, cell, plan.analysis.metric
+        self._tune, self._metric = plan.tune, plan.analysis.judged
+        self.cell, self._number, self._seed = cell, number, plan.tune.trial_seed(number)
         self._chance = 1 / int(cell.spec["data"]["classes"])
         baseline = plan.cell(plan.baseline, cell.column)
         assert baseline is not None
-        self._spec = dict(cell.spec)
+        self.spec = dict(cell.spec)  # with the winners of the stages that are done
         self._studies: list[tuple[Stage, optuna.Study]] = []
         self._defaults = [
             {key: _default(baseline.spec, key, values) for key, values in stage.space.items()}
             for stage in plan.tune.stages
         ]
-        self._params: dict[str, Any] = {}  # winners of the stages that are done
+        self._params: dict[str, Any] = {}  # these winners
+        self._noise: tuple[str, ...] = ()  # keys of stages whose winner may be the luck of a draw
+        self._cut: dict[str, int | None] = {}  # run that was told -> where it was pruned
         self._asked: list[tuple[Trial, optuna.trial.Trial]] = []  # not told
         self._judges: list[_Judge] = []  # of these
         self._told = 0  # trials of the stage
@@ -138,14 +163,20 @@ class _CellSearch:
         return None
 
     def _tell(self, found: Sequence[tuple[Mapping[str, Any], Lines]]) -> None:
-        """The results of a round, in the order of its trials."""
+        """The results of a round, in the order of its trials. Equal trials are one run, which is
+        paid and judged once."""
         from optuna.trial import TrialState
 
         study = self._studies[-1][1]
-        cut: list[int | None] = [None] * len(found)
-        if self._tune.pruner != "none":
-            cut = [self._judge(place)(lines) for place, (_, lines) in enumerate(found)]
-        for (trial, asked), (result, lines), step in zip(self._asked, found, cut, strict=True):
+        again = []
+        for place, ((trial, _), (_, lines)) in enumerate(zip(self._asked, found, strict=True)):
+            run = _only(trial.cell.ids)
+            again.append(run in self._cut)
+            if run not in self._cut:
+                pruned = self._tune.pruner != "none"
+                self._cut[run] = self._judge(place)(lines) if pruned else None
+        for (trial, asked), (result, lines), paid in zip(self._asked, found, again, strict=True):
+            step = self._cut[_only(trial.cell.ids)]
             counted = [line for line in lines if step is None or line["step"] <= step]
             for n, line in enumerate(counted, start=1):
                 asked.report(self._score(line, "val_"), n)
@@ -156,7 +187,14 @@ class _CellSearch:
                 None if early else self._value(result),
                 state=TrialState.PRUNED if early else TrialState.COMPLETE,
             )
-            self.trials[trial.number] = replace(trial, score=told.value)  # pruned: its last one
+            self.trials[trial.number] = replace(
+                trial,
+                score=told.value,  # pruned: its last one
+                error=self._error(told.value, counted),
+                state="pruned" if early else result["status"],
+            )
+            if paid:
+                continue
             self._spent += _share(trial.cell.spec, counted[-1]) if early and counted else 1.0
             steps = counted[-1]["step"] if early and counted else result["step"]
             forward = result.get("multiply_adds", 0) * trial.cell.spec["train"]["batch"]
@@ -178,19 +216,17 @@ class _CellSearch:
                 self._judges.append(_Judge(alone.ask(), partial(self._score, prefix="val_")))
         return self._judges[place]
 
-    def reported(self, seeds: tuple[int, ...]) -> Cell:
-        """The cell as it is to be reported: without runs until its settings are chosen."""
-        if self._choice is None:
-            return replace(self._cell, ids={})
-        ids = _ids(self._spec, seeds)
-        return replace(self._cell, spec=self._spec, ids=ids, chosen=self._choice)
+    def choice(self, taken: Mapping[int, tuple[int, ...]]) -> Choice | None:
+        """What it chose, once it is over. `taken`: the reports that take each search's winner."""
+        return self._choice and replace(self._choice, seeds=taken[self._number])
 
-    def studies(self) -> list[tuple[str, optuna.Study]]:
-        """(name, study) of every stage begun."""
-        label = self._cell.row + (f"@{self._cell.column}" if self._cell.column else "")
-        several = len(self._tune.stages) > 1
+    def studies(self, several: bool) -> list[tuple[str, optuna.Study]]:
+        """(name, study) of every stage begun; `several`: is it one of them in its cell?"""
+        label = self.cell.row + (f"@{self.cell.column}" if self.cell.column else "")
+        label += f" search {self._number}" if several else ""
+        stages = len(self._tune.stages) > 1
         return [
-            (f"{label} stage {n}" if several else label, study)
+            (f"{label} stage {n}" if stages else label, study)
             for n, (_, study) in enumerate(self._studies, start=1)
         ]
 
@@ -212,17 +248,19 @@ class _CellSearch:
             self._told = 0
         stage, study = self._studies[-1]
         place = len(self._studies) - 1
-        number = self._told // self._tune.round
-        size = min(self._tune.round, stage.trials - self._told)
-        default = self._defaults[place]
-        if self._told == 0:
-            study.enqueue_trial(default)
+        size = self._tune.round + (self._told == 0)  # the default, and a round
+        size = min(size, stage.trials - self._told)
+        key = (self._tune.seed, self._number, place)
+        default, points = self._defaults[place], []
         if self._tune.sampler == "grid":
-            for params in _points(stage, default)[max(self._told, 1) : self._told + size]:
-                study.enqueue_trial(params)
+            points = _grid(stage, default)
+        elif self._told <= SPREAD:
+            points = [default, *_spread(stage, SPREAD + self._tune.round, key)]
+        for params in points[self._told : self._told + size]:
+            study.enqueue_trial(params)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of samplers that Optuna calls experimental
-            study.sampler = _sampler(self._tune, (place, number))
+            study.sampler = _sampler(self._tune, (*key, self._told))
             distributions = {key: _distribution(values) for key, values in stage.space.items()}
             for _ in range(size):
                 asked = study.ask(fixed_distributions=distributions)
@@ -232,22 +270,21 @@ class _CellSearch:
                 self.trials.append(trial)
 
     def _trial(self, stage: Stage, place: int, params: dict[str, Any]) -> Trial:
-        number = len(self.trials)
-        tree = applied(self._spec, {**stage.at, **params})
-        cell = replace(
-            self._cell, spec=tree, ids=_ids(tree, (FIRST_TUNING_SEED + number,)), chosen=None
-        )
-        return Trial(number, place, params, cell)
+        tree = applied(self.spec, {**stage.at, **params})
+        cell = replace(self.cell, spec=tree, ids=_ids(tree, (self._seed,)))
+        return Trial(len(self.trials), place, params, cell, search=self._number)
 
     def _close_stage(self) -> None:
         stage, study = self._studies[-1]
         best = study.best_trial
+        before = len(self.trials) - stage.trials
         self._params |= best.params
-        self._spec = applied(self._spec, best.params)
+        self.spec = applied(self.spec, best.params)
+        if _is_noise(self.trials[before:], self._goal):
+            self._noise += tuple(stage.space)
         if len(self._studies) < len(self._tune.stages):
             self._ask()
             return
-        before = len(self.trials) - stage.trials
         edges = [
             key
             for stage in self._tune.stages
@@ -263,6 +300,14 @@ class _CellSearch:
             edges=tuple(edges),
             spent=self._spent,
             multiply_adds=self._multiply_adds,
+            search=self._number,
+            seed=self._seed,
+            explored={
+                key: explored([t.params[key] for t in self.trials if key in t.params], values)
+                for stage in self._tune.stages
+                for key, values in stage.space.items()
+            },
+            noise=self._noise,
         )
 
     @property
@@ -276,8 +321,14 @@ class _CellSearch:
         return -math.log(self._chance) if self._metric == "loss" else self._chance
 
     def _score(self, scores: Mapping[str, Any], prefix: str = "") -> float:
-        metric = self._metric if self._metric in ("loss", "top5") else "top1"
-        return float(scores[prefix + metric])
+        return float(scores[prefix + self._metric])
+
+    def _error(self, score: float | None, lines: Lines) -> float | None:
+        """The binomial standard error of a share of the validation set; None of a loss."""
+        n = next((line["val_n"] for line in lines if line.get("val_n")), None)
+        if score is None or n is None or self._metric == "loss":
+            return None
+        return math.sqrt(max(score * (1 - score), 0.0) / n)
 
 
 class _Judge:
@@ -395,20 +446,73 @@ def _distribution(values: Mapping[str, tuple[Any, ...]]) -> Any:
     return FloatDistribution(low, high, log=kind == "log")
 
 
-def _sampler(tune: Tune, key: tuple[int, int]) -> Any:
-    """A sampler whose draws are those of (seed, stage, round), whatever came before."""
+def _sampler(tune: Tune, key: tuple[int, ...]) -> Any:
+    """A sampler whose draws are those of its key, whatever came before."""
     import numpy as np
     from optuna import samplers
 
-    seed = int(np.random.SeedSequence((tune.seed, *key)).generate_state(1)[0])
+    seed = int(np.random.SeedSequence(key).generate_state(1)[0])
     if tune.sampler == "cmaes":
         return samplers.CmaEsSampler(seed=seed)
     if tune.sampler == "tpe":
-        return samplers.TPESampler(seed=seed)
+        return samplers.TPESampler(seed=seed, n_startup_trials=1 + SPREAD)
     return samplers.RandomSampler(seed=seed)
 
 
-def _points(stage: Stage, default: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _spread(stage: Stage, count: int, key: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Points of a scrambled Sobol sequence over the whole space, each range on its own scale: of
+    the first four one lies in every quarter, of eight one in every eighth."""
+    import numpy as np
+    from scipy.stats import qmc
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of counts that are no power of 2
+        sequence = qmc.Sobol(len(stage.space), seed=np.random.default_rng(key))
+        draws = sequence.random(count)
+    return [
+        {k: _placed(float(u), v) for u, (k, v) in zip(draw, stage.space.items(), strict=True)}
+        for draw in draws
+    ]
+
+
+def _placed(share: float, values: Mapping[str, tuple[Any, ...]]) -> Any:
+    """The value at a share, below 1, of its range."""
+    [(kind, bounds)] = values.items()
+    if kind == "choices":
+        return bounds[int(share * len(bounds))]
+    low, high = bounds
+    if kind == "int":
+        return low + int(share * (high - low + 1))
+    if kind == "log":
+        return min(high, low * math.exp(share * math.log(high / low)))
+    return min(high, low + share * (high - low))
+
+
+def explored(tried: Sequence[Any], values: Mapping[str, tuple[Any, ...]]) -> float:
+    """The share of a range, on its scale, between the least and the greatest that were tried; of
+    choices, the share that was."""
+    [(kind, bounds)] = values.items()
+    if kind == "choices":
+        return len({repr(value) for value in tried}) / len(bounds)
+    scale = math.log if kind == "log" else float
+    return (scale(max(tried)) - scale(min(tried))) / (scale(bounds[1]) - scale(bounds[0]))
+
+
+def _is_noise(trials: Sequence[Trial], goal: str) -> bool:
+    """Do the best two trials differ by less than the standard error of their difference?"""
+    told = {
+        _only(trial.cell.ids): (trial.score, trial.error)
+        for trial in trials
+        if trial.state == "finished" and trial.score is not None and trial.error is not None
+    }
+    best = sorted(told.values(), reverse=goal == "maximize")[:2]
+    if len(best) < 2:
+        return False
+    (one, its_error), (other, others_error) = best
+    return abs(one - other) <= math.hypot(its_error, others_error)
+
+
+def _grid(stage: Stage, default: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every point of the grid, the default first."""
     choices = [values["choices"] for values in stage.space.values()]
     points = [dict(zip(stage.space, point, strict=True)) for point in itertools.product(*choices)]

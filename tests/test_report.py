@@ -287,7 +287,10 @@ def test_trials_are_told_apart_from_runs_and_what_they_chose_is_told(tmp_path):
     chosen = Choice({"optim.lr": 0.003, "norm": "rms"}, 2, 4, 0.9)
     tuned = dataclasses.replace(
         plan,
-        cells=(dataclasses.replace(plan.cells[0], chosen=chosen), *plan.cells[1:]),
+        cells=(
+            dataclasses.replace(plan.cells[0], chosen=(chosen,), specs=(plan.cells[0].spec,)),
+            *plan.cells[1:],
+        ),
         tune=Tune((search, shorter)),
         trials=(Trial(0, 0, {}, cell, 0.9),),
     )
@@ -296,7 +299,7 @@ def test_trials_are_told_apart_from_runs_and_what_they_chose_is_told(tmp_path):
     assert "3 seeds. 300 runs: 300 finished; 1 tuning trial: 1 planned." in text
     assert (
         "optim.lr in log 0.0001 to 0.01, norm in rms, none: 3 trials; then optim.lr in uniform "
-        "0.001 to 0.002: 1 trial of train.epochs=2 for every variant in every column "
+        "0.001 to 0.002: 1 trial of train.epochs=2; 3 searches for every variant in every column "
         "(sampler tpe, pruner none). Trials are judged on validation"
     ) in text
     assert "base 0 on column 0: optim.lr=0.003, norm=rms" in text
@@ -306,11 +309,14 @@ def test_trials_are_told_apart_from_runs_and_what_they_chose_is_told(tmp_path):
 def test_show_calls_a_trial_a_trial(tmp_path, monkeypatch):
     plan = make_plan(["base"])
     store = Store(tmp_path)
-    for seed, more in ((1, ""), (1000, ", a tuning trial")):
-        planned = [("planted", PlannedRun("ab" * 8, plan.cells[0], seed))]
-        seen = show.Seen(store.rundir("ab" * 8), planned, None, (), None, (), None)
+    trial = Trial(3, 0, {}, plan.cells[0])
+    for run, text in (
+        (PlannedRun("ab" * 8, plan.cells[0], 1), "base#1"),
+        (PlannedRun("ab" * 8, plan.cells[0], 1000, trial), "base#1000.3, a tuning trial"),
+    ):
+        seen = show.Seen(store.rundir("ab" * 8), [("planted", run)], None, (), None, (), None)
         monkeypatch.setattr(show, "look", lambda *_, seen=seen: seen)
-        assert f"  of planted: base#{seed}{more}\n" in show.shown(store, None, "ab" * 8)
+        assert f"  of planted: {text}\n" in show.shown(store, None, "ab" * 8)
 
 
 def test_the_same_sweep_gives_the_same_bytes_and_the_report_is_a_look(driven, shell):

@@ -1,9 +1,10 @@
-"""The same search for every variant: real trials killed and resumed, a planted objective, rounds,
-stages, and every mistake in a `tune:` named in one line."""
+"""The same searches for every variant: real trials killed and resumed, a planted objective,
+replicates, rounds, stages, and every mistake in a `tune:` named in one line."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import itertools
 import json
@@ -16,12 +17,15 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+import scipy.stats
 from conftest import Shell
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from simulation import DRAWS, family, family_wise_error
 from test_kill import disturb
 from test_table import tabulate
 
+import ablate
 from ablate import stats
 from ablate.ledger import Store
 from ablate.plan import FIRST_TUNING_SEED, Plan
@@ -56,7 +60,8 @@ def read(shell: Shell, name: str = "lr") -> Plan:
 
 
 CHOSEN = "chosen.optim.lr"
-TRIALS = 24  # past the ten that TPE draws at random
+TRIALS = 30  # of three searches, of which seeds 0 and 1 take two
+EACH = TRIALS // 3  # past the nine that are spread over the range
 
 # --- Real trials --------------------------------------------------------------------------------
 
@@ -82,58 +87,74 @@ def test_a_search_killed_five_times_has_the_same_trials_choice_and_table(calm, t
         assert shell(*words).out == calm(*words).out
 
 
-def test_choosing_is_not_reporting(calm):
+def test_choosing_is_not_reporting_and_every_seed_has_a_search_of_its_own(calm):
     plan = read(calm)
-    assert len(plan.trials) == 2 * TRIALS == plan.expected_trials
+    assert len(plan.trials) == 2 * 2 * EACH == plan.expected_trials
     assert plan.to_come == 0
     described = json.loads((calm.folder / "runs" / "cache" / "costs.json").read_text())
     assert not any("step_s" in answer for answer in described.values())  # so short: not timed
-    seeds = {seed for trial in plan.trials for seed in trial.cell.ids}
-    assert seeds == {FIRST_TUNING_SEED + n for n in range(TRIALS)}
+    store = Store(calm.folder / "runs")
+    table = calm("table", "lr", "--show", "gain,chosen").out
+    facts = [*csv.DictReader(io.StringIO(calm("table", "lr", "--format", "csv").out))]
     for cell in plan.cells:
-        assert cell.chosen is not None
         assert set(cell.ids) == {0, 1}
-        assert cell.spec["train"]["epochs"] == 2
-        assert cell.spec["optim"]["lr"] == cell.chosen.params["optim.lr"]
-        mine = [t for t in plan.trials if t.cell.row == cell.row]
-        assert {t.cell.spec["train"]["epochs"] for t in mine} == {1}
-        assert mine[0].params == {"optim.lr": 3e-3}  # the recipe's own
-        store = Store(calm.folder / "runs")
-        scores = [
-            result["validation"]["top1"]
-            for trial in mine
-            for run in trial.cell.ids.values()
-            if (result := store.result(run))
-        ]
-        assert cell.chosen.value == max(scores)
-        assert [trial.score for trial in mine] == scores
-        assert cell.chosen.trial == scores.index(max(scores))
-        [result] = {r["multiply_adds"] for run in cell.ids.values() if (r := store.result(run))}
-        images = 1197 // 64 * 64  # of an epoch
-        assert cell.chosen.multiply_adds == TRIALS * 3 * images * result
-        shown = calm("table", "lr", "--show", "gain,chosen").out
-        assert f"{cell.chosen.params['optim.lr']:.3g}" in shown
-        best = f"#{FIRST_TUNING_SEED + cell.chosen.trial}, best of {TRIALS} trials; "
-        assert f"{best}{short(cell.chosen.multiply_adds)} multiply-adds" in shown
-        facts = csv.DictReader(io.StringIO(calm("table", "lr", "--format", "csv").out))
-        values = [f["value"] for f in facts if (f["row"], f["quantity"]) == (cell.row, CHOSEN)]
-        assert values == [repr(cell.chosen.params["optim.lr"])]
+        assert [choice.search for choice in cell.chosen] == [0, 1]
+        for seed, choice in enumerate(cell.chosen):
+            reported = store.rundir(cell.ids[seed]).read_spec()
+            assert reported["train"]["epochs"] == 2
+            assert reported["optim"]["lr"] == choice.params["optim.lr"]
+            mine = [t for t in plan.trials if (t.cell.row, t.search) == (cell.row, seed)]
+            assert [t.number for t in mine] == list(range(EACH))
+            assert {s for t in mine for s in t.cell.ids} == {FIRST_TUNING_SEED + seed}
+            assert {t.cell.spec["train"]["epochs"] for t in mine} == {1}
+            assert mine[0].params == {"optim.lr": 3e-3}  # the recipe's own
+            ended = [store.result(run) for trial in mine for run in trial.cell.ids.values()]
+            scores = [result["validation"]["top1"] for result in ended]
+            assert [trial.score for trial in mine] == scores
+            assert [t.error for t in mine] == [math.sqrt(p * (1 - p) / 300) for p in scores]
+            assert choice.value == max(scores)
+            assert choice.trial == scores.index(max(scores))
+            one, other = sorted(scores)[-2:]
+            errors = math.sqrt(one * (1 - one) / 300 + other * (1 - other) / 300)
+            assert choice.noise == (("optim.lr",) if other - one <= errors else ())
+            rates = [math.log(trial.params["optim.lr"]) for trial in mine]
+            share = (max(rates) - min(rates)) / math.log(3e-2 / 1e-4)
+            assert choice.explored == {"optim.lr": pytest.approx(share)}
+            assert share > 0.75
+            images = 1197 // 64 * 64  # of an epoch
+            [forward] = {result["multiply_adds"] for result in ended}
+            assert choice.multiply_adds == EACH * 3 * images * forward
+            assert f"{choice.params['optim.lr']:.3g} (#{FIRST_TUNING_SEED + seed}.{choice.trial})"
+            told = [f["value"] for f in facts if f["row"] == cell.row and f["seed"] == str(seed)]
+            assert repr(choice.params["optim.lr"]) in told
+        chosen = ", ".join(f"{choice.params['optim.lr']:.3g}" for choice in cell.chosen)
+        assert f"| {chosen}" in table
+        used = sum(choice.multiply_adds for choice in cell.chosen)
+        assert f"best of {EACH} trials each; {short(used)} multiply-adds" in table
+    assert f"2 searches of {EACH} trials (sampler tpe), which explored at least" in table
+    assert "n counts searches" in table
 
 
-def test_more_seeds_add_no_trials_and_more_trials_extend_the_search(calm, tmp_path):
+def test_more_seeds_are_more_searches_of_that_size_and_more_trials_extend_them(calm, tmp_path):
     shell = Shell(tmp_path)
     shutil.copytree(calm.folder / "runs", tmp_path / "runs")
     declared(tmp_path, trials=TRIALS)
     before = read(shell)
     more = shell("sweep", "lr", "seeds=3")
-    assert more.out.count("finished: ") == 2
-    assert read(shell).trials == before.trials
-    shell("sweep", "lr", "seeds=3", f"tune.trials={TRIALS + 2}")
-    after = read(shell).trials
-    assert len(after) == 2 * (TRIALS + 2)
+    assert more.out.count("finished: ") == 2 * (EACH + 1)
+    assert [t for t in read(shell).trials if t.search < 2] == list(before.trials)
+    for old, new in zip(before.cells, read(shell).cells, strict=True):
+        assert new.chosen[:2] == old.chosen
+        assert old.ids.items() < new.ids.items()
+    shell("sweep", "lr", f"tune.trials={TRIALS + 3}")
     for row in ("pre", "post"):
-        old, new = ([t for t in p if t.cell.row == row] for p in (before.trials, after))
-        assert new[:TRIALS] == old
+        for n in (0, 1):
+            old, new = (
+                [t for t in plan.trials if (t.cell.row, t.search) == (row, n)]
+                for plan in (before, read(shell))
+            )
+            assert len(new) == EACH + 1
+            assert new[:EACH] == old
 
 
 def test_untuned_and_tuned_stand_side_by_side(calm):
@@ -144,35 +165,98 @@ def test_untuned_and_tuned_stand_side_by_side(calm):
 
 
 def test_trials_are_runs_like_any_other(calm):
-    trial = read(calm).trials[3]
+    trial = read(calm).trials[7]
     [(seed, run)] = trial.cell.ids.items()
-    assert f"run {run}: {trial.cell.row}#{seed}" in calm("show", f"{trial.cell.row}#{seed}").out
+    label = f"{trial.cell.row}#{seed}.{trial.number}"
+    shown = calm("show", label).out
+    assert f"run {run}: {label}" in shown
+    assert "a tuning trial" in shown
     assert "nothing" in calm("gc", "--yes").out
     assert Store(calm.folder / "runs").result(run) is not None
     assert "nothing wrong" in calm("verify", "lr").out
+
+
+def test_a_score_that_was_changed_in_the_plan_is_found(calm, tmp_path):
+    shell = Shell(tmp_path)
+    shutil.copytree(calm.folder / "runs", tmp_path / "runs")
+    plan, store = read(shell), Store(tmp_path / "runs")
+    better = dataclasses.replace(plan.trials[5], score=0.99)
+    store.write_plan(dataclasses.replace(plan, trials=(*plan.trials[:5], better, *plan.trials[6:])))
+    found = shell("verify", "lr", code=1).out
+    assert "its search was told a validation top1 of 0.99, the raw files say" in found
 
 
 def test_the_studies_open_with_plain_optuna(calm):
     journal = JournalFileBackend(str(calm.folder / "runs" / "studies" / "lr.log"))
     storage = JournalStorage(journal)
     names = optuna.get_all_study_names(storage)
-    assert sorted(names) == ["post", "pre"]
-    for cell in read(calm).cells:
-        study = optuna.load_study(study_name=cell.row, storage=storage)
-        assert len(study.trials) == TRIALS
-        assert cell.chosen is not None
-        assert study.best_params == cell.chosen.params
-        assert study.best_trial.number == cell.chosen.trial
+    searches = [(cell, choice) for cell in read(calm).cells for choice in cell.chosen]
+    assert sorted(names) == sorted(f"{c.row} search {choice.search}" for c, choice in searches)
+    for cell, choice in searches:
+        study = optuna.load_study(study_name=f"{cell.row} search {choice.search}", storage=storage)
+        assert len(study.trials) == EACH
+        assert study.best_params == choice.params
+        assert study.best_trial.number == choice.trial
         mine = [t for t in read(calm).trials if t.cell.row == cell.row]
-        runs = [run for trial in mine for run in trial.cell.ids.values()]
+        runs = [run for t in mine if t.search == choice.search for run in t.cell.ids.values()]
         assert [trial.user_attrs["run"] for trial in study.trials] == runs
+
+
+def test_trials_tells_what_was_tried(calm):
+    plan, states = read(calm), {"finished"}
+    rows = [*csv.DictReader(io.StringIO(calm("trials", "lr", "--format", "csv").out))]
+    whole = json.loads(calm("trials", "lr", "--format", "json").out)
+    said = calm("trials", "lr").out
+    assert len(rows) == len(whole["trials"]) == len(plan.trials)
+    for trial in plan.trials:
+        [(seed, run)] = trial.cell.ids.items()
+        [row] = [row for row in rows if row["id"] == run]
+        [entry] = [entry for entry in whole["trials"] if entry["id"] == run]
+        cell = plan.cell(trial.cell.row, "")
+        won = cell.chosen[trial.search].trial == trial.number
+        assert float(row["optim.lr"]) == entry["settings"]["optim.lr"] == trial.params["optim.lr"]
+        assert float(row["score"]) == entry["score"] == pytest.approx(100 * trial.score)
+        assert float(row["error"]) == entry["error"] == pytest.approx(100 * trial.error)
+        assert {row["state"], entry["state"]} == states
+        assert (row["chosen"] == "True") == entry["chosen"] == won
+        assert (row["row"], int(row["search"])) == (trial.cell.row, trial.search)
+        mark = "chosen" if won else ""
+        scored = f"{100 * trial.score:.2f} | {100 * trial.error:.2f} | finished | {mark}"
+        assert f"| #{seed}.{trial.number} | {trial.params['optim.lr']:.3g} | {scored}" in said
+    noise = {(cell.row, c.search): list(c.noise) for cell in plan.cells for c in cell.chosen}
+    assert {(s["row"], s["search"]): s["noise"] for s in whole["searches"]} == noise
+    assert "explored of the range: optim.lr" in said
+    assert ("the choice is noise" in said) == any(noise.values())
+    calm("sweep", "lr", "tune=none")
+    assert "nothing is tuned" in calm("trials", "lr+tune=none", code=2).err
+
+
+def test_load_has_reports_alone_and_no_test_scores_of_trials(calm):
+    store = calm.folder / "runs"
+    plan, frame = read(calm), ablate.load("lr", store)
+    assert sorted(frame.id) == sorted(run for cell in plan.cells for run in cell.ids.values())
+    for run in frame.itertuples():
+        choice = plan.cell(run.row, "").chosen[run.seed]
+        assert frame["optim.lr"][run.Index] == choice.params["optim.lr"]
+        assert run.search == run.seed
+    assert "train.epochs" not in frame  # all were trained as long
+    whole = ablate.load("lr", store, trials=True)
+    tried = whole[whole.trial.notna()]
+    assert len(whole) == len(tried) + len(frame)
+    assert tried[["top1", "loss", "test_n"]].isna().all(axis=None)
+    scores = {run: t.score for t in plan.trials for run in t.cell.ids.values()}
+    assert dict(zip(tried.id, tried.score, strict=True)) == scores
+    assert set(whole["train.epochs"]) == {1, 2}
+    curves = ablate.load("lr", store, curves=True)
+    assert set(curves.id) == set(frame.id)
+    assert set(ablate.load("lr", store, curves=True, trials=True).id) == set(whole.id)
 
 
 def test_the_ranking_against_the_budget_is_drawn(calm):
     calm("plot", "lr", "tuning", "--out", "tuning.svg")
     drawn = (calm.folder / "tuning.svg").read_text()
     for cell in read(calm).cells:
-        assert f"{cell.row}: best of {TRIALS} trials" in drawn
+        assert f"{cell.row}: best of {2 * EACH} trials" in drawn
     assert "needs a sweep" in calm("list", "plots").out
     calm("sweep", "lr", "tune=none")
     assert "nothing is tuned" in calm("plot", "lr+tune=none", "tuning", code=2).err
@@ -195,15 +279,13 @@ def test_one_after_another_gives_the_same_trials_as_two_at_a_time(tmp_path):
         folder = tmp_path / launcher
         folder.mkdir()
         shells.append(Shell(folder))
-        declared(folder)
+        declared(folder, trials=15)
         shells[-1]("sweep", "lr", f"launcher={launcher}")
     first, second = (read(shell) for shell in shells)
     assert first.trials == second.trials
     assert first.cells == second.cells
-    assert {row: sum(t.cell.row == row for t in first.trials) for row in ("pre", "post")} == {
-        "pre": 6,
-        "post": 6,
-    }
+    for row in ("pre", "post"):
+        assert sum(t.cell.row == row for t in first.trials) == 2 * 5
 
 
 PRUNED = FILE.replace("at: {train.epochs: 1}", "at: {train.epochs: 24}\n  pruner: median")
@@ -233,9 +315,7 @@ def test_pruned_trials_are_a_state_of_their_own_and_cost_what_they_used(calm, tm
     early = [result for result in results if result and result["status"] == "pruned"]
     assert early
     assert "diverged" not in shells[0]("table", "lr").out
-    for cell in first.cells:
-        assert cell.chosen is not None
-        assert cell.chosen.spent < TRIALS
+    assert sum(choice.spent for cell in first.cells for choice in cell.chosen) < 4 * EACH
     for result in early:
         assert result["step"] < 24 * 18
     assert "nothing wrong" in shells[0]("verify", "lr").out
@@ -284,8 +364,8 @@ def test_the_planted_order_is_found_with_tuning_and_missed_without(tmp_path, mon
         [column] = tabulate(plan, results).columns
         verdicts[words[0]] = {entry.row: entry.verdict for entry in column.entries}["post"]
         for cell in plan.cells:
-            if cell.chosen is not None:
-                assert abs(math.log10(cell.chosen.params["optim.lr"] / BEST[cell.row])) < 0.3
+            for choice in cell.chosen:
+                assert abs(math.log10(choice.params["optim.lr"] / BEST[cell.row])) < 0.3
     assert verdicts == {"tune=none": "hurts", f"tune.sampler={sampler}": "helps"}
 
 
@@ -331,59 +411,226 @@ def test_pruning_saves_steps_and_is_the_same_search_whoever_is_faster(
 ):
     monkeypatch.chdir(tmp_path)
     text = FILE.replace("train.epochs: 1}", f"train.epochs: {EVALUATIONS}}}\n  pruner: {pruner}")
-    declared(tmp_path, text, trials=TRIALS)
+    declared(tmp_path, text, trials=72)
     plan, _ = make_plan(["lr"], store=tmp_path / "runs")
     late, whole = race(plan, stopped=False)
     quick, steps = race(plan, stopped=True)
     assert quick == late
-    assert whole == 2 * TRIALS * EVALUATIONS
-    spent = [cell.chosen.spent for cell in quick.cells if cell.chosen]
+    assert whole == 4 * 24 * EVALUATIONS
+    choices = [(cell.row, choice) for cell in quick.cells for choice in cell.chosen]
+    spent = [choice.spent for _, choice in choices]
     assert sum(spent) == pytest.approx(steps / EVALUATIONS)  # nothing is counted but what ran
-    assert max(spent) < 0.8 * TRIALS
-    forwards = sum(cell.chosen.multiply_adds for cell in quick.cells if cell.chosen) / 3
+    assert max(spent) < 0.8 * 24
+    forwards = sum(choice.multiply_adds for _, choice in choices) / 3
     assert forwards == steps * plan.cells[0].spec["train"]["batch"] * 10
-    for cell in quick.cells:
-        assert cell.chosen is not None
-        assert abs(math.log10(cell.chosen.params["optim.lr"] / BEST[cell.row])) < 0.3
+    for row, choice in choices:
+        assert abs(math.log10(choice.params["optim.lr"] / BEST[row])) < 0.3
 
 
 def test_a_choice_at_the_edge_of_its_range_is_marked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    declared(tmp_path, FILE.replace("1e-4, 3e-2", "2.9e-3, 3e-2"), trials=12)
+    declared(tmp_path, FILE.replace("1e-4, 3e-2", "2.95e-3, 3e-2"), trials=36)
     plan, _ = make_plan(["lr"], store=tmp_path / "runs")
     plan, results = simulate(plan)
-    edges = {cell.row: cell.chosen.edges for cell in plan.cells if cell.chosen}
-    assert edges["post"] == ("optim.lr",)
+    edges = {cell.row: [choice.edges for choice in cell.chosen] for cell in plan.cells}
+    assert edges["post"] == [("optim.lr",)] * 2
     notes = " ".join(tabulate(plan, results).footnotes)
-    assert "edge" in notes
+    assert "At the edge of its range: optim.lr in 2 of 2 searches; better may lie beyond." in notes
 
 
 STAGES = """
   stages:
     - trials: 6
       space: {optim.lr: {choices: [3e-4, 1e-3, 3e-3]}, model.dropout: {choices: [0.0, 0.1]}}
-    - {space: {optim.wd: {choices: [0.0, 0.05]}}, trials: 2}
+    - {space: {optim.wd: {choices: [0.0, 0.05]}}}
   sampler: grid
 """
 
 
-def test_stages_fix_the_winners_of_the_one_before_and_a_grid_has_every_point(tmp_path, monkeypatch):
+def test_stages_fix_the_winners_of_the_one_before_and_a_grid_is_never_divided(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     text = FILE[: FILE.index("  space:")] + STAGES.lstrip("\n")
     declared(tmp_path, text)
-    plan, _ = make_plan(["lr"], store=tmp_path / "runs")
-    plan, _ = simulate(plan)
-    for row in ("pre", "post"):
-        first = [t for t in plan.trials if t.cell.row == row and t.stage == 0]
-        second = [t for t in plan.trials if t.cell.row == row and t.stage == 1]
+    plan, _ = make_plan(["lr", "seeds=3"], store=tmp_path / "runs")
+    plan, results = simulate(plan)
+    for row, search in itertools.product(("pre", "post"), range(3)):
+        mine = [t for t in plan.trials if (t.cell.row, t.search) == (row, search)]
+        first, second = ([t for t in mine if t.stage == stage] for stage in (0, 1))
         assert len({tuple(t.params.values()) for t in first}) == len(first) == 6
         assert [t.number for t in first + second] == list(range(8))
         assert {t.cell.spec["optim"]["lr"] for t in second} == {BEST[row]}
-        cell = plan.cell(row, "")
-        assert cell is not None
-        assert cell.chosen is not None
-        assert set(cell.chosen.params) == {"optim.lr", "model.dropout", "optim.wd"}
-        assert cell.chosen.trials == 8
+        choice = plan.cell(row, "").chosen[search]
+        assert set(choice.params) == {"optim.lr", "model.dropout", "optim.wd"}
+        assert choice.trials == 8
+        assert choice.spent == 7  # the second stage begins with the winner of the first
+        assert choice.explored == dict.fromkeys(choice.params, 1.0)
+    runs = [run.id for run in plan.runs()]
+    assert len(runs) == len(set(runs)) == len(results) == 2 * 3 * (7 + 1)
+    assert len({run.label for run in plan.tried()}) == 2 * 3 * 8
+
+
+# --- Searches are what is replicated ------------------------------------------------------------
+
+
+def points(plan: Plan, row: str, search: int) -> list[float]:
+    return [t.params["optim.lr"] for t in plan.trials if (t.cell.row, t.search) == (row, search)]
+
+
+def asked(folder: Path, *words: str) -> Plan:
+    """With the first round of every search."""
+    plan, _ = make_plan(["lr", *words], store=folder / "runs")
+    return Search(plan).grow({}.get, lambda _: [])
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes"])
+def test_the_first_rounds_are_spread_over_the_range_and_every_search_has_its_own(
+    tmp_path, monkeypatch, sampler
+):
+    monkeypatch.chdir(tmp_path)
+    declared(tmp_path, trials=27)
+    plan = asked(tmp_path, f"tune.sampler={sampler}")
+    low, width = math.log(1e-4), math.log(3e-2 / 1e-4)
+    for search in (0, 1):
+        default, *others = points(plan, "pre", search)
+        assert default == 3e-3
+        assert points(plan, "post", search) == [default, *others]
+        assert sorted(int(4 * (math.log(lr) - low) / width) for lr in others) == [0, 1, 2, 3]
+        ended, _ = simulate(plan)
+        _, *others = points(ended, "pre", search)
+        assert sorted(int(8 * (math.log(lr) - low) / width) for lr in others) == list(range(8))
+    assert not set(points(plan, "pre", 0)[1:]) & set(points(plan, "pre", 1))
+    moved = asked(tmp_path, f"tune.sampler={sampler}", "tune.seed=1")
+    assert not set(points(plan, "pre", 0)[1:]) & set(points(moved, "pre", 0))
+    ids, others = ({i for t in p.trials for i in t.cell.ids.values()} for p in (plan, moved))
+    assert not ids & others  # the default is trained with other seeds, too
+
+
+def test_a_search_has_its_size_by_what_is_declared_and_more_seeds_are_more_of_them(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    declared(tmp_path, trials=24)
+    made = {}
+    for words in ([], ["seeds=5"], ["tune.repeats=2", "seeds=5"], ["tune.repeats=1", "seeds=5"]):
+        plan, _ = make_plan(["lr", *words], store=tmp_path / "runs")
+        made[" ".join(words)] = plan.tune.trials_each, plan.tune.searches(plan.seeds)
+    by_seed = {seed: (seed,) for seed in range(5)}
+    assert made[""] == (8, {0: (0,), 1: (1,)})
+    assert made["seeds=5"] == (8, by_seed)
+    assert made["tune.repeats=2 seeds=5"] == (12, {0: (0, 2, 4), 1: (1, 3)})
+    assert made["tune.repeats=1 seeds=5"] == (24, {0: (0, 1, 2, 3, 4)})
+    declared(tmp_path, FILE.replace("seeds: 2", "seeds: 4"), trials=24)
+    plan, _ = make_plan(["lr", "seeds=[7,9]"], store=tmp_path / "runs")
+    assert plan.tune.trials_each == 6
+    assert plan.tune.searches(plan.seeds) == {7: (7,), 9: (9,)}
+
+
+def test_seeds_that_share_a_search_are_averaged_and_n_counts_searches(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    declared(tmp_path, trials=15)
+    plan, _ = make_plan(["lr", "tune.repeats=3", "seeds=7"], store=tmp_path / "runs")
+    plan, results = simulate(plan)
+    assert plan.replicates == ((0, 3, 6), (1, 4), (2, 5))
+    table = tabulate(plan, results)
+    [column] = table.columns
+    y = {
+        cell.row: [
+            np.mean([100 * results[cell.ids[s]]["test"]["top1"] for s in seeds])
+            for seeds in plan.replicates
+        ]
+        for cell in plan.cells
+    }
+    pre, post = column.entries
+    assert pre.accuracy.mean == pytest.approx(np.mean(y["pre"]))
+    assert pre.accuracy.n == post.gain.n == 3
+    expected = scipy.stats.ttest_rel(y["post"], y["pre"]).confidence_interval(0.95)
+    assert (post.gain.low, post.gain.high) == pytest.approx((expected.low, expected.high))
+    assert len(pre.values) == 7  # told one by one
+
+
+def test_one_search_compares_settings_and_gives_no_verdict(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    declared(tmp_path, trials=15)
+    for repeats, verdicts in ((3, ["helps"]), (1, [None])):
+        words = ["lr", f"tune.repeats={repeats}", "seeds=6"]
+        plan, results = simulate(make_plan(words, store=tmp_path / "runs")[0])
+        table = tabulate(plan, results)
+        assert [entry.verdict for entry in table.entries if entry.gain] == verdicts
+        assert table.is_look == (repeats > 1)
+        assert [entry.gain.n for entry in table.entries if entry.gain] == [6 if repeats == 1 else 3]
+        said = " ".join((*table.notes, *table.caption))
+        assert ("of these settings" in said) == (repeats == 1)
+        assert ("tune.repeats=3 compares methods" in said) == (repeats == 1)
+
+
+def test_equal_trials_are_one_run_that_is_paid_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = FILE.replace("log: [1e-4, 3e-2]", "choices: [1e-3, 3e-3]")
+    declared(tmp_path, text.replace("epochs: 1}", "epochs: 9}\n  pruner: median"), trials=36)
+    plan, _ = make_plan(["lr"], store=tmp_path / "runs")
+    late, whole = race(plan, stopped=False)
+    quick, _ = race(plan, stopped=True)
+    assert quick == late
+    assert whole == 2 * 2 * 2 * EVALUATIONS
+    for cell in quick.cells:
+        for choice in cell.chosen:
+            mine = [t for t in quick.trials if (t.cell.row, t.search) == (cell.row, choice.search)]
+            assert choice.trials == len(mine) == 12
+            assert choice.spent <= 2
+            assert choice.trial == next(t.number for t in mine if t.params == choice.params)
+    ids = [run.id for run in quick.runs()]
+    assert len(ids) == len(set(ids)) == 2 * 2 * (2 + 1)
+    told = {(run, t.score, t.state) for t in quick.trials for run in t.cell.ids.values()}
+    assert len(told) == 2 * 2 * 2
+
+
+def test_a_plan_of_an_older_version_is_one_search_of_these_settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    declared(tmp_path, trials=15)
+    plan, results = simulate(make_plan(["lr", "tune.repeats=1"], store=tmp_path / "runs")[0])
+    tree = json.loads(json.dumps(plan.to_tree()))
+    assert Plan.from_tree(tree) == plan
+    del tree["tune"]["repeats"]
+    for cell in tree["cells"]:
+        [chosen], [cell["spec"]] = cell["chosen"], cell.pop("specs")
+        new = ("search", "seed", "seeds", "explored", "noise")
+        cell["chosen"] = {key: value for key, value in chosen.items() if key not in new}
+    for trial in tree["trials"]:
+        for key in ("search", "error", "state"):
+            del trial[key]
+        for key in ("chosen", "specs"):
+            trial["cell"].pop(key)
+    old = Plan.from_tree(tree)
+    assert [run.id for run in old.runs()] == [run.id for run in plan.runs()]
+    assert [run.spec() for run in old.runs()] == [run.spec() for run in plan.runs()]
+    assert old.tune.trials_each == 15
+    told = tabulate(old, results)
+    assert [entry.gain for entry in told.entries] == [
+        entry.gain for entry in tabulate(plan, results).entries
+    ]
+    assert any("One search a row" in note for note in told.notes)
+
+
+def chosen(rng, trials: int, searches: int, sharpness: float) -> np.ndarray:
+    """How good the winners are of searches of ten rows, (DRAWS, 10, searches): each row has an
+    optimum of its own, and what is tried is the same for all rows of a search."""
+    best = rng.uniform(0.3, 0.7, (DRAWS, 10, 1, 1))
+    tried = rng.random((DRAWS, 1, searches, trials))
+    quality = -sharpness * (tried - best) ** 2
+    winner = (quality + rng.standard_normal(quality.shape)).argmax(-1)
+    return np.take_along_axis(quality, winner[..., None], -1)[..., 0]
+
+
+@pytest.mark.parametrize("sharpness", [10, 40, 160])
+def test_replicated_searches_keep_the_promise_that_one_search_breaks(sharpness):
+    rng = np.random.default_rng(sharpness)
+    method = family(10)
+    y = chosen(rng, 8, 3, sharpness)
+    assert family_wise_error(y + rng.standard_normal(y.shape), method) <= 0.042
+    y = chosen(rng, 24, 1, sharpness)
+    assert family_wise_error(y + rng.standard_normal((DRAWS, 10, 3)), method) > 0.06
 
 
 @pytest.mark.parametrize(
@@ -394,17 +641,27 @@ def test_stages_fix_the_winners_of_the_one_before_and_a_grid_has_every_point(tmp
         ("log: [1e-4, 3e-2]", "lgo: [1e-4, 1]", "did you mean 'log'?"),
         ("log: [1e-4, 3e-2]", "choices: [1, 2]", "add it to the choices [1, 2]"),
         ("optim.lr:", "optim.rl:", "optim.rl: no such key"),
-        ("trials: 6", "trials: 0", "expected at least 1, got 0"),
-        ("trials: 6", "trails: 6", "did you mean 'trials'?"),
-        ("trials: 6", "trials: 6\n  sampler: grid", "grid needs choices for optim.lr"),
-        ("trials: 6", "trials: 6\n  sampler: bayes", "bayes"),
+        ("trials: 15", "trials: 0", "expected at least 1, got 0"),
+        ("trials: 15", "trails: 15", "did you mean 'trials'?"),
+        ("trials: 15", "trials: 15\n  sampler: grid", "grid needs choices for optim.lr"),
+        ("trials: 15", "trials: 15\n  sampler: bayes", "bayes"),
+        ("trials: 15", "trials: 14", "14 make 3 searches of 4, and of fewer than 5 luck chooses"),
+        ("trials: 15", "trials: 14", "give at least 15, or tune.repeats=1"),
+        ("trials: 15", "trials: 4\n  repeats: 1", "a search of 4, and of fewer than 5"),
+        ("trials: 15", "trials: 15\n  repeats: 0", "repeats must be at least 1, got 0"),
+        ("seeds: 2", "seeds: 4", "15 make 4 searches of 3"),
+        (
+            "{log: [1e-4, 3e-2]}}\n  trials: 15",
+            "{choices: [1e-3, 3e-3]}}\n  trials: 6\n  sampler: grid",
+            "the grid has 2 points, which every search covers, got 6; leave trials out",
+        ),
         ("- pre: {}", "- pre: {optim.lr: 1e-3}", "sets optim.lr, which `tune:` searches"),
         ("epochs: 1}", "epochs: -1}", "train.epochs"),
     ],
 )
 def test_mistakes_are_said_in_a_line_before_anything_trains(tmp_path, monkeypatch, old, new, said):
     monkeypatch.chdir(tmp_path)
-    text = FILE.replace("TRIALS", "6")
+    text = FILE.replace("TRIALS", "15")
     assert old in text
     declared(tmp_path, text.replace(old, new))
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ablate import __version__
-from ablate.cli import driving, keeping, looking, publishing
+from ablate.cli import driving, keeping, looking, publishing, tuning
 from ablate.spec import Failure, UserError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ for command in (
     looking.show,
     looking.table,
     looking.plot,
+    tuning.trials,
     publishing.report,
     publishing.export,
 ):

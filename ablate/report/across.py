@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablate.plan import Cell, Column, Plan
-from ablate.report.scores import METRICS, Scores
+from ablate.report.scores import METRICS, Scores, by_replicate
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.stats import Estimate, Method, RowGain
@@ -78,7 +78,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Arrays:
-    """The sweep's scores as arrays, "higher is better": y (C, R, S), NaN where missing."""
+    """The sweep's scores as arrays, "higher is better": y (C, R, replicates), NaN where missing."""
 
     plan: Plan
     y: Floats
@@ -95,14 +95,13 @@ class Arrays:
 
         sign = METRICS[plan.analysis.metric].sign
         shape = (len(plan.columns), len(plan.rows))
-        y = np.full((*shape, len(plan.seeds)), np.nan)
+        y = np.full((*shape, len(plan.replicates)), np.nan)
         unstable, omitted = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
         for c, column in enumerate(plan.columns):
             for r, row in enumerate(plan.rows):
                 if (found := cells.get((row.label, column.label))) is None:
                     continue
-                values = found.main.by_seed
-                y[c, r] = [sign * values.get(seed, np.nan) for seed in plan.seeds]
+                y[c, r] = [sign * value for value in by_replicate(found.main, plan)]
                 unstable[c, r] = bool(found.unstable)
                 omitted[c, r] = is_partial(plan, found)
         return cls(plan, y, unstable, omitted, judge, alpha)

@@ -47,12 +47,14 @@ metrics.jsonl, and checked against the hashes that were taken when it was traine
     ablate table --from .
     ablate table --from . --format csv | cmp - table.csv
 
-In Python: ablate.load(store=".") and ablate.load(store=".", curves=True) are pandas frames.
+In Python: ablate.load(store=".") and ablate.load(store=".", curves=True) are pandas frames,
+with trials=True those of runs.csv and curves.parquet.
 
 report.html        all of it to read, in one file
 table.*            the gains, in every format; table.csv has one exact number a line
 runs.csv           a row a run: id, row, column, seed, settings, status, test metrics, cost; one
-                   with a number under `trial` was a search's: it chose settings, no table has it
+                   with a number under `trial` was a search's: it chose settings by `score`, on
+                   validation; no table has it
 curves.parquet     a row a run and evaluation: losses, accuracies, learning rate
 figures/           what is drawn in the report
 
@@ -187,7 +189,7 @@ def _fill(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History])
             if format != "rich"
         },
         **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
-        "runs.csv": runs_frame(plan, runs).to_csv(index=False, lineterminator="\n"),
+        "runs.csv": runs_frame(plan, runs, trials=True).to_csv(index=False, lineterminator="\n"),
         "report.html": page(plan, table, runs, reading.looks, drawn),
         "README.txt": README.format(title=title, name=plan.name, version=__version__),
     }
@@ -195,7 +197,7 @@ def _fill(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History])
         path = bundle.root / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(text.encode())
-    curves_frame(plan, runs).to_parquet(bundle.root / "curves.parquet", index=False)
+    curves_frame(plan, runs, trials=True).to_parquet(bundle.root / "curves.parquet", index=False)
     looks = (json.dumps(look.event(plan.name)) for look in reading.looks)
     bundle.looks.write_text("".join(f"{look}\n" for look in looks))
     bundle.environment.write_bytes(to_json(_environment(plan, runs, reading)))

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ablate.plan import FIRST_TUNING_SEED, Analysis, Cell, Choice, Plan
+from ablate.plan import FIRST_TUNING_SEED, Analysis, Cell, Choice, Plan, Tune
 from ablate.report.across import pooled_gains
 from ablate.report.looks import Look, changes
 from ablate.report.looks import look as look_of
@@ -83,17 +83,26 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
         f"{tested}."
     ]
     if plan.tune is not None:
-        keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
-        lines.append(
-            f"Tuned for each variant alike: {keys}; {count(plan.tune.trials, 'trial')} "
-            f"(sampler {plan.tune.sampler}), chosen on validation with other seeds; intervals are "
-            f"given the chosen settings."
-        )
+        lines.append(_tuned(plan, plan.tune))
     for column in columns:
         spread = _spread(plan, column)
         lines.append(f"{column.heading}: {spread}" if column.label else _sentence(spread))
     lines += _forecast(plan, columns)
     return lines
+
+
+def _tuned(plan: Plan, tune: Tune) -> str:
+    """What every variant was searched for, how often and how widely, and what n counts."""
+    keys = ", ".join(dict.fromkeys(key for stage in tune.stages for key in stage.space))
+    searches = len(tune.searches(plan.seeds))
+    often = "one search" if searches == 1 else f"{searches} searches"
+    shares = [share for cell in plan.cells for c in cell.chosen for share in c.explored.values()]
+    least = f", which explored at least {100 * min(shares):.0f} % of each range" if shares else ""
+    counted = "intervals are of these settings" if plan.one_search else "n counts searches"
+    return (
+        f"Tuned for each variant alike: {keys}; {often} of {count(tune.trials_each, 'trial')} "
+        f"(sampler {tune.sampler}){least}, chosen on validation with other seeds; {counted}."
+    )
 
 
 def _sentence(text: str) -> str:
@@ -182,7 +191,12 @@ def notes(
         found.append(_unfinished(missing, len(cells) * len(plan.seeds)))
     if any(entry.n == 1 for column in columns for entry in column.entries):
         found.append("n = 1: no interval.")
-    if len(plan.seeds) == 2:
+    if plan.one_search:
+        found.append(
+            "One search a row: the intervals are of these settings, not of the methods, so no "
+            "verdicts; tune.repeats=3 compares methods."
+        )
+    if len(plan.replicates) == 2:
         found.append("n = 2: intervals, no verdicts.")
     of = METRICS[plan.analysis.metric]
     ends = [entry.accuracy for column in columns for entry in column.entries if entry.accuracy]
@@ -399,19 +413,43 @@ def _unstable(plan: Plan, found: Scores, gain: RowGain, base: Scores) -> str:
     )
 
 
-def _chosen(choice: Choice) -> str:
-    """What a search chose for a cell, and whether better may lie beyond what it was given."""
-    params = ", ".join(
-        f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}"
-        for key, value in choice.params.items()
+def _chosen(choices: Sequence[Choice]) -> str:
+    """What searches chose for a cell, and why it may not be the best."""
+    params = "; ".join(
+        ", ".join(f"{key}={setting(value)}" for key, value in choice.params.items())
+        + f" ({choice.name})"
+        for choice in choices
     )
-    spent = f", worth {choice.spent:.1f}" if choice.spent < choice.trials else ""  # some pruned
-    used = f"; {short(choice.multiply_adds)} multiply-adds" if choice.multiply_adds else ""
-    best = f"#{FIRST_TUNING_SEED + choice.trial}, best of {count(choice.trials, 'trial')}"
-    text = f"Tuned: {params} ({best}{spent}{used})."
-    if choice.edges:
-        text += f" At the edge of its range: {', '.join(choice.edges)}; better may lie beyond."
-    return text
+    trials, spent = (sum(getattr(c, name) for c in choices) for name in ("trials", "spent"))
+    adds = sum(choice.multiply_adds for choice in choices)
+    each = " each" if len(choices) > 1 else ""
+    worth = f", worth {spent:.1f}" if spent < trials else ""  # some pruned, or the same again
+    used = f"; {short(adds)} multiply-adds" if adds else ""
+    text = f"Tuned: {params}; best of {count(choices[0].trials, 'trial')}{each}{worth}{used}."
+    return " ".join([text, *(f"{_sentence(doubt)}." for doubt in doubts(choices))])
+
+
+def setting(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def doubts(choices: Sequence[Choice]) -> list[str]:
+    """Whether better may lie beyond what the searches of a cell were given, or luck chose."""
+    found = []
+    if edges := Counter(key for choice in choices for key in choice.edges):
+        found.append(f"at the edge of its range: {_often(edges, choices)}; better may lie beyond")
+    if noise := Counter(key for choice in choices for key in choice.noise):
+        found.append(
+            f"the choice is noise: {_often(noise, choices)}; the best two trials differ by less "
+            f"than the validation error"
+        )
+    return found
+
+
+def _often(keys: Counter[str], choices: Sequence[Choice]) -> str:
+    """ "optim.lr in 2 of 3 searches"; of a single search the keys alone."""
+    of = f" of {len(choices)} searches"
+    return ", ".join(f"{key} in {n}{of}" if len(choices) > 1 else key for key, n in keys.items())
 
 
 def _left(gain: RowGain | None) -> str:

@@ -151,8 +151,8 @@ def _works(
         asked.setdefault((trial.cell.row, trial.cell.column), []).append(trial.cell)
     works = []
     for cell, answer in zip(plan.cells, answers, strict=True):
-        # before its settings are chosen a cell has no runs yet: all of them are to come
-        runs = list(cell.ids.values()) or [""] * len(plan.seeds)
+        # of seeds whose settings are not chosen yet the runs are to come
+        runs = [cell.ids.get(seed, "") for seed in plan.seeds]
         left = float(sum(states.get(run, RunState()).status not in FINAL for run in runs))
         if answer["examples"] is None:
             works.append(_Work(cell, None, left, None))

@@ -52,14 +52,15 @@ def _labelled(store: Store, ledger: Ledger, text: str) -> str:
 
 def _names(plan: Plan) -> dict[str, str]:
     """Every name of a run of the plan -> its id. Beside labels as they are printed: a row's
-    aliases, and where there is one column LABEL#SEED."""
+    aliases, where there is one column LABEL#SEED, and all trials that a run is."""
     aliases = {row.label: row.aliases for row in plan.rows}
-    names = {run.label: run.id for run in plan.runs()}
-    for run in plan.runs():
+    runs = [*plan.runs(), *plan.tried()]
+    names = {run.label: run.id for run in runs}
+    for run in runs:
         columns = {run.cell.column} | ({""} if len(plan.columns) == 1 else set())
         for row, column in itertools.product((run.cell.row, *aliases[run.cell.row]), columns):
             names.setdefault(
-                f"{row}@{column}#{run.seed}" if column else f"{row}#{run.seed}", run.id
+                f"{row}@{column}#{run.number}" if column else f"{row}#{run.number}", run.id
             )
     return names
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ablate.plan import Column, Plan, Row
-from ablate.report.gather import Known, setting, trials
+from ablate.plan import Cell, Column, Plan, PlannedRun, Row
+from ablate.report.gather import Known, setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,21 +20,25 @@ TOLD = (
 )
 
 
-def runs_frame(plan: Plan, runs: Sequence[Known]) -> pd.DataFrame:
-    """A row a planned run, in the plan's order."""
-    numbers = trials(plan)
+VALUES = ("model", "optim", "train", "augment", "eval")  # sections of a spec that are no choices
+GROUPS = ("data", "norm", "stem", "block")
+
+
+def runs_frame(plan: Plan, runs: Sequence[Known], trials: bool = False) -> pd.DataFrame:
+    """A row a planned run, in the plan's order; `trials`: those that chose settings, too, but
+    without test scores, which nothing may be chosen by."""
+    runs = _asked(runs, trials)
     families = {row.label: row.family for row in plan.rows}
-    chosen: list[Row | Column] = [*plan.rows, *plan.columns]
-    keys = dict.fromkeys(key for part in chosen for key in part.settings)
+    keys = _keys(plan, [known.run.cell for known in runs])
     rows = []
     for known in runs:
         result, cell = known.result, known.run.cell
-        test = result.get("test") or {}
+        test = (result.get("test") or {}) if known.run.trial is None else {}
         rows.append(
             {
                 **_place(plan, known),
                 "family": families[cell.row],
-                **({"trial": numbers.get(known.run.id)} if plan.tune else {}),
+                **(_search(known.run, trials) if plan.tune else {}),
                 **{key: _scalar(setting(cell.spec, key)) for key in keys},
                 "status": known.status,
                 **{name: test.get(name) for name in TEST},
@@ -45,13 +49,47 @@ def runs_frame(plan: Plan, runs: Sequence[Known]) -> pd.DataFrame:
     return _frame(rows)
 
 
-def curves_frame(plan: Plan, runs: Sequence[Known]) -> pd.DataFrame:
-    """A row a line of a run's metrics.jsonl."""
+def _asked(runs: Sequence[Known], trials: bool) -> Sequence[Known]:
+    return runs if trials else [known for known in runs if known.run.trial is None]
+
+
+def _keys(plan: Plan, cells: Sequence[Cell]) -> list[str]:
+    """Every key that a row or a column sets or tuning chooses, then what else is not the same in
+    all runs that have it."""
+    space = [key for stage in (plan.tune.stages if plan.tune else ()) for key in stage.space]
+    parts: list[Row | Column] = [*plan.rows, *plan.columns]
+    keys = [key for part in parts for key in part.settings] + space
+    seen: dict[str, set[str]] = {}
+    for cell in cells:
+        for key in _settings(cell.spec):
+            seen.setdefault(key, set()).add(repr(setting(cell.spec, key)))
+    return [*dict.fromkeys([*keys, *(key for key, values in seen.items() if len(values) > 1)])]
+
+
+def _settings(spec: Mapping[str, Any]) -> Iterator[str]:
+    for section in VALUES:
+        yield from (f"{section}.{key}" for key in spec.get(section, ()))
+    yield from (group for group in GROUPS if group in spec)
+
+
+def _search(run: PlannedRun, trials: bool) -> dict[str, Any]:
+    """The search that a run is a trial of, or whose winner it has."""
+    if run.trial is None:
+        taken = (choice.search for choice in run.cell.chosen if run.seed in choice.seeds)
+        found: dict[str, Any] = {"search": next(taken, None), "trial": None, "score": None}
+    else:
+        trial = run.trial
+        found = {"search": trial.search, "trial": trial.number, "score": trial.score}
+    return found if trials else {"search": found["search"]}
+
+
+def curves_frame(plan: Plan, runs: Sequence[Known], trials: bool = False) -> pd.DataFrame:
+    """A row a line of a run's metrics.jsonl; `trials`: of those that chose settings, too."""
     import pandas as pd
 
     rows = [
         {**_place(plan, known), **{key: value for key, value in line.items() if _is_plain(value)}}
-        for known in runs
+        for known in _asked(runs, trials)
         for line in known.seen.folder.read_metrics()
     ]
     return pd.DataFrame(rows, columns=None if rows else [*PLACE, "step"])

@@ -76,11 +76,6 @@ def provenance(runs: Sequence[Known]) -> dict[str, dict[str, int]]:
     return found
 
 
-def trials(plan: Plan) -> dict[str, int]:
-    """Run id -> number, of the trainings that chose settings; tables have nothing of them."""
-    return {run: trial.number for trial in plan.trials for run in trial.cell.ids.values()}
-
-
 def setting(spec: Mapping[str, Any], key: str) -> Any:
     """What a key of a sweep file is in a spec's tree: a group's by its name; None for none."""
     value: Any = spec

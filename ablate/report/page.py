@@ -17,7 +17,7 @@ from typing import Any
 from ablate import __version__
 from ablate.plan import Cell, Plan
 from ablate.report.formats.layout import DEFAULT, sheet
-from ablate.report.gather import Known, provenance, trials
+from ablate.report.gather import Known, provenance
 from ablate.report.live import duration
 from ablate.report.looks import Look, Seeds
 from ablate.report.scores import METRICS, number
@@ -47,8 +47,7 @@ def page(
     facts = provenance(runs)
     read = dict.fromkeys(look.seeds for look in looks)
     commands = facts.pop("command", {}) or {shlex.join(["ablate", "sweep", *plan.words]): 0}
-    numbers = trials(plan)
-    counted = _counted(runs, numbers)
+    counted = _counted(runs)
     text = template.render(
         title=plan.title or plan.name,
         overview=_overview(plan, counted),
@@ -59,13 +58,12 @@ def page(
         sheet=sheet(table, DEFAULT, transpose=False, width=0),  # columns one below the other
         drawn=drawn,
         counted=counted,
-        variants=list(_variants(plan, runs, numbers)),
+        variants=list(_variants(plan, runs)),
         named=len(plan.columns) > 1,
         measured=[m for m in METRICS if any(m in k.result.get("test", {}) for k in runs)],
         commands=commands,
         made=_made(plan, runs, read, facts),
         base=next(cell for cell in plan.cells if cell.row == plan.baseline),
-        trials=numbers,
         version=__version__,
         # functions
         number=number,
@@ -122,14 +120,14 @@ class _Variant:
         return [known for known in self.runs if known.status in GIVEN_UP]
 
 
-def _variants(plan: Plan, runs: Sequence[Known], numbers: Mapping[str, int]) -> Iterator[_Variant]:
+def _variants(plan: Plan, runs: Sequence[Known]) -> Iterator[_Variant]:
     by_row: dict[str, list[Known]] = {row.label: [] for row in plan.rows}
     for known in runs:
         by_row[known.run.cell.row].append(known)
     columns = [column.label for column in plan.columns]
     for label, found in by_row.items():
         found.sort(key=lambda known: (columns.index(known.run.cell.column), known.run.seed))
-        yield _Variant(label, _differs(plan, label), found, _counted(found, numbers))
+        yield _Variant(label, _differs(plan, label), found, _counted(found))
 
 
 def _differs(plan: Plan, row: str) -> list[tuple[str, Sequence[Difference]]]:
@@ -162,9 +160,12 @@ def _differences(cell: Cell, base: Cell) -> tuple[Difference, ...]:
 
 
 def _score(known: Known, name: str) -> float | None:
-    """A test metric in the table's unit, None where it was not measured."""
+    """A test metric in the table's unit; None where it was not measured, and of trials, which are
+    judged on validation."""
     value = known.result.get("test", {}).get(name)
-    return None if value is None else float(value) * METRICS[name].scale
+    return (
+        None if value is None or known.run.trial is not None else float(value) * METRICS[name].scale
+    )
 
 
 def _time(seconds: float) -> str:
@@ -183,10 +184,10 @@ def _tail(known: Known) -> str:
     return "\n".join(text.splitlines()[-LOG_LINES:]) or "an empty log"
 
 
-def _counted(runs: Sequence[Known], numbers: Mapping[str, int]) -> str:
+def _counted(runs: Sequence[Known]) -> str:
     """ "24 runs: 23 finished, 1 failed", and trials apart: these chose settings, no more."""
-    reported = [known for known in runs if known.run.id not in numbers]
-    tried = [known for known in runs if known.run.id in numbers]
+    reported = [known for known in runs if known.run.trial is None]
+    tried = [known for known in runs if known.run.trial is not None]
     parts = []
     for noun, some in (("run", reported), ("tuning trial", tried)):
         counts = Counter(known.status for known in some)
@@ -217,7 +218,7 @@ def _made(
         "tuning": _tuning(plan),
         "chosen by tuning": "; ".join(_chosen(plan)),
         "verdicts read at": "; ".join(f"seeds {', '.join(map(str, seeds))}" for seeds in read),
-        "cost": _cost(runs, trials(plan)),
+        "cost": _cost(runs),
         "trained": _when(runs),
         "data": ", ".join(
             dict.fromkeys(
@@ -255,7 +256,7 @@ def _grouped(facts: Mapping[str, Texts]) -> dict[str, Texts]:
 
 
 def _tuning(plan: Plan) -> str | None:
-    """The search that every variant got, and that its trials are no results."""
+    """The searches that every variant got, and that their trials are no results."""
     if plan.tune is None:
         return None
     stages = "; then ".join(
@@ -264,8 +265,11 @@ def _tuning(plan: Plan) -> str | None:
         for stage in plan.tune.stages
     )
     each = "variant" if len(plan.columns) == 1 else "variant in every column"
+    searches = len(plan.tune.searches(plan.seeds))
+    often = "one search" if searches == 1 else f"{searches} searches"
     return (
-        f"{stages} for every {each} (sampler {plan.tune.sampler}, pruner {plan.tune.pruner}). "
+        f"{stages}; {often} for every {each} (sampler {plan.tune.sampler}, pruner "
+        f"{plan.tune.pruner}). "
         f"Trials are judged on validation and have seeds of their own: no gain or interval here "
         f"is made of them."
     )
@@ -281,23 +285,24 @@ def _space(space: Mapping[str, tuple[Any, ...]]) -> str:
 
 def _chosen(plan: Plan) -> Iterator[str]:
     for cell in plan.cells:
-        if cell.chosen:
-            where = f"{cell.row} on {cell.column}" if len(plan.columns) > 1 else cell.row
-            yield f"{where}: {_settings(cell.chosen.params)}"
+        where = f"{cell.row} on {cell.column}" if len(plan.columns) > 1 else cell.row
+        for choice in cell.chosen:
+            search = f", search {choice.search}" if len(cell.chosen) > 1 else ""
+            yield f"{where}{search}: {_settings(choice.params)}"
 
 
 def _settings(settings: Mapping[str, object]) -> str:
     return ", ".join(f"{key}={text}" for key, text in leaves(dict(settings)).items())
 
 
-def _cost(runs: Sequence[Known], numbers: Mapping[str, int]) -> str:
+def _cost(runs: Sequence[Known]) -> str:
     seconds = {known.run.id: known.result.get("seconds") or 0.0 for known in runs}
-    tuning = sum(spent for run, spent in seconds.items() if run in numbers)
+    tuning = [seconds[known.run.id] for known in runs if known.run.trial is not None]
     devices = ", ".join(sorted({str(known.result.get("device")) for known in runs if known.result}))
     attempts = sum(len(known.seen.attempts) for known in runs)
     return (
         f"{_time(sum(seconds.values()))} of device time ({devices or 'nothing trained yet'}), "
-        f"{f'{_time(tuning)} of it on tuning, ' if numbers else ''}"
+        f"{f'{_time(sum(tuning))} of it on tuning, ' if tuning else ''}"
         f"{_plural(attempts, 'attempt')} at {_plural(len(runs), 'run')}"
     )
 

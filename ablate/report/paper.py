@@ -252,11 +252,13 @@ class _Recipes:
         words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
         if expected is None:
             return f"{words} has no {cell.spec['model']['arch']}"
+        specs = cell.specs or (cell.spec,)
         differing = [
             f"{section}.{key}"
             for section, settings in expected.items()
             for key, value in settings.items()
-            if f"{section}.{key}" not in MACHINES and cell.spec[section].get(key) != value
+            if f"{section}.{key}" not in MACHINES
+            and any(spec[section].get(key) != value for spec in specs)
         ]
         return f"{names(differing, 4)} not as in {words}" if differing else ""
 

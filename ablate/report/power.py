@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ablate.plan import Plan
 from ablate.report.captions import count
 from ablate.report.cost import Costs
-from ablate.report.scores import METRICS, Curves, Results, scores
+from ablate.report.scores import METRICS, Curves, Results, by_replicate, scores
 from ablate.report.table import method_of
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def forecast(
 
     of = METRICS[plan.analysis.metric]
     counts = sorted({method_of(plan, column.label).contrasts for column in plan.columns})
-    n = len(plan.seeds)
+    n = len(plan.replicates)
     power = f"{100 * stats.POWER:.0f} % power"
     yield (
         f"to detect a gain of {gain:g} {of.points} over {plan.baseline} with {power}, the other "
@@ -73,8 +72,8 @@ def _spread(
     if assumed is not None:
         return stats.Spread(assumed), 0.0, f"spread {assumed:g} {points}, as given"
     cells = [cell for cell in plan.cells if cell.column == column]
-    values = [scores(cell, plan, results, (), curves).main.by_seed for cell in cells]
-    y = np.array([[value.get(seed, math.nan) for seed in plan.seeds] for value in values])
+    values = [scores(cell, plan, results, (), curves).main for cell in cells]
+    y = np.array([by_replicate(value, plan) for value in values])
     if (measured := stats.residual_spread(y)) is None:
         how = f"spread {ASSUMED:g} {points}, an assumption: no finished runs tell; --spread sets it"
         return stats.Spread(ASSUMED), 0.0, how

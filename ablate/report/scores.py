@@ -82,6 +82,12 @@ class Scores:
         return tuple(sorted((*self.diverged, *self.collapsed)))
 
 
+def by_replicate(values: Values, plan: Plan) -> list[float]:
+    """What n counts: the mean over the seeds of each replicate, NaN where none is there."""
+    found = ([values.by_seed[s] for s in seeds if s in values.by_seed] for seeds in plan.replicates)
+    return [sum(some) / len(some) if some else math.nan for some in found]
+
+
 def scores(
     cell: Cell, plan: Plan, results: Results, also: Iterable[str], curves: Curves | None
 ) -> Scores:

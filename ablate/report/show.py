@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from ablate.ledger import FINAL, Ledger, RunState, Store
-from ablate.plan import FIRST_TUNING_SEED, PlannedRun
+from ablate.plan import PlannedRun
 from ablate.report.find import planned_as
 from ablate.report.live import duration
 from ablate.report.status import speed
@@ -100,7 +100,7 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
 
 
 def _trial(planned: PlannedRun) -> str:
-    return ", a tuning trial" if planned.seed >= FIRST_TUNING_SEED else ""
+    return "" if planned.trial is None else ", a tuning trial"
 
 
 def _section(title: str, lines: Iterable[str], none: str = "") -> list[str]:

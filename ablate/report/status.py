@@ -162,13 +162,16 @@ def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
         for trial in plan.trials
         for run in trial.cell.ids.values()
     )
-    chosen = sum(cell.chosen is not None for cell in plan.cells)
+    chosen = sum(len(cell.chosen) for cell in plan.cells)
+    searches = len(plan.tune.searches(plan.seeds))
     keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
     most = f", {_range(costs.searches, short)} multiply-adds" if costs.searches else ""
+    often = "one search" if searches == 1 else f"{searches} searches"
     return (
-        f"tuning {keys}: {plan.trials_a_cell} trials (sampler {plan.tune.sampler}){most} for each "
-        f"of {_count(len(plan.cells), 'cell')}; {done} of {plan.expected_trials} are done, "
-        f"{chosen} of {_count(len(plan.cells), 'cell')} chosen"
+        f"tuning {keys}: {often} of {plan.tune.trials_each} trials (sampler {plan.tune.sampler})"
+        f"{most} for each of {_count(len(plan.cells), 'cell')}; {done} of "
+        f"{plan.expected_trials} trials are done, {chosen} of "
+        f"{searches * len(plan.cells)} searches"
     )
 
 

@@ -27,7 +27,16 @@ from ablate.report.across import (
 )
 from ablate.report.captions import MACHINE, Footnotes, gain_alpha, level
 from ablate.report.looks import Look
-from ablate.report.scores import METRICS, Curves, Metric, Results, Scores, number, scores
+from ablate.report.scores import (
+    METRICS,
+    Curves,
+    Metric,
+    Results,
+    Scores,
+    by_replicate,
+    number,
+    scores,
+)
 from ablate.spec import Failure
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
@@ -111,7 +120,7 @@ class Entry:
     multiply_adds: int | None = None  # of one image
     cost: Cost | None = None  # where asked for
     against: Against | None = None
-    chosen: Choice | None = None  # what tuning chose
+    chosen: tuple[Choice, ...] = ()  # what tuning chose, one a search
 
     @property
     def n(self) -> int:
@@ -234,7 +243,7 @@ def tabulate(
     complete = not any(found.missing for found in cells.values())
     methods = [method_of(plan, column.label) for column in plan.columns]
     look_note = captions.look_note(plan, looks, methods)
-    judge = words and complete and not (strict and look_note)
+    judge = words and complete and not plan.one_search and not (strict and look_note)
     extra = _Extra(sizes or {}, cost, paper or {})
     columns = []
     for column in plan.columns:
@@ -370,9 +379,7 @@ def _gains(plan: Plan, block: Sequence[Scores], method: Method) -> ColumnGains:
     if plan.baseline not in labels:
         return stats.ColumnGains((None,) * len(block))
     sign = METRICS[plan.analysis.metric].sign
-    y = np.array(
-        [[sign * found.main.by_seed.get(s, math.nan) for s in plan.seeds] for found in block]
-    )
+    y = np.array([[sign * value for value in by_replicate(found.main, plan)] for found in block])
     unstable = np.array([bool(found.unstable) for found in block])
     return stats.column_gains(y, labels.index(plan.baseline), method, unstable)
 
@@ -398,7 +405,7 @@ def _entry(
     against = _fisher(found, base)
     unstable = f"{len(base.unstable)} of {_ended(base)}" if base else ""
     texts = captions.entry_notes(plan, found, gain, verdict, base, against, unstable)
-    accuracy = _estimate(found.main.by_seed, analysis.alpha, analysis.metric)
+    accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha, analysis.metric)
     gained = shown(gain.gain, analysis.metric) if gain else None
     if gain and gained != gain.gain:
         texts.append(f"{wide(analysis.metric)}.")
@@ -420,7 +427,7 @@ def _entry(
         ratio=gain.ratio if gain else None,
         never=found.main.never,
         others={
-            name: Other(v.by_seed, _estimate(v.by_seed, analysis.alpha, name), v.never)
+            name: Other(v.by_seed, _estimate(by_replicate(v, plan), analysis.alpha, name), v.never)
             for name, v in found.others.items()
         },
         p_values=dataclasses.replace(
@@ -436,13 +443,14 @@ def _entry(
     )
 
 
-def _estimate(values: Mapping[int, float], alpha: float, metric: str) -> Estimate | None:
+def _estimate(values: Sequence[float], alpha: float, metric: str) -> Estimate | None:
     """The mean, its interval cut where the metric ends."""
     from ablate import stats
 
-    if not values:
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
         return None
-    found, most = stats.mean_interval(list(values.values()), alpha), METRICS[metric].most
+    found, most = stats.mean_interval(known, alpha), METRICS[metric].most
     if most is None or found.low is None or found.high is None:
         return found
     return dataclasses.replace(found, low=max(found.low, 0.0), high=min(found.high, most))

@@ -50,6 +50,7 @@ def verify(plan: Plan, store: Store, ledger: Ledger) -> Verified:
         check.ledger(ledger)
     for run in check.runs.values():
         check.run(run)
+        check.trial(run)
     check.table()
     check.say_what_was_not_checked()
     return check.found
@@ -279,6 +280,20 @@ class _Check:
         if not same:
             self.finding(run, path, "is not the file that was written: result.json has its hash")
         return same
+
+    def trial(self, run: PlannedRun) -> None:
+        """Was its search told what the raw files say?"""
+        if run.trial is None or run.trial.state != "finished" or run.id not in self.remade:
+            return
+        name = self.plan.analysis.judged
+        score = self.remade[run.id]["validation"].get(name)
+        if score != run.trial.score:
+            self.finding(
+                run,
+                self.store.plan_path(self.plan.name),
+                f"its search was told a validation {name} of {run.trial.score}, the raw files say "
+                f"{score}",
+            )
 
     # --- The table ------------------------------------------------------------------------------
 

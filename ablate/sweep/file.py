@@ -165,14 +165,25 @@ def from_file(
         own=frozenset(
             f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})
         ),
-        tune=_tune(whole.get("tune"), scaled.get("tune"), line, place),
+        tune=_tune(
+            whole.get("tune"),
+            scaled.get("tune"),
+            line,
+            place,
+            len(parts["seeds"]) if "seeds" in parts else DEFAULT_SEEDS,
+        ),
     )
 
 
 def _tune(
-    written: Mapping[str, Any] | None, scaled: Mapping[str, Any] | None, line: Line, place: str
+    written: Mapping[str, Any] | None,
+    scaled: Mapping[str, Any] | None,
+    line: Line,
+    place: str,
+    seeds: int,
 ) -> Tune | None:
-    """The search, the keys of a scale over those of the file; `tune=none` leaves it out."""
+    """The searches, the keys of a scale over those of the file; `tune=none` leaves them out.
+    `seeds`: how many the file declares, which the command line's don't change."""
     words = section_of(line, "tune")
     if written is None:
         if "tune" in line.sweep or words:
@@ -180,7 +191,7 @@ def _tune(
         return None
     if "tune" in line.sweep:
         return None
-    return tuning({**written, **(scaled or {})}, words, f"{place}: tune")
+    return tuning({**written, **(scaled or {})}, words, f"{place}: tune", seeds)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ablate.plan import METRICS as NAMES
 from ablate.plan import is_metric
 from ablate.report.across import Block
-from ablate.report.captions import level
+from ablate.report.captions import level, setting
 from ablate.report.formats.grid import Cell, Grid, Line, Sheet
 from ablate.report.scores import METRICS, number, short
 from ablate.report.table import Entry, Table, TableColumn
@@ -182,18 +182,17 @@ def _share(value: float | None) -> str:
 
 
 def _chosen(table: Table, ci: bool) -> Iterator[_Part]:
-    """A column a searched key: side by side they show what variants ask for."""
-    keys = dict.fromkeys(k for e in table.entries if e.chosen for k in e.chosen.params)
+    """A column a searched key: side by side they show what variants ask for, search by search."""
+    keys = dict.fromkeys(k for e in table.entries for choice in e.chosen for k in choice.params)
 
     def of(key: str) -> Callable[[Entry], Cell]:
-        return lambda e: Cell(_value(e.chosen.params[key]) if e.chosen else "-", number=True)
+        def values(entry: Entry) -> str:
+            return ", ".join(setting(choice.params[key]) for choice in entry.chosen)
+
+        return lambda entry: Cell(values(entry) or "-", number=True)
 
     for key in keys:
         yield _Part(key, of(key))
-
-
-def _value(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _paper(table: Table, ci: bool) -> Iterator[_Part]:

@@ -32,8 +32,8 @@ def csv(table: Table) -> str:
     """Tidy: `quantity` names what `value` (a number) or `text` (words) is.
 
     An empty row means of the column, an empty row and column of the table; `seed` is given for
-    the quantities METRIC.run only, which is what one run got. What a table has no number for has
-    no line.
+    the quantities METRIC.run and chosen.*, which are of one run. What a table has no number for
+    has no line.
     """
     file = io.StringIO()
     writer = writers.writer(file, lineterminator="\n")
@@ -88,6 +88,10 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
     for name, values in runs.items():
         for seed, value in values.items():
             yield entry.column, entry.row, seed, f"{name}.run", value
+    for choice in entry.chosen:
+        for seed in choice.seeds:
+            for quantity, fact in _chosen(choice):
+                yield entry.column, entry.row, seed, quantity, fact
     for quantity, fact in (
         ("family", row.family),
         *_estimate(table.metric, entry.accuracy),
@@ -111,7 +115,7 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
         ("spread.ratio", entry.ratio),
         ("parameters", entry.parameters),
         ("multiply_adds", entry.multiply_adds),
-        *_chosen(entry.chosen),
+        *_searches(entry.chosen),
         *_cost(entry.cost),
         *_against(entry.against),
         *(("note", table.footnotes[i - 1]) for i in (*row.footnotes, *entry.footnotes)),
@@ -125,17 +129,26 @@ def _forecast(found: Resolution) -> Facts:
         yield f"forecast.{name}", value
 
 
-def _chosen(choice: Choice | None) -> Facts:
-    """What tuning chose, and what the search of it used, in whole trials."""
-    if choice is None:
-        return
+def _chosen(choice: Choice) -> Facts:
+    """What a run was given by tuning, and how sure that is."""
     for key, value in choice.params.items():
         yield f"chosen.{key}", value
+    yield "chosen.search", choice.search
     yield "chosen.trial", choice.trial
-    yield "search.trials", choice.trials
-    yield "search.spent", choice.spent
-    if choice.multiply_adds:  # not of older sweeps
-        yield "search.multiply_adds", choice.multiply_adds
+    for key, share in choice.explored.items():
+        yield f"chosen.explored.{key}", share
+    for name, keys in (("edge", choice.edges), ("noise", choice.noise)):
+        yield from ((f"chosen.{name}", key) for key in keys)
+
+
+def _searches(choices: tuple[Choice, ...]) -> Facts:
+    """What all searches of a cell used; what was spent is in whole trials."""
+    if choices:
+        yield "search.repeats", len(choices)
+        yield "search.trials", sum(choice.trials for choice in choices)
+        yield "search.spent", sum(choice.spent for choice in choices)
+    if adds := sum(choice.multiply_adds for choice in choices):  # not of older sweeps
+        yield "search.multiply_adds", adds
 
 
 def _estimate(quantity: str, estimate: Estimate | None) -> Facts:

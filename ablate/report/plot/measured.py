@@ -55,7 +55,7 @@ def in_order(plan: Plan) -> Iterator[PlannedRun]:
         for column in plan.columns:
             if cell := cells.get((row.label, column.label)):
                 for seed, run in cell.ids.items():
-                    yield PlannedRun(run, cell, seed)
+                    yield PlannedRun(run, cell.at(seed), seed)
 
 
 def named(row: str, column: str) -> str:

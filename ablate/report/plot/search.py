@@ -20,12 +20,12 @@ ACROSS = 3  # columns in a line
 def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     """The best validation score to expect of k trials, and a band for 80 % of draws.
 
-    A panel a column. The scores are those that the search was told: of a pruned trial its last, of
-    a diverged one that of guessing.
+    A panel a column. The scores are those that all searches of a row were told: of a pruned trial
+    its last, of a diverged one that of guessing; k goes as far as one search does.
     """
     if plan.tune is None:
         raise Nothing(f"{plan.name}: nothing is tuned: give the sweep file a `tune:`")
-    metric = plan.analysis.metric if plan.analysis.metric in ("loss", "top5") else "top1"
+    metric = plan.analysis.judged
     sign, scale = METRICS[metric].sign, METRICS[metric].scale
     scores: dict[tuple[str, str], list[float]] = {}
     for trial in plan.trials:
@@ -43,8 +43,9 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     legend: dict[str, Any] = {}
     for (row, column), found in scores.items():
         axes = panels[columns.index(column)]
-        best, low, high = stats.expected_best(np.array(found))
-        x = np.arange(1, len(found) + 1)
+        expected = stats.expected_best(np.array(found))
+        best, low, high = (curve[: plan.tune.trials_each] for curve in expected)
+        x = np.arange(1, len(best) + 1)
         axes.fill_between(
             x, sign * low, sign * high, color=ink[row].colour, alpha=0.18, linewidth=0
         )

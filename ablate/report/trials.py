@@ -1,0 +1,224 @@
+"""What searches tried: every trial, its settings, its validation score and what became of it."""
+
+from __future__ import annotations
+
+import csv as writers
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.ledger import RunState
+from ablate.plan import Cell, Plan, Trial
+from ablate.report import captions
+from ablate.report.formats import grid
+from ablate.report.scores import METRICS
+from ablate.rundir import to_json
+from ablate.spec import UserError
+
+FIELDS = ("score", "error", "state", "chosen", "id")
+PLACE = ("row", "column", "search", "trial", "seed", "stage")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A trial. `score` and `error`, its standard error, are in the unit of tables."""
+
+    trial: Trial
+    id: str
+    seed: int
+    score: float | None
+    error: float | None
+    state: str  # finished, pruned or diverged; else what the ledger says
+    chosen: bool  # its settings are those that the search took, of this stage
+
+    def fields(self) -> dict[str, Any]:
+        trial = self.trial
+        place = (
+            *(trial.cell.row, trial.cell.column, trial.search),
+            *(trial.number, self.seed, trial.stage),
+        )
+        return {
+            **dict(zip(PLACE, place, strict=True)),
+            "settings": trial.params,
+            **{name: getattr(self, name) for name in FIELDS},
+        }
+
+
+def tried(plan: Plan, states: Mapping[str, RunState]) -> list[Tried]:
+    """Every trial asked so far: by row, column, search, number. Raises UserError where nothing is
+    tuned."""
+    if plan.tune is None:
+        raise UserError(f"{plan.name}: nothing is tuned: give the sweep file a `tune:`")
+    scale = METRICS[plan.analysis.judged].scale
+    won = _won(plan)
+    found = []
+    for run in plan.tried():
+        trial = run.trial
+        assert trial is not None
+        found.append(
+            Tried(
+                trial=trial,
+                id=run.id,
+                seed=run.seed,
+                score=None if trial.score is None else scale * trial.score,
+                error=None if trial.error is None else scale * trial.error,
+                state=trial.state or states.get(run.id, RunState()).status,
+                chosen=_place(trial) in won,
+            )
+        )
+    rows, columns = ([part.label for part in parts] for parts in (plan.rows, plan.columns))
+    return sorted(
+        found,
+        key=lambda one: (
+            columns.index(one.trial.cell.column),
+            rows.index(one.trial.cell.row),
+            one.trial.search,
+            one.trial.number,
+        ),
+    )
+
+
+Place = tuple[str, str, int, int]  # row, column, search, number
+
+
+def _place(trial: Trial) -> Place:
+    return trial.cell.row, trial.cell.column, trial.search, trial.number
+
+
+def _won(plan: Plan) -> set[Place]:
+    """The first trial of every stage that has the settings which its search chose."""
+    chosen = {(c.row, c.column, choice.search): choice for c in plan.cells for choice in c.chosen}
+    first: dict[tuple[str, str, int, int], Place] = {}
+    for trial in plan.trials:
+        place = _place(trial)
+        choice = chosen.get(place[:3])
+        if choice and trial.params.items() <= choice.params.items():
+            first.setdefault((*place[:3], trial.stage), place)
+    return set(first.values())
+
+
+# --- For other programs -------------------------------------------------------------------------
+
+
+def csv(plan: Plan, found: Sequence[Tried]) -> str:
+    """A line a trial, a column a searched key."""
+    keys = _keys(plan)
+    file = io.StringIO()
+    writer = writers.writer(file, lineterminator="\n")
+    writer.writerow(["sweep", *PLACE, *keys, *FIELDS])
+    for one in found:
+        fields = one.fields()
+        settings = fields.pop("settings")
+        values = [fields[name] for name in PLACE] + [settings.get(key) for key in keys]
+        values += [fields[name] for name in FIELDS]
+        writer.writerow([plan.name, *("" if value is None else value for value in values)])
+    return file.getvalue()
+
+
+def json(plan: Plan, found: Sequence[Tried]) -> str:
+    """The trials, and of every search that is over what it chose and how sure that is."""
+    searches = [
+        {
+            **{"row": cell.row, "column": cell.column, "search": choice.search},
+            **{"trial": choice.trial, "settings": choice.params, "seeds": choice.seeds},
+            **{"explored": choice.explored, "edge": choice.edges, "noise": choice.noise},
+        }
+        for cell in plan.cells
+        for choice in cell.chosen
+    ]
+    of = METRICS[plan.analysis.judged]
+    return to_json(
+        {
+            "sweep": plan.name,
+            "metric": plan.analysis.judged,
+            "unit": of.unit,
+            "trials": [one.fields() for one in found],
+            "searches": searches,
+        }
+    ).decode()
+
+
+def _keys(plan: Plan) -> list[str]:
+    """All that is searched."""
+    stages = plan.tune.stages if plan.tune else ()
+    return [*dict.fromkeys(key for stage in stages for key in stage.space)]
+
+
+# --- For readers --------------------------------------------------------------------------------
+
+
+def sheet(plan: Plan, found: Sequence[Tried]) -> grid.Sheet:
+    """A grid a column of the sweep, and a line a cell on what its searches are worth."""
+    assert plan.tune is not None
+    name = METRICS[plan.analysis.judged].name.removeprefix("test ")
+    searches = len(plan.tune.searches(plan.seeds))
+    often = "one search" if searches == 1 else f"{searches} searches"
+    return grid.Sheet(
+        title=plan.title or plan.name,
+        grids=tuple(_grid(plan, column.label, found) for column in plan.columns),
+        notes=(),
+        caption=(
+            f"{often[0].upper()}{often[1:]} of {captions.count(plan.tune.trials_each, 'trial')} a "
+            f"variant (sampler {plan.tune.sampler}), all of a search trained with one seed; "
+            f"score: validation {name} and its standard error.",
+            *(line for cell in plan.cells for line in _worth(plan, cell)),
+        ),
+        footnotes=(),
+    )
+
+
+def _grid(plan: Plan, column: str, found: Sequence[Tried]) -> grid.Grid:
+    keys = _keys(plan)
+    words = ("trial", *keys, "score", "error", "state", "chosen")
+    lines = []
+    above = ""
+    for one in found:
+        if one.trial.cell.column != column:
+            continue
+        search = f"{one.trial.cell.row}, search {one.trial.search}"
+        if search != above:
+            lines.append(_line([search], heading=len(words)))
+            above = search
+        values = [captions.setting(one.trial.params.get(key)) for key in keys]
+        scores = [_number(plan, value) for value in (one.score, one.error)]
+        mark = "chosen" if one.chosen else ""
+        lines.append(_line([f"#{one.seed}.{one.trial.number}", *values, *scores, one.state, mark]))
+    numbers = (*keys, "score", "error")
+    return grid.Grid(
+        title=plan.heading(column) if column else "",
+        headings=tuple(grid.Cell(word, number=word in numbers) for word in words),
+        lines=tuple(lines),
+    )
+
+
+def _line(texts: Sequence[str], heading: int = 0) -> grid.Line:
+    """`heading`: how many cells it goes over."""
+    texts = [*texts, *[""] * (heading - 1)]
+    return grid.Line(tuple(map(grid.Cell, texts)), heading=heading > 0)
+
+
+def _number(plan: Plan, value: float | None) -> str:
+    return "-" if value is None else f"{value:.{METRICS[plan.analysis.judged].decimals}f}"
+
+
+def _worth(plan: Plan, cell: Cell) -> Iterator[str]:
+    """How much of each range the searches of a cell explored, and whether luck chose."""
+    assert plan.tune is not None
+    place = f"{cell.row} on {cell.column}" if cell.column else cell.row
+    if not cell.chosen:
+        yield f"{place}: no search is over yet."
+        return
+    shares: dict[str, list[float]] = {}
+    for choice in cell.chosen:
+        for key, share in choice.explored.items():
+            shares.setdefault(key, []).append(100 * share)
+    explored = ", ".join(f"{key} {_range(found)} %" for key, found in shares.items())
+    parts = [f"explored of the range: {explored}"] if explored else []
+    parts += captions.doubts(cell.chosen)
+    yield f"{place}: {'; '.join(parts)}." if parts else f"{place}: chosen."
+
+
+def _range(shares: Sequence[float]) -> str:
+    low, high = (f"{share:.0f}" for share in (min(shares), max(shares)))
+    return low if low == high else f"{low}-{high}"
