@@ -227,6 +227,7 @@ PACKAGES = (
     "pyarrow",
     "pillow",
     "scikit-learn",
+    "mlxtend",
 )
 
 
