@@ -5,7 +5,11 @@ import subprocess
 import sys
 import time
 
-WORDS = {"Dual PatchNorm": "helps", "RMSNorm in the blocks": "same within 2", "no norm in the blocks": "hurts"}
+WORDS = {
+    "Dual PatchNorm": "helps",
+    "RMSNorm in the blocks": "same within 2.5",
+    "whitened patches": "hurts",
+}
 
 store = sys.argv[1]
 ablate = [sys.executable.replace("python", "ablate")]
@@ -19,7 +23,7 @@ def run(*words: str) -> str:
 before = run("table", "quickstart", "--format", "json")
 entries = json.loads(before)["columns"][0]["entries"]
 means = {entry["row"]: entry["accuracy"]["mean"] for entry in entries}
-assert 90.0 <= means["plain ViT"] <= 96.0, means
+assert 89.0 <= means["plain ViT"] <= 96.0, means
 assert all(80.0 <= mean <= 97.0 for mean in means.values()), means
 words = {entry["row"]: entry["verdict"] for entry in entries if entry["row"] != "plain ViT"}
 assert words == WORDS, words

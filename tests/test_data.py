@@ -173,7 +173,10 @@ def test_the_bundled_mnist_is_cut_once_and_evenly(tmp_path: Path) -> None:
         shown |= {(*i, n) for i, n in zip(images.tolist(), split.labels.tolist(), strict=True)}
     assert shown == stored  # disjoint, and all of them
     # Golden: other images here are another test set than that of every result so far.
-    assert hashlib.sha256(cached.split("test").images.numpy().tobytes()).hexdigest()[:16] == "a30a423351a2955b"
+    assert (
+        hashlib.sha256(cached.split("test").images.numpy().tobytes()).hexdigest()[:16]
+        == "a30a423351a2955b"
+    )
 
 
 def test_an_even_split_hangs_on_the_images_alone() -> None:
@@ -195,7 +198,9 @@ def test_an_even_split_hangs_on_the_images_alone() -> None:
 
 def test_another_content_of_a_bundled_file_is_refused(tmp_path: Path) -> None:
     data = describe(**MNIST5K | {"revision": "0" * 64})
-    with pytest.raises(UserError, match=r"data\.revision: .*mnist_5k\.csv\.gz: .* 0{64}, got 167bb"):
+    with pytest.raises(
+        UserError, match=r"data\.revision: .*mnist_5k\.csv\.gz: .* 0{64}, got 167bb"
+    ):
         cache.prepare(data, tmp_path)
     assert not list(tmp_path.glob("*/meta.json"))
 

@@ -163,11 +163,11 @@ def test_every_shipped_sweep_plans(name: str) -> None:
 
 def test_the_quick_start() -> None:
     planned = plan("quickstart")
-    assert (len(planned.rows), planned.baseline, count(planned)) == (4, "plain ViT", 32)
+    assert (len(planned.rows), planned.baseline, count(planned)) == (4, "plain ViT", 40)
     assert planned.columns[0].label == ""
     spec = planned.cells[0].spec
     assert (spec["model"]["patch"], spec["model"]["depth"], spec["model"]["width"]) == (14, 2, 32)
-    assert (spec["data"]["fingerprint"], planned.analysis.margin) == ("026a9fc0e800b8e5", 2)
+    assert (spec["data"]["fingerprint"], planned.analysis.margin) == ("026a9fc0e800b8e5", 2.5)
 
 
 def test_the_placements_on_digits() -> None:

@@ -30,7 +30,7 @@ def headline(table: Table) -> str:
     by_verdict: dict[str, list[Entry]] = {}
     for entry in contrasts:
         by_verdict.setdefault(entry.verdict or "", []).append(entry)
-    found = sorted(by_verdict.items(), key=lambda item: _place(item[0]))
+    found = sorted(by_verdict.items(), key=lambda item: (_place(item[0]), not item[0]))
     if len(table.columns) > 1:
         clauses = _counted(table, found, contrasts)
     else:
@@ -41,7 +41,7 @@ def headline(table: Table) -> str:
 
 
 def _place(verdict: str) -> int:
-    """In which order verdicts are said; none comes last."""
+    """In which order verdicts are said; what we don't know, and none, come last."""
     kinds = (*PREDICATES, "")
     return next(i for i, kind in enumerate(kinds) if verdict.startswith(kind))
 
