@@ -8,7 +8,7 @@ import time
 WORDS = {
     "Dual PatchNorm": "helps",
     "RMSNorm in the blocks": "same within 2.5",
-    "whitened patches": "hurts",
+    "patch whitening": "hurts",
 }
 
 store = sys.argv[1]
