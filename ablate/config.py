@@ -353,7 +353,7 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
     spec.section(spec.Data, filled, "data")  # before any file is looked at
     data = dict(data)
     if data["path"] is not None:
-        if data["source"] == "sklearn":
+        if data["source"] != "datasets":
             raise UserError(f"data.path: data={data['name']} is bundled and takes no path")
         data["path"] = os.path.abspath(os.path.expanduser(data["path"]))
     if data["classes"] is None:

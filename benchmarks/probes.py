@@ -4,7 +4,7 @@
 
 Forward, loss, backward, clipping, AdamW on random images, as the loop does; on the CPU one thread,
 as a worker has it. Ten steps a turn, of which a long run records one; they take turns, and the
-ratio is the median over the rounds. Goal: 1.02. The default is the quick start's model, where a
+ratio is the median over the rounds. Goal: 1.02. The default is a small model on 8x8 digits, where a
 step is shortest and a probe weighs most; scales looks only at the end and costs no step anything.
 """
 

@@ -127,6 +127,12 @@ def test_what_is_no_part_of_a_run_is_no_part_of_its_id() -> None:
     assert spec.build(whole).id == plain.id
 
 
+@pytest.mark.parametrize("name", ["digits", "mnist5k"])
+def test_a_bundled_set_takes_no_path(name: str) -> None:
+    with pytest.raises(UserError, match=f"data.path: data={name} is bundled and takes no path"):
+        resolve([f"data={name}", "data.path=."], STORE)
+
+
 def test_the_id_does_not_depend_on_how_the_data_path_is_spelled(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

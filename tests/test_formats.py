@@ -310,7 +310,7 @@ def test_few_rows_share_one_grid():
 def test_transposed_the_variants_are_columns():
     table = whole()
     text = render(table, "md", transpose=True, show=("gain", "n"))
-    assert "| pre | helps | hurts" in text.splitlines()[2]
+    assert "| pre | helps | hurts" in text.splitlines()[4]
     assert "| *B/4* |" in text
     assert re.search(r"\| gain \|  \| \*\*\+2.49\*\* \| -2.0\d \|", text)
     one = render(table, "md", transpose=True, show=("gain",))

@@ -193,11 +193,22 @@ def test_a_small_scale_is_still_what_its_words_say() -> None:
 
 def test_the_quick_start() -> None:
     planned = plan("quickstart")
-    assert (len(planned.rows), planned.baseline, count(planned)) == (10, "pre/pre", 30)
+    assert (len(planned.rows), planned.baseline, count(planned)) == (4, "plain ViT", 40)
     assert planned.columns[0].label == ""
+    spec = planned.cells[0].spec
+    assert (spec["model"]["patch"], spec["model"]["depth"], spec["model"]["width"]) == (14, 2, 32)
+    assert (spec["data"]["fingerprint"], planned.analysis.margin) == ("026a9fc0e800b8e5", 2.5)
+
+
+def test_the_placements_on_digits() -> None:
+    """All that the quick start was before."""
+    planned = plan("placement", scale="digits")
+    labels = [row.label for row in planned.rows]
+    assert len(labels) == 18
+    places = [f"{a}/{m}" for a in ("pre", "post", "pre+post") for m in ("pre", "post", "pre+post")]
+    assert {*places, "Dual PatchNorm"} <= set(labels)
     model = planned.cells[0].spec["model"]
     assert (model["patch"], model["depth"], model["width"]) == (4, 4, 48)
-    assert "demonstration" in planned.title
 
 
 # --- The grammar --------------------------------------------------------------------------------
@@ -446,7 +457,7 @@ def test_the_data_path_is_not_in_the_name() -> None:
 
 
 def test_the_users_sweeps_come_first() -> None:
-    assert len(plan("quickstart").rows) == 10
+    assert len(plan("quickstart").rows) == 4
     write("title: mine\n" + SMALL, "quickstart")
     assert plan("quickstart").title == "mine"
     write("variants: [", "broken")

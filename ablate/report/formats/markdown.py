@@ -10,6 +10,7 @@ from ablate.report.formats.grid import Cell, Grid, Line, Sheet
 
 def markdown(sheet: Sheet) -> str:
     lines = [f"**{_escape(sheet.title)}**", ""]
+    lines += [_escape(sheet.headline), ""] if sheet.headline else []
     for grid in sheet.grids:
         lines += [*_grid(grid), ""]
     lines += [f"- {_prose(line)}" for line in below(sheet)]

@@ -19,6 +19,7 @@ def rich(sheet: Sheet) -> RenderableType:
     from rich.text import Text
 
     parts: list[RenderableType] = [Text(sheet.title, style="bold")]
+    parts += [Text(sheet.headline)] if sheet.headline else []
     parts += [_grid(grid) for grid in sheet.grids]
     parts += [Text(line) for line in sheet.notes]
     parts += [Text(line, style="dim") for line in below(sheet)[len(sheet.notes) :]]
