@@ -120,7 +120,7 @@ def test_a_mistake_in_other_hardware_names_the_choices(text, mfu, named):
         (["stem=none,dpn", "seeds=5"], "2 variants x 5 seeds = 10 runs"),
         (["stem=none,dpn", "model.arch=mu/2,mu/4", "seeds=1"], "2 variants x 2 columns x 1 seed"),
         (["odd"], "3 cells of 2 variants x 2 columns x 3 seeds = 9 runs"),
-        (["tuned"], "2 variants x 2 seeds = 4 runs, after 30 tuning trials"),
+        (["tuned"], "2 variants x 2 seeds = 4 runs, after 20 tuning trials"),
     ],
 )
 def test_the_runs_of_a_plan_are_counted_as_they_will_be(tmp_path, monkeypatch, words, text):

@@ -82,12 +82,15 @@ def test_columns_are_counted():
     assert headline(planted(words, ("S", "B", "L"))) == (
         "Against base, over 4 seeds: up helps in 2 of 3 columns and later in 1 of 3; "
         "down hurts in 3 of 3 columns; "
-        "of 12 comparisons 3 same within 0.5, 2 can't tell and 1 no verdict."
+        "of 12 comparisons 3 same within 0.5, 2 can't tell and 1 no verdict. "
+        "A column has some false word in up to 5 % of sweeps, so of 3 columns up to 0.15 are "
+        "expected to have one; analysis.family=table makes it 5 % of whole tables."
     )
     many = {f"r{i}": ("helps", i) for i in range(5)}
     assert headline(planted(many, ("S", "B"))) == (
         "Against base, over 4 seeds: r0 helps in 2 of 2 columns, r1 in 2 of 2, r2 in 2 of 2 and "
-        "2 more in some."
+        "2 more in some. A column has some false word in up to 5 % of sweeps, so of 2 columns up "
+        "to 0.1 are expected to have one; analysis.family=table makes it 5 % of whole tables."
     )
 
 

@@ -361,7 +361,7 @@ def test_a_verdict_is_one_plain_sentence():
 def test_words_counted_over_columns_say_how_many_may_be_false():
     plan = make_plan(list(PLANTED), ("S/4", "Ti/4", "B/4"))
     text = summary(tabulate(plan, plant(plan, PLANTED)))
-    assert "up to 0.15 columns with one are expected (analysis.family=table" in text
+    assert "of 3 columns up to 0.15 are expected to have one" in text
     plan = make_plan(list(PLANTED), ("S/4", "Ti/4", "B/4"), family="table")
     assert "expected" not in summary(tabulate(plan, plant(plan, PLANTED)))
 

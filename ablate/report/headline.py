@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ablate.report.scores import METRICS, number
 from ablate.report.table import Entry, Table
+from ablate.report.verdicts import false_words
 
 NAMED = 3  # rows of a verdict; of more their number is said, and which is the foremost
 # A verdict's first words: of one row, of several. {} is the margin with its unit.
@@ -23,7 +24,8 @@ TOLD = ("helps", "hurts")
 
 def headline(table: Table) -> str:
     """ "Against plain, over 5 seeds: post helps (+1.20 points [+0.70, +1.70])." Several columns are
-    counted. "" for a table that is not complete or has no verdict."""
+    counted, with how many false words to expect. "" for a table that is not complete or has no
+    verdict."""
     contrasts = [entry for entry in table.entries if entry.row != table.baseline]
     if not table.complete or not any(entry.verdict for entry in contrasts):
         return ""
@@ -31,13 +33,14 @@ def headline(table: Table) -> str:
     for entry in contrasts:
         by_verdict.setdefault(entry.verdict or "", []).append(entry)
     found = sorted(by_verdict.items(), key=lambda item: (_place(item[0]), not item[0]))
+    caution = f" {false}" if (false := false_words(table)) else ""
     if len(table.columns) > 1:
         clauses = _counted(table, found, contrasts)
     else:
         clauses = [_clause(table, verdict, entries, len(contrasts)) for verdict, entries in found]
     seeds = {entry.n for entry in contrasts if entry.verdict}
     over = f", over {seeds.pop()} seeds" if len(seeds) == 1 else ""
-    return f"Against {table.baseline}{over}: {'; '.join(clauses)}."
+    return f"Against {table.baseline}{over}: {'; '.join(clauses)}.{caution}"
 
 
 def _place(verdict: str) -> int:

@@ -59,14 +59,20 @@ def summary(table: Table) -> str:
     counts = Counter(entry.verdict or NO_VERDICT for entry in contrasts)
     what = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     counted = f"{len(contrasts)} comparison{'s'[: len(contrasts) != 1]}: {what}."
-    columns = [column for column in table.columns if not column.void]
-    if len(columns) < 2 or table.family == "table" or not table.is_look:
-        return counted
+    return " ".join(filter(None, (counted, false_words(table))))
+
+
+def false_words(table: Table) -> str:
+    """How many columns with a false word to expect, where words are counted over columns of which
+    each is a family; "" elsewhere."""
+    columns = sum(not column.void for column in table.columns)
+    if columns < 2 or table.family == "table" or not table.is_look:
+        return ""
+    alpha = f"{100 * table.gain_alpha:.3g} %"
     return (
-        f"{counted} Each of the {len(columns)} columns has some false word in up to "
-        f"{100 * table.gain_alpha:.3g} % of sweeps: up to {len(columns) * table.gain_alpha:.2g} "
-        f"columns with one are expected (analysis.family=table makes it "
-        f"{100 * table.gain_alpha:.3g} % for the whole table)."
+        f"A column has some false word in up to {alpha} of sweeps, so of {columns} columns up to "
+        f"{columns * table.gain_alpha:.2g} are expected to have one; analysis.family=table makes "
+        f"it {alpha} of whole tables."
     )
 
 

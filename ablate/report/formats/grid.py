@@ -65,7 +65,7 @@ class Sheet:
     notes: tuple[str, ...]  # what must be known before any number is believed
     caption: tuple[str, ...]
     footnotes: tuple[str, ...]
-    headline: str  # one sentence; "" where there is nothing to say
+    headline: str = ""  # what the table says, in a sentence
 
 
 FOLDED = 24  # characters: where a column of words may break
