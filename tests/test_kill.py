@@ -331,12 +331,12 @@ def test_the_fork_server_dies_and_its_workers_are_kept(shell, calm):
 
 
 def test_more_seeds_train_only_what_is_new_and_the_look_is_said(shell, calm):
-    shell(*WORDS)
-    more = shell(*SWEEP, "seeds=3")
+    shell(*SWEEP, "seeds=3", *OFTEN)
+    more = shell(*SWEEP, "seeds=4")
     assert more.out.count("finished:") == 2
     assert "look" in more.out
     facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
     assert any("look" in fact["text"] for fact in facts if fact["quantity"] == "note")
-    again = shell(*SWEEP, "seeds=3")
+    again = shell(*SWEEP, "seeds=4")
     assert "finished:" not in again.out
     assert shell("table", "killed", "--format", "csv").out != calm

@@ -193,7 +193,7 @@ def test_a_small_scale_is_still_what_its_words_say() -> None:
 
 def test_the_quick_start() -> None:
     planned = plan("quickstart")
-    assert (len(planned.rows), planned.baseline, count(planned)) == (4, "plain ViT", 40)
+    assert (len(planned.rows), planned.baseline, count(planned)) == (4, "plain ViT", 48)
     assert planned.columns[0].label == ""
     spec = planned.cells[0].spec
     assert (spec["model"]["patch"], spec["model"]["depth"], spec["model"]["width"]) == (14, 2, 32)

@@ -36,8 +36,8 @@ def ask(
     assert process.stderr is not None
     said: list[str] = []
     listener = threading.Thread(target=_listen, args=(process.stderr, progress, said))
-    listener.start()
-    try:
+    try:  # also of its start: a Ctrl-C there would leave a thread that waits for a worker's end
+        listener.start()
         # Closed at once: the worker reads to the end. One that died early said why elsewhere.
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(json.dumps(question).encode())
@@ -47,7 +47,8 @@ def ask(
         process.terminate()
         raise
     finally:
-        listener.join()
+        if listener.ident is not None:
+            listener.join()
         for pipe in (process.stdout, process.stderr):
             pipe.close()
     if code == 0:
