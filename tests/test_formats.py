@@ -247,6 +247,26 @@ def test_a_column_of_bare_numbers_is_headed_by_what_they_are():
     assert [column["label"] for column in kept] == ["1", "2"]
 
 
+LURES = ("=cmd|'/c calc'!A1", "@SUM(A1)", "+1-2", "![x](http://e.org/p.png)", "[x]: http://e.org")
+
+
+def test_no_viewer_runs_or_fetches_what_a_label_says():
+    rows = ["pre", *LURES, "-1"]
+    plan = make_plan(rows)
+    results = {run: finished(0.9) for cell in plan.cells for run in cell.ids.values()}
+    table = dataclasses.replace(tabulate(plan, results), title=LURES[-1], footnotes=LURES)
+    read = {row["row"] for row in csv.DictReader(io.StringIO(render(table, "csv")))}
+    assert read - {""} == {f"'{row}" if row in LURES[:3] else row for row in rows}
+
+    from markdown_it import MarkdownIt
+
+    tokens = MarkdownIt("commonmark").enable("table").parse(render(table, "md"))
+    inline = [child for token in tokens for child in token.children or ()]
+    assert not {"link_open", "image"} & {child.type for child in inline}
+    shown = ["".join(child.content for child in t.children) for t in tokens if t.children]
+    assert set(rows) <= set(shown)
+
+
 def test_latex_is_escaped_and_signs_are_no_hyphens():
     assert escape("50 % of_a & {b} -- [x]") == r"50 \% of\_a \& \{b\} -{}- [x]"
     assert escape("中") == r"\texttt{U+4E2D}"

@@ -8,8 +8,10 @@ import functools
 import http.server
 import io
 import json
+import os
 import re
 import shutil
+import stat
 import subprocess
 import threading
 from html.parser import HTMLParser
@@ -332,9 +334,27 @@ def test_the_same_sweep_gives_the_same_bytes_and_the_report_is_a_look(driven, sh
 
 
 def test_a_place_that_can_not_be_written_is_named(driven):
-    done = driven("report", "whole", "--out", "nowhere/r.html", code=2)
-    assert "nowhere/r.html" in done.err
-    assert done.err.count("\n") == 1
+    (driven.folder / "folder.html").mkdir()
+    for place in ("nowhere/r.html", "folder.html", "r.pdf", "r"):
+        done = driven("report", "whole", "--out", place, code=2)
+        assert f"--out: {place}" in done.err
+        assert done.err.count("\n") == 1
+
+
+def test_what_is_no_regular_file_is_written_through_and_a_link_is_kept(driven):
+    fifo, link, file = (driven.folder / name for name in ("fifo", "link", "file.html"))
+    os.mkfifo(fifo)
+    link.symlink_to(file)
+    with open(driven.folder / "read", "wb") as kept:
+        reader = subprocess.Popen(["cat", fifo], stdout=kept)
+    done = driven("report", "whole", "--out", "fifo")
+    reader.wait(60)
+    assert "wrote" not in done.out
+    assert stat.S_ISFIFO(os.lstat(fifo).st_mode)
+    driven("report", "whole", "--out", "link")
+    assert link.is_symlink()
+    assert file.read_bytes() == (driven.folder / "read").read_bytes()
+    assert file.read_bytes().lower().startswith(b"<!doctype html>")
 
 
 def test_a_verdict_is_one_plain_sentence():

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ablate.cli.out import check_out, write_out
 from ablate.cli.words import (
     RUNS,
     Across,
@@ -176,14 +177,14 @@ def plot(
     from ablate.ledger import Ledger, Store
     from ablate.plan import file_name
     from ablate.report.live import begin
-    from ablate.report.plot import KINDS, draw
+    from ablate.report.plot import FORMATS, KINDS, draw
     from ablate.report.reading import read
     from ablate.report.table import tabulate
-    from ablate.rundir import write_whole
 
     *words, kind = words or [""]
     if kind not in KINDS:
         raise unknown("plot", kind, KINDS, "as the last word one of")
+    format = "svg" if out is None else check_out(out, FORMATS)
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
@@ -194,8 +195,8 @@ def plot(
         table = read(made, kept, results).table
     else:
         table = tabulate(made, results, curves=lambda run: kept.rundir(run).read_metrics())
-    write_whole(out, draw(made, table, kind, kept.rundir, out.suffix.removeprefix(".").lower()))
-    print(out)
+    if write_out(out, draw(made, table, kind, kept.rundir, format)):
+        print(out)
 
 
 def list_(

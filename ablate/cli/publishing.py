@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ablate.cli.out import check_out, write_out
 from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, planned
-from ablate.spec import UserError
 
 
 def report(
@@ -31,20 +31,19 @@ def report(
     from ablate.report.page import page
     from ablate.report.plot import figures
     from ablate.report.reading import read
-    from ablate.rundir import write_whole
 
+    if out is not None:
+        check_out(out, ("html", "htm"))
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
         begin(f"reading the runs of {made.name}")
         runs = gather(made, kept, histories(made, ledger))
     path = out or Path(f"{file_name(made.name)}.html")
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"--out: {path}: name a file, in a folder that is there")
     reading = read(made, kept, {known.run.id: known.seen.result for known in runs})
     drawn = figures(made, reading.table, kept.rundir)
-    write_whole(path, page(made, reading.table, runs, reading.looks, drawn).encode())
-    print(f"wrote {path}")
+    if write_out(path, page(made, reading.table, runs, reading.looks, drawn).encode()):
+        print(f"wrote {path}")
 
 
 def export(

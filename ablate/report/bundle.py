@@ -14,13 +14,14 @@ import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate import __version__
 from ablate.ledger import Ledger, Look, Store, Unrecorded
 from ablate.plan import Plan
 from ablate.report.find import driven, instance, sweeps
 from ablate.report.formats import FORMATS, render
+from ablate.report.formats.tidy import inert
 from ablate.report.frames import curves_frame, runs_frame
 from ablate.report.gather import Known, gather, histories, provenance
 from ablate.report.page import page
@@ -31,6 +32,9 @@ from ablate.report.table import Results
 from ablate.report.verify import remake
 from ablate.rundir import RunDir, read_json, to_json
 from ablate.spec import Failure, UserError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = 2  # of a bundle; 1 did not say of which analysis verdicts were read
 EXTENSIONS = {"latex": "tex"}  # of a table's format; else its name
@@ -189,7 +193,7 @@ def _fill(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History])
             if format != "rich"
         },
         **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
-        "runs.csv": runs_frame(plan, runs, trials=True).to_csv(index=False, lineterminator="\n"),
+        "runs.csv": _csv(runs_frame(plan, runs, trials=True)),
         "report.html": page(plan, table, runs, reading.looks, drawn),
         "README.txt": README.format(title=title, name=plan.name, version=__version__),
     }
@@ -201,6 +205,12 @@ def _fill(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History])
     looks = (json.dumps(look.event(plan.name)) for look in reading.looks)
     bundle.looks.write_text("".join(f"{look}\n" for look in looks))
     bundle.environment.write_bytes(to_json(_environment(plan, runs, reading)))
+
+
+def _csv(frame: pd.DataFrame) -> str:
+    words = frame.select_dtypes(exclude=["number", "bool"])
+    safe = frame.assign(**{name: words[name].map(inert) for name in words})
+    return safe.to_csv(index=False, lineterminator="\n")
 
 
 def _copy(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History]) -> None:

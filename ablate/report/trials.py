@@ -12,6 +12,7 @@ from ablate.ledger import RunState
 from ablate.plan import Cell, Plan, Trial
 from ablate.report import captions
 from ablate.report.formats import grid
+from ablate.report.formats.tidy import inert
 from ablate.report.scores import METRICS
 from ablate.rundir import to_json
 from ablate.spec import UserError
@@ -112,7 +113,7 @@ def csv(plan: Plan, found: Sequence[Tried]) -> str:
         settings = fields.pop("settings")
         values = [fields[name] for name in PLACE] + [settings.get(key) for key in keys]
         values += [fields[name] for name in FIELDS]
-        writer.writerow([plan.name, *("" if value is None else value for value in values)])
+        writer.writerow([inert("" if value is None else value) for value in (plan.name, *values)])
     return file.getvalue()
 
 

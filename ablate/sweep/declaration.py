@@ -214,6 +214,7 @@ def distinct(items: Iterable[Item], what: str, place: str) -> tuple[Item, ...]:
     """The items, none of whose labels comes twice."""
     seen: dict[str, Item] = {}
     for item in items:
+        one_line(item.label, f"{item.place}: label".removeprefix(": "))
         if item.label in seen:
             first = seen[item.label].place.rpartition(": ")[2]
             where = f"; one is in {first}; give the other another label" if first else ""
@@ -254,7 +255,14 @@ def plain_at(value: Any, key: str, place: str) -> Any:
 def label_at(raw: Any, place: str) -> str:
     if isinstance(raw, bool) or not isinstance(raw, str | int | float) or raw == "":
         raise UserError(f"{place}: expected a label, got {raw!r}; quote it where it is a text")
-    return str(raw)
+    return one_line(str(raw), place)
+
+
+def one_line(text: str, place: str) -> str:
+    """A label or a title: what would move a terminal's cursor or turn its text around is none."""
+    if not text.isprintable():
+        raise UserError(f"{place}: expected letters, digits and signs on one line, got {text!r}")
+    return text
 
 
 def mapping_at(raw: Any, place: str, form: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from ablate.sweep.declaration import (
     list_at,
     mapping_at,
     matches,
+    one_line,
     plain_at,
     products,
     seeds,
@@ -146,6 +147,7 @@ def from_file(
     title = content.get("title", "")
     if not isinstance(title, str):
         raise UserError(f"{place}: title: expected a text, got {title!r}")
+    one_line(title, f"{place}: title")
     return Sweep(
         place=place,
         title=title,
@@ -302,6 +304,7 @@ class _Reader:
         for key, text in (("label", template), ("family", family)):
             if text is not None and not isinstance(text, str):
                 raise UserError(f"{place}: {key}: expected a text, got {text!r}")
+            one_line(text or "", f"{place}: {key}")
         excludes = list(self.excludes(entry.get("exclude", []), f"{place}: exclude"))
         matched: set[str] = set()
         for combination, name in combinations(kind, values, place):

@@ -68,8 +68,12 @@ def _prose(text: str) -> str:
 
 
 def _escape(text: str, ends: bool = False) -> str:
-    """So that GitHub shows it as written, on one line of a table. `ends`: with its outer spaces."""
+    """So that GitHub shows it as written, on one line of a table. `ends`: with its outer spaces.
+
+    No link, no image: nothing in a label is to be followed, or fetched by whoever looks.
+    """
     for character in "\\|*_`~":
         text = text.replace(character, "\\" + character)
+    text = re.sub(r"\](?=[(\[:])|(?<=:)/(?=/)|(?<=www)\.|!(?=\[)", r"\\\g<0>", text)
     text = re.sub(r"\s+", " ", text.replace("&", "&amp;").replace("<", "&lt;"))
     return text if ends else text.strip()

@@ -6,7 +6,7 @@ import csv as writers
 import dataclasses
 import io
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ablate.plan import Choice
 from ablate.report.across import Block, PValues
@@ -42,8 +42,23 @@ def csv(table: Table) -> str:
         is_text = isinstance(value, str)
         number = "" if value is None or is_text else value
         text = value if is_text else ""
-        writer.writerow([table.sweep, column, row, seed, quantity, number, text])
+        words = [inert(part) for part in (table.sweep, column, row, seed, quantity, text)]
+        writer.writerow([*words[:-1], number, words[-1]])
     return file.getvalue()
+
+
+def inert(cell: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula: words that begin like one stand behind a '.
+
+    A number has its sign, also where it is written as a text (`-1`, of a label).
+    """
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _facts(table: Table) -> Iterator[Fact]:
