@@ -18,7 +18,7 @@ import torch
 
 from ablate.config import resolve
 from ablate.model import build
-from ablate.rundir import RunDir
+from ablate.rundir import Metrics, RunDir
 from ablate.spec import build as build_spec
 from ablate.train.checkpoint import Progress, save_checkpoint
 from ablate.train.optim import Average, make_optimizer
@@ -58,8 +58,10 @@ def checkpoint(arch: str) -> None:
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
+        folder = RunDir(Path(place))
+        metrics = Metrics(folder.metrics)
         before = time.monotonic()
-        save_checkpoint(RunDir(Path(place)), model, optimizer, average, Progress(step=1))
+        save_checkpoint(folder, model, optimizer, average, Progress(step=1), metrics)
         took = time.monotonic() - before
         size = sum(path.stat().st_size for path in Path(place).iterdir())
         interval = max(INTERVAL_S, 50 * took)
