@@ -160,6 +160,9 @@ def test_every_bit_of_a_checkpoint_counts(run):
         bit = bytes([whole[place] ^ (1 << moment.randrange(8))])
         path.write_bytes(whole[:place] + bit + whole[place + 1 :])
         assert read_checkpoint(path, sum(STOPS)) is None, place
+    rest = bytes([whole[-1] ^ 1])
+    path.write_bytes(whole[:-1].replace(b'"sha256":"', b'"sha257":"') + rest)  # not one of old
+    assert read_checkpoint(path, sum(STOPS)) is None
     path.write_bytes(whole)
     assert read_checkpoint(path, sum(STOPS)) is not None
     assert read_checkpoint(path, sum(STOPS) + 1) is None  # another's name
