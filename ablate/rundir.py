@@ -216,7 +216,7 @@ def parse_lines(content: bytes) -> list[dict[str, Any]]:
     """Every line that is a JSON object; a torn last one is none."""
     lines = []
     for line in content.split(b"\n"):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             lines.append(json.loads(line))
     return [line for line in lines if isinstance(line, dict)]
 

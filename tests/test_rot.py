@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 
-from ablate import spec, worker
+from ablate import sealed, spec, worker
 from ablate.fingerprint import fingerprint
+from ablate.model import build
 from ablate.rundir import RunDir
 from ablate.train import loop
 from ablate.train.checkpoint import read_checkpoint
@@ -214,3 +215,31 @@ def test_a_checkpoint_of_a_version_without_seals_is_gone_on_from(run):
     bare.metrics.write_bytes(b"".join(lines[:2]))  # those of the newer one are gone
     assert run.resume(bare) == STOPS[0]
     assert run.same(bare)
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_rotten_moments_of_the_data_are_computed_again(damage, tmp_path):
+    """What `stem=whiten` keeps beside the decoded data, for all runs."""
+    shape = tiny.run({"stem": "whiten", "model.depth": 1})
+    images, moment = [tiny.images(64, shape)], random.Random(damage.__name__)
+
+    def fitted() -> dict[str, torch.Tensor]:
+        model = build(shape)
+        model.fit(images, tmp_path / "memo")
+        return model.state_dict()
+
+    whole = fitted()
+    (path,) = tmp_path.iterdir()
+    content = path.read_bytes()
+    for _ in range(20):
+        rotten = damage(content, moment)
+        if rotten is None:
+            path.unlink()
+        else:
+            path.write_bytes(rotten)
+        assert all(torch.equal(tensor, whole[name]) for name, tensor in fitted().items())
+        again, _ = sealed.read(path)
+        assert torch.equal(again["mean"], load(content)["mean"])
+    path.write_bytes(save(load(content)))  # of a version before
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in fitted().items())
+    assert path.read_bytes() == save(load(content))

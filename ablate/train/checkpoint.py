@@ -1,9 +1,8 @@
 """The state of a training as bytes and back: weights, moments, average, sums; no generators.
 
 Serialised to bytes and written by us: torch.save and safetensors' own writers hide a full disk.
-A checkpoint is sealed: its header's metadata has the sha256 of the whole file (taken with BLANK in
-the hash's place) and the length and the sha256 of what `metrics.jsonl` had by then. What the seal
-does not fit is taken for torn. Versions before wrote `progress` alone: taken as it is.
+A checkpoint is sealed, and seals what `metrics.jsonl` had by then. One that either does not fit is
+taken for torn. Versions before wrote `progress` alone: taken as it is.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from ablate import sealed
 from ablate.rundir import Metrics, RunDir, parse_lines, up_to, write_whole
 from ablate.train.optim import Average
-
-BLANK = "0" * 64
 
 
 @dataclass
@@ -57,18 +54,12 @@ def save_checkpoint(
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state[parameter].items():
             tensors[f"optim.{key}.{name}"] = value
-    content = save(
+    content = sealed.to_bytes(
         {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()},
-        {
-            "progress": json.dumps(vars(progress)),
-            "metrics": json.dumps(metrics.seal()),
-            "sha256": BLANK,
-        },
+        progress=json.dumps(vars(progress)),
+        metrics=json.dumps(metrics.seal()),
     )
-    seal = hashlib.sha256(content).hexdigest()
-    end = 8 + int.from_bytes(content[:8], "little")  # of the header
-    header = content[:end].replace(BLANK.encode(), seal.encode())
-    rundir.write_checkpoint(progress.step, before, header, memoryview(content)[end:])
+    rundir.write_checkpoint(progress.step, before, *content)
 
 
 def save_weights(rundir: RunDir, model: nn.Module) -> str:
@@ -115,13 +106,13 @@ class Checkpoint:
 
     tensors: dict[str, Tensor]
     progress: Progress
-    sealed: dict[str, Any] | None  # see Metrics.seal; None: written before metrics were sealed
+    seal: dict[str, Any] | None  # see Metrics.seal; None: written before metrics were sealed
 
     def metrics(self, content: bytes) -> bytes | None:
         """What `metrics.jsonl` had by then, of what it has now; None where that is damaged."""
-        if self.sealed is not None:
-            content = content[: self.sealed["bytes"]]
-            whole = hashlib.sha256(content).hexdigest() == self.sealed["sha256"]
+        if self.seal is not None:
+            content = content[: self.seal["bytes"]]
+            whole = hashlib.sha256(content).hexdigest() == self.seal["sha256"]
             return content if whole else None
         content = up_to(content, self.progress.step)
         last = [0, *(line["step"] for line in parse_lines(content))][-1]
@@ -131,26 +122,12 @@ class Checkpoint:
 def read_checkpoint(path: Path, step: int) -> Checkpoint | None:
     """What `path` holds; None where that is not what was written, or of another step."""
     try:
-        with safe_open(path, framework="pt") as file:
-            told = file.metadata() or {}
-            # Any other key is damage, too: it must not pass for a file of old.
-            if told.keys() != {"progress"} and _sha256(path, told["sha256"]) != told["sha256"]:
-                return None
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            progress = Progress(**json.loads(told["progress"]))
-            sealed = json.loads(told["metrics"]) if "metrics" in told else None
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError):
+        tensors, told = sealed.read(path, "progress")
+        progress = Progress(**json.loads(told["progress"]))
+        seal = json.loads(told["metrics"]) if "metrics" in told else None
+    except (sealed.Rotten, OSError, ValueError, KeyError, TypeError):
         return None
-    return Checkpoint(tensors, progress, sealed) if progress.step == step else None
-
-
-def _sha256(path: Path, seal: str) -> str:
-    """The hash of a file with BLANK in its seal's place."""
-    with open(path, "rb") as file:
-        length = file.read(8)
-        header = file.read(int.from_bytes(length, "little"))
-        begun = hashlib.sha256(length + header.replace(seal.encode(), BLANK.encode()))
-        return hashlib.file_digest(file, lambda: begun).hexdigest()
+    return Checkpoint(tensors, progress, seal) if progress.step == step else None
 
 
 def _held(
