@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import hashlib
 import itertools
 import json
 import os
@@ -16,7 +17,7 @@ import re
 import signal
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, *content: bytes | memoryview) -> None:
     """Write `path` so that a reader finds all of `content` or what was there before.
 
     `os.replace`, since a reader may look between two steps; fsync of the file, since a power cut
@@ -46,7 +47,8 @@ def write_whole(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{next(_temporary)}")
     try:
         with open(temporary, "wb") as file:
-            file.write(content)
+            for part in content:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -172,6 +174,63 @@ class Lock:
         return notes if isinstance(notes, dict) else {}
 
 
+class Metrics:
+    """`metrics.jsonl` in the hands of the worker that writes it.
+
+    The worker keeps what it wrote, and that is what it seals: the file may rot while a training
+    runs for a week, and is then written again.
+    """
+
+    def __init__(self, path: Path, content: bytes = b"") -> None:
+        """`content` is what a resumed run goes on from; what it will write again is dropped."""
+        self._path, self._content = path, content
+        write_whole(path, content)
+
+    def append(self, line: dict[str, Any]) -> None:
+        new = json.dumps(line, allow_nan=False).encode() + b"\n"
+        self._content += new
+        with open(self._path, "ab") as file:
+            file.write(new)
+            file.flush()
+            os.fsync(file.fileno())  # the checkpoint that follows counts on it
+
+    def lines(self) -> list[dict[str, Any]]:
+        return parse_lines(self._content)
+
+    def rewind(self, step: int) -> None:
+        """Drop what came after `step`."""
+        self._content = up_to(self._content, step)
+        write_whole(self._path, self._content)
+
+    def seal(self) -> dict[str, Any]:
+        """{"bytes": length, "sha256": hash} of all that was written, which is in the file now."""
+        if not self._path.exists() or self._path.read_bytes() != self._content:
+            write_whole(self._path, self._content)
+        return {
+            "bytes": len(self._content),
+            "sha256": hashlib.sha256(self._content).hexdigest(),
+        }
+
+
+def parse_lines(content: bytes) -> list[dict[str, Any]]:
+    """Every line that is a JSON object; a torn last one is none."""
+    lines = []
+    for line in content.split(b"\n"):
+        with contextlib.suppress(ValueError, RecursionError):
+            lines.append(json.loads(line))
+    return [line for line in lines if isinstance(line, dict)]
+
+
+def up_to(content: bytes, step: int) -> bytes:
+    """Those lines of `metrics.jsonl` that were written until `step`."""
+    kept = [
+        line
+        for line in parse_lines(content)
+        if isinstance(line.get("step"), int) and line["step"] <= step
+    ]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in kept)
+
+
 class _File:
     """A file's path, made when it is asked for: stores have thousands of folders."""
 
@@ -280,16 +339,16 @@ class RunDir:
                     found.append((int(match[1]), Path(entry.path)))
         return sorted(found, reverse=True)
 
-    def write_checkpoint(self, step: int, content: bytes) -> None:
-        """One more checkpoint; the one before is kept, which outlives a torn newest.
+    def write_checkpoint(self, step: int, before: int, *content: bytes | memoryview) -> None:
+        """One more checkpoint; the one of step `before` is kept, which outlives a torn newest.
 
-        Any of a later step could not be read, or training would have gone on from there.
+        That is the one that training went on from, or wrote last. Any other is older, or could
+        not be gone on from.
         """
-        write_whole(self.path / f"checkpoint-{step}.safetensors", content)
-        found = self.checkpoints()
-        before = [path for other, path in found if other < step]
-        for old in [path for other, path in found if other > step] + before[1:]:
-            old.unlink()
+        write_whole(self.path / f"checkpoint-{step}.safetensors", *content)
+        for other, path in self.checkpoints():
+            if other not in (step, before):
+                path.unlink()
 
     def drop_checkpoints(self) -> None:
         """A run with its result needs none."""
@@ -301,12 +360,6 @@ class RunDir:
         with contextlib.suppress(OSError), open(self.log, "a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
-    def append_metrics(self, line: dict[str, Any]) -> None:
-        with open(self.metrics, "ab") as file:
-            file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())  # the checkpoint that follows counts on it
-
     def metrics_size(self) -> int:
         """In bytes: whoever watches reads again when it has changed."""
         try:
@@ -316,17 +369,11 @@ class RunDir:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Every whole line; a torn last one is left out."""
-        try:
-            content = self.metrics.read_bytes()
-        except FileNotFoundError:
-            return []
-        lines = []
-        for line in content.split(b"\n"):
-            with contextlib.suppress(ValueError):
-                lines.append(json.loads(line))
-        return [line for line in lines if isinstance(line, dict)]
+        return parse_lines(self.metrics_content())
 
-    def rewind_metrics(self, keep: Callable[[dict[str, Any]], bool]) -> None:
-        """Drop what a resumed run will write again."""
-        kept = [json.dumps(line).encode() + b"\n" for line in self.read_metrics() if keep(line)]
-        write_whole(self.metrics, b"".join(kept))
+    def metrics_content(self) -> bytes:
+        """b"" where the file is missing."""
+        try:
+            return self.metrics.read_bytes()
+        except FileNotFoundError:
+            return b""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import os
 import signal
@@ -11,7 +13,7 @@ import time
 
 import pytest
 
-from ablate.rundir import Lock, RunDir, write_whole
+from ablate.rundir import Lock, Metrics, RunDir, write_whole
 
 
 def test_a_reader_never_sees_half_of_a_write(tmp_path):
@@ -84,24 +86,41 @@ def test_torn_notes_are_no_notes(tmp_path):
 
 def test_two_checkpoints_are_kept_newest_first(tmp_path):
     run = RunDir(tmp_path)
-    for step in (5, 90, 200):
-        run.write_checkpoint(step, b"x")
+    for before, step in itertools.pairwise((0, 5, 90, 200)):
+        run.write_checkpoint(step, before, b"x")
     assert [step for step, _ in run.checkpoints()] == [200, 90]
-    run.write_checkpoint(150, b"x")  # trained again, since those of 200 and 90 could not be read
-    assert [step for step, _ in run.checkpoints()] == [150, 90]
+    run.write_checkpoint(250, 90, b"x")  # gone on from 90, since that of 200 was damaged
+    assert [step for step, _ in run.checkpoints()] == [250, 90]
+    run.write_checkpoint(50, 0, b"x")  # from the start, since both were
+    assert [step for step, _ in run.checkpoints()] == [50]
     run.drop_checkpoints()
     assert run.checkpoints() == []
 
 
 def test_a_torn_last_line_of_metrics_is_left_out_and_rewinding_drops_what_comes_again(tmp_path):
     run = RunDir(tmp_path)
+    metrics = Metrics(run.metrics)
     for step in (1, 2, 3):
-        run.append_metrics({"step": step})
+        metrics.append({"step": step})
     with open(run.metrics, "ab") as file:
         file.write(b'{"step": 4, "lo')
     assert [line["step"] for line in run.read_metrics()] == [1, 2, 3]
-    run.rewind_metrics(lambda line: line["step"] <= 2)
+    metrics.rewind(2)
     assert run.metrics.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
+
+
+def test_metrics_that_rot_while_they_are_written_are_sealed_as_they_were_written(tmp_path):
+    run = RunDir(tmp_path)
+    metrics = Metrics(run.metrics)
+    metrics.append({"step": 1, "loss": 0.5})
+    run.metrics.write_bytes(b'{"step": 1, "loss": 0.4}\n')
+    metrics.append({"step": 2, "loss": 0.25})
+    whole = b'{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n'
+    assert metrics.seal() == {"bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
+    assert run.metrics.read_bytes() == whole
+    run.metrics.unlink()
+    metrics.seal()
+    assert run.metrics.read_bytes() == whole
 
 
 def test_every_truncation_of_the_files_is_read_as_missing_never_as_something_else(tmp_path):

@@ -18,7 +18,7 @@ from conftest import Shell
 
 from ablate.keyed import Draws, Step
 from ablate.ledger import Store
-from ablate.rundir import RunDir
+from ablate.rundir import Metrics, RunDir
 from ablate.train.checkpoint import Progress, load_checkpoint, save_checkpoint
 from ablate.train.optim import Average, make_optimizer
 
@@ -97,11 +97,14 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path):
     optimizer, average = make_optimizer(model, run.optim), Average(model, None)
     folder = RunDir(tmp_path)
 
+    metrics = Metrics(folder.metrics)
+
     def load() -> int:
-        return load_checkpoint(folder, model, optimizer, average).step
+        return load_checkpoint(folder, model, optimizer, average)[0].step
 
     for step in (1, 2):
-        save_checkpoint(folder, model, optimizer, average, Progress(step=step))
+        progress = Progress(step=step)
+        save_checkpoint(folder, model, optimizer, average, progress, metrics, step - 1)
     newest = folder.checkpoints()[0][1]
     content = newest.read_bytes()
     header = int.from_bytes(content[:8], "little") + 8

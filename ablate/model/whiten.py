@@ -11,10 +11,9 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from ablate import sealed
 from ablate.model.norm import LayerNorm
 from ablate.model.norm.shape import unrounded
 from ablate.model.stem import Patches, Stem
@@ -70,15 +69,15 @@ class Whiten(nn.Module):
         try:
             if path is None:
                 raise FileNotFoundError
-            kept = load_file(path)
-        except (OSError, SafetensorError):
-            mean, covariance = moments(batches, self.patches)
-            kept = {"mean": mean.cpu(), "covariance": covariance.cpu()}
+            kept, _ = sealed.read(path)
+            mean, covariance = kept["mean"], kept["covariance"]
+        except (OSError, sealed.Rotten, KeyError):
+            mean, covariance = (moment.cpu() for moment in moments(batches, self.patches))
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, save(kept))
-        self.mean.copy_(kept["mean"])
-        self.matrix.copy_(whitening(kept["covariance"], self.kind))
+                write_whole(path, *sealed.to_bytes({"mean": mean, "covariance": covariance}))
+        self.mean.copy_(mean)
+        self.matrix.copy_(whitening(covariance, self.kind))
 
     def forward(self, p: Tensor) -> Tensor:  # (B, N, K) -> (B, N, K)
         with unrounded(p.device):  # its entries differ by magnitudes

@@ -21,7 +21,7 @@ from ablate.keyed import Draws, Step
 from ablate.model import build
 from ablate.model.attention import kernel
 from ablate.model.count import describe
-from ablate.rundir import RunDir, write_whole
+from ablate.rundir import Metrics, RunDir, write_whole
 from ablate.spec import Run
 from ablate.task import classify
 from ablate.train.checkpoint import load_checkpoint, save_checkpoint, save_weights
@@ -98,8 +98,10 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     probes = Probes(run, model, total)
 
     # --- Resume ---------------------------------------------------------------------------------
-    progress = load_checkpoint(rundir, model, optimizer, average, probes.kept())
-    rundir.rewind_metrics(lambda line: line["step"] <= progress.step)
+    progress, written = load_checkpoint(rundir, model, optimizer, average, probes.kept())
+    for newer in (path.name for step, path in rundir.checkpoints() if step > progress.step):
+        machine.say(f"warning: {newer} is passed over: it is damaged, or metrics.jsonl is")
+    metrics, kept = Metrics(rundir.metrics, written), progress.step
     if not progress.micro_batch:
         progress.micro_batch = split_of(run, model, masks, machine)
     micro = progress.micro_batch
@@ -110,9 +112,11 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     beat_at = 0.0
 
     def checkpoint() -> None:
+        nonlocal kept
         progress.loss_sum, progress.bad_step = loss_sum.item(), int(bad_step.item())
         progress.seconds = time.monotonic() - begun
-        save_checkpoint(rundir, model, optimizer, average, progress, probes.kept())
+        save_checkpoint(rundir, model, optimizer, average, progress, metrics, kept, probes.kept())
+        kept = progress.step
 
     def used(steps: int) -> dict[str, Any]:
         return size | cost(begun, steps * batch, device)
@@ -122,7 +126,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         return {
             "status": "diverged",
             "step": step,
-            "metrics_sha256": sealed_metrics(rundir),
+            "metrics_sha256": metrics.seal()["sha256"],
             "probes_sha256": probes.write(rundir, step + 1),
             **used(step),
         }
@@ -130,14 +134,14 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     def pruned(step: int) -> dict[str, Any]:
         """It counts up to there, wherever it has got to: so it can't depend on who was faster."""
         machine.say(f"pruned: not worth going on after step {step}")
-        rundir.rewind_metrics(lambda line: line["step"] <= step)
-        last = rundir.read_metrics()[-1]
+        metrics.rewind(step)
+        last = metrics.lines()[-1]
         return {
             "status": "pruned",
             "step": step,
             "train_loss": last["train_loss"],
             "validation": {name[4:]: last[name] for name in last if name.startswith("val_")},
-            "metrics_sha256": sealed_metrics(rundir),
+            "metrics_sha256": metrics.seal()["sha256"],
             "probes_sha256": probes.write(rundir, step),
             **used(progress.step),
         }
@@ -151,7 +155,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             machine.beat(step=step, total=total, phase="train")
             beat_at = time.monotonic() + BEAT_S
             enough = rundir.prune_step()  # one that it may have to come to again, after a crash
-            if enough is not None and step >= enough:
+            if enough is not None and enough in [line["step"] for line in metrics.lines()]:
                 return pruned(enough)
 
         images, target = inputs(run, batches, step, weights)
@@ -189,10 +193,11 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             machine.beat(step=progress.step, total=total, phase="validation")
             with average.shown():
                 scores, _ = evaluate(run, model, data["validation"], machine)
-            if not math.isfinite(scores["loss"]):  # broken by this very step
-                return diverged(step)
             train_loss = loss_sum.item() / progress.loss_steps
-            rundir.append_metrics(
+            # Broken by this very step; or each was finite, and their sum is not.
+            if not (math.isfinite(scores["loss"]) and math.isfinite(train_loss)):
+                return diverged(step)
+            metrics.append(
                 {
                     "step": progress.step,
                     "epoch": progress.step / epoch,
@@ -229,7 +234,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     content = io.BytesIO()
     np.save(content, predictions)
     write_whole(rundir.predictions, content.getvalue())
-    last = rundir.read_metrics()[-1]  # of the last step, whoever trained it
+    last = metrics.lines()[-1]  # of the last step, whoever trained it
     prior = classify.prior_loss(
         data["train"].labels, run.data.classes, run.train.label_smoothing, run.train.loss
     )
@@ -249,7 +254,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         "collapsed": collapsed,
         "validation": {name[4:]: last[name] for name in last if name.startswith("val_")},
         "test": scores,
-        "metrics_sha256": sealed_metrics(rundir),
+        "metrics_sha256": metrics.seal()["sha256"],
         "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),
         "weights_sha256": weights_sha256,
         "probes_sha256": probes.write(rundir, total),
@@ -258,11 +263,6 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         **spent,
         "utilisation": utilisation(spent["multiply_adds"], spent["images_per_s"], device, dtype),
     }
-
-
-def sealed_metrics(rundir: RunDir) -> str:
-    """The sha256 of `metrics.jsonl`, to which nothing is added any more."""
-    return hashlib.sha256(rundir.metrics.read_bytes()).hexdigest()
 
 
 def split_of(run: Run, model: torch.nn.Module, masks: Step, machine: Machine) -> int:

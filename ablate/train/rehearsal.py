@@ -7,7 +7,6 @@ its end, so nothing is evaluated unless an epoch ends on the way.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from pathlib import Path
@@ -15,13 +14,13 @@ from statistics import median
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from ablate.model.count import describe
 from ablate.rundir import RunDir
 from ablate.spec import Run
 from ablate.train.calibrate import seconds_per_step
+from ablate.train.checkpoint import read_checkpoint
 from ablate.train.cost import cost
 from ablate.train.loop import Machine, Stopped, train
 
@@ -97,15 +96,12 @@ def compare(straight: Path, resumed: Path) -> dict[str, Any]:
 
 def _state(folder: Path) -> dict[str, Tensor]:
     """Every tensor of the newest checkpoint, and the sums beside them; times are no state."""
-    found = RunDir(folder).checkpoints()
-    if not found:  # it diverged
+    found = [read_checkpoint(path, step) for step, path in RunDir(folder).checkpoints()[:1]]
+    if not found or found[0] is None:  # it diverged, or its disk rots
         return {}
-    with safe_open(found[0][1], framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        sums = json.loads(file.metadata()["progress"])
-    del sums["seconds"]
+    sums = {key: value for key, value in vars(found[0].progress).items() if key != "seconds"}
     values = {f"progress.{k}": torch.tensor(v, dtype=torch.float64) for k, v in sums.items()}
-    return tensors | values
+    return found[0].tensors | values
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:

@@ -1,0 +1,58 @@
+"""Tensors as a safetensors file that carries the sha256 of itself: what rotted is not what was
+written, and is not read.
+
+The hash is of the whole file, with BLANK in its own place in the header's metadata. Versions before
+wrote files without one, which are taken as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+BLANK = "0" * 64
+
+
+class Rotten(Exception):
+    """The file is not as it was written."""
+
+
+def to_bytes(tensors: Mapping[str, Tensor], **told: str) -> tuple[bytes, memoryview]:
+    """The file's two parts, the header and the tensors; `told` is kept in the header."""
+    content = save(dict(tensors), {**told, "sha256": BLANK})
+    seal = hashlib.sha256(content).hexdigest()
+    end = 8 + int.from_bytes(content[:8], "little")
+    return content[:end].replace(BLANK.encode(), seal.encode()), memoryview(content)[end:]
+
+
+def read(path: Path, *before: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file and what it told.
+
+    `before`: what files of old told, which had no hash. One that tells anything else must have it:
+    a flipped bit in the word sha256 makes no file of old. Raises OSError where there is no file or
+    it can't be read, Rotten where it is not what was written.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            told = file.metadata() or {}
+            if told.keys() != set(before):
+                seal = told.pop("sha256")
+                if _sha256(path, seal) != seal:
+                    raise Rotten(path)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise Rotten(path) from error
+    return tensors, told
+
+
+def _sha256(path: Path, seal: str) -> str:
+    with open(path, "rb") as file:
+        length = file.read(8)
+        header = file.read(int.from_bytes(length, "little"))
+        begun = hashlib.sha256(length + header.replace(seal.encode(), BLANK.encode()))
+        return hashlib.file_digest(file, lambda: begun).hexdigest()

@@ -1,0 +1,245 @@
+"""Files of an interrupted run that rot: cut short, bits flipped, pages zeroed, gone. What the run
+ends with is what it would have ended with, bit for bit, and nothing damaged is gone on from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import load, load_file, save, save_file
+
+from ablate import sealed, spec, worker
+from ablate.fingerprint import fingerprint
+from ablate.model import build
+from ablate.rundir import RunDir
+from ablate.train import loop
+from ablate.train.checkpoint import read_checkpoint
+from ablate.train.loop import Machine, Stopped, train
+
+PAGE = 4096
+# Costs; and code that took part, which the stopped one, trained without a worker, has not noted.
+OTHERWISE = ("seconds", "images_per_s", "peak_bytes", "utilisation", "digest")
+STOPS = (5, 4)  # steps that the first worker did, and the second: 2 are an epoch
+TOTAL = 12
+
+
+def truncated(content: bytes, moment: random.Random) -> bytes:
+    return content[: moment.randrange(len(content))]
+
+
+def flipped(content: bytes, moment: random.Random) -> bytes:
+    """One bit or a few; half of the time in the first page, where the header is."""
+    rotten = bytearray(content)
+    end = moment.choice([min(PAGE, len(rotten)), len(rotten)])
+    for _ in range(moment.choice([1, 1, 2, 8])):
+        rotten[moment.randrange(end)] ^= 1 << moment.randrange(8)
+    return bytes(rotten)
+
+
+def zeroed(content: bytes, moment: random.Random) -> bytes:
+    first = PAGE * moment.randrange(math.ceil(len(content) / PAGE))
+    page = content[first : first + PAGE]
+    return content[:first] + bytes(len(page)) + content[first + PAGE :]
+
+
+def deleted(content: bytes, moment: random.Random) -> None:
+    return None
+
+
+DAMAGES: tuple[Callable[[bytes, random.Random], bytes | None], ...] = (
+    truncated,
+    flipped,
+    zeroed,
+    deleted,
+)
+
+
+class Interrupted:
+    """A tiny run, once trained to its end and once stopped twice, in the middle of epochs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.cache = folder, folder / "cache"
+        small = {"model.depth": 1, "model.width": 16, "model.heads": 2, "data.channels": 1}
+        length = {"train.batch": 512, "train.epochs": TOTAL // 2, "train.ema": 0.9}
+        run = tiny.run({**small, **length, "data.fingerprint": "", "model.dropout": 0.1})
+        self.tree = spec.to_tree(run)
+        data = {key: value for key, value in self.tree["data"].items() if key != "fingerprint"}
+        self.tree["data"]["fingerprint"] = fingerprint(data)
+        self.tree["model"]["patch"] = None
+        self.straight = RunDir(folder / "straight")
+        self.straight.create(self.tree)
+        self.resume(self.straight)
+        self.stopped = RunDir(folder / "stopped")
+        self.stopped.create(self.tree)
+        for steps in STOPS:
+            self.stop(self.stopped, steps)
+
+    def stop(self, rundir: RunDir, after: int, checkpoint_s: float = 1e9) -> None:
+        """Train on; stopped after so many steps."""
+        steps = itertools.count(1)
+        machine = Machine(
+            device=torch.device("cpu"),
+            cache=self.cache,
+            checkpoint_s=checkpoint_s,
+            stopping=lambda: next(steps) == after,
+            beat=lambda **notes: None,
+            say=rundir.say,
+        )
+        with pytest.raises(Stopped):
+            train(spec.build(self.tree), rundir, machine)
+
+    def resume(self, rundir: RunDir) -> int:
+        """Work on it to the end, in this process; the step that it went on from."""
+        options = {"slot": "cpu", "device": "cpu", "threads": 1, "checkpoint_s": 1e9}
+        assert worker.work(str(rundir.path), {**options, "cache": str(self.cache)}) == 0
+        return int(re.findall(r"training from step (\d+)", rundir.log.read_text())[-1])
+
+    def copy(self, name: str) -> RunDir:
+        return RunDir(shutil.copytree(self.stopped.path, self.folder / name))
+
+    def same(self, rundir: RunDir) -> bool:
+        """Is all that it ended with what the run has that was never stopped?"""
+        ends = []
+        for side in (self.straight, rundir):
+            result = side.read_result()
+            assert result is not None
+            files = (side.metrics, side.predictions, side.weights)
+            told = {key: value for key, value in result.items() if key not in OTHERWISE}
+            ends.append((told, *(path.read_bytes() for path in files)))
+        return ends[0] == ends[1]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Interrupted:
+    before = torch.get_num_threads()
+    yield Interrupted(tmp_path_factory.mktemp("rot"))
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("times", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_the_result_is_that_of_the_undisturbed_run(run, damage, times, capfd):
+    moment = random.Random(f"{damage.__name__} {times}")
+    begun = set()
+    for _ in range(times):
+        rundir = run.copy("damaged")
+        (newest, last), (older, before) = rundir.checkpoints()
+        assert (newest, older) == (sum(STOPS), STOPS[0])
+        files = [last, before, rundir.metrics]
+        for path in moment.choice([[last], [before], [rundir.metrics], files[:2], files]):
+            whole = path.read_bytes()
+            rotten = damage(whole, moment)
+            assert rotten != whole
+            if rotten is None:
+                path.unlink()
+            else:
+                path.write_bytes(rotten)
+        begun.add(run.resume(rundir))
+        assert run.same(rundir)
+        shutil.rmtree(rundir.path)
+    assert begun == {0, older, newest}
+    assert capfd.readouterr().err == ""
+
+
+def test_every_bit_of_a_checkpoint_counts(run):
+    """One at a time, at 300 places of the header and 100 behind it."""
+    path = run.copy("bits").checkpoints()[0][1]
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    moment = random.Random(0)
+    places = [moment.randrange(header) for _ in range(300)]
+    places += [moment.randrange(header, len(whole)) for _ in range(100)]
+    for place in places:
+        bit = bytes([whole[place] ^ (1 << moment.randrange(8))])
+        path.write_bytes(whole[:place] + bit + whole[place + 1 :])
+        assert read_checkpoint(path, sum(STOPS)) is None, place
+    rest = bytes([whole[-1] ^ 1])
+    path.write_bytes(whole[:-1].replace(b'"sha256":"', b'"sha257":"') + rest)  # not one of old
+    assert read_checkpoint(path, sum(STOPS)) is None
+    path.write_bytes(whole)
+    assert read_checkpoint(path, sum(STOPS)) is not None
+    assert read_checkpoint(path, sum(STOPS) + 1) is None  # another's name
+
+
+@pytest.mark.parametrize("line", [0, 2, 3])
+def test_damaged_metrics_go_back_to_a_checkpoint_before_the_damage(run, line):
+    """Two lines are in the older checkpoint's seal, four in the newer's; all of them parse."""
+    rundir = run.copy(f"line-{line}")
+    lines = rundir.metrics.read_text().splitlines(keepends=True)
+    assert len(lines) == 4
+    lines[line] = re.sub(r'("train_loss": )\d', r"\g<1>7", lines[line])
+    rundir.metrics.write_text("".join(lines))
+    assert run.resume(rundir) == (0 if line < 2 else STOPS[0])
+    assert "is passed over" in rundir.log.read_text()
+    assert run.same(rundir)
+
+
+def test_the_checkpoint_that_was_gone_on_from_outlives_a_damaged_newer_one(run, monkeypatch):
+    rundir = run.copy("kept")
+    (newest, last), (older, _) = rundir.checkpoints()
+    last.write_bytes(last.read_bytes()[:-1])
+    run.stop(rundir, newest - older + 1)
+    assert [step for step, _ in rundir.checkpoints()] == [newest + 1, older]
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
+    run.stop(rundir, 2, checkpoint_s=0)  # one after each step
+    assert [step for step, _ in rundir.checkpoints()] == [newest + 3, newest + 2]
+    assert run.resume(rundir) == newest + 3
+    assert run.same(rundir)
+
+
+def test_a_checkpoint_of_a_version_without_seals_is_gone_on_from(run):
+    rundir = run.copy("old")
+    for step, path in rundir.checkpoints():
+        found = read_checkpoint(path, step)
+        assert found is not None
+        sums = found.progress
+        old = (
+            f'{{"step": {step}, "loss_sum": {sums.loss_sum!r}, "loss_steps": {sums.loss_steps}, '
+            f'"bad_step": -1, "seconds": 1.0, "micro_batch": 512}}'
+        )
+        save_file(load_file(path), path, {"progress": old})
+    with open(rundir.metrics, "ab") as file:
+        file.write(b'{"step": 10, "los')
+    bare = RunDir(shutil.copytree(rundir.path, run.folder / "bare"))
+    assert run.resume(rundir) == sum(STOPS)
+    assert run.same(rundir)
+    lines = bare.metrics.read_bytes().splitlines(keepends=True)
+    bare.metrics.write_bytes(b"".join(lines[:2]))  # those of the newer one are gone
+    assert run.resume(bare) == STOPS[0]
+    assert run.same(bare)
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_rotten_moments_of_the_data_are_computed_again(damage, tmp_path):
+    """What `stem=whiten` keeps beside the decoded data, for all runs."""
+    shape = tiny.run({"stem": "whiten", "model.depth": 1})
+    images, moment = [tiny.images(64, shape)], random.Random(damage.__name__)
+
+    def fitted() -> dict[str, torch.Tensor]:
+        model = build(shape)
+        model.fit(images, tmp_path / "memo")
+        return model.state_dict()
+
+    whole = fitted()
+    (path,) = tmp_path.iterdir()
+    content = path.read_bytes()
+    for _ in range(20):
+        rotten = damage(content, moment)
+        if rotten is None:
+            path.unlink()
+        else:
+            path.write_bytes(rotten)
+        assert all(torch.equal(tensor, whole[name]) for name, tensor in fitted().items())
+        again, _ = sealed.read(path)
+        assert torch.equal(again["mean"], load(content)["mean"])
+    path.write_bytes(save(load(content)))  # of a version before
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in fitted().items())
+    assert path.read_bytes() == save(load(content))
