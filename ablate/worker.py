@@ -55,7 +55,16 @@ EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_LOST = 76, 1, 71, 72
 def _digest() -> str:
     """What code trains: a hash of the training half's sources, taken when they were loaded."""
     package = Path(__file__).parent
-    shared = ("choices", "spec", "plugin", "rundir", "keyed", "fingerprint", "predictions")
+    shared = (
+        "choices",
+        "spec",
+        "plugin",
+        "rundir",
+        "keyed",
+        "fingerprint",
+        "decoded",
+        "predictions",
+    )
     files = [package / f"{name}.py" for name in (*shared, "worker")]
     for folder in ("train", "task", "data", "model"):
         files += sorted((package / folder).rglob("*.py"))
