@@ -417,8 +417,7 @@ def _build(data: Data, folder: Path, progress: Progress, processes: int | None) 
         building.mkdir(exist_ok=True)
         hashes = building / "hashes.json"
         with contextlib.suppress(OSError):  # what planning has read is not read again
-            if not hashes.exists():
-                shutil.copyfile(folder / "fingerprints.json", hashes)
+            shutil.copyfile(folder / "fingerprints.json", hashes)
         _check_unchanged(data, hashes)
         meta = _decode(data, building, progress, processes)
         _check_unchanged(data, hashes)  # nor while we read it
