@@ -52,12 +52,13 @@ def fingerprint(data: dict[str, Any], memo: Path | None = None) -> str:
             )
         return _digest([name, data["hub"], data["revision"]], data)
     folder = Path(path).expanduser()
-    kind, files = local_files(folder, name)
+    kind, files = _local(folder, name)
     known = _Memo(memo)
     hashes = known.hashes(files, name)
     if kind == "parquet":
-        return _digest([(file.name, hashes[file]) for file in files], data)
-    names = {file: os.path.relpath(file, folder) for file in files}
+        return _digest([(os.path.basename(file), hashes[file]) for file in files], data)
+    prefix = os.path.join(folder, "")
+    names = {file: file.removeprefix(prefix) for file in files}
     found = _digest([(names[file], hashes[file]) for file in files], data)
     older = _digest([(names[file], known.stamps[file][0]) for file in files], data)
     return older if known.stands_for(older, found, folder, name) else found
@@ -76,13 +77,19 @@ def local_files(path: Path, name: str) -> tuple[str, list[Path]]:
 
     Names that begin with a dot are passed over. Raises UserError where nothing is left.
     """
+    kind, files = _local(path, name)
+    return kind, [Path(file) for file in files]
+
+
+def _local(path: Path, name: str) -> tuple[str, list[str]]:
+    """`local_files` as texts: of a hundred thousand, paths take longer than the disk."""
     hint = f"give data.path=FOLDER with the files of data={name}"
     if not path.is_dir():
         what = "is not a folder" if path.exists() else "no such folder"
         raise UserError(f"data.path: {path}: {what}; {hint}")
     parquet = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
     if parquet:
-        return "parquet", parquet
+        return "parquet", [str(file) for file in parquet]
     images: list[str] = []
     for folder, files in _walk(path):
         images += [
@@ -91,7 +98,7 @@ def local_files(path: Path, name: str) -> tuple[str, list[Path]]:
             if os.path.splitext(file)[1].lower() in IMAGES and not file.startswith(".")
         ]
     if images:
-        return "folder", [Path(image) for image in sorted(images)]
+        return "folder", sorted(images)
     raise UserError(f"data.path: {path}: holds neither *.parquet nor images in folders; {hint}")
 
 
@@ -216,9 +223,9 @@ class _Memo:
         remembered = read_json(path) if path else None
         self._path = path
         self._known: dict[str, Any] = remembered if isinstance(remembered, dict) else {}
-        self.stamps: dict[Path, list[int]] = {}
+        self.stamps: dict[str, list[int]] = {}
 
-    def hashes(self, files: list[Path], name: str) -> dict[Path, str]:
+    def hashes(self, files: list[str], name: str) -> dict[str, str]:
         """The sha256 of each file's content. UserError for one that can't be read."""
         self.stamps = {file: _stamp(file) for file in files}
         keys = _keys(files)
@@ -242,7 +249,7 @@ class _Memo:
                 self._write()
         return found
 
-    def _read(self, files: list[Path], name: str) -> Iterator[tuple[Path, str]]:
+    def _read(self, files: list[str], name: str) -> Iterator[tuple[str, str]]:
         """Hash them, as fast as they can be read, and say so where that takes a while."""
         size, done = sum(self.stamps[file][0] for file in files), 0
         slow = size > LARGE or len(files) > MANY
@@ -294,21 +301,21 @@ class _Memo:
             write_whole(self._path, json.dumps(self._known).encode())
 
 
-def _keys(files: list[Path]) -> dict[Path, str]:
+def _keys(files: list[str]) -> dict[str, str]:
     """What a file is remembered by: its path, by which other path it was asked for."""
-    if len(files) < MANY and all(file.suffix == ".parquet" for file in files):
-        return {file: str(file.resolve()) for file in files}
+    if files[0].endswith(".parquet"):
+        return {file: os.path.realpath(file) for file in files}
     folders: dict[str, str] = {}
     keys = {}
     for file in files:
         folder, name = os.path.split(file)
         if folder not in folders:
-            folders[folder] = os.path.realpath(folder)
-        keys[file] = f"{folders[folder]}{os.sep}{name}"
+            folders[folder] = os.path.join(os.path.realpath(folder), "")
+        keys[file] = folders[folder] + name
     return keys
 
 
-def _sha256(file: Path) -> str:
+def _sha256(file: str) -> str:
     try:
         with open(file, "rb", buffering=0) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -316,7 +323,7 @@ def _sha256(file: Path) -> str:
         raise UserError(f"data.path: {file}: {error.strerror}") from error
 
 
-def _stamp(file: Path) -> list[int]:
+def _stamp(file: str) -> list[int]:
     """What changes when the file does. ctime, too: a copy can set mtime, nobody can set ctime."""
     try:
         found = os.stat(file)
@@ -334,10 +341,8 @@ def _remembered(entry: Any, stamp: list[int]) -> str | None:
     return entry[-1] if isinstance(entry[-1], str) else None
 
 
-def _changed_at(folder: Path, stamps: dict[Path, list[int]]) -> int:
+def _changed_at(folder: Path, stamps: dict[str, list[int]]) -> int:
     """When anything was last written, renamed or linked in the folder: ns since the epoch."""
     times = [max(stamp[1:3]) for stamp in stamps.values()]
-    entries = {folder, *stamps}
-    for file in stamps:
-        entries |= {folder / inside for inside in file.relative_to(folder).parents}
+    entries = {*stamps, *(inside for inside, _ in _walk(folder))}
     return max(*times, *(os.lstat(entry).st_ctime_ns for entry in entries))
