@@ -6,12 +6,13 @@ models/proj/jetformer/patch_pca.py; ZCA is Kessy, Lewin, Strimmer 2018 (arXiv 15
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
@@ -70,13 +71,13 @@ class Whiten(nn.Module):
         try:
             if path is None:
                 raise FileNotFoundError
-            kept = load_file(path)
+            kept = _load(path)
         except (OSError, SafetensorError):
             mean, covariance = moments(batches, self.patches)
             kept = {"mean": mean.cpu(), "covariance": covariance.cpu()}
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, save(kept))
+                write_whole(path, save(kept, {"sha256": _sha256(kept)}))
         self.mean.copy_(kept["mean"])
         self.matrix.copy_(whitening(kept["covariance"], self.kind))
 
@@ -100,3 +101,19 @@ class WhitenNormStem(Stem):
     ) -> None:
         norm = LayerNorm(patches.shape(patches.values), eps=eps)
         super().__init__(patches, width, before=nn.Sequential(Whiten(patches, kind), norm))
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    """What was measured. SafetensorError where it is not what was written."""
+    kept = load_file(path)
+    with safe_open(path, "pt") as file:
+        if (file.metadata() or {}).get("sha256") != _sha256(kept):
+            raise SafetensorError(f"{path}: not as it was written")
+    return kept
+
+
+def _sha256(tensors: dict[str, Tensor]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        found.update(name.encode() + tensors[name].numpy().tobytes())
+    return found.hexdigest()
