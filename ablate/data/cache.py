@@ -45,6 +45,7 @@ from ablate.spec import Data, UserError
 
 FORMAT = 1  # raised when the same data would be decoded to other pixels: old caches are rebuilt
 SPLITS = ("train", "validation", "test")
+_NAMED = 20  # images that can't be read, of however many
 _REPORT = 128  # rows between two calls of `progress`
 _JOURNAL_S = 10.0  # what a killed build loses at most
 _JOURNAL_KEPT_S = 7 * 86400
@@ -435,6 +436,19 @@ def _build(data: Data, folder: Path, progress: Progress, processes: int | None) 
         raise
 
 
+def _check_readable(broken: list[str], total: int) -> None:
+    """Raises UserError that names the images that can't be read: all at once, to be mended once."""
+    if len(broken) == 1:
+        raise UserError(broken[0])
+    if broken:
+        more = f"; and {len(broken) - _NAMED:,} more" if len(broken) > _NAMED else ""
+        named = "; ".join(line.removeprefix("data: ") for line in broken[:_NAMED])
+        raise UserError(
+            f"data: {len(broken):,} of {total:,} images can't be read, mend or remove them: "
+            f"{named}{more}"
+        )
+
+
 def _check_unchanged(data: Data, hashes: Path) -> None:
     if fingerprint(dataclasses.asdict(data), hashes) != data.fingerprint:
         raise UserError(
@@ -464,13 +478,17 @@ def _decode(
         progress(images, total)
         ends: deque[tuple[str, int]] = deque()
         chunks = work.chunks(opened, done.copy(), ends)
+        broken: list[str] = []
         written = write(chunks, work.target, total - images, processes)
-        for number in stack.enter_context(contextlib.closing(written)):
+        for number, lines in stack.enter_context(contextlib.closing(written)):
             done.update([ends.popleft()])
-            work.journal.note(done)
+            broken += lines
+            if not broken:  # nobody goes on with what can't be whole
+                work.journal.note(done)
             images, before = images + number, images
             if images // _REPORT > before // _REPORT and images < total:
                 progress(images, total)
+        _check_readable(broken, total)
         for array in work.arrays:
             array.sync()
         progress(total, total)
