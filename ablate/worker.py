@@ -63,6 +63,7 @@ def _digest() -> str:
         "keyed",
         "sealed",
         "fingerprint",
+        "decoded",
         "predictions",
     )
     files = [package / f"{name}.py" for name in (*shared, "worker")]

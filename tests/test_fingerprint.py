@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +181,9 @@ class Clock:
     def time_ns(self) -> int:
         return self.now
 
+    def monotonic(self) -> float:
+        return self.now / 1e9
+
 
 def test_hashes_are_remembered_until_a_file_changes(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -230,6 +235,81 @@ def test_what_is_not_there_is_answered_in_a_line(tmp_path: Path, tables: Path) -
     ):
         with pytest.raises(UserError, match=rf"^data\.path: {path}: {what}.*data=mine$"):
             taken(path)
+
+
+def test_images_that_are_swapped_under_their_names_are_another_set(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither names nor sizes nor times of writing change."""
+    cat, dog = (images / "train" / name / "0.JPG" for name in ("cat", "dog"))
+    cat.write_text("a cat's")
+    dog.write_text("a dog's")
+    memo = tmp_path / "hashes.json"
+    monkeypatch.setattr(module, "time", Clock(cat.stat().st_ctime_ns + 10**10))
+    before = taken(images, memo)
+    assert taken(images, memo) == before == taken(images)
+    times = cat.stat()
+    cat.write_text("a dog's")
+    dog.write_text("a cat's")
+    for file in (cat, dog):
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert taken(images, memo) == taken(images) != before
+
+
+def by_names_and_sizes(folder: Path) -> str:
+    """What older versions made of PLAIN and an image folder."""
+    files = sorted(str(file) for file in folder.rglob("*.JPG"))
+    content = [(file.removeprefix(f"{folder}/"), os.path.getsize(file)) for file in files]
+    keys = ("source", "image", "label", "size", "channels", "train", "validation", "test")
+    text = json.dumps([content, {key: PLAIN[key] for key in keys}], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("harm", [None, "before", "after"])
+def test_a_store_of_an_older_version_keeps_its_fingerprint_while_nothing_changes(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: str | None
+) -> None:
+    memo = tmp_path / "store" / "fingerprints.json"
+    older, picture = by_names_and_sizes(images), images / "train" / "cat" / "0.JPG"
+    decoded = memo.parent / older / "train.labels.npy"
+    decoded.parent.mkdir(parents=True)
+    time.sleep(0.02)  # of the clock that stamps files
+    decoded.write_text("labels")
+    if harm == "before":
+        time.sleep(0.02)
+        picture.write_text("BYTES")
+        assert by_names_and_sizes(images) == older
+        assert older != taken(images, memo) == taken(images)
+        assert "its runs are planned anew" in capsys.readouterr().err
+        assert older != taken(images, memo) == taken(images)
+    else:
+        assert taken(images, memo) == older != taken(images)
+        shutil.rmtree(decoded.parent)
+        assert taken(images, memo) == older  # it is known what it stands for
+    if harm == "after":
+        picture.write_text("BYTES")
+        assert older != taken(images, memo) == taken(images)
+    assert capsys.readouterr().err == ""
+
+
+def test_links_in_a_circle_are_followed_once(images: Path) -> None:
+    expected = taken(images)
+    (images / "train" / "cat" / "all").symlink_to(images)
+    (images / "train" / "cat" / "up").symlink_to("..")
+    assert taken(images) == expected
+    (images / "validation").symlink_to("test")  # no circle: a folder of its own
+    assert len(local_files(images, "mine")[1]) == 6
+
+
+def test_what_is_no_picture_at_all_is_named(images: Path) -> None:
+    odd = images / "train" / "cat" / "1.png"
+    os.mkfifo(odd)
+    with pytest.raises(UserError, match=f"^data.path: {odd}: is no regular file$"):
+        taken(images)
+    odd.unlink()
+    odd.symlink_to("nothing")
+    with pytest.raises(UserError, match=f"^data.path: {odd}: No such file"):
+        taken(images)
 
 
 def test_splits_and_classes(tables: Path, images: Path, tmp_path: Path) -> None:

@@ -93,15 +93,20 @@ def test_several_processes_write_the_bytes_that_one_writes(tmp_path: Path) -> No
         assert one["train.images.npy"]
 
 
-def test_the_first_bad_image_is_named_whoever_was_the_faster(tmp_path: Path) -> None:
+def test_all_bad_images_are_named_at_once_in_order(tmp_path: Path) -> None:
     root = tmp_path / "images"
     folders(root, "abc", 100)
-    for bad in ("a/70.png", "c/90.png"):  # chunks apart
-        (root / bad).write_bytes((root / bad).read_bytes()[:40])
+    bad = [f"{folder}/{number}.png" for folder in "ac" for number in range(60, 71)]  # chunks apart
+    for name in bad:
+        (root / name).write_bytes((root / name).read_bytes()[:40])
     data = describe(path=root, validation=20, test=5)
     for processes in (0, 1, 3):
-        with pytest.raises(UserError, match=r"^data: .*/a/70\.png: not a readable image: "):
+        with pytest.raises(UserError) as refused:
             cache.prepare(data, tmp_path / "cache", processes=processes)
+        line = str(refused.value)
+        assert line.startswith("data: 22 of 300 images can't be read, mend or remove them: ")
+        assert re.findall(r"images/(./\d+.png): not a readable image: ", line) == bad[:20]
+        assert line.endswith("; and 2 more")
     assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
 
 

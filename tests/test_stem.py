@@ -392,9 +392,12 @@ def test_what_was_measured_is_kept_and_read_again(tmp_path):
     third.fit([], memo)
     assert torch.equal(one.stem.before.matrix, other.stem.before.matrix)
     assert torch.equal(one.stem.before.matrix, third.stem.before[0].matrix)
-    path.write_bytes(b"torn")
-    other.fit(batches, memo)
-    assert torch.equal(one.stem.before.matrix, other.stem.before.matrix)
+    whole = path.read_bytes()
+    for harmed in (b"torn", whole[:-1] + bytes([whole[-1] ^ 1])):
+        path.write_bytes(harmed)
+        other.fit(batches, memo)
+        assert torch.equal(one.stem.before.matrix, other.stem.before.matrix)
+        assert path.read_bytes() == whole
 
 
 def test_a_model_without_whitening_reads_no_images():

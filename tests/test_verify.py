@@ -149,6 +149,7 @@ def test_an_older_store_is_verified_as_far_as_it_can_be(tmp_path):
     assert found.findings == []
     assert found.runs == 4
     assert found.notes == [
+        "data=digits is not decoded here: it was not checked",
         "4 of 4 runs were recorded before results were sealed",
         "4 of 4 runs were written before metrics were sealed",
         "4 of 4 runs keep losses in single precision: their test loss is so, too",

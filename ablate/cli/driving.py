@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,7 +90,8 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
 
     ids = {run.id for run in plan.runs()}
     states = ledger.states(ids)
-    if all(run in states and states[run].status in FINAL for run in ids):
+    done = (run for run in ids if run in states and states[run].status in FINAL)
+    if sum(store.rundir(run).has_result() for run in done) == len(ids):
         return False
     launcher.warm()  # while the models are built
     cost = costs(
@@ -112,15 +112,12 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
 
 
 def _prepare(plan: Plan, store: Store, watching: Any) -> None:
-    """Decode what is not decoded yet, before anything trains: a bad image ends the command here."""
-    from ablate.launch.ask import ask
+    """Decode what is not decoded yet, or not any more as it was written, before anything trains: a
+    bad image ends the command here."""
+    from ablate.launch.decode import decode
 
-    data = {cell.spec["data"]["fingerprint"]: cell.spec for cell in plan.cells}
-    for fingerprint, spec in data.items():
-        if not (store.cache / fingerprint).is_dir():  # it appears whole
-            name = spec["data"]["name"]
-            question = {"spec": {**spec, "seed": 0}, "cache": str(store.cache)}
-            ask("prepare", question, functools.partial(watching.reading, name))
+    for spec in {cell.spec["data"]["fingerprint"]: cell.spec for cell in plan.cells}.values():
+        decode(spec, store.root, watching)
 
 
 def _close(store: Store, outcome: Outcome) -> None:

@@ -247,6 +247,7 @@ def prepare(
     """Fetch and decode a dataset ahead of sweeps. Stopped, the same command goes on."""
     from ablate.config import resolve_data
     from ablate.launch.ask import ask
+    from ablate.launch.decode import check
     from ablate.ledger import Store
     from ablate.report.live import begin, view
 
@@ -257,6 +258,7 @@ def prepare(
     question = {"spec": spec, "cache": str(kept.cache)}
     begin(f"data={name}: looking for what is there")
     try:
+        check(spec["data"], kept.root, print)
         found = ask("prepare", {**question, "look": True})
         if not found["whole"]:
             print(f"data={name}: {_images(found)}; {found['free']} are free", flush=True)

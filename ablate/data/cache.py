@@ -5,7 +5,8 @@
         train.labels.npy               int64 (N,)
         train.aspects.npy              float32 (N,), where there is a cache_size
         ...                            so for validation and test
-        meta.json                      written last: counts, class names, sizes of the files
+        meta.json                      written last: counts, class names, sizes of the files, and
+                                       their hashes (see `decoded`)
     <folder>/<fingerprint>.lock        held by whoever builds it
     <folder>/.<fingerprint>.building/  what a builder has so far
         journal.json                   how far it is, every 10 seconds: the next one goes on there
@@ -35,6 +36,7 @@ import numpy as np
 import PIL
 import torch
 
+from ablate import decoded
 from ablate.data import source
 from ablate.data.pool import Array, Chunk, Target, write
 from ablate.fingerprint import fingerprint
@@ -43,6 +45,7 @@ from ablate.spec import Data, UserError
 
 FORMAT = 1  # raised when the same data would be decoded to other pixels: old caches are rebuilt
 SPLITS = ("train", "validation", "test")
+_NAMED = 20  # images that can't be read, of however many
 _REPORT = 128  # rows between two calls of `progress`
 _JOURNAL_S = 10.0  # what a killed build loses at most
 _JOURNAL_KEPT_S = 7 * 86400
@@ -88,6 +91,7 @@ class Cached:
     class_names: list[str] | None
     bytes: int
     squeezed: bool  # are there aspects?
+    sha256: str  # of all that `split` reads, as it was when it was decoded
 
     def split(self, name: str) -> Split:
         """train, validation or test, mapped: its pages are shared by all processes that read it."""
@@ -117,11 +121,12 @@ def _file(split: str, what: str) -> str:
 def open_cached(data: Data, folder: Path) -> Cached | None:
     """The cache of `data` in `folder`, or None where there is no whole one.
 
-    Raises UserError where it holds another number of classes than `data.classes`.
+    Sizes and meta.json are looked at here, the bytes once a drive (see `decoded`). Raises
+    UserError where it holds another number of classes than `data.classes`.
     """
     home = folder / data.fingerprint
-    meta = read_json(home / "meta.json")
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+    meta = read_json(home / decoded.META)
+    if not decoded.is_sealed(meta) or meta.get("format") != FORMAT:
         return None
     if meta.get("cache_size") != data.cache_size:
         return None
@@ -137,8 +142,9 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
             f"data.classes: {data.classes}, but data={data.name} has labels up to "
             f"{meta['top_label']}"
         )
-    size = sum(meta["bytes"].values())
-    return Cached(home, meta["counts"], meta["class_names"], size, data.cache_size is not None)
+    size, squeezed = sum(meta["bytes"].values()), data.cache_size is not None
+    names = meta["class_names"]
+    return Cached(home, meta["counts"], names, size, squeezed, decoded.digest(meta))
 
 
 def prepare(
@@ -412,23 +418,35 @@ def _build(data: Data, folder: Path, progress: Progress, processes: int | None) 
         building.mkdir(exist_ok=True)
         hashes = building / "hashes.json"
         with contextlib.suppress(OSError):  # what planning has read is not read again
-            if not hashes.exists():
-                shutil.copyfile(folder / "fingerprints.json", hashes)
+            shutil.copyfile(folder / "fingerprints.json", hashes)
         _check_unchanged(data, hashes)
         meta = _decode(data, building, progress, processes)
         _check_unchanged(data, hashes)  # nor while we read it
-        write_whole(building / "meta.json", to_json(meta))
+        write_whole(building / decoded.META, to_json(decoded.sealed(meta, building)))
         shutil.rmtree(home, ignore_errors=True)  # not whole, or of an older format
         os.rename(building, home)
         sync_folder(folder)
         for file in home.iterdir():  # the journal and what else only a builder needs
-            if file.name not in meta["bytes"] and file.name != "meta.json":
+            if file.name not in meta["bytes"] and file.name != decoded.META:
                 file.unlink()
     except BaseException as error:
         lost = isinstance(error, UserError) or getattr(error, "errno", None) in FULL
         if lost or not (building / JOURNAL).exists():
             shutil.rmtree(building, ignore_errors=True)
         raise
+
+
+def _check_readable(broken: list[str], total: int) -> None:
+    """Raises UserError that names the images that can't be read: all at once, to be mended once."""
+    if len(broken) == 1:
+        raise UserError(broken[0])
+    if broken:
+        more = f"; and {len(broken) - _NAMED:,} more" if len(broken) > _NAMED else ""
+        named = "; ".join(line.removeprefix("data: ") for line in broken[:_NAMED])
+        raise UserError(
+            f"data: {len(broken):,} of {total:,} images can't be read, mend or remove them: "
+            f"{named}{more}"
+        )
 
 
 def _check_unchanged(data: Data, hashes: Path) -> None:
@@ -460,13 +478,17 @@ def _decode(
         progress(images, total)
         ends: deque[tuple[str, int]] = deque()
         chunks = work.chunks(opened, done.copy(), ends)
+        broken: list[str] = []
         written = write(chunks, work.target, total - images, processes)
-        for number in stack.enter_context(contextlib.closing(written)):
+        for number, lines in stack.enter_context(contextlib.closing(written)):
             done.update([ends.popleft()])
-            work.journal.note(done)
+            broken += lines
+            if not broken:  # nobody goes on with what can't be whole
+                work.journal.note(done)
             images, before = images + number, images
             if images // _REPORT > before // _REPORT and images < total:
                 progress(images, total)
+        _check_readable(broken, total)
         for array in work.arrays:
             array.sync()
         progress(total, total)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ablate.data.picture import Example, decode, squeeze
-from ablate.spec import Failure
+from ablate.spec import Failure, UserError
 
 SOLO_S = 5.0  # what this process decodes within that needs no others
 _TRIED_S = 0.5  # long enough to tell
@@ -130,19 +130,22 @@ class Target:
                 self.aspects[target].put(row, aspect)
 
 
+Written = tuple[int, list[str]]  # images of a chunk, a line for each that could not be read
+
+
 def write(
     chunks: Iterable[Chunk], target: Target, total: int, processes: int | None = None
-) -> Generator[int, None, None]:
-    """Decode all chunks, `total` images; yields each chunk's size when it is written, in order.
+) -> Generator[Written, None, None]:
+    """Decode all chunks, `total` images; yields what came of each when it is written, in order.
 
     `processes`: 0 for none but this one; None for as many as there are cores, if what is left after
-    half a second would take this one long. Raises the error of the first image that has one.
+    half a second would take this one long.
     """
     waiting = iter(chunks)
     if processes is None:
         begun, done = time.monotonic(), 0
         for chunk in waiting:
-            yield _write(chunk, target)
+            yield len(chunk.examples), _write(chunk, target)
             done += len(chunk.examples)
             gone = time.monotonic() - begun
             if gone > _TRIED_S:
@@ -154,25 +157,33 @@ def write(
         yield from _pooled(waiting, target, processes)
     else:
         for chunk in waiting:
-            yield _write(chunk, target)
+            yield len(chunk.examples), _write(chunk, target)
 
 
-def _write(chunk: Chunk, target: Target) -> int:
+def _write(chunk: Chunk, target: Target) -> list[str]:
+    return [line for line in _each(chunk, target) if line is not None]
+
+
+def _each(chunk: Chunk, target: Target) -> Iterator[str | None]:
+    """Decode and write each image; a line where it could not be read."""
     for example, places in zip(chunk.examples, chunk.places, strict=True):
-        target.write(example, places)
-    return len(chunk.examples)
+        try:
+            target.write(example, places)
+            yield None
+        except UserError as error:
+            yield str(error)
 
 
-def _pooled(waiting: Iterator[Chunk], target: Target, processes: int) -> Iterator[int]:
+def _pooled(waiting: Iterator[Chunk], target: Target, processes: int) -> Iterator[Written]:
     """`write`, by a pool. A chunk is read ahead while all are busy: so many and one are in memory.
 
     After an error no more chunks are given out, and those before it are waited for: so the error is
-    that of the first bad image, whichever process was the faster.
+    the first, whichever process was the faster.
     """
     with contextlib.ExitStack() as stack:
         idle = [stack.enter_context(_Process(target)) for _ in range(processes)]
         busy: dict[Connection, tuple[_Process, int, int]] = {}  # number of the chunk, images
-        answers: dict[int, int | Exception] = {}
+        answers: dict[int, Written | Exception] = {}
         numbers = itertools.count()
         ahead = _read(waiting)
         due = 0  # the chunk to be yielded next
@@ -197,11 +208,12 @@ def _pooled(waiting: Iterator[Chunk], target: Target, processes: int) -> Iterato
             else:
                 for pipe in wait(list(busy)):
                     process, number, images = busy.pop(pipe)  # type: ignore[call-overload]
-                    error = process.answer()
+                    answer = process.answer()
                     idle.append(process)
-                    answers[number] = images if error is None else error
-                    if error is not None:
-                        ahead = None
+                    if isinstance(answer, Exception):
+                        answers[number], ahead = answer, None
+                    else:
+                        answers[number] = (images, answer)
 
 
 def _read(chunks: Iterator[Chunk]) -> Chunk | Exception | None:
@@ -243,13 +255,13 @@ class _Process:
         except OSError:
             raise self._death() from None
 
-    def answer(self) -> Exception | None:
-        """What its chunk raised."""
+    def answer(self) -> list[str] | Exception:
+        """What of its chunk could not be read, or what it raised."""
         try:
-            error: Exception | None = self.pipe.recv()
+            answer: list[str] | Exception = self.pipe.recv()
         except (EOFError, OSError):
             raise self._death() from None
-        return error
+        return answer
 
     def _death(self) -> Failure:
         code = self._process.wait()
@@ -258,18 +270,19 @@ class _Process:
 
 
 def serve(descriptor: int, parent: int) -> None:
-    """A process of the pool: writes the chunks that come, says what each raised, until the pipe
-    closes or its parent is gone."""
+    """A process of the pool: writes the chunks that come, says what of each could not be read or
+    what it raised, until the pipe closes or its parent is gone."""
     with Connection(descriptor) as pipe, contextlib.suppress(EOFError, ConnectionError):
         target: Target = pipe.recv()
         while True:
             chunk: Chunk = pipe.recv()
-            answer: Exception | None = None
+            answer: list[str] | Exception
             try:
-                for example, places in zip(chunk.examples, chunk.places, strict=True):
+                answer = []
+                for line in _each(chunk, target):
                     if os.getppid() != parent:
                         return
-                    target.write(example, places)
+                    answer += [] if line is None else [line]
             except Exception as error:
                 answer = error
             pipe.send(answer)

@@ -19,7 +19,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ablate import predictions, spec
+from ablate import decoded, predictions, spec
 from ablate.ledger import FINAL, Ledger, RunState, Store, fold
 from ablate.plan import Plan, PlannedRun
 from ablate.report.formats import render
@@ -51,6 +51,7 @@ def verify(plan: Plan, store: Store, ledger: Ledger) -> Verified:
     for run in check.runs.values():
         check.run(run)
         check.trial(run)
+    check.data()
     check.table()
     check.say_what_was_not_checked()
     return check.found
@@ -82,6 +83,7 @@ class _Check:
         self.last: dict[str, Event] = {}  # by run: the event of its result
         self.recorded: dict[str, Mapping[str, Any]] = {}  # what result.json says, by run
         self.remade: dict[str, Mapping[str, Any]] = {}  # what the raw files say
+        self.trained_on: dict[str, object] = {}  # data_sha256, by run; None in older results
         self.unchecked: Counter[str] = Counter()  # what older versions did not write
 
     def finding(self, run: PlannedRun, where: Path | str, what: str) -> None:
@@ -159,6 +161,7 @@ class _Check:
                 self._unfinished(run, folder, status)
             return
         self.found.runs += 1
+        self.trained_on[run.id] = result.get("data_sha256")
         self._result(run, folder, result, status)
         self._spec(run, folder)
         last = self._metrics(run, folder, result)
@@ -293,6 +296,39 @@ class _Check:
                 self.store.plan_path(self.plan.name),
                 f"its search was told a validation {name} of {run.trial.score}, the raw files say "
                 f"{score}",
+            )
+
+    # --- The data -------------------------------------------------------------------------------
+
+    def data(self) -> None:
+        """Are the decoded sets as they were written, and what the runs were trained on?"""
+        sets = {cell.spec["data"]["fingerprint"]: cell.spec["data"] for cell in self.plan.cells}
+        for fingerprint, data in sets.items():
+            name, home = f"data={data['name']}", self.store.cache / fingerprint
+            if not home.is_dir():
+                self.found.notes.append(f"{name} is not decoded here: it was not checked")
+                continue
+            wrong = decoded.damage(home)
+            if wrong == decoded.OLDER:
+                self.found.notes.append(f"{name} {wrong}: it was not checked")
+            elif wrong is not None:
+                self.found.findings.append(
+                    f"{name}: {home}: {wrong}; the same `ablate sweep` decodes it again"
+                )
+            else:
+                self._trained_on(fingerprint, name, decoded.digest(read_json(home / decoded.META)))
+
+    def _trained_on(self, fingerprint: str, name: str, sha256: str) -> None:
+        others = [
+            run.id
+            for run in self.runs.values()
+            if run.cell.spec["data"]["fingerprint"] == fingerprint
+            and self.trained_on.get(run.id) not in (None, sha256)
+        ]
+        if others:
+            self.found.findings.append(
+                f"{name}: {len(others):,} runs ({others[0]}, ...) were trained on other bytes than "
+                f"{self.store.cache / fingerprint} has now: another Pillow decoded it"
             )
 
     # --- The table ------------------------------------------------------------------------------

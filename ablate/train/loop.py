@@ -119,7 +119,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         kept = progress.step
 
     def used(steps: int) -> dict[str, Any]:
-        return size | cost(begun, steps * batch, device)
+        return size | {"data_sha256": cached.sha256} | cost(begun, steps * batch, device)
 
     def diverged(step: int) -> dict[str, Any]:
         machine.say(f"diverged: the loss is not finite at step {step}")

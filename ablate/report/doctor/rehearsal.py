@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 from ablate.launch import Slot
 from ablate.launch.ask import ask
+from ablate.launch.decode import decode
 from ablate.ledger import Store
 from ablate.report.doctor.finding import Finding, Findings, Level, size
 from ablate.report.doctor.machine import free_memory
@@ -22,13 +22,11 @@ Spec = Mapping[str, Any]
 
 def data(store: Store, specs: Sequence[Spec]) -> Findings:
     """Each dataset of the specs: decoded, or what that takes. The first spec's is decoded now, as a
-    sweep would. Raises UserError or Failure where that can't be."""
+    sweep would, and checked. Raises UserError or Failure where that can't be."""
     first, *others = {spec["data"]["fingerprint"]: spec for spec in specs}.values()
     name, cache = first["data"]["name"], str(store.cache)
-    if not (store.cache / first["data"]["fingerprint"]).is_dir():  # it appears whole
-        with view() as watching:
-            progress = functools.partial(watching.reading, name)
-            ask("prepare", {"spec": first, "cache": cache}, progress)
+    with view() as watching:
+        decode(first, store.root, watching)
     yield Finding("ok", "data", f"data={name} is decoded")
     for spec in others:
         name = spec["data"]["name"]

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
+from ablate import decoded
 from ablate.ledger import FINAL, VERSION, Ledger, RunState, Store
 from ablate.plan import Plan
 from ablate.report.doctor.finding import Finding, Findings, counted, size, some
@@ -150,6 +151,7 @@ def content(store: Store) -> Findings:
         yield _locks(store, driven, folders)
     if states is not None:
         yield from _runs(store, states, driven, folders)
+    yield from _decoded(store)
     if leftovers:
         files = some(sorted(leftovers), "temporary file")
         yield Finding(
@@ -228,6 +230,25 @@ def _is_whole(path: Path) -> bool:
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
     return True
+
+
+def _decoded(store: Store) -> Findings:
+    """Every decoded set is read, and held against the hashes noted when it was written."""
+    homes = sorted(path.parent for path in store.cache.glob(f"*/{decoded.META}"))
+    sound = 0
+    for home in homes:
+        if home.name.startswith("."):
+            continue  # of a builder
+        wrong = decoded.damage(home)
+        sound += wrong is None
+        if wrong is not None:
+            yield Finding(
+                "warning" if wrong == decoded.OLDER else "problem",
+                "data",
+                f"{home}: {wrong}; the next `ablate sweep` on it decodes it again",
+            )
+    if sound:
+        yield Finding("ok", "data", f"{counted(sound, 'decoded set')} as written")
 
 
 def _locks(store: Store, driven: bool, folders: list[str]) -> Finding:

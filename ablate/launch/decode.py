@@ -1,0 +1,52 @@
+"""Before anything trains: a set is decoded, and its bytes are those that were written."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate import decoded
+from ablate.launch.ask import ask
+from ablate.rundir import RunDir
+
+
+def decode(spec: Mapping[str, Any], store: Path, watching: Any) -> None:
+    """The set of a plain spec, checked where it is decoded, else decoded: once a drive.
+
+    Raises UserError for a bad image, Failure as `ask` does.
+    """
+    data, cache = spec["data"], store / "cache"
+    check(data, store, watching.say)
+    if not (cache / data["fingerprint"] / decoded.META).exists():
+        question = {"spec": {**spec, "seed": 0}, "cache": str(cache)}
+        ask("prepare", question, functools.partial(watching.reading, data["name"]))
+
+
+def check(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> None:
+    """A decoded set that is not as it was written is said to be so, and is none from now on.
+
+    What is half trained on a damaged one begins again: nobody knows since when it is damaged.
+    """
+    fingerprint, cache = data["fingerprint"], store / "cache"
+    home = cache / fingerprint
+    if not home.is_dir():
+        return
+    if (size := decoded.size(home)) > decoded.LARGE:
+        say(f"data={data['name']}: checking its {size / 1e9:,.0f} GB")
+    wrong = decoded.damage(home)
+    if wrong is None:
+        return
+    say(f"data={data['name']}: {home}: {wrong}; decoding it again")
+    decoded.discard(cache, fingerprint)
+    if wrong != decoded.OLDER:
+        for path in (store / "runs").glob("*"):
+            run = RunDir(path)
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+                if run.read_spec()["data"]["fingerprint"] != fingerprint or run.has_result():
+                    continue
+                if run.lock.acquire():
+                    run.drop_checkpoints()
+                    run.lock.release()

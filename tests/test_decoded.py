@@ -1,0 +1,126 @@
+"""What is trained on is what was decoded: a byte changed in a decoded set is named, and the set is
+decoded again before anything trains."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Shell
+from test_data import DIGITS, describe
+
+from ablate import decoded
+from ablate.data.cache import open_cached, prepare
+from ablate.launch.decode import check
+from ablate.rundir import RunDir, to_json
+
+DATA = describe(**DIGITS)
+WORDS = ("sweep", "optim.lr=0.001,0.002", "model.arch=mu/4", "model.depth=1", "train.steps=4")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    store = tmp_path_factory.mktemp("store")
+    return prepare(DATA, store / "cache").folder
+
+
+@pytest.fixture
+def home(whole, tmp_path) -> Path:
+    """A copy of a decoded set, in a store of its own."""
+    return shutil.copytree(whole, tmp_path / "cache" / whole.name)
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def test_every_file_is_hashed_block_by_block(home, monkeypatch):
+    monkeypatch.setattr(decoded, "BLOCK", 1000)
+    for path in home.glob("*.npy"):
+        content = path.read_bytes()
+        blocks = [content[at : at + 1000] for at in range(0, len(content), 1000)]
+        expected = [hashlib.sha256(block).hexdigest() for block in blocks]
+        assert decoded.hashes(home, {path.name: len(content)}) == {path.name: expected}
+
+
+def test_a_flipped_bit_is_named_wherever_it_is(home):
+    assert decoded.damage(home) is None
+    for path in sorted(home.iterdir()):
+        size = path.stat().st_size
+        for place in (0, size // 2, size - 1):
+            flip(path, place)
+            assert path.name in str(decoded.damage(home)), (path.name, place)
+            flip(path, place)
+    assert decoded.damage(home) is None
+    for path in sorted(home.glob("*.npy")):
+        path.rename(home / "away")
+        assert decoded.damage(home) == f"{path.name} is missing"
+        (home / "away").rename(path)
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "{}", '{"sha256": 1}', '{"seal": []}', "3"])
+def test_a_meta_file_that_is_not_ours_is_no_decoded_set(home, content):
+    (home / "meta.json").write_text(content)
+    assert decoded.damage(home) is not None
+    assert open_cached(DATA, home.parent) is None
+
+
+def test_what_is_half_trained_on_a_damaged_set_begins_again(home, tmp_path):
+    rundirs = [RunDir(tmp_path / "runs" / name) for name in ("half", "other")]
+    for rundir, data in zip(rundirs, (home.name, "another"), strict=True):
+        rundir.create({"data": {"fingerprint": data}})
+        rundir.write_checkpoint(3, b"a checkpoint")
+    said: list[str] = []
+    data = {"name": "digits", "fingerprint": home.name}
+    check(data, tmp_path, said.append)
+    assert said == []
+    flip(home / "train.labels.npy", -1)
+    check(data, tmp_path, said.append)
+    (line,) = said
+    assert "train.labels.npy: not the bytes that were written; decoding it again" in line
+    assert open_cached(DATA, home.parent) is None
+    assert [len(rundir.checkpoints()) for rundir in rundirs] == [0, 1]
+
+
+def test_zeroed_labels_are_found_and_trained_on_by_nobody(shell: Shell):
+    """The same run before and after: the labels it is trained on are the unharmed ones."""
+    shell(*WORDS, "seeds=1", "--as", "tiny")
+    store = shell.folder / "runs"
+    (labels,) = (store / "cache").glob("*/train.labels.npy")
+    run = sorted((store / "runs").iterdir())[0]
+    before, unharmed = json.loads((run / "result.json").read_text()), labels.read_bytes()
+    meta = json.loads((labels.parent / "meta.json").read_text())
+    hashes = {
+        path.name: [hashlib.sha256(path.read_bytes()).hexdigest()]
+        for path in labels.parent.glob("*.npy")
+    }  # each is smaller than a block
+    assert hashes == meta["sha256"]
+    assert before["data_sha256"] == hashlib.sha256(to_json(hashes)).hexdigest()
+
+    zeroed = np.load(labels)
+    zeroed[:600] = 0
+    np.save(labels, zeroed)
+    assert labels.stat().st_size == len(unharmed)
+    found = shell("verify", "tiny", code=1)
+    assert "train.labels.npy: not the bytes that were written" in found.out
+    (run / "result.json").unlink()  # so that it is trained again
+    again = shell(*WORDS, "seeds=1", "--as", "tiny")
+    assert "train.labels.npy: not the bytes that were written; decoding it again" in again.out
+    assert labels.read_bytes() == unharmed
+    after = json.loads((run / "result.json").read_text())
+    for key in ("data_sha256", "test", "weights_sha256", "train_loss"):
+        assert before[key] == after[key], key
+
+    old = {key: meta[key] for key in meta if key not in ("sha256", "seal")}
+    (labels.parent / "meta.json").write_bytes(to_json(old))
+    notes = shell("verify", "tiny").out
+    assert "decoded by an older version, which noted no hashes" in notes
+    said = shell("data", "prepare", "digits").out
+    assert "decoded by an older version, which noted no hashes; decoding it again" in said
+    assert json.loads((labels.parent / "meta.json").read_text()) == meta
