@@ -41,7 +41,12 @@ def report(
     path = out or Path(f"{file_name(made.name)}.html")
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"--out: {path}: name a file, in a folder that is there")
-    reading = read(made, kept, {known.run.id: known.seen.result for known in runs})
+    reading = read(
+        made,
+        kept,
+        {known.run.id: known.seen.result for known in runs},
+        withheld={known.run.id: known.seen.withheld for known in runs if known.seen.withheld},
+    )
     drawn = figures(made, reading.table, kept.rundir)
     write_whole(path, page(made, reading.table, runs, reading.looks, drawn).encode())
     print(f"wrote {path}")

@@ -90,7 +90,12 @@ def driven(store: Store, known: list[str], name: str) -> Plan:
     plan = store.read_plan(name)
     if plan is None:
         raise Failure(f"{store.plan_path(name)}: not whole; `ablate sweep` writes it again")
-    return plan
+    try:
+        return plan.checked()
+    except ValueError as error:
+        raise Failure(
+            f"{store.plan_path(name)}: {error}; the same `ablate sweep` writes it again"
+        ) from error
 
 
 def plans(store: Store, ledger: Ledger) -> Iterator[Plan]:
