@@ -66,8 +66,11 @@ def _names(plan: Plan) -> dict[str, str]:
 
 
 def sweeps(store: Store, ledger: Ledger) -> list[str]:
-    """Names of those driven here, the last first. Raises UserError for none."""
+    """Names of those driven here, the last first. Raises UserError for none, Failure where there
+    are plans, none of which can be read."""
     known = ledger.sweeps()
+    if not known and (lost := store.plans()):
+        raise Failure(f"{lost[0]}: no whole plan; the same `ablate sweep` writes it again")
     if not known:
         raise UserError(f"{store.root}: no sweep was driven here yet: `ablate sweep quickstart`")
     return known
