@@ -399,6 +399,9 @@ def _check(plan: Plan) -> None:
     ):
         if not value <= {*known}:
             raise ValueError(f"is no plan of a sweep: it lacks {(value - {*known}).pop()!r}")
+    for run in (run for cell in cells for run in cell.ids.values()):
+        if not (run.isalnum() and run.isascii()):  # a folder's name
+            raise ValueError(f"is no plan of a sweep: {run!r} is no run's id")
     if not is_metric(plan.analysis.metric) or not 0 < plan.analysis.alpha < 1:
         raise ValueError("is no plan of a sweep: its analysis can't be computed")
 
