@@ -22,16 +22,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from ablate.plan import Plan, file_name
+from ablate.plan import Plan, PlannedRun, file_name, fits
+from ablate.rundir import FINAL as FINAL
 from ablate.rundir import Lock, RunDir, read_json, write_whole
-from ablate.spec import UserError
+from ablate.spec import Failure, UserError
 
 Status = Literal[
     "planned", "started", "interrupted", "finished", "diverged", "pruned", "failed", "oom", "hung"
 ]
-FINAL = ("finished", "diverged", "pruned")  # results: a retry would give the same bits
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,21 @@ def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
     raise ValueError(f"unknown event {kind!r}")
 
 
+REMEDY = "remove the run's folder, and the same `ablate sweep` trains it again"  # what was edited
+
 Look = dict[str, Any]  # of a sweep: its name, seeds, and since format 3 what `report.looks` says
 
 
 class Unrecorded(Exception):
     """A look can't be recorded, so no verdict may be printed; says why."""
+
+
+class Sound(NamedTuple):
+    """Results by run, None where there is none; and of those that are withheld, since a file is
+    not the one that the run left, a line that names it."""
+
+    results: dict[str, dict[str, Any] | None]
+    withheld: dict[str, str]
 
 
 class Store:
@@ -103,9 +113,34 @@ class Store:
             return {name for name in os.listdir(self.runs) if name.isalnum()}
         return set()
 
-    def result(self, run: str) -> dict[str, Any] | None:
-        """A run's result, or None while it has none."""
-        return self.rundir(run).read_result()
+    def seals(self) -> dict[str, str]:
+        """The hash of every result that is recorded, by run: older versions took none."""
+        if not self.ledger.exists() and not self.plans():
+            return {}
+        with Ledger.reading(self) as ledger:
+            return ledger.seals()
+
+    def results(self, runs: Iterable[PlannedRun], curves: bool = False) -> Sound:
+        """What every reader that prints numbers reads: each result is the file that was recorded,
+        and with `curves` so are its metrics; others are withheld."""
+        seals, sound = self.seals(), Sound({}, {})
+        for run in runs:
+            if run.id in sound.results:
+                continue
+            folder = self.rundir(run.id)
+            sound.results[run.id], why = folder.sealed_result(seals.get(run.id), curves)
+            if why:
+                sound.withheld[run.id] = f"{run.label}: {why}"
+        return sound
+
+    def result(self, run: str, sha256: str | None) -> dict[str, Any] | None:
+        """A run's result for a search, or None while it has none. `sha256`: of the one that is
+        recorded. Raises Failure where a file is not the one that the run left."""
+        folder = self.rundir(run)
+        result, why = folder.sealed_result(sha256, curves=True)
+        if why:
+            raise Failure(f"{why}, and a search needs it; {REMEDY}")
+        return result
 
     def metrics(self, run: str) -> list[dict[str, Any]]:
         """The lines of a run's metrics."""
@@ -125,8 +160,13 @@ class Store:
         write_whole(path, json.dumps(plan.to_tree(), sort_keys=True).encode())
 
     def read_plan(self, name: str) -> Plan | None:
-        tree = read_json(self.plan_path(name))
-        return Plan.from_tree(tree) if tree is not None else None
+        """The plan, None where it is missing or torn. Raises Failure for other JSON."""
+        path = self.plan_path(name)
+        tree = read_json(path)
+        try:
+            return Plan.from_tree(tree) if tree is not None else None
+        except ValueError as error:
+            raise Failure(f"{path}: {error}; the same `ablate sweep` writes it again") from error
 
     # --- Looks ----------------------------------------------------------------------------------
 
@@ -157,9 +197,26 @@ class Store:
             return []
         looks = []
         for line in lines:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 looks.append(json.loads(line))
-        return [look for look in looks if isinstance(look, dict) and {"sweep", "seeds"} <= {*look}]
+        return [look for look in looks if _is_look(look)]
+
+
+def _is_look(tree: Any) -> bool:
+    """Format 3 says at what it was a look, older ones the seeds alone."""
+    match tree:
+        case {"sweep": str(), "seeds": [*seeds], "columns": columns, "rows": rows, **rest}:
+            return (
+                all(type(seed) is int for seed in seeds)
+                and fits(columns, list)
+                and fits(rows, Mapping[str, Mapping[str, str]])
+                and all(isinstance(column, str) for column in columns)
+                and isinstance(rest.get("metric"), str)
+                and fits(rest.get("analysis"), Mapping[str, Any])
+            )
+        case {"sweep": str(), "seeds": [*seeds]}:
+            return all(type(seed) is int for seed in seeds)
+    return False
 
 
 _SCHEMA = """
@@ -240,10 +297,8 @@ class Ledger:
     def _rebuild(self, store: Store) -> None:
         """What the files know: every plan, every look, a result for every folder that has one."""
         for path in reversed(store.plans()):
-            tree = read_json(path)
-            if tree is None:
-                continue  # torn: the same `ablate sweep` writes it again
-            self._plan(Plan.from_tree(tree), driven=path.stat().st_mtime)
+            with contextlib.suppress(ValueError):  # doctor names it; its `ablate sweep` mends it
+                self._plan(Plan.from_tree(read_json(path)), driven=path.stat().st_mtime)
         done = []
         for run in self.states():
             result = store.rundir(run).read_result()
@@ -390,6 +445,20 @@ class Ledger:
         """Each run's newest event of that kind, as its detail."""
         query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"
         return {run: json.loads(detail) for run, detail in self._db.execute(query, (kind,))}
+
+    def seals(self, runs: Sequence[str] = ()) -> dict[str, str]:
+        """The hash of each run's result as it was recorded, where it was and still counts; of all
+        runs where none are named."""
+        marks = ",".join("?" * len(runs))
+        rows = self._db.execute(
+            f"SELECT event.run, event.detail FROM run JOIN event ON event.run = run.id "
+            f"WHERE event.kind = run.status AND run.status IN {FINAL} "
+            + (f"AND run.id IN ({marks}) " if runs else "")
+            + "ORDER BY event.number",
+            runs,
+        )
+        found = {run: json.loads(detail).get("result_sha256") for run, detail in rows}
+        return {run: sha256 for run, sha256 in found.items() if sha256 is not None}
 
     def broken_seals(self) -> list[int]:
         """The numbers of events that are not as they were written, or that follow one taken out."""

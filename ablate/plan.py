@@ -10,10 +10,12 @@ import hashlib
 import math
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
-from ablate.spec import Run, build, unknown
+from ablate.rundir import is_number
+from ablate.spec import Run, build, hints, run_id, tree_identity, unknown
 
 
 @dataclass(frozen=True)
@@ -334,8 +336,27 @@ class Plan:
         }
 
     @classmethod
-    def from_tree(cls, tree: Mapping[str, Any]) -> Plan:
-        """The plan that `to_tree` wrote, by way of JSON (whose keys are texts, lists no tuples)."""
+    def from_tree(cls, tree: Any) -> Plan:
+        """The plan that `to_tree` wrote, by way of JSON (whose keys are texts, lists no tuples).
+
+        Raises ValueError for any other JSON.
+        """
+        try:
+            plan = cls._of(tree)
+        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise ValueError("is no plan of a sweep") from error
+        _check(plan)
+        return plan
+
+    def checked(self) -> Plan:
+        """Itself, for whoever reads configurations. Raises ValueError where one is not what the id
+        of its run is a hash of: that file was edited."""
+        for cell in (*self.cells, *(trial.cell for trial in self.trials)):
+            _check_ids(cell)
+        return self
+
+    @classmethod
+    def _of(cls, tree: Mapping[str, Any]) -> Plan:
         return cls(
             name=tree["name"],
             title=tree["title"],
@@ -362,6 +383,60 @@ class Plan:
                 Trial(**{**trial, "cell": _cell(trial["cell"])}) for trial in tree.get("trials", ())
             ),
         )
+
+
+def _check(plan: Plan) -> None:
+    """Raises ValueError where a value is of another type, or names what there is not."""
+    if not fits(plan, Plan):
+        raise ValueError("is no plan of a sweep: a value in it has another type")
+    rows, columns = ([part.label for part in parts] for parts in (plan.rows, plan.columns))
+    cells = [*plan.cells, *(trial.cell for trial in plan.trials)]
+    for value, known in (
+        ({plan.baseline}, rows),
+        ({cell.row for cell in cells}, rows),
+        ({cell.column for cell in cells}, columns),
+        ({seed for cell in plan.cells for seed in cell.ids}, plan.seeds),
+    ):
+        if not value <= {*known}:
+            raise ValueError(f"is no plan of a sweep: it lacks {(value - {*known}).pop()!r}")
+    for run in (run for cell in cells for run in cell.ids.values()):
+        if not (run.isalnum() and run.isascii()):  # a folder's name
+            raise ValueError(f"is no plan of a sweep: {run!r} is no run's id")
+    if not is_metric(plan.analysis.metric) or not 0 < plan.analysis.alpha < 1:
+        raise ValueError("is no plan of a sweep: its analysis can't be computed")
+
+
+def _check_ids(cell: Cell) -> None:
+    try:
+        shared = None if cell.chosen else tree_identity(cell.spec)
+        for seed, run in cell.ids.items():
+            if run != run_id(shared or tree_identity(cell.at(seed).spec), seed):
+                raise ValueError
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        place = f"{cell.row}@{cell.column}" if cell.column else cell.row
+        raise ValueError(f"was edited: the configuration of {place} is another run's") from error
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Is the value, all the way down, what the annotation says? An int is taken for a float."""
+    if hint is Any:
+        return True
+    of, args = get_origin(hint), get_args(hint)
+    if of in (Union, UnionType):
+        return any(fits(value, option) for option in args)
+    if of is Literal:
+        return any(type(value) is type(option) and value == option for option in args)
+    if of is tuple:
+        return type(value) is tuple and all(fits(part, args[0]) for part in value)
+    if of is Mapping:
+        return isinstance(value, dict) and all(
+            fits(key, args[0]) and fits(part, args[1]) for key, part in value.items()
+        )
+    if is_dataclass(hint):
+        return type(value) is hint and all(
+            fits(getattr(value, name), part) for name, part in hints(type(value)).items()
+        )
+    return is_number(value) if hint in (int, float) and type(value) is int else type(value) is hint
 
 
 def _cell_tree(cell: Cell) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 import signal
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ FAILED = "failed"  # an exception
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
 FULL = (errno.ENOSPC, errno.EDQUOT)
+
+FINAL = ("finished", "diverged", "pruned")  # results: a retry would give the same bits
 
 
 def write_whole(path: Path, *content: bytes | memoryview) -> None:
@@ -73,11 +76,97 @@ def to_json(value: Any) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """The parsed file, or None where it is missing, torn or not JSON."""
+    """The parsed file, or None where it is missing, torn, not JSON, or nested without end."""
     try:
-        return json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        tree = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
+    return tree if _is_shallow(tree) else None
+
+
+def _is_shallow(tree: Any) -> bool:
+    """Can all that walks a tree walk this one? Nothing that is written here is so deep."""
+    level = [tree] if isinstance(tree, dict | list) else []
+    for _ in range(DEEPEST):
+        level = [
+            part
+            for parts in level
+            for part in (parts.values() if isinstance(parts, dict) else parts)
+            if isinstance(part, dict | list)
+        ]
+        if not level:
+            return True
+    return False
+
+
+DEEPEST = 50
+
+
+# --- What a result is ---------------------------------------------------------------------------
+
+
+def is_number(value: Any) -> bool:
+    """Finite, as all that is written."""
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _some(one: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Names, each with such a value or null."""
+    return lambda value: (
+        isinstance(value, dict) and all(v is None or one(v) for v in value.values())
+    )
+
+
+_NUMBERS = (
+    *("step", "seconds", "train_loss", "prior_loss", "micro_batch", "threads", "parameters"),
+    *("multiply_adds", "peak_bytes", "images_per_s", "utilisation"),
+)
+_TEXTS = (
+    *("metrics_sha256", "predictions_sha256", "weights_sha256"),
+    *("kernel", "digest", "fingerprint", "device", "torch"),
+)
+_RESULT: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(_NUMBERS, is_number),
+    **dict.fromkeys(_TEXTS, _is_text),
+    **{"collapsed": _is_bool, "test": _some(is_number), "validation": _some(is_number)},
+    **{"plugins": _some(_is_text), "probes_sha256": _some(_is_text)},
+}
+_SCORES = ("top1", "loss", "n")  # of a test set, in every finished run
+
+
+def _result(content: bytes) -> dict[str, Any] | None:
+    """The result that a file's bytes are; None where they are none that a worker writes."""
+    try:
+        tree = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(tree, dict) or tree.get("status") not in FINAL:
+        return None
+    for key, value in tree.items():
+        if value is not None and not _RESULT.get(key, _is_shallow)(value):
+            return None
+    return tree
+
+
+def _is_scored(result: Mapping[str, Any]) -> bool:
+    """Has it what tables and searches read of it?"""
+    if result["status"] != "finished":
+        return True
+    test = result.get("test") or {}
+    return all(test.get(name) is not None for name in _SCORES)
+
+
+_NOTES = dict.fromkeys(("pid", "step", "total", "done", "from_step", "from_at"), is_number)
 
 
 class Lock:
@@ -171,7 +260,9 @@ class Lock:
     def notes(self) -> dict[str, Any]:
         """What the last holder noted; {} where there is nothing whole."""
         notes = read_json(self.path)
-        return notes if isinstance(notes, dict) else {}
+        if not isinstance(notes, dict):
+            return {}
+        return {k: v for k, v in notes.items() if _NOTES.get(k, _is_text)(v)}
 
 
 class Metrics:
@@ -296,9 +387,36 @@ class RunDir:
         return spec
 
     def read_result(self) -> dict[str, Any] | None:
-        """The result, or None where there is no whole one."""
-        result = read_json(self.result)
-        return result if isinstance(result, dict) and "status" in result else None
+        """The result, or None where there is no whole one, or other JSON in its place."""
+        try:
+            return _result(self.result.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def sealed_result(
+        self, sha256: str | None, curves: bool = False
+    ) -> tuple[dict[str, Any] | None, str]:
+        """The result for whoever prints it; and why it is withheld, "" where it is not.
+
+        `sha256`: of the file that was recorded, None where none was. `curves`: `metrics.jsonl` is
+        read, too, so it must be the file that the result was made with.
+        """
+        try:
+            content = self.result.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None, ""
+        if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+            return None, f"{self.result} was edited since it was recorded"
+        result = _result(content)
+        if result is None or not _is_scored(result):
+            return None, f"{self.result} is not what a run leaves"
+        sealed = result.get("metrics_sha256")
+        if curves and sealed is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if hashlib.sha256(self.metrics.read_bytes()).hexdigest() == sealed:
+                    return result, ""
+            return None, f"{self.metrics} was edited since the run ended"
+        return result, ""
 
     def has_result(self) -> bool:
         """Cheap: results appear whole, so a name is a result."""

@@ -625,8 +625,12 @@ def test_the_bytes_do_not_depend_on_the_order_of_reading(format):
     stats.dunnett.cache_clear()
     stats.look_error.cache_clear()
     assert render(tabulate(plan, backwards), format) == first
-    through_json = Plan.from_tree(json.loads(json.dumps(plan.to_tree())))
-    assert render(tabulate(through_json, backwards), format) == first
+    tree = json.loads(json.dumps(plan.to_tree()))
+    ids = {run.id: f"{n:x}" for n, run in enumerate(plan.runs())}  # as folders may be named
+    for cell in tree["cells"]:
+        cell["ids"] = {seed: ids[run] for seed, run in cell["ids"].items()}
+    renamed = {ids[run]: result for run, result in backwards.items()}
+    assert render(tabulate(Plan.from_tree(tree), renamed), format) == first
 
 
 def test_a_table_loads_no_more_than_it_needs():

@@ -175,7 +175,7 @@ def test_an_older_store_is_verified_as_far_as_it_can_be(tmp_path):
         folder.result.write_bytes(json.dumps(content).encode())
         blamed(checked(store, "fixture"), run, "result.json")
     folder.result.write_bytes(to_json(result | {"plugins": [3], "device": ["cpu"]}))
-    blamed(checked(store, "fixture"), run, "device")
+    blamed(checked(store, "fixture"), run, "result.json")
 
 
 # --- Something wrong ----------------------------------------------------------------------------

@@ -54,7 +54,10 @@ def sweep(
             for note in plan.notes:
                 print(f"note: {note}")
             if search is not None:
-                plan = search.grow(kept.result, kept.metrics) or plan
+                seals = ledger.seals()
+                plan = (
+                    search.grow(lambda run: kept.result(run, seals.get(run)), kept.metrics) or plan
+                )
             lacking = _ready(plan, kept, ledger, launcher, yes)
             with view() as watching:
                 if lacking:
@@ -189,7 +192,8 @@ def plan(
     )
     show_head(made)
     if made.tune:
-        made = Search(made).grow(kept.result, kept.metrics) or made
+        seals = kept.seals()
+        made = Search(made).grow(lambda run: kept.result(run, seals.get(run)), kept.metrics) or made
     states, finished = {}, {}
     if kept.ledger.exists():
         with Ledger.reading(kept) as ledger:
@@ -201,10 +205,12 @@ def plan(
     if detect is not None:
         from ablate.report.power import forecast
 
-        results = {run.id: kept.rundir(run.id).read_result() for run in made.runs()}
+        sound = kept.results(made.runs(), curves=True)
         print()
+        for line in sound.withheld.values():
+            print(f"withheld: {line}")
         for line in forecast(
-            made, detect, spread, cost, results, lambda run: kept.rundir(run).read_metrics()
+            made, detect, spread, cost, sound.results, lambda run: kept.rundir(run).read_metrics()
         ):
             print(line)
 

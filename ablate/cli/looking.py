@@ -176,6 +176,7 @@ def plot(
     """A figure of a sweep, as SVG, PDF or PNG."""
     from ablate.ledger import Ledger, Store
     from ablate.plan import file_name
+    from ablate.report import captions
     from ablate.report.live import begin
     from ablate.report.plot import FORMATS, KINDS, draw
     from ablate.report.reading import read
@@ -190,11 +191,18 @@ def plot(
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
     begin(f"drawing {kind} of {made.name}")
     out = out or Path(f"{file_name(made.name)}-{kind}.svg")
-    results = {run.id: kept.rundir(run.id).read_result() for run in made.runs()}
+    results, withheld = kept.results(made.runs(), curves=True)
     if kind in ("gain", "forest"):  # their intervals are read
-        table = read(made, kept, results).table
+        table = read(made, kept, results, withheld=withheld).table
     else:
-        table = tabulate(made, results, curves=lambda run: kept.rundir(run).read_metrics())
+        table = tabulate(
+            made,
+            results,
+            curves=lambda run: kept.rundir(run).read_metrics(),
+            withheld=withheld,
+        )
+    for line in captions.withheld(withheld):
+        begin(line)
     if write_out(out, draw(made, table, kind, kept.rundir, format)):
         print(out)
 

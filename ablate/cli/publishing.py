@@ -40,7 +40,12 @@ def report(
         begin(f"reading the runs of {made.name}")
         runs = gather(made, kept, histories(made, ledger))
     path = out or Path(f"{file_name(made.name)}.html")
-    reading = read(made, kept, {known.run.id: known.seen.result for known in runs})
+    reading = read(
+        made,
+        kept,
+        {known.run.id: known.seen.result for known in runs},
+        withheld={known.run.id: known.seen.withheld for known in runs if known.seen.withheld},
+    )
     drawn = figures(made, reading.table, kept.rundir)
     if write_out(path, page(made, reading.table, runs, reading.looks, drawn).encode()):
         print(f"wrote {path}")

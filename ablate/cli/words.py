@@ -105,6 +105,7 @@ def print_table(
     from ablate.report.formats import DEFAULT, check_show
     from ablate.report.paper import beside
     from ablate.report.reading import read
+    from ablate.report.scores import METRICS
 
     if against not in (None, "paper"):
         raise unknown("--against", against, ("paper",))
@@ -112,13 +113,19 @@ def print_table(
     if against and "paper" not in parts:
         parts = (*parts, "paper")
     named = "params" in parts or "macs" in parts
-    results = recomputed or {run.id: store.rundir(run.id).read_result() for run in plan.runs()}
+    metrics = [plan.analysis.metric, *(part for part in parts if is_metric(part))]
+    curves = any(METRICS[name].of_curve for name in metrics)
+    results: Results = recomputed or {}
+    withheld: dict[str, str] = {}
+    if recomputed is None:
+        results, withheld = store.results(plan.runs(), curves)
     table = read(
         plan,
         store,
         results,
+        withheld=withheld,
         strict=strict,
-        also=[part for part in parts if is_metric(part)],
+        also=metrics[1:],
         sizes=sizes(plan, store, results) if named else None,
         cost="cost" in parts,
         paper=beside(plan, store.root) if "paper" in parts else None,

@@ -128,9 +128,12 @@ class _Drive:
                     worker.folder.write_prune(step)
         if self.results:
             self.results = 0
-            bigger = self.search.grow(self.store.result, self.store.metrics)
+            bigger = self.search.grow(self._result, self.store.metrics)
             if bigger is not None:
                 self._take(bigger)
+
+    def _result(self, run: str) -> dict[str, Any] | None:
+        return self.store.result(run, self.ledger.seals([run]).get(run))
 
     # --- One run ---
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate import __version__
-from ablate.ledger import Ledger, Look, Store, Unrecorded
+from ablate.ledger import FINAL, Ledger, Look, Store, Unrecorded
 from ablate.plan import Plan
 from ablate.report.find import driven, instance, sweeps
 from ablate.report.formats import FORMATS, render
@@ -29,8 +30,8 @@ from ablate.report.plot import figures
 from ablate.report.reading import Reading, read
 from ablate.report.show import History
 from ablate.report.table import Results
-from ablate.report.verify import remake
-from ablate.rundir import RunDir, read_json, to_json
+from ablate.report.verify import folded, remake
+from ablate.rundir import RunDir, is_number, read_json, to_json
 from ablate.spec import Failure, UserError, unknown
 
 if TYPE_CHECKING:
@@ -103,24 +104,44 @@ class Bundle(Store):
     @property
     def is_one(self) -> bool:
         environment = read_json(self.environment)
-        return isinstance(environment, dict) and "bundle" in environment
+        return isinstance(environment, dict) and is_number(environment.get("bundle"))
 
     def read(self) -> tuple[Plan, dict[str, History]]:
         """The plan, and every run's events. Raises UserError for what is no bundle."""
         if not self.is_one:
             raise UserError(f"{self.root}: no bundle of `ablate export DIR`")
+        plan = self.read_plan("")
+        if plan is None:
+            raise Failure(f"{self.plan_path('')}: missing or not whole")
+        try:
+            return plan.checked(), self._told()
+        except ValueError as error:
+            raise Failure(f"{self.plan_path('')}: {error}") from error
+
+    def _told(self) -> dict[str, History]:
         events = read_json(self.events)
         try:
-            plan = self.read_plan("")
-            if plan is None or not isinstance(events, dict):
-                raise ValueError
-            return plan, {
-                run: [(at, kind, told) for at, kind, told in events[run]] for run in events
+            told: dict[str, History] = {
+                run: [(at, kind, detail) for at, kind, detail in events[run]] for run in events
             }
-        except (ValueError, KeyError, TypeError) as error:
+            for at, kind, detail in itertools.chain.from_iterable(told.values()):
+                if not (is_number(at) and isinstance(kind, str) and isinstance(detail, dict)):
+                    raise ValueError
+            for history in told.values():
+                folded(history)
+            return told
+        except (ValueError, LookupError, TypeError) as error:
             raise Failure(
-                f"{self.root}: {self.plan_path('').name} or {self.events.name} is not whole"
+                f"{self.events}: not whole, or not what `ablate export` writes"
             ) from error
+
+    def seals(self) -> dict[str, str]:
+        last = {run: history[-1] for run, history in self._told().items() if history}
+        return {
+            run: str(detail["result_sha256"])
+            for run, (_, kind, detail) in last.items()
+            if kind in FINAL and "result_sha256" in detail
+        }
 
     def read_looks(self, sweep: str) -> list[Look]:
         return self.looks_view()

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ablate.ledger import REMEDY
 from ablate.plan import FIRST_TUNING_SEED, Analysis, Cell, Choice, Plan, Tune
 from ablate.report.across import pooled_gains
 from ablate.report.looks import Look, changes
@@ -208,6 +209,19 @@ def notes(
     if look:
         found.append(look + (" --strict: verdicts withheld." if strict else ""))
     return found
+
+
+NAMED = 8  # runs that a note names
+
+
+def withheld(runs: Mapping[str, str]) -> Iterator[str]:
+    """A note on every run whose result is not the one that it left. `runs`: id -> why."""
+    for line in [*runs.values()][:NAMED]:
+        yield f"Withheld: {line}."
+    if len(runs) > NAMED:
+        yield f"Withheld: {len(runs) - NAMED:,} more runs, for the same reason."
+    if runs:
+        yield f"Withheld runs count as missing; {REMEDY}."
 
 
 def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[str]:

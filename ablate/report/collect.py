@@ -56,7 +56,7 @@ def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
     names, plans = ledger.sweeps(), []
     for path in store.plans():
         try:
-            plan = Plan.from_tree(read_json(path))
+            plan = Plan.from_tree(read_json(path)).checked()
         except (LookupError, TypeError, AttributeError, ValueError):
             if path not in forgotten:
                 raise Failure(

@@ -15,7 +15,7 @@ from ablate.launch.ask import ask
 from ablate.ledger import FINAL, RunState, Store
 from ablate.plan import Cell, Plan
 from ablate.report.devices import Devices
-from ablate.rundir import read_json, to_json, write_whole
+from ablate.rundir import is_number, read_json, to_json, write_whole
 
 EVALUATION = 1.15  # what validation and starting add to the steps' time; measured on digits
 DEVICES = ("cpu", "cuda")
@@ -118,7 +118,7 @@ def sizes(
     plan: Plan, store: Store, results: Mapping[str, Mapping[str, Any] | None]
 ) -> dict[tuple[str, str], Mapping[str, Any]]:
     """Parameters and multiply-adds of every cell of which no run's result says them."""
-    known = read_json(_cache(store)) or {}
+    known = _known(store)
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
     lacking = {}
     for cell in plan.cells:
@@ -218,7 +218,7 @@ def _estimate(work: _Work, rates: Mapping[int, float], answer: Mapping[str, Any]
 
 def _described(plan: Plan, store: Store, device: str) -> dict[str, dict[str, Any]]:
     """The worker's answer for every cell, from the store's cache as far as it goes."""
-    known: dict[str, dict[str, Any]] = read_json(_cache(store)) or {}
+    known = _known(store)
     # A hub set that was not fetched then may be fetched by now.
     cells = {_key(cell, device): cell for cell in plan.cells}
     new = {
@@ -266,8 +266,30 @@ def _asked(
     answers: dict[str, dict[str, Any]] = ask("describe", question)
     path = _cache(store)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, to_json((read_json(path) or {}) | answers))
+    write_whole(path, to_json(_known(store) | answers))
     return answers
+
+
+def _known(store: Store) -> dict[str, dict[str, Any]]:
+    """The answers in the store's cache; whatever else stands there is asked again."""
+    tree = read_json(_cache(store))
+    return {k: v for k, v in tree.items() if _is_answer(v)} if isinstance(tree, dict) else {}
+
+
+def _is_answer(tree: Any) -> bool:
+    match tree:
+        case {"parameters": parameters, "multiply_adds": size, "examples": examples}:
+            train = {"train": 0} if examples is None else examples
+            return (
+                is_number(parameters)
+                and is_number(size)
+                and size > 0
+                and isinstance(train, dict)
+                and is_number(train.get("train"))
+                and is_number(tree.get("step_s", 0))
+                and isinstance(tree.get("warnings", []), list)
+            )
+    return False
 
 
 def _cache(store: Store) -> Path:

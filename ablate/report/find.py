@@ -66,8 +66,11 @@ def _names(plan: Plan) -> dict[str, str]:
 
 
 def sweeps(store: Store, ledger: Ledger) -> list[str]:
-    """Names of those driven here, the last first. Raises UserError for none."""
+    """Names of those driven here, the last first. Raises UserError for none, Failure where there
+    are plans, none of which can be read."""
     known = ledger.sweeps()
+    if not known and (lost := store.plans()):
+        raise Failure(f"{lost[0]}: no whole plan; the same `ablate sweep` writes it again")
     if not known:
         raise UserError(f"{store.root}: no sweep was driven here yet: `ablate sweep quickstart`")
     return known
@@ -90,7 +93,12 @@ def driven(store: Store, known: list[str], name: str) -> Plan:
     plan = store.read_plan(name)
     if plan is None:
         raise Failure(f"{store.plan_path(name)}: not whole; `ablate sweep` writes it again")
-    return plan
+    try:
+        return plan.checked()
+    except ValueError as error:
+        raise Failure(
+            f"{store.plan_path(name)}: {error}; the same `ablate sweep` writes it again"
+        ) from error
 
 
 def plans(store: Store, ledger: Ledger) -> Iterator[Plan]:

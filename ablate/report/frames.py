@@ -90,6 +90,7 @@ def curves_frame(plan: Plan, runs: Sequence[Known], trials: bool = False) -> pd.
     rows = [
         {**_place(plan, known), **{key: value for key, value in line.items() if _is_plain(value)}}
         for known in _asked(runs, trials)
+        if not known.seen.withheld
         for line in known.seen.folder.read_metrics()
     ]
     return pd.DataFrame(rows, columns=None if rows else [*PLACE, "step"])

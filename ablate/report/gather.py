@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.ledger import Ledger, RunState, Store, fold
+from ablate.ledger import Ledger, RunState, Sound, Store, fold
 from ablate.plan import Plan, PlannedRun
 from ablate.report.show import History, Seen, facts
 
@@ -25,7 +25,9 @@ class Known:
 
     @property
     def status(self) -> str:
-        """The result's, as tables have it; without one the ledger's."""
+        """The result's, as tables have it; without one the ledger's, or that it is withheld."""
+        if self.seen.withheld:
+            return "withheld"
         state = self.seen.state or RunState()
         return str(self.result.get("status", state.status))
 
@@ -44,10 +46,11 @@ def histories(plan: Plan, ledger: Ledger) -> dict[str, History]:
 
 def gather(plan: Plan, store: Store, histories: Mapping[str, History]) -> list[Known]:
     """Every run of the plan, in its order."""
-    return [_known(plan, run, store, histories.get(run.id, ())) for run in plan.runs()]
+    sound = store.results(plan.runs(), curves=True)
+    return [_known(plan, run, store, histories.get(run.id, ()), sound) for run in plan.runs()]
 
 
-def _known(plan: Plan, run: PlannedRun, store: Store, history: History) -> Known:
+def _known(plan: Plan, run: PlannedRun, store: Store, history: History, sound: Sound) -> Known:
     folder = store.rundir(run.id)
     state = RunState()
     for _, kind, detail in history:
@@ -61,7 +64,8 @@ def _known(plan: Plan, run: PlannedRun, store: Store, history: History) -> Known
             events=history,
             spec=None,  # as planned: a run's id is a hash of it
             attempts=folder.read_attempts(),
-            result=folder.read_result(),
+            result=sound.results[run.id],
+            withheld=sound.withheld.get(run.id, ""),
         ),
     )
 

@@ -38,6 +38,7 @@ class Seen:
     spec: Mapping[str, Any] | None  # None where run.json is not whole, as is `result`
     attempts: Sequence[Mapping[str, Any]]
     result: Mapping[str, Any] | None
+    withheld: str = ""  # why there is no result, where a file is not the one that the run left
 
     @property
     def configuration(self) -> Mapping[str, Any] | None:
@@ -55,6 +56,7 @@ def look(store: Store, ledger: Ledger, run: str) -> Seen:
         spec: dict[str, Any] | None = folder.read_spec()
     except ValueError:
         spec = None
+    result, why = folder.sealed_result(ledger.seals([run]).get(run), curves=True)
     return Seen(
         folder,
         planned_as(store, ledger, run),
@@ -62,7 +64,8 @@ def look(store: Store, ledger: Ledger, run: str) -> Seen:
         ledger.events(run),
         spec,
         folder.read_attempts(),
-        folder.read_result(),
+        result,
+        why,
     )
 
 
@@ -75,7 +78,8 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
     begun = seen.state is not None and seen.state.status != "planned"
     final = seen.state is not None and seen.state.status in FINAL
     where = str(seen.folder.path) + ("" if seen.folder.path.is_dir() else " (not there)")
-    metrics = seen.folder.read_metrics()
+    metrics = [] if seen.withheld else seen.folder.read_metrics()
+    none = f"withheld: {seen.withheld}" if seen.withheld else ""
     return "\n".join(
         [
             f"run {run}: {seen.label}",
@@ -86,9 +90,9 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
             *_section(
                 "result",
                 _grouped(_pick(leaves(seen.result), RESULT)),
-                _none(seen.folder.result, final),
+                none or _none(seen.folder.result, final),
             ),
-            *_section("curves", _curves(metrics), _none(seen.folder.metrics, final)),
+            *_section("curves", _curves(metrics), none or _none(seen.folder.metrics, final)),
             *_section("provenance", _grouped(facts(seen)), _none(seen.folder.env, begun)),
             *_section(
                 "configuration"
@@ -248,6 +252,7 @@ def compared(store: Store, ledger: Ledger, one: str, other: str) -> str:
         found = [f"{file}: missing or not whole" for file in lost] or _side_by_side(texts, keys)
         lines += _section(title, found, "nothing differs")
     lines += _section("result", _side_by_side(results, list(results[0] | results[1])), "none yet")
+    lines += [f"  withheld: {seen.withheld}" for seen in runs if seen.withheld]
     return "\n".join(lines)
 
 

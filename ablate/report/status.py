@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.ledger import FINAL, Ledger, RunState, Store
 from ablate.plan import Plan, PlannedRun
+from ablate.report import captions
 from ablate.report.cost import Costs
 from ablate.report.live import Clock, counts_line, duration, parts_done
 from ablate.report.scores import short
@@ -180,7 +181,7 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     now = standing(plan, list(plan.runs()), store, ledger)
     print(_head(now))
     show_grid(*_by_variant(now))
-    for line in _details(now):
+    for line in (*_details(now), *captions.withheld(store.results(plan.runs()).withheld)):
         print(line)
 
 

@@ -197,6 +197,7 @@ class Table:
     footnotes: tuple[str, ...]
     blocks: tuple[Block, ...] = ()  # averages, contrasts between columns, the placement grid
     paper: str = ""  # the published table beside it
+    withheld: Mapping[str, str] = field(default_factory=dict)  # runs that count as missing -> why
 
     @property
     def entries(self) -> list[Entry]:
@@ -222,6 +223,7 @@ def tabulate(
     sizes: Sizes | None = None,
     cost: bool = False,
     paper: Mapping[tuple[str, str], Beside] | None = None,
+    withheld: Mapping[str, str] | None = None,
 ) -> Table:
     """The table of `plan`, with verdicts for `report.reading` only, which records that they were
     read: it alone passes `words`. `looks`: at which they were read before.
@@ -231,7 +233,8 @@ def tabulate(
     code. `also`: metrics beside
     the plan's; `curves` gives the lines of `metrics.jsonl` that `auc` and `epochs_to` are of.
     `sizes`: of cells whose results don't say them. `cost`: with times and memory, too. `paper`:
-    what `report.paper.beside` found.
+    what `report.paper.beside` found. `withheld`: of `Store.results`, whose runs have no
+    result here.
     """
     for name in also:
         check_metric(name, "--show")
@@ -271,10 +274,15 @@ def tabulate(
         rows=rows,
         columns=tuple(columns),
         caption=tuple(captions.caption(plan, columns)),
-        notes=(*notes, *captions.paper_notes(columns, extra.paper)),
+        notes=(
+            *captions.withheld(withheld or {}),
+            *notes,
+            *captions.paper_notes(columns, extra.paper),
+        ),
         footnotes=tuple(footnotes.numbers),
         blocks=blocks(arrays),
         paper=next((beside.table for beside in extra.paper.values()), ""),
+        withheld=withheld or {},
     )
 
 

@@ -66,7 +66,7 @@ def remake(
     """
     check = _Check(plan, store, weights=False)
     for run, history in histories.items():
-        check.states[run], last = _folded(history)
+        check.states[run], last = folded(history)
         if last is not None:
             check.last[run] = last
     for planned in check.runs.values():
@@ -114,7 +114,7 @@ class _Check:
                 self.finding(run, place, "does not know this run")
                 continue
             try:
-                state, last = _folded(ledger.events(run.id))
+                state, last = folded(ledger.events(run.id))
             except (ValueError, KeyError, TypeError) as error:
                 self.finding(run, place, f"an event of it can't be read ({error})")
                 continue
@@ -354,7 +354,7 @@ class _Check:
             self.found.notes.append(f"{number:,} of {len(self.runs):,} runs {what}")
 
 
-def _folded(history: History) -> tuple[RunState, Event | None]:
+def folded(history: History) -> tuple[RunState, Event | None]:
     """What its events make of a run, and the last of them that is a result."""
     state, last = RunState(), None
     for _, kind, detail in history:

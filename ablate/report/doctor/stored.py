@@ -226,8 +226,8 @@ def _plans(store: Store) -> Findings:
 
 def _is_whole(path: Path) -> bool:
     try:
-        Plan.from_tree(read_json(path))
-    except (KeyError, TypeError, ValueError, AttributeError):
+        Plan.from_tree(read_json(path)).checked()
+    except ValueError:
         return False
     return True
 

@@ -23,7 +23,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     A panel a column and a quantity; no bands where there are many rows.
     """
     found: dict[tuple[str, str], dict[float, list[dict[str, Any]]]] = {}
-    for run in in_order(plan):
+    for run in in_order(plan, table):
         for line in rundir(run.id).read_metrics():
             epochs = found.setdefault((run.cell.row, run.cell.column), {})
             epochs.setdefault(line["epoch"], []).append(line)

@@ -52,7 +52,7 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     """A line of panels a column: by depth, at the end; the embedding's, by step."""
     found = {
         cell: {seed: arrays for seed, arrays in by_seed.items() if len(arrays["steps"])}
-        for cell, by_seed in probed(plan, rundir, "gradnorm").items()
+        for cell, by_seed in probed(plan, table, rundir, "gradnorm").items()
     }
     columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
     ink = inks(plan)

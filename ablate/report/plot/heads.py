@@ -22,7 +22,7 @@ def uniform(height: int, width: int) -> float:
 
 def attention(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     """A panel a column; in each layer a point for every head of every seed, a line for the mean."""
-    found = probed(plan, rundir, "attention")
+    found = probed(plan, table, rundir, "attention")
     columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
     rows = [r.label for r in plan.rows if r.label in {row for row, _ in found}]
     ink = inks(plan)

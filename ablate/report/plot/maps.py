@@ -31,7 +31,7 @@ def scales(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     """A panel a cell, in it a map a channel; of the first seed that has it."""
     found: dict[tuple[str, str], tuple[int, Any]] = {}
     specs = {(cell.row, cell.column): cell.spec for cell in plan.cells}
-    for cell, by_seed in probed(plan, rundir, "scales").items():
+    for cell, by_seed in probed(plan, table, rundir, "scales").items():
         seed, arrays = next(iter(by_seed.items()))
         if FIRST in arrays:
             side, channels = specs[cell]["model"]["patch"], specs[cell]["data"]["channels"]
@@ -65,7 +65,7 @@ def tokens(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     """A panel a cell, in it a map of places a layer; mean over seeds."""
     found = {
         cell: (sorted(by_seed), np.mean([arrays["norms"] for arrays in by_seed.values()], 0))
-        for cell, by_seed in probed(plan, rundir, "tokens").items()
+        for cell, by_seed in probed(plan, table, rundir, "tokens").items()
     }
     most = max(len(norms) for _, norms in found.values())
     size = (max(5.5, 1.8 + 0.75 * most), 1.2 + 1.35 * len(found))

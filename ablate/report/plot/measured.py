@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ablate.plan import Plan, PlannedRun
+from ablate.report.table import Table
 from ablate.rundir import RunDir
 from ablate.spec import UserError
 
@@ -19,13 +20,13 @@ class Nothing(UserError):
     """There is nothing to draw yet; says what to type."""
 
 
-def probed(plan: Plan, rundir: RunDirs, probe: str) -> ByCell:
+def probed(plan: Plan, table: Table, rundir: RunDirs, probe: str) -> ByCell:
     """What this probe measured, in the plan's order; cells of which no run has it are left out.
 
     Raises Nothing where no run has.
     """
     found: ByCell = {}
-    for run in in_order(plan):
+    for run in in_order(plan, table):
         arrays = rundir(run.id).read_probe(probe) if probe in run.cell.spec.get("probe", ()) else {}
         if arrays:
             found.setdefault((run.cell.row, run.cell.column), {})[run.seed] = arrays
@@ -48,14 +49,15 @@ def again(plan: Plan, words: list[str] | None = None) -> str:
     return f"`{shlex.join(['ablate', 'sweep', *kept, *words])}`"
 
 
-def in_order(plan: Plan) -> Iterator[PlannedRun]:
-    """Runs by row, then column, then seed."""
+def in_order(plan: Plan, table: Table) -> Iterator[PlannedRun]:
+    """Runs by row, then column, then seed, but for those that the table withholds."""
     cells = {(cell.row, cell.column): cell for cell in plan.cells}
     for row in plan.rows:
         for column in plan.columns:
             if cell := cells.get((row.label, column.label)):
                 for seed, run in cell.ids.items():
-                    yield PlannedRun(run, cell.at(seed), seed)
+                    if run not in table.withheld:
+                        yield PlannedRun(run, cell.at(seed), seed)
 
 
 def named(row: str, column: str) -> str:
