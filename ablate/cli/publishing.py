@@ -57,6 +57,12 @@ def export(
     name: Name = None,
     across: Across = None,
     each: Each = False,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Without host, user, folders, commits, logs.")
+    ] = False,
+    with_diff: Annotated[
+        bool, typer.Option("--with-diff", help="With the diffs of uncommitted work.")
+    ] = False,
     store: StoreDir = RUNS,
     debug: Debug = False,
 ) -> None:
@@ -66,10 +72,12 @@ def export(
     from ablate.report.gather import histories
     from ablate.report.live import begin
 
+    if anonymous and with_diff:
+        raise UserError("--with-diff: a diff says whose work it is; leave it or --anonymous out")
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
         begin(f"checking the runs of {made.name}")
         told = histories(made, ledger)
-    bundle.export(made, kept, told, folder)
+    bundle.export(made, kept, told, folder, anonymous, with_diff)
     print(f"wrote {folder}; `ablate table --from {folder}` makes its table again")
