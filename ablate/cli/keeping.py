@@ -220,7 +220,7 @@ def gc(
     from rich.filesize import decimal
 
     from ablate.ledger import Ledger, Store
-    from ablate.report.collect import collect, kept, rubbish, summary
+    from ablate.report.collect import collect, kept, links, rubbish, summary
 
     forget = list(dict.fromkeys(sweeps or []))
     place = Store(store)
@@ -229,6 +229,8 @@ def gc(
     with _alone(place, "gc"), Ledger.driving(place) as ledger:
         plans = kept(place, ledger, forget)
         found = rubbish(place, plans)
+        for path in links(place):
+            print(f"left alone: {path} is a link, and what it leads to may be another store's")
         for name in forget:
             print(f"to forget: the sweep {name!r}")
         for line in summary(found):
