@@ -27,6 +27,7 @@ from ablate.fingerprint import (
 )
 from ablate.spec import UserError
 
+RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
 _HERE = Path(__file__).resolve().parent
 
 
@@ -237,7 +238,9 @@ class Composer:
             values = {**_by_arch(tree, values), **values}
         for key, value in values.items():
             _put(tree, key, value)
-        tree = _resolve(tree) if "${" in repr(tree) else tree
+        if "${" in repr(tree):
+            check_resolvers(tree)
+            tree = _resolve(tree)
         _no_length_in_vain(tree, merged.height)
         return tree
 
@@ -429,6 +432,8 @@ def _hydra() -> Iterator[None]:
     """Hydra, initialised on our folder, the user's, and the groups that spec's tables generate."""
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+    from omegaconf.resolvers import oc
 
     _search_user_conf_first()
     store = ConfigStore.instance()
@@ -436,8 +441,12 @@ def _hydra() -> Iterator[None]:
         store.repo.pop(kind, None)  # it is global: what tables held once would stay
         for name, section in options.items():
             store.store(group=kind, name=name, node=section, provider="ablate")
-    with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
-        yield
+    OmegaConf.clear_resolver("oc.env")  # in a list of defaults Hydra resolves it by itself
+    try:
+        with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
+            yield
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env)
 
 
 def _generated() -> dict[str, dict[str, dict[str, Any]]]:
@@ -474,8 +483,23 @@ def _compose(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str
         raise UserError(f"conf: {' '.join([name, *words])}: {_first_line(error)}") from error
     assert isinstance(tree, dict)
     assert isinstance(choices, dict)
+    check_resolvers(tree, "conf")
     chosen = {str(k): v for k, v in choices.items() if not str(k).startswith("hydra/")}
     return {str(key): value for key, value in tree.items()}, chosen
+
+
+def check_resolvers(tree: Any, place: str = "", key: str = "") -> None:
+    """Raises UserError for a text such as ${oc.env:HOME}, which says something else elsewhere, or
+    what nobody was to read. `place` and `key` are how the error names the tree."""
+    if isinstance(tree, str) and (found := RESOLVER.search(tree)):
+        raise UserError(
+            f"{': '.join(filter(None, (place, key)))}: {found[0]!r}: resolvers are refused, for a "
+            f"config says the same everywhere; write the value"
+        )
+    parts: Iterable[tuple[Any, Any]] = tree.items() if isinstance(tree, Mapping) else ()
+    for name, part in enumerate(tree) if isinstance(tree, list) else parts:
+        check_resolvers(name, place, key)
+        check_resolvers(part, place, f"{key}.{name}" if key else f"{name}")
 
 
 def _resolve(tree: dict[str, Any]) -> dict[str, Any]:

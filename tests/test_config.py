@@ -321,6 +321,36 @@ def test_parquet_files_say_their_splits() -> None:
     assert (data["classes"], data["validation"], data["test"]) == (4, 0.1, "test")
 
 
+RESOLVED = {
+    "value": "defaults: [quick, _self_]\noptim: {lr: '${oc.env:SECRET}'}\n",
+    "list": "defaults: [quick, _self_]\nprobe: ['${oc.decode:${oc.env:SECRET}}']\n",
+    "default": "defaults: [quick, _self_, '/norm@x': '${oc.env:SECRET}']\n",
+}
+
+
+@pytest.mark.parametrize("kind", [*RESOLVED, "word"])
+def test_resolvers_are_refused(kind: str, monkeypatch) -> None:
+    """What they would say is never said."""
+    monkeypatch.setenv("SECRET", "layernorm")
+    words = ["optim.lr=${oc.env:SECRET}"]
+    if kind != "word":
+        Path("conf/recipe").mkdir(parents=True)
+        Path("conf/recipe/mine.yaml").write_text(RESOLVED[kind])
+        words = ["recipe=mine"]
+    with pytest.raises(UserError) as caught:
+        resolve(words, STORE)
+    text = str(caught.value)
+    assert "${oc." in text
+    assert "layernorm" not in text
+    assert "\n" not in text
+    assert ("resolvers are refused" in text) is (
+        kind != "default"
+    )  # there it is Hydra that says so
+    from omegaconf import OmegaConf
+
+    assert OmegaConf.create({"x": "${oc.env:SECRET}"}).x == "layernorm"  # others' are left alone
+
+
 def test_interpolations_are_resolved_after_values_are_set() -> None:
     words = ["optim.warmup_epochs=${train.epochs}", "train.epochs=9"]
     assert resolve(words, STORE)[0]["optim"]["warmup_epochs"] == 9.0

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import filecmp
+import hashlib
 import json
+import platform
+import random
+import re
 import shutil
 import subprocess
 import sys
@@ -20,8 +25,15 @@ from ablate.report import bundle
 from ablate.report.bundle import Bundle
 from ablate.report.formats import FORMATS
 from ablate.report.gather import histories
+from ablate.rundir import to_json
 from ablate.spec import Failure, UserError
 
+WHO = {
+    "HOME": "/tmp/home-of-zaphod",
+    "USER": "zaphod",
+    "LOGNAME": "zaphod",
+    "TOKEN": "s3cret-t0k3n",
+}
 GOLDEN = Path(__file__).parent / "golden"
 # Four runs that finish, two that diverge.
 SWEEP = ("sweep", "optim.lr=0.003,0.01,1e20", "model.arch=mu/4", "model.depth=1", "train.steps=4")
@@ -31,7 +43,13 @@ SWEEP = ("sweep", "optim.lr=0.003,0.01,1e20", "model.arch=mu/4", "model.depth=1"
 def exported(tmp_path_factory) -> Shell:
     """A folder with a store, and the bundle `out` of its sweep."""
     shell = Shell(tmp_path_factory.mktemp("exported"))
-    shell(*SWEEP, "seeds=2", "--as", "tiny")
+    tracked = shell.folder / "notes.txt"
+    for words in (["init", "-q"], ["add", "notes.txt"], ["commit", "-qm", "notes"]):
+        tracked.write_text("of mine\n")
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *who, *words], cwd=shell.folder, check=True)
+    tracked.write_text("uncommitted thoughts\n")
+    shell(*SWEEP, "seeds=2", "--as", "tiny", **WHO)
     done = shell("export", "tiny", "out")
     assert "ablate table --from out" in done.out
     return shell
@@ -76,6 +94,7 @@ def test_it_holds_tables_curves_raw_files_and_says_what_they_are(exported):
             )
     readme = (out / "README.txt").read_text()
     assert "ablate table --from ." in readme
+    assert not any(name.startswith("diffs") for name in there)
     for name in there - {"README.txt"}:
         assert name.partition("/")[0] in readme or name.startswith("table.")
     told = json.loads((out / "environment.json").read_text())
@@ -157,6 +176,185 @@ def test_from_takes_no_other_sweep(out, shell, words):
 def test_from_a_folder_that_is_no_bundle(shell):
     (shell.folder / "sweep.json").write_text("{}")
     assert "no bundle" in shell("table", "--from", ".", code=2).err
+
+
+# --- Verified -----------------------------------------------------------------------------------
+
+
+def sealed_again(out: Path, name: str) -> None:
+    """The manifest of somebody who edited one file, and knows of hashes."""
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["files"][name] = hashlib.sha256((out / name).read_bytes()).hexdigest()
+    (out / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_verify_makes_all_of_it_again(out, shell):
+    before = {name: (out / name).read_bytes() for name in files(out)}
+    listed = json.loads(before["manifest.json"])["files"]
+    assert listed == {
+        name: hashlib.sha256(before[name]).hexdigest() for name in before if name != "manifest.json"
+    }
+    done = shell("verify", "out")
+    assert "verified: 6 runs, 83 numbers of the bundle out, nothing wrong" in done.out
+    assert {name: (out / name).read_bytes() for name in files(out)} == before
+    (out / "table.csv").write_text("")
+    done = shell("verify", "out", code=1)
+    assert "table.csv: not as it was exported" in done.out
+    assert done.err.splitlines()[-1] == "ablate: out: 1 finding"
+    assert "other options" in shell("verify", "out", "--each", code=2).err
+
+
+def test_every_file_that_is_changed_missing_or_more_is_named(out):
+    names = sorted(files(out) - {"manifest.json"})
+    random.Random(1).shuffle(names)
+    kinds = {
+        name.rpartition("/")[0][:8] + Path(name).suffix + Path(name).stem[:3] for name in names
+    }
+    seen = set()
+    for number, name in enumerate(names):
+        kind = name.rpartition("/")[0][:8] + Path(name).suffix + Path(name).stem[:3]
+        if kind in seen:  # of specs/ID and predictions one of each is enough
+            continue
+        seen.add(kind)
+        path = out / name
+        content = path.read_bytes()
+        if number % 3 == 0 or not content:
+            path.unlink()
+        else:
+            place = random.Random(number).randrange(len(content))
+            path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        found = bundle.check(Bundle(out)).findings
+        assert [line for line in found if line.startswith(f"{name}: ")], (name, found)
+        path.write_bytes(content)
+    assert len(kinds) > 15
+    (out / "figures" / "more.svg").write_text("<svg/>")
+    (out / "link").symlink_to(out / "specs")
+    found = bundle.check(Bundle(out)).findings
+    assert [line.partition(":")[0] for line in found] == ["figures/more.svg", "link"]
+
+
+@pytest.mark.parametrize(
+    "name", ["table.md", "table.tex", "runs.csv", "report.html", "figures/gain.svg", "README.txt"]
+)
+def test_a_derived_file_is_named_also_where_its_hash_was_taken_again(out, name):
+    path = out / name
+    path.write_bytes(path.read_bytes().replace(b"1", b"7", 1))
+    sealed_again(out, name)
+    assert bundle.check(Bundle(out)).findings == [f"{name}: is not what the raw files make"]
+
+
+def test_curves_count_by_their_values(out):
+    frame = pd.read_parquet(out / "curves.parquet")
+    frame.to_parquet(out / "curves.parquet", index=False, compression="gzip")
+    sealed_again(out, "curves.parquet")
+    assert bundle.check(Bundle(out)).findings == []
+    frame.loc[0, "train_loss"] += 1e-9
+    frame.to_parquet(out / "curves.parquet", index=False)
+    sealed_again(out, "curves.parquet")
+    assert bundle.check(Bundle(out)).findings == ["curves.parquet: is not what the raw files make"]
+
+
+def test_what_other_versions_made_is_no_finding_but_for_numbers(out):
+    def changed(name: str, **parts: object) -> None:
+        environment = json.loads((out / "environment.json").read_text())
+        (out / "environment.json").write_bytes(to_json(environment | parts))
+        (out / name).write_bytes((out / name).read_bytes().replace(b"3", b"4", 1))
+        for file in ("environment.json", name):
+            sealed_again(out, file)
+
+    versions = json.loads((out / "environment.json").read_text())["made_with"]
+    changed("figures/gain.svg", made_with={**versions, "matplotlib": "2.0"})
+    found = bundle.check(Bundle(out))
+    assert found.findings == []
+    assert any("figures/gain.svg" in note and "matplotlib 2.0" in note for note in found.notes)
+    changed("table.csv")
+    assert bundle.check(Bundle(out)).findings == ["table.csv: is not what the raw files make"]
+
+
+@pytest.mark.parametrize("format", [1, 2])
+def test_a_bundle_without_manifest_is_read_and_its_numbers_are_checked(out, shell, format):
+    (out / "manifest.json").unlink()
+    environment = json.loads((out / "environment.json").read_text())
+    (out / "environment.json").write_bytes(to_json(environment | {"bundle": format}))
+    assert shell("table", "--from", "out", "--format", "csv").out == (out / "table.csv").read_text()
+    found = bundle.check(Bundle(out))
+    assert found.findings == []
+    assert "without a manifest" in found.notes[0]
+    (out / "runs.csv").write_text((out / "runs.csv").read_text().replace("0.", "1.", 1))
+    assert bundle.check(Bundle(out)).findings == ["runs.csv: is not what the raw files make"]
+
+
+@pytest.mark.parametrize("name", ["sweep.json", "events.json", "looks.jsonl", "environment.json"])
+def test_no_table_is_made_of_a_bundle_whose_own_files_were_changed(out, name):
+    path = out / name
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(Failure, match=rf"{name}: not as it was exported"):
+        Bundle(out).read()
+    (out / "manifest.json").unlink()
+    with pytest.raises(Failure, match=r"manifest\.json: missing"):
+        Bundle(out).read()
+
+
+# --- Whose it is --------------------------------------------------------------------------------
+
+
+def test_an_anonymous_bundle_says_nowhere_whose_it_is(exported, tmp_path):
+    out = tmp_path / "out"
+    exported("export", "tiny", str(out), "--anonymous", **WHO)
+    head = ("git", "rev-parse", "HEAD")
+    commit = subprocess.check_output(head, cwd=exported.folder, text=True).strip()
+    telling = ["zaphod", "uncommitted", "s3cret-t0k3n", ".diff", commit, platform.platform()]
+    telling += [str(exported.folder), str(Path.home()), str(tmp_path)]
+    host = re.compile(rf"\b{re.escape(platform.node())}\b")
+    named = 0
+    for folder in (out, exported.folder / "out"):
+        for path in (folder / name for name in files(folder)):
+            text = path.read_bytes().decode("latin-1")
+            if path.suffix == ".parquet":
+                text = pd.read_parquet(path).to_csv()
+            found = [name for name in telling if name in text]
+            if path.suffix not in (".npy", ".npz"):
+                found += host.findall(text)
+            named += len(found)
+            assert folder != out or not found, (path, found)
+    assert named > 0  # the other one says all of it
+    done = exported("verify", str(out))
+    assert "nothing wrong" in done.out
+    plain, told = ((f / "table.csv").read_bytes() for f in (out, exported.folder / "out"))
+    assert plain == told
+
+
+def test_what_can_not_be_made_anonymous_is_not_written(exported, tmp_path, monkeypatch):
+    store = Store(exported.folder / "runs")
+    plan = store.read_plan("tiny")
+    monkeypatch.setenv("HOME", "/home/of-zaphod")
+    with Ledger.reading(store) as ledger:
+        told = histories(plan, ledger)
+    titled = dataclasses.replace(plan, title="kept in /home/of-zaphod/results")
+    with pytest.raises(Failure, match=r"--anonymous: .* would say '/home/of-zaphod'"):
+        bundle.export(titled, store, told, tmp_path / "out", anonymous=True)
+    assert list(tmp_path.iterdir()) == []
+    placed = [
+        {**cell.spec, "data": {**cell.spec["data"], "path": "/data/of-zaphod"}}
+        for cell in plan.cells
+    ]
+    cells = tuple(dataclasses.replace(c, spec=s) for c, s in zip(plan.cells, placed, strict=True))
+    words = (*plan.words, "data.path=/data/of-zaphod", "launcher.devices=zaphod")
+    moved = dataclasses.replace(plan, cells=cells, words=words)
+    bundle.export(moved, store, told, tmp_path / "out", anonymous=True)
+    assert not [
+        n for n in files(tmp_path / "out") if b"zaphod" in (tmp_path / "out" / n).read_bytes()
+    ]
+    assert bundle.check(Bundle(tmp_path / "out")).findings == []
+
+
+def test_diffs_go_along_when_asked_for(exported, tmp_path):
+    exported("export", "tiny", str(tmp_path / "out"), "--with-diff")
+    (diff,) = (name for name in files(tmp_path / "out") if name.startswith("diffs/"))
+    assert "+uncommitted thoughts" in (tmp_path / "out" / diff).read_text()
+    assert bundle.check(Bundle(tmp_path / "out")).findings == []
+    both = ("--with-diff", "--anonymous")
+    assert "--with-diff" in exported("export", "tiny", "no", *both, code=2).err
 
 
 # --- Never half-written -------------------------------------------------------------------------

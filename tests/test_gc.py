@@ -34,7 +34,10 @@ def driven(tmp_path_factory) -> Path:
         for name, row in (("left", "pre"), ("right", "post")):
             cells = tuple(cell for cell in both.cells if cell.row in ("none", row))
             rows = tuple(r for r in both.rows if r.label in ("none", row))
-            plan = dataclasses.replace(both, name=name, title=name, cells=cells, rows=rows)
+            words = ("stem=none," + row, *SIZE, "--as", name)
+            plan = dataclasses.replace(
+                both, name=name, title=name, words=words, cells=cells, rows=rows
+            )
             store.write_plan(plan)
             ledger.plan(plan)
         ledger.forget("both")
@@ -142,6 +145,118 @@ def test_a_plan_that_can_not_be_read_or_is_gone_stops_it(store, content):
     assert contents(store.root / "runs") == before
     assert len(gone(store, "right")) == 1
     assert found(store) == []
+
+
+def without(store: Store, sweep: str, row: str) -> set[str]:
+    """Take a row out of the plan's file, behind the ledger's back; the ids of its runs."""
+    plan = store.read_plan(sweep)
+    cells = tuple(cell for cell in plan.cells if cell.row != row)
+    store.write_plan(dataclasses.replace(plan, cells=cells))
+    return {run.id for run in plan.runs()} - ids(store, sweep)
+
+
+def test_what_only_the_ledger_still_has_is_not_removed(store, shell):
+    (run,) = without(store, "right", "post")
+    before = contents(store.root / "runs")
+    done = shell("gc", "--yes", code=1)
+    assert f"right.json: lacks 1 runs that the ledger has for 'right' ({run})" in done.err
+    assert "ablate gc 'right'" in done.err
+    assert done.err.count("\n") == 1
+    shell("gc", "left", "--yes", code=1)
+    assert contents(store.root / "runs") == before
+    shell(*RIGHT, "launcher=inline")  # what it says to do
+    assert found(store) == []
+    without(store, "right", "post")
+    assert gone(store, "right") == [store.rundir(run).path]
+
+
+def test_a_name_that_is_another_sweeps_is_not_taken_unasked(store, shell):
+    """And `--replace` keeps the runs of both; nothing of this goes before `gc`."""
+    (own,) = ids(store, "right") - ids(store, "left")
+    plan = store.plan_path("right").read_bytes()
+    other = ("sweep", "stem=none,pre", *SIZE, "--as", "right", "launcher=inline")
+    err = shell(*other, code=2).err
+    assert err.startswith("ablate: right: is another sweep already: `ablate sweep stem=none,post ")
+    assert "--replace" in err
+    assert err.count("\n") == 1
+    for words in (["norm=identity"], ["--each"]):  # of one value; the same rows otherwise spelled
+        assert "--replace" in shell(*RIGHT[:2], *words, *RIGHT[2:], code=2).err
+    assert store.plan_path("right").read_bytes() == plan
+
+    spelled = (*SIZE[1:3], SIZE[0], "stem='none', post")
+    out = shell("sweep", *spelled, "seeds=2", "--as", "right", "launcher=inline").out
+    assert out.count("finished:") == 2  # extended: of its two rows one seed more
+    assert len(ids(store, "right")) == 4
+
+    out = shell(*other, "--replace").out
+    assert "finished:" not in out  # `left` has these runs
+    assert ids(store, "right") == ids(store, "left")
+    assert store.rundir(own).has_result()
+    assert own in {path.name for path in gone(store)}
+
+
+def test_what_only_the_plan_has_is_not_removed_and_a_plan_in_a_wrong_place_stops_it(store):
+    with Ledger.driving(store) as ledger:
+        ledger.forget("right")
+    assert found(store) == []  # a crash between plan and ledger leaves that
+    shutil.copy(store.plan_path("left"), store.plan_path("right"))
+    with pytest.raises(Failure, match=r"right\.json: is a plan of 'left'"):
+        found(store)
+
+
+def test_nothing_goes_through_a_link(store, tmp_path, shell):
+    """Another store owns what it leads to, and all that is there looks like rubbish here."""
+    other = tmp_path / "other"
+    for name in ("runs", "cache"):
+        shutil.move(store.root / name, other / name)
+        (store.root / name).symlink_to(other / name)
+    for name in ("reruns", "diffs"):
+        (other / name).mkdir()
+        (store.root / name).symlink_to(other / name)
+    run = store.rundir(next(iter(ids(store, "right") - ids(store, "left"))))
+    (other / "reruns" / ("1" * 16)).mkdir()
+    (other / "diffs" / f"{'a' * 16}.diff").write_text("--- a\n")
+    child = subprocess.Popen(["true"])
+    child.wait()
+    (run.path / f".some.file.{child.pid}.3").touch()
+    for path in other.rglob("*"):
+        aged(path)
+    before = contents(other)
+    out = shell("gc", "right", "left", "--yes").out
+    for name in ("runs", "cache", "reruns", "diffs"):
+        assert f"left alone: runs/{name} is a link" in out
+    assert contents(other) == before
+
+    store.trash.symlink_to(other / "cache")
+    (store.root / f".ledger.{child.pid}.0").touch()
+    aged(store.root / f".ledger.{child.pid}.0")
+    assert "trash: is a link" in shell("gc", "--yes", code=1).err
+    assert contents(other) == before
+
+
+def test_names_that_no_store_gives_stay(store):
+    stay = [
+        store.trash / "thesis.txt",
+        store.reruns / "notes" / "a.txt",
+        store.runs / "notes" / "a.txt",
+        store.cache / "mine" / "a.txt",
+    ]
+    for path in stay:
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+    elsewhere = store.root.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "result.json").write_text("{}")
+    linked = store.runs / ("f" * 16)
+    linked.symlink_to(elsewhere)
+    (store.trash / "0").symlink_to(elsewhere)
+    (store.trash / "1").mkdir()
+    (run,) = ids(store, "right") - ids(store, "left")
+    assert set(gone(store, "right")) == {store.trash / "1", store.rundir(run).path}
+    assert all(path.read_text() == "mine" for path in stay)
+    assert linked.is_symlink()
+    assert (elsewhere / "result.json").exists()
+    assert {path.name for path in store.trash.iterdir()} == {"thesis.txt", "0"}
 
 
 def test_a_run_at_work_stays_with_its_data(store):

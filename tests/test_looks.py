@@ -311,6 +311,8 @@ def test_a_bundle_prints_the_words_that_it_carries_and_adds_no_look(store, capsy
     tree = json.loads(Path("out/sweep.json").read_text())
     tree["analysis"]["alpha"] = 0.5
     Path("out/sweep.json").write_text(json.dumps(tree))
+    environment = json.loads(Path("out/environment.json").read_text())
+    Path("out/environment.json").write_text(json.dumps(environment | {"bundle": 2}))  # no manifest
     run("table", "--from", "out", "--format", "csv")
     printed = capsys.readouterr().out
     assert "the bundle carries other verdicts" in printed

@@ -100,7 +100,8 @@ def test_every_command_of_the_readme_is_right(folder, monkeypatch):
 
 
 def test_every_option_that_changes_a_plan_is_shown():
-    for option in ("--scale", "--as", "--across", "--each", "--retry", "--store", "--debug"):
+    options = ("--scale", "--as", "--replace", "--across", "--each", "--retry")
+    for option in (*options, "--store", "--debug"):
         assert option in README, option
 
 

@@ -376,6 +376,23 @@ def test_analysis_and_paper() -> None:
     assert planned.paper == {"table": "T6", "rows": {"b": "dpn"}}
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("title: 'by ${oc.env:USER}'\nvariants: [{a: {stem: dpn}}]\n", "title"),
+        ("variants: [{a: {stem: '${ oc.env:USER}'}}]\n", "variants.0.a.stem"),
+        ("variants: [{'${oc.env:USER}': {stem: dpn}}]\n", "variants.0"),
+        ("base: {optim.lr: '${mine:1}'}\nvariants: [{a: {stem: dpn}}]\n", "base.optim.lr"),
+    ],
+)
+def test_resolvers_are_refused(text, key) -> None:
+    write(text)
+    with pytest.raises(
+        UserError, match=rf"^sweeps/x\.yaml: {re.escape(key)}: .*resolvers are refused"
+    ):
+        plan("x")
+
+
 def test_interpolation_sees_the_values_over_it() -> None:
     write("base: {optim.warmup_epochs: '${train.epochs}'}\nvariants: [{a: {train.epochs: 7}}]\n")
     assert plan("x").cells[0].spec["optim"]["warmup_epochs"] == 7.0

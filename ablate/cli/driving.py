@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +29,10 @@ def sweep(
     retry: Annotated[
         str, typer.Option(help="Start runs again that ended so: failed,oom,hung.")
     ] = "",
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Where NAME is a sweep of other words: take it, keep runs."),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask about long sweeps.")] = False,
     store: StoreDir = RUNS,
     debug: Debug = False,
@@ -46,6 +52,8 @@ def sweep(
     plan, settings = make_plan(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
+    if not replace:
+        _check_words(plan, kept)
     print(f"sweep: {plan.name}", flush=True)
     launcher = launch.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
     search = Search(plan) if plan.tune else None
@@ -71,6 +79,26 @@ def sweep(
     finally:
         launcher.free()
     _close(kept, outcome)
+
+
+def _check_words(plan: Plan, store: Store) -> None:
+    """Raises UserError where the store has a sweep of this name that says other runs."""
+    from ablate.sweep import called
+
+    try:
+        before = store.read_plan(plan.name)
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return  # not whole: it is written again
+    if before is None:
+        return
+    with contextlib.suppress(UserError):  # words of old that can't be read now are others
+        if called(before.words, store.root) == called(plan.words, store.root):
+            return
+    raise UserError(
+        f"{plan.name}: is another sweep already: `ablate sweep {shlex.join(before.words)}`; name "
+        f"this one with --as, or give --replace, which puts it in the other's place and keeps "
+        f"the runs of both"
+    )
 
 
 def _retry(text: str) -> list[str]:

@@ -19,6 +19,8 @@ from ablate.spec import Failure, UserError
 if TYPE_CHECKING:
     from ablate.launch import Slot
     from ablate.ledger import Store
+    from ablate.report.bundle import Bundle
+    from ablate.report.verify import Verified
     from ablate.rundir import RunDir
 
 
@@ -113,12 +115,21 @@ def verify(
     store: StoreDir = RUNS,
     debug: Debug = False,
 ) -> None:
-    """Make every number of a table again from the raw files, and check them against the ledger."""
+    """Make every number of a table again from the raw files, and check them against the ledger.
+
+    Of a folder that `export` wrote: every file against its manifest, and every derived one made
+    again.
+    """
     from ablate.ledger import Ledger, Store
+    from ablate.report.bundle import Bundle
     from ablate.report.live import begin
     from ablate.report.verify import verify as check
 
     kept = Store(store)
+    bundle = Bundle(Path(words[0])) if words and len(words) == 1 else None
+    if bundle is not None and (bundle.is_one or bundle.manifest.is_file()) and rerun is None:
+        _verify_bundle(bundle, any((scale, name, across, each)))
+        return
     if rerun is not None:
         if scale or name or across or each:
             raise UserError("--rerun: takes a RUN, and launcher.KEY=VALUE; leave the others out")
@@ -128,15 +139,30 @@ def verify(
         plan = planned(kept, ledger, words, scale, name, across, each)
         begin(f"checking the runs of {plan.name}")
         found = check(plan, kept, ledger)
+    _say(found, plan.name)
+
+
+def _verify_bundle(bundle: Bundle, others: bool) -> None:
+    from ablate.report.bundle import check
+    from ablate.report.live import begin
+
+    if others:
+        raise UserError(f"{bundle.root}: is a bundle of one sweep; leave other options out")
+    begin(f"checking the files of {bundle.root}")
+    found = check(bundle)
+    _say(found, str(bundle.root), f" of the bundle {bundle.root}")
+
+
+def _say(found: Verified, name: str, what: str = "") -> None:
+    """Print what was found. Raises Failure for any finding."""
     for line in found.findings:
         print(line)
     for note in found.notes:
         print(f"note: {note}")
     if found.findings:
-        raise Failure(f"{plan.name}: {_count(len(found.findings), 'finding')}")
-    print(
-        f"verified: {_count(found.runs, 'run')}, {_count(found.numbers, 'number')}, nothing wrong"
-    )
+        raise Failure(f"{name}: {_count(len(found.findings), 'finding')}")
+    counts = f"{_count(found.runs, 'run')}, {_count(found.numbers, 'number')}{what}"
+    print(f"verified: {counts}, nothing wrong")
 
 
 def _rerun(store: Store, text: str, words: list[str]) -> None:
@@ -194,7 +220,7 @@ def gc(
     from rich.filesize import decimal
 
     from ablate.ledger import Ledger, Store
-    from ablate.report.collect import collect, kept, rubbish, summary
+    from ablate.report.collect import collect, kept, links, rubbish, summary
 
     forget = list(dict.fromkeys(sweeps or []))
     place = Store(store)
@@ -203,6 +229,8 @@ def gc(
     with _alone(place, "gc"), Ledger.driving(place) as ledger:
         plans = kept(place, ledger, forget)
         found = rubbish(place, plans)
+        for path in links(place):
+            print(f"left alone: {path} is a link, and what it leads to may be another store's")
         for name in forget:
             print(f"to forget: the sweep {name!r}")
         for line in summary(found):

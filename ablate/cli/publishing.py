@@ -9,6 +9,7 @@ import typer
 
 from ablate.cli.out import check_out, write_out
 from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, planned
+from ablate.spec import UserError
 
 
 def report(
@@ -61,6 +62,12 @@ def export(
     name: Name = None,
     across: Across = None,
     each: Each = False,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Without host, user, folders, commits, logs.")
+    ] = False,
+    with_diff: Annotated[
+        bool, typer.Option("--with-diff", help="With the diffs of uncommitted work.")
+    ] = False,
     store: StoreDir = RUNS,
     debug: Debug = False,
 ) -> None:
@@ -70,10 +77,12 @@ def export(
     from ablate.report.gather import histories
     from ablate.report.live import begin
 
+    if anonymous and with_diff:
+        raise UserError("--with-diff: a diff says whose work it is; leave it or --anonymous out")
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
         begin(f"checking the runs of {made.name}")
         told = histories(made, ledger)
-    bundle.export(made, kept, told, folder)
+    bundle.export(made, kept, told, folder, anonymous, with_diff)
     print(f"wrote {folder}; `ablate table --from {folder}` makes its table again")

@@ -1,4 +1,6 @@
-"""What no sweep refers to, and removing it. What a sweep refers to is said by its plan file alone.
+"""What no sweep refers to, and removing it. What a sweep refers to is said by its plan file and by
+the ledger, and where these differ nothing goes. Only names that a store gives are removed, and
+nothing through a link: what it leads to may be another store's.
 
 A folder is removed by renaming it into the store's `trash/` and then deleting it there: a crash
 leaves nothing that could be taken for a whole run, and the next time the trash goes, too.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -49,8 +52,8 @@ class Rubbish:
 def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
     """The plans that stay when those in `forget` go.
 
-    Raises UserError for a name that is no sweep's, Failure where a plan can't be read or is
-    missing: what it refers to is unknown.
+    Raises UserError for a name that is no sweep's, Failure where a plan can't be read, is missing
+    or lacks runs that the ledger has: what it refers to is unknown.
     """
     forgotten = {store.plan_path(name) for name in forget}
     names, plans = ledger.sweeps(), []
@@ -65,8 +68,15 @@ def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
                 ) from None
             continue
         names.append(plan.name)
-        if path not in forgotten:
-            plans.append(plan)
+        if path in forgotten:
+            continue
+        if path != store.plan_path(plan.name):
+            raise Failure(
+                f"{path}: is a plan of {plan.name!r}, whose place is "
+                f"{store.plan_path(plan.name).name}; move it away, or back"
+            )
+        _agree(path, plan, ledger)
+        plans.append(plan)
     for name in forget:
         if name not in names and not store.plan_path(name).exists():
             raise unknown("sweep", name, dict.fromkeys(names), f"one of {store.root}:")
@@ -79,16 +89,37 @@ def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
     return plans
 
 
+def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
+    """Raises Failure where the ledger has runs of the sweep that its plan does not have. More in
+    the plan is what a crash between the two leaves: all of these are kept."""
+    own = {run.id for run in plan.runs()}
+    lost = list(dict.fromkeys(run for _, run in ledger.planned(plan.name) if run not in own))
+    if lost:
+        more = ", ..." if len(lost) > SHOWN else ""
+        raise Failure(
+            f"{path}: lacks {len(lost):,} runs that the ledger has for {plan.name!r} "
+            f"({', '.join(lost[:SHOWN])}{more}), so nothing is removed: the same `ablate sweep` "
+            f"makes both say the same, `ablate gc {plan.name!r}` forgets that sweep"
+        )
+
+
+def links(store: Store) -> list[Path]:
+    """Folders of the store that are links, which are left alone with all that is behind them."""
+    own = (store.runs, store.cache, store.trash, store.reruns, store.diffs)
+    return [path for path in own if path.is_symlink()]
+
+
 def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
     """All that `plans` don't refer to and nobody uses."""
     runs, data = set(), set()
     for plan in plans:
         runs |= {run.id for run in plan.runs()}
         data |= {str(cell.spec["data"]["fingerprint"]) for cell in plan.cells}
-    folders = [entry for entry in _entries(store.root / "runs") if entry.is_dir()]
+    folders = sorted(store.runs.iterdir()) if store.runs.is_dir() else []
     free, stay = [], []
-    for path in folders:
-        if path.name in runs or not re.fullmatch(ID, path.name):
+    for path in filter(Path.is_dir, folders):
+        linked = store.runs.is_symlink() or path.is_symlink()
+        if linked or path.name in runs or not re.fullmatch(ID, path.name):
             stay.append(path)
         elif RunDir(path).lock.is_held():  # a worker that outlived its driver
             stay.append(path)
@@ -96,7 +127,7 @@ def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
                 data.add(str(RunDir(path).read_spec()["data"]["fingerprint"]))
         else:
             free.append(path)
-    found = [_of("trash", path) for path in _entries(store.trash)]
+    found = [_of("trash", path) for path in _thrown(store)]
     found += [_of("temporary", path) for path in _temporary(store, stay)]
     found += [_of("diffs", path) for path in _diffs(store, stay)]
     found += _reruns(store)
@@ -108,11 +139,13 @@ def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
 def _temporary(store: Store, folders: Iterable[Path]) -> Iterator[Path]:
     """What `write_whole` was about to rename when its process died."""
     cached = [path for path in _entries(store.cache) if path.is_dir()]
-    for folder in (store.root, store.root / "sweeps", store.diffs, store.cache, *cached, *folders):
-        for path in _entries(folder):
-            match = re.fullmatch(r"\..+\.(\d+)\.\d+", path.name)
-            if match and not Path(f"/proc/{match[1]}").exists() and not _is_young(path):
-                yield path
+    own = [*_entries(store.root / "sweeps"), *_entries(store.diffs), *_entries(store.cache)]
+    trained = () if store.runs.is_symlink() else folders
+    inside = [path for folder in (*cached, *trained) for path in _entries(folder)]
+    for path in (*_entries(store.root.resolve()), *own, *inside):
+        match = re.fullmatch(r"\..+\.(\d+)\.\d+", path.name)
+        if match and not Path(f"/proc/{match[1]}").exists() and not _is_young(path):
+            yield path
 
 
 def _diffs(store: Store, folders: Iterable[Path]) -> list[Path]:
@@ -129,7 +162,7 @@ def _diffs(store: Store, folders: Iterable[Path]) -> list[Path]:
 def _reruns(store: Store) -> list[Rubbish]:
     if store.rerunning.is_held():
         return []
-    folders = _entries(store.reruns)
+    folders = [path for path in _entries(store.reruns) if re.fullmatch(ID, path.name)]
     return [
         _of("reruns", path, lock) for path in folders if not (lock := RunDir(path).lock).is_held()
     ]
@@ -173,14 +206,29 @@ def collect(
 
 def _throw_away(store: Store, items: Iterable[Rubbish]) -> int:
     freed = 0
-    if store.trash.exists():
-        shutil.rmtree(store.trash)
-    store.trash.mkdir()
-    for number, item in enumerate(items):
-        if item.kind == "trash" or _move(item, store.trash / str(number)):
+    if store.trash.is_symlink():
+        raise Failure(f"{store.trash}: is a link, so nothing can be put there; remove it")
+    _empty(store)
+    store.trash.mkdir(exist_ok=True)
+    places = (store.trash / str(number) for number in itertools.count())
+    free = (place for place in places if not os.path.lexists(place))
+    for item in items:
+        if item.kind == "trash" or _move(item, next(free)):
             freed += item.bytes
-    shutil.rmtree(store.trash)
+    _empty(store)
+    with contextlib.suppress(OSError):  # what somebody else put there stays
+        store.trash.rmdir()
     return freed
+
+
+def _thrown(store: Store) -> list[Path]:
+    """What an earlier gc left in the trash, numbered as it does."""
+    return [path for path in _entries(store.trash) if re.fullmatch(r"\d+", path.name)]
+
+
+def _empty(store: Store) -> None:
+    for path in _thrown(store):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _move(item: Rubbish, place: Path) -> bool:
@@ -222,8 +270,11 @@ def _of(kind: Kind, path: Path, lock: Lock | None = None) -> Rubbish:
 
 
 def _entries(folder: Path) -> list[Path]:
+    """What is in the folder, but for links; nothing behind a link."""
+    if folder.is_symlink():
+        return []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(folder.iterdir())
+        return sorted(path for path in folder.iterdir() if not path.is_symlink())
     return []
 
 

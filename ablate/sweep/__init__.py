@@ -58,6 +58,23 @@ def plan(
     return expand(sweep, composer, name, [*words, *options]), launcher
 
 
+def called(words: Sequence[str], store: Path) -> str:
+    """What a plan with these `words` is called but for `--as`: plans of one such name differ in
+    seeds, launcher, analysis and where their data lies at most. Raises UserError for words that
+    can't be read any more."""
+    given: dict[str, list[str]] = {"--scale": [], "--across": [], "--as": []}
+    rest, own = list(words), list[str]()
+    while rest:
+        word = rest.pop(0)
+        if word in given and rest:
+            given[word].append(rest.pop(0))
+        else:
+            own.append(word)
+    each = "--each" in own
+    line = read_line([word for word in own if word != "--each"], Composer(store).groups)
+    return sweep_name(line, next(iter(given["--scale"]), None), given["--across"], each)
+
+
 def find_sweeps() -> list[tuple[str, str, Path]]:
     """(name, title, file) of every sweep that can be named; one that can't be read says so."""
     found = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate import spec
-from ablate.config import Layer, once, parse, shipped, show
+from ablate.config import Layer, check_resolvers, once, parse, shipped, show
 from ablate.plan import Analysis, Tune
 from ablate.spec import UserError
 from ablate.sweep.declaration import (
@@ -94,6 +94,7 @@ def load(path: Path) -> tuple[str, dict[str, Any]]:
         raise UserError(f"{place}:{line} not YAML: {' '.join(str(problem).split())}") from error
     except (OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{place}: can't be read: {' '.join(str(error).split())}") from error
+    check_resolvers(content, place)
     content = mapping_at(content, place, "keys such as variants:")
     for key in content:
         if key not in KEYS:
