@@ -209,7 +209,7 @@ def _fill(bundle: Bundle, plan: Plan, store: Store, told: Mapping[str, History])
 
 def _csv(frame: pd.DataFrame) -> str:
     words = frame.select_dtypes(exclude=["number", "bool"])
-    safe = frame.assign(**{name: words[name].map(inert) for name in words})
+    safe = frame.assign(**{str(name): words[name].map(inert) for name in words})
     return safe.to_csv(index=False, lineterminator="\n")
 
 
