@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablate.plan import Plan, file_name
-from ablate.rundir import Lock, RunDir, read_json, write_whole
+from ablate.rundir import Lock, RunDir, make_folder, read_json, write_whole
 from ablate.spec import UserError
 
 Status = Literal[
@@ -121,7 +121,7 @@ class Store:
 
     def write_plan(self, plan: Plan) -> None:
         path = self.plan_path(plan.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_whole(path, json.dumps(plan.to_tree(), sort_keys=True).encode())
 
     def read_plan(self, name: str) -> Plan | None:
@@ -218,7 +218,7 @@ class Ledger:
     @contextmanager
     def driving(cls, store: Store) -> Iterator[Ledger]:
         """For the driver, who holds `store.driver` already. A lost ledger is made again."""
-        store.root.mkdir(parents=True, exist_ok=True)
+        make_folder(store.root)
         connection = sqlite3.connect(store.ledger, timeout=30, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = WAL")  # readers and the driver don't wait

@@ -35,7 +35,7 @@ def sweep(
     """Plan what is missing and train it: start, resume and extend are this one command."""
     from ablate import launch
     from ablate.drive import drive
-    from ablate.drive.turns import driving
+    from ablate.drive.turns import await_room, driving
     from ablate.ledger import Store
     from ablate.provenance import origin
     from ablate.report.live import view
@@ -48,6 +48,7 @@ def sweep(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
     print(f"sweep: {plan.name}", flush=True)
+    await_room(kept, view)
     launcher = launch.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
     search = Search(plan) if plan.tune else None
     try:
@@ -227,7 +228,7 @@ def stop(
     kept = Store(store)
     if kept.driver.is_held():
         begin("stopping: workers write their checkpoints")
-    stopped = turns.stop(kept, sweep)
+    stopped = turns.stop(kept, sweep, begin)
     if stopped is None:
         print(f"nothing of {sweep or store} runs")
         return
