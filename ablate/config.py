@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
@@ -95,7 +96,10 @@ def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
         raise UserError(f"{key}: interval() has no values; write them with commas, or range()")
     if getattr(parsed, "shuffle", False):
         raise UserError(f"{key}: shuffle() would be another sweep each time; write it without")
-    return Word(text, key, tuple(plain(v, key) for v in override.sweep_iterator()), swept=True)
+    values = [plain(v, key) for v in itertools.islice(override.sweep_iterator(), MOST + 1)]
+    if len(values) > MOST:
+        raise UserError(f"{key}: {value} has more than {MOST:,} values")
+    return Word(text, key, tuple(values), swept=True)
 
 
 def plain(value: Any, key: str) -> Any:
@@ -114,6 +118,43 @@ def show(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(show, value))}]"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+# --- Files --------------------------------------------------------------------------------------
+
+MOST = 100_000  # values of a word, combinations of a sweep, nodes of a file: more is a slip
+DEEP = 50  # levels of a file
+
+
+def check_yaml(path: Path, place: str) -> None:
+    """Raises UserError where loading the file would fill the memory or the stack: its aliases
+    (`*name`) counted as what they stand for. Other mistakes are left to whoever loads it."""
+    import yaml
+
+    sizes: dict[str | None, int] = {}  # of whole nodes, by anchor
+    open_nodes: list[tuple[str | None, int]] = [(None, 0)]
+    try:
+        for event in yaml.parse(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_nodes.append((event.anchor, 1))
+            elif isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
+                anchor, size = getattr(event, "anchor", None), 1
+                if isinstance(event, yaml.CollectionEndEvent):
+                    anchor, size = open_nodes.pop()
+                elif isinstance(event, yaml.AliasEvent):
+                    if any(anchor == other for other, _ in open_nodes):
+                        raise UserError(f"{place}: *{anchor} stands within &{anchor} itself")
+                    size = sizes.get(anchor, 1)
+                sizes[anchor] = size
+                above, so_far = open_nodes.pop()
+                open_nodes.append((above, so_far + size))
+            if len(open_nodes) > DEEP or open_nodes[-1][1] > MOST:
+                raise UserError(
+                    f"{place}: more than {MOST:,} values or {DEEP} levels, its aliases (*name) "
+                    f"written out"
+                )
+    except (yaml.YAMLError, OSError):
+        return
 
 
 # --- Composition --------------------------------------------------------------------------------
@@ -172,6 +213,8 @@ class Composer:
         """Raises UserError where a file of `./conf` can't be composed."""
         from hydra.core.global_hydra import GlobalHydra
 
+        for file in Path("conf").rglob("*.yaml"):
+            check_yaml(file, str(file))
         self.notes: list[str] = []  # what else is done than was asked for, and why
         self._memo = store / "cache" / "fingerprints.json"
         self._data: dict[str, dict[str, Any]] = {}
@@ -479,8 +522,11 @@ def _compose(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str
             choices = OmegaConf.to_container(config.hydra.runtime.choices)
             kept = [str(key) for key in config if key != "hydra"]
             tree = OmegaConf.to_container(OmegaConf.masked_copy(config, kept), resolve=False)
-    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise UserError(f"conf: {' '.join([name, *words])}: {_first_line(error)}") from error
+    except RecursionError as error:
+        place = " ".join([name, *words])
+        raise UserError(f"conf: {place}: `defaults` that lead back to themselves") from error
     assert isinstance(tree, dict)
     assert isinstance(choices, dict)
     check_resolvers(tree, "conf")

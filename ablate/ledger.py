@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 
 from ablate.plan import Plan, PlannedRun, file_name, fits
 from ablate.rundir import FINAL as FINAL
-from ablate.rundir import Lock, RunDir, read_json, write_whole
+from ablate.rundir import Lock, RunDir, make_folder, read_json, write_whole
 from ablate.spec import Failure, UserError
 
 Status = Literal[
@@ -156,7 +156,7 @@ class Store:
 
     def write_plan(self, plan: Plan) -> None:
         path = self.plan_path(plan.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_whole(path, json.dumps(plan.to_tree(), sort_keys=True).encode())
 
     def read_plan(self, name: str) -> Plan | None:
@@ -275,7 +275,7 @@ class Ledger:
     @contextmanager
     def driving(cls, store: Store) -> Iterator[Ledger]:
         """For the driver, who holds `store.driver` already. A lost ledger is made again."""
-        store.root.mkdir(parents=True, exist_ok=True)
+        make_folder(store.root)
         connection = sqlite3.connect(store.ledger, timeout=30, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = WAL")  # readers and the driver don't wait

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ablate.rundir import write_whole
+from ablate.rundir import make_folder, write_whole
 
 GIT_S = 10.0  # a question to git that takes longer is given up
 DIFF_BYTES = 1_000_000  # of a diff are kept
@@ -65,6 +65,6 @@ def _keep(diff: bytes, diffs: Path) -> str:
     if len(diff) > DIFF_BYTES:
         diff = diff[:DIFF_BYTES] + f"\n# cut: {DIFF_BYTES:,} of {len(diff):,} bytes\n".encode()
     if not path.exists():
-        diffs.mkdir(parents=True, exist_ok=True)
+        make_folder(diffs)
         write_whole(path, diff)
     return f"{diffs.name}/{path.name}"

@@ -62,6 +62,14 @@ def write_whole(path: Path, *content: bytes | memoryview) -> None:
     sync_folder(path.parent)
 
 
+def make_folder(folder: Path) -> None:
+    """The folder and those above that are missing: every new name survives a power cut."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -374,8 +382,7 @@ class RunDir:
         class of the user's own is) stands there as it was given last: things move."""
         content = {"format": FORMAT, "id": self.id, "spec": spec}
         if read_json(self.run) != content:
-            self.path.mkdir(parents=True, exist_ok=True)
-            sync_folder(self.path.parent)
+            make_folder(self.path)
             write_whole(self.run, to_json(content))
 
     def read_spec(self) -> dict[str, Any]:

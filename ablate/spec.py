@@ -425,6 +425,8 @@ def _probes(names: Any) -> tuple[str, ...]:
     for name in names:
         if name not in tuple(PROBES):
             raise unknown("probe", name, PROBES)
+        if list(names).count(name) > 1:
+            raise UserError(f"probe: {name} is given twice")
     return tuple(name for name in PROBES if name in names)
 
 
@@ -454,6 +456,8 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
         return value
     if hint is int or int in get_args(hint):
         value = _thousands(value)
+    if isinstance(value, int) and abs(value) >= 1 << 63:
+        raise UserError(f"{place}: expected a number of 63 bits, got {value.bit_length()}")
     if get_origin(hint) in (typing.Union, types.UnionType):
         options = get_args(hint)
         for option in options:
@@ -573,6 +577,19 @@ def _check(run: Run) -> None:
         ("eval.batch", run.eval.batch),
     ):
         _positive(place, value)
+    for place, value, most in (
+        ("data.size", data.size, 1 << 16),
+        ("model.width", model.width, 1 << 24),
+        ("model.depth", model.depth, 10_000),
+        ("train.epochs", train.epochs, 1e11),
+    ):
+        if value > most:
+            raise UserError(f"{place}: must be at most {most:,.0f}, got {value:,.0f}")
+    for kind in CHOICES:
+        chosen = getattr(run, kind)
+        eps = chosen.settings.get("eps", 0.0)
+        if chosen.plugin is None and eps < 0:
+            raise UserError(f"{kind}.eps: must not be negative, got {eps}")
     if data.channels not in (1, 3):
         raise unknown("data.channels", data.channels, (1, 3))
     if data.classes < 2:

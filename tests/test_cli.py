@@ -100,6 +100,31 @@ def test_help_is_there_and_loads_nothing_heavy(command):
         assert other in done.stdout
 
 
+def test_a_reader_that_goes_and_a_ctrl_c_at_any_moment_are_no_word_of_ours(first):
+    """As of other commands: 141 after a closed pipe, 130 (or death by the signal) after Ctrl-C."""
+    folder = first[0].parent
+    for words in (["list"], ["--help"], ["table"]):
+        with subprocess.Popen(
+            [ABLATE, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as done:
+            done.stdout.close()
+            assert (done.wait(60), done.stderr.read()) == (141, b"")
+    for module in ("typer.models", "ablate.cli.keeping", "hydra.core", "ablate.launch.ask"):
+        with subprocess.Popen(
+            [sys.executable, "-X", "importtime", ABLATE, "plan", *ROWS],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            assert any(line.split()[-1].startswith(module) for line in process.stderr)
+            os.killpg(process.pid, signal.SIGINT)
+            rest = process.stderr.read().splitlines()
+            assert [line for line in rest if not line.startswith("import time:")] == []
+            assert process.wait(60) in (130, -signal.SIGINT)
+
+
 # --- Mistakes -----------------------------------------------------------------------------------
 
 MISTAKES = [
@@ -114,6 +139,11 @@ MISTAKES = [
     ("sweep stem=none", ["nothing to sweep", "quickstart", "stem=none,dpn"]),
     ("sweep quickstart --retry nonsense", ["--retry", "'nonsense'", "failed, oom, hung"]),
     ("config optim.lr=fast", ["optim.lr", "number", "'fast'"]),
+    ("config norm.eps=-1", ["norm.eps", "negative", "-1"]),
+    ("config train.epochs=1e12", ["train.epochs", "at most 100,000,000,000"]),
+    ("config probe=[scales,scales]", ["probe", "scales is given twice"]),
+    ("config seed=1" + 30 * "0", ["seed", "63 bits"]),
+    ("sweep model.depth=range(1,1000000000)", ["model.depth", "more than 100,000 values"]),
     ("list flavours", ["'flavours'", "norms", "stems", "recipes"]),
     ("table", ["no store", "runs", "--store"]),
     ("status quickstart", ["no store", "runs", "--store"]),

@@ -228,6 +228,9 @@ def test_a_group_of_the_users_own() -> None:
             "defaults: [nothing]",
             "conf: config recipe=mine: In 'recipe/mine': Could not load 'recipe/nothing'",
         ),
+        ("defaults: [mine]", "conf: config recipe=mine: `defaults` that lead back to themselves"),
+        ("a: &a [*a]", "conf/recipe/mine.yaml: *a stands within &a itself"),
+        (f"optim: {{lr: {5000 * '9'}}}", "conf: config recipe=mine: "),
     ],
 )
 def test_a_broken_conf_is_told_in_one_line(text: str, told: str) -> None:

@@ -40,7 +40,8 @@ def calm(undisturbed) -> str:
 # --- A full disk --------------------------------------------------------------------------------
 
 ON_A_SMALL_DISK = """
-mount -t tmpfs -o size=100m none runs && cp -r "$1" runs/cache && shift
+mount -t tmpfs -o size=20m none runs && cp -r "$1" runs/cache && shift
+head -c 20m /dev/zero > runs/ballast 2> /dev/null || true
 "$@" && ablate table faults --format csv > table.csv
 """
 
@@ -62,17 +63,21 @@ def test_a_full_disk_pauses_the_sweep_which_goes_on_when_there_is_room(undisturb
         return (tmp_path / "out").read_text()
 
     inside = Path(f"/proc/{driver.pid}/root{tmp_path}/runs")  # the mount is the process's own
+    full = "is full: make space, the sweep goes on"
+    wait_for(lambda: full in said())  # before the first run
+    assert not (inside / "ledger.db").exists()
+    (inside / "ballast").unlink()
     wait_for(lambda: list(inside.glob("runs/*/checkpoint-*")))
     ballast = os.open(inside / "ballast", os.O_CREAT | os.O_WRONLY)
     with contextlib.suppress(OSError):
         while os.write(ballast, bytes(1 << 14)):
             pass
     os.close(ballast)
-    wait_for(lambda: "is full: make space, the sweep goes on" in said())
+    wait_for(lambda: said().count(full) == 2)
     assert driver.poll() is None
     (inside / "ballast").unlink()
     assert driver.wait(120) == 0, said()
-    assert "there is room again" in said()
+    assert said().count("there is room again") == 2
     assert "died" not in said()
     assert (tmp_path / "table.csv").read_text() == calm
 

@@ -346,6 +346,16 @@ def test_what_is_too_wide_for_a_terminal_is_shown_in_parts():
     assert "25 %" in text
 
 
+def test_no_number_is_cut_however_narrow_the_terminal():
+    table = whole()
+    numbers = set(re.findall(r"[-+]?\d+\.\d\d", text_of(table, "rich", width=200)))
+    for width in (20, 26, 40):
+        narrow = text_of(table, "rich", width=width)
+        assert max(map(len, narrow.splitlines())) <= width
+        assert "…" not in narrow
+        assert numbers <= set(re.findall(r"[-+]?\d+\.\d\d", narrow))
+
+
 def test_times_are_only_there_when_asked():
     plan, results = sown()
     plain = tabulate(plan, results)

@@ -279,7 +279,11 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     pids = frozen(shell)
     other = Shell(shell.folder, number=10)
     assert "'killed' is driven now, not 'else'" in other("stop", "else", code=2).err
+    os.kill(driver.pid, signal.SIGSTOP)
     stopping = other.start("stop")
+    says = f"process {driver.pid} is frozen: `kill -CONT {driver.pid}`"
+    wait_for(lambda: says in (shell.folder / "12.err").read_text())
+    os.kill(driver.pid, signal.SIGCONT)
     thaw(pids)
     assert re.match(r"stopped killed after \d of 4; the same", other.end(stopping, 20).out)
     assert shell.end(driver, timeout=20).code == 128 + signal.SIGTERM
@@ -288,7 +292,12 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     pids = frozen(shell)
     kill([driver.pid])
     driver.wait()
+    given_up = other.start("stop")
+    wait_for(lambda: " is frozen: " in (shell.folder / "13.err").read_text())
+    given_up.send_signal(signal.SIGINT)
+    assert other.end(given_up, 20).code == 130
     stopping = other.start("stop", "killed")
+    wait_for(lambda: " is frozen: " in (shell.folder / "14.err").read_text())
     thaw(pids)
     assert "stopped killed after" in other.end(stopping).out
     assert workers(shell.folder) == []

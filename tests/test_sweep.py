@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -555,6 +556,32 @@ def test_a_mistake_is_told_in_one_line(text: str, words: list[str], told: str) -
         plan(*words, **taken)
     pattern = ".*".join(map(re.escape, told.split("...")))
     assert re.fullmatch(pattern, str(caught.value)), str(caught.value)
+
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+MERGED = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (BOMB, "more than 100,000 values"),
+        (MERGED, "more than 100,000 values"),
+        ("title: &a [*a]", r"\*a stands within &a"),
+        ("title: " + 5000 * "[" + 5000 * "]", "50 levels"),
+        ("seeds: " + 5000 * "9", "can't be read: .*digits"),
+        ("variants: [{a: {optim.lr: 1" + 400 * "0" + "}}, {b: {}}]", "optim.lr: .* 63 bits"),
+        ("variants: [{product: {" + ", ".join(f"k{n}: [1, 2]" for n in range(40)) + "}}]", "most"),
+    ],
+)
+def test_no_file_takes_the_memory_the_stack_or_the_day(text: str, told: str) -> None:
+    write(text)
+    start = time.monotonic()
+    with pytest.raises(UserError, match=f"^sweeps/x.yaml: [^\n]*{told}[^\n]*$"):
+        plan("x")
+    assert time.monotonic() - start < 2
 
 
 def test_planning_loads_no_torch_and_importing_loads_no_hydra() -> None:

@@ -651,3 +651,17 @@ def test_chance_is_a_guess():
     results = {run: {"status": "diverged"} for cell in plan.cells for run in cell.ids.values()}
     table = tabulate(plan, results)
     assert entries(table)["b"].accuracy.mean == pytest.approx(math.log(10))
+
+
+def test_a_loss_that_no_variance_can_be_taken_of_is_left_out_and_named_where_it_is_asked_for():
+    plan = make_plan(["base", "row"])
+    results = plant(plan, {"base": [90, 91, 92], "row": [91, 92, 93.5]})
+    results["row@#1"]["test"]["loss"] = 1e200
+    table = tabulate(plan, results)
+    assert [entry.n for entry in table.entries] == [3, 3]
+    assert "inf" not in render(table, "json") + render(table, "csv")
+    with pytest.raises(UserError, match=r"analysis.metric: loss of 'row' is up to 1e\+200: "):
+        tabulate(make_plan(["base", "row"], metric="loss"), results)
+    results["row@#1"]["test"]["loss"] = 1e50
+    text = render(tabulate(make_plan(["base", "row"], metric="loss"), results), "md")
+    assert "| row | 3.33e+49 [" in text

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sqlite3
 import sys
 import traceback
 from typing import Annotated
 
-import typer
+_LISTENS = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if _LISTENS:  # Ctrl-C while modules are loaded ends the process, without a traceback
+    with contextlib.suppress(ValueError):  # a thread may not say so
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from ablate import __version__
-from ablate.cli import driving, keeping, looking, publishing, tuning
-from ablate.spec import Failure, UserError
+import typer  # noqa: E402
+
+from ablate import __version__  # noqa: E402
+from ablate.cli import driving, keeping, looking, publishing, tuning  # noqa: E402
+from ablate.spec import Failure, UserError  # noqa: E402
+
+if _LISTENS:
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -59,27 +70,45 @@ def _main(
 
 
 def main() -> None:
-    """`ablate`: exit code 2 for the user's mistake, 1 for a failure, each with one line."""
+    """`ablate`: exit code 2 for the user's mistake, 1 for a failure, each with one line; 130 after
+    Ctrl-C and 141 where nobody reads what is printed, as other commands, without a word."""
     try:
-        app(standalone_mode=True)
-    except (UserError, Failure) as error:
-        if "--debug" in sys.argv:
-            traceback.print_exc()
-        print(f"ablate: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, UserError) else 1)
+        code = _run()
+        sys.stdout.flush()
     except BrokenPipeError:  # `ablate table | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        code = 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the interpreter ends
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command; its exit code."""
+    try:
+        app(standalone_mode=True)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer and rich would say 1
+            raise BrokenPipeError from ended
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except (UserError, Failure) as error:
+        return _told(str(error), 2 if isinstance(error, UserError) else 1)
+    except BrokenPipeError:
+        raise
     except sqlite3.Error as error:
-        if "--debug" in sys.argv:
-            traceback.print_exc()
         broken = not isinstance(error, sqlite3.OperationalError)
         remedy = "; `ablate doctor --repair` makes it again from the run folders" if broken else ""
-        print(f"ablate: the store's ledger.db: {error}{remedy}", file=sys.stderr)
-        sys.exit(1)
+        return _told(f"the store's ledger.db: {error}{remedy}", 1)
     except OSError as error:  # a store that is a file, or can't be written to
-        if "--debug" in sys.argv:
-            traceback.print_exc()
         place = f"{error.filename}: " if error.filename else ""
-        print(f"ablate: {place}{error.strerror or error}", file=sys.stderr)
-        sys.exit(1)
+        return _told(f"{place}{error.strerror or error}", 1)
+    return 0
+
+
+def _told(line: str, code: int) -> int:
+    if "--debug" in sys.argv:
+        traceback.print_exc()
+    print(f"ablate: {line}", file=sys.stderr)
+    return code

@@ -40,7 +40,7 @@ def sweep(
     """Plan what is missing and train it: start, resume and extend are this one command."""
     from ablate import launch
     from ablate.drive import drive
-    from ablate.drive.turns import driving
+    from ablate.drive.turns import await_room, driving
     from ablate.ledger import Store
     from ablate.provenance import origin
     from ablate.report.live import view
@@ -55,6 +55,7 @@ def sweep(
     if not replace:
         _check_words(plan, kept)
     print(f"sweep: {plan.name}", flush=True)
+    await_room(kept, view)
     launcher = launch.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
     search = Search(plan) if plan.tune else None
     try:
@@ -258,7 +259,7 @@ def stop(
     kept = Store(store)
     if kept.driver.is_held():
         begin("stopping: workers write their checkpoints")
-    stopped = turns.stop(kept, sweep)
+    stopped = turns.stop(kept, sweep, begin)
     if stopped is None:
         print(f"nothing of {sweep or store} runs")
         return

@@ -24,7 +24,9 @@ from ablate.plan import Plan, PlannedRun
 from ablate.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FULL, LOST, RunDir
 from ablate.signals import ENDING, noted
 
-SPARE_BYTES = 64 << 20  # a full disk has room again when it has so much, and room for checkpoints
+# A full disk has room again when it has so much, and room for checkpoints: little at first, since a
+# quota may be small, then each time twice as much, up to the most.
+SPARE_BYTES, MOST_SPARE_BYTES = 1 << 20, 64 << 20
 LOSSES = 2  # different runs that lose their device on a place before it is given up
 Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
 Metrics = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of its metrics
@@ -80,6 +82,7 @@ class _Drive:
         self.pending: list[str] = []
         self.working: dict[str, Working] = {}
         self.pause: str | None = None
+        self.spare = SPARE_BYTES
         self.probed_at = 0.0
         self.lost: dict[str, set[str]] = {}  # place -> runs that lost their device there
         self.retired: dict[str, None] = {}  # places given up
@@ -324,16 +327,17 @@ class _Drive:
 
     def _pause(self) -> None:
         if self.pause is None:
-            self.pause = f"the disk of {self.store.root} is full: make space, the sweep goes on"
+            self.pause = full(self.store)
             self.view.say(self.pause)
 
     def _paused(self) -> bool:
         if self.pause and time.monotonic() - self.probed_at > 1:
             self.probed_at = time.monotonic()
             sizes = [path.stat().st_size for run in self.pending for path in self._newest(run)]
-            if has_room(self.store.root, SPARE_BYTES + 2 * max(sizes, default=0)):
+            if has_room(self.store.root, self.spare + 2 * max(sizes, default=0)):
                 self.pause = None
-                self.view.say("there is room again: the sweep goes on")
+                self.spare = min(2 * self.spare, MOST_SPARE_BYTES)
+                self.view.say(ROOM_AGAIN)
         return self.pause is not None
 
     def _newest(self, run: str) -> list[Path]:
@@ -354,6 +358,14 @@ class _Drive:
         counts = {status: count for status, count in self.counts.items() if count}
         total = len(self.runs) + self.plan.to_come
         return Progress(total, counts, list(self.working.values()), self.pause)
+
+
+def full(store: Store) -> str:
+    """What is said while nothing can be written."""
+    return f"the disk of {store.root} is full: make space, the sweep goes on"
+
+
+ROOM_AGAIN = "there is room again: the sweep goes on"
 
 
 def has_room(folder: Path, size: int) -> bool:

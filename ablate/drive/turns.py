@@ -10,10 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
+from ablate.drive import ROOM_AGAIN, SPARE_BYTES, full, has_room
 from ablate.drive.progress import Progress, View, Working
 from ablate.ledger import Ledger, Store
 from ablate.plan import Plan
+from ablate.rundir import Lock, make_folder
 from ablate.spec import UserError
 
 Watching = Callable[[], AbstractContextManager[View]]
@@ -23,7 +26,7 @@ Watching = Callable[[], AbstractContextManager[View]]
 def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
     """The driver's lock and the open ledger. While another process drives the store, says so and
     shows how far that one is; then it is this one's turn."""
-    store.root.mkdir(parents=True, exist_ok=True)
+    make_folder(store.root)
     if not store.driver.acquire(wait_s=0.5):
         with view() as watching:
             _await_turn(store, watching)
@@ -33,6 +36,18 @@ def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
             yield ledger
     finally:
         store.driver.release()
+
+
+def await_room(store: Store, view: Watching) -> None:
+    """Return when a driver's first words (its notes, the ledger, the plan) fit on the disk."""
+    above = store.root.absolute().parents
+    place = next(folder for folder in (store.root, *above) if folder.is_dir())
+    if not has_room(place, SPARE_BYTES):
+        with view() as watching:
+            watching.say(full(store))
+            while not has_room(place, SPARE_BYTES):
+                time.sleep(1)
+            watching.say(ROOM_AGAIN)
 
 
 def _await_turn(store: Store, view: View) -> None:
@@ -65,8 +80,10 @@ def observe(store: Store, plan: Plan) -> Progress:
     return Progress(len(runs) + plan.to_come, counts, working)
 
 
-def stop(store: Store, sweep: str | None) -> str | None:
+def stop(store: Store, sweep: str | None, say: Callable[[str], None]) -> str | None:
     """Stop the sweep that is driven, or whose workers a dead driver left; returns its name.
+
+    A process that is frozen hears nothing: that is said, and it is waited for.
 
     Returns when its driver and workers are gone, each with a checkpoint; None where nothing runs.
     Raises UserError where another sweep than `sweep` is driven.
@@ -76,9 +93,11 @@ def stop(store: Store, sweep: str | None) -> str | None:
         if sweep not in (None, driven):
             raise UserError(f"{store.root}: {driven!r} is driven now, not {sweep!r}")
         pid = store.driver.notes().get("pid")
+        frozen = _Frozen(say)
         heard = False  # a second signal would kill its workers
         while store.driver.is_held() and store.driver.notes().get("pid") == pid:  # or it is another
             heard = heard or store.driver.signal(signal.SIGTERM)
+            frozen.look(store.driver)
             time.sleep(0.1)
         return driven
     with Ledger.reading(store) as ledger:
@@ -89,6 +108,30 @@ def stop(store: Store, sweep: str | None) -> str | None:
     left = [lock for run in started if run in mine and (lock := store.rundir(run).lock).is_held()]
     for lock in left:
         lock.signal(signal.SIGTERM)
-    while any(lock.is_held() for lock in left):
+    frozen = _Frozen(say)
+    while held := [lock for lock in left if lock.is_held()]:
+        for lock in held:
+            frozen.look(lock)
         time.sleep(0.1)
     return plan.name if plan and left else None
+
+
+class _Frozen:
+    """Says of every process that was stopped (SIGSTOP, Ctrl-Z) how it goes on, once."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.said: set[int] = set()
+
+    def look(self, lock: Lock) -> None:
+        pid = lock.notes().get("pid")
+        if not isinstance(pid, int) or pid in self.said:
+            return
+        with contextlib.suppress(OSError):
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            if state == "T":
+                self.said.add(pid)
+                self.say(
+                    f"process {pid} is frozen: `kill -CONT {pid}` lets it go on, and stop; Ctrl-C "
+                    f"ends the waiting"
+                )

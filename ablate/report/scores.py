@@ -47,10 +47,13 @@ METRICS = _Metrics(
     ),
 )
 TESTED = ("top1", "top5", "loss")
+LARGEST = 1e60  # of a value: variances, and products of them, are still numbers
 
 
 def number(value: float, name: str, sign: bool = False) -> str:
     """A value or, with its `sign`, a difference of a metric, rounded as tables print it."""
+    if abs(value) >= 1e9:
+        return f"{value:{'+' if sign else ''}.3g}"
     decimals = METRICS[name].decimals
     value = round(value, decimals) + 0.0  # a rounded -0.001 is 0.00, not -0.00
     return f"{value:{'+' if sign else ''}.{decimals}f}"
@@ -112,13 +115,19 @@ def scores(
         return _values(name, cell, plan, finished, diverged, curves)
 
     name = plan.analysis.metric
-    measured = {m for m in TESTED if all(r["test"].get(m) is not None for r in finished.values())}
+    tested = {m: [r["test"].get(m) for r in finished.values()] for m in TESTED}
+    measured = {m for m in TESTED if all(v is not None and v <= LARGEST for v in tested[m])}
     others = [m for m in TESTED if m in measured and finished] + [
         m for m in also if m not in TESTED
     ]
     for asked in (name, *also):
         if asked in TESTED and asked not in measured:
             place = "analysis.metric" if asked == name else "--show"
+            if None not in tested[asked]:
+                raise UserError(
+                    f"{place}: {asked} of {cell.row!r} is up to {max(tested[asked]):.3g}: no "
+                    f"interval can be computed beyond {LARGEST:g}; choose top1"
+                )
             raise UserError(
                 f"{place}: {asked} was not measured for {cell.row!r} "
                 f"(top5 needs at least 10 classes); choose top1 or loss"

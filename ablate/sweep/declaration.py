@@ -6,6 +6,7 @@ Every mistake is a UserError of one line: file, place in it, what was expected a
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ablate import spec
-from ablate.config import Layer, plain, show
+from ablate.config import MOST, Layer, plain, show
 from ablate.plan import FIRST_TUNING_SEED, Analysis, Tune, check_metric
 from ablate.spec import UserError
 
@@ -173,7 +174,7 @@ def combinations(
     if kind == "zip" and len({len(column) for column in values.values()}) > 1:
         lengths = ", ".join(f"{key} has {len(column)}" for key, column in values.items())
         raise UserError(f"{place}: zip: expected lists of one length, but {lengths}")
-    steps = zip(*values.values(), strict=True) if kind == "zip" else _tuples(values)
+    steps = zip(*values.values(), strict=True) if kind == "zip" else _tuples(values, f"{place}: ")
     for step in steps:
         yield dict(zip(values, step, strict=True)), joined(step)
 
@@ -187,11 +188,14 @@ def one_at_a_time(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[st
             yield {key: value}, text if often[text] == 1 else f"{key}={text}"
 
 
-def products(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    return (dict(zip(values, step, strict=True)) for step in _tuples(values))
+def products(values: Mapping[str, Sequence[Any]], place: str = "") -> Iterator[dict[str, Any]]:
+    return (dict(zip(values, step, strict=True)) for step in _tuples(values, place))
 
 
-def _tuples(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+def _tuples(values: Mapping[str, Sequence[Any]], place: str) -> Iterator[tuple[Any, ...]]:
+    if (count := math.prod(map(len, values.values()))) > MOST:
+        keys = ", ".join(values)
+        raise UserError(f"{place}{keys}: {count:,} combinations; {MOST:,} is the most")
     return itertools.product(*values.values())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate import spec
-from ablate.config import Layer, check_resolvers, once, parse, shipped, show
+from ablate.config import Layer, check_resolvers, check_yaml, once, parse, shipped, show
 from ablate.plan import Analysis, Tune
 from ablate.spec import UserError
 from ablate.sweep.declaration import (
@@ -85,6 +85,7 @@ def load(path: Path) -> tuple[str, dict[str, Any]]:
     from yaml import YAMLError
 
     place = f"sweeps/{path.name}" if path.parent == shipped("sweeps") else str(path)
+    check_yaml(path, place)
     try:
         content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except YAMLError as error:
@@ -92,7 +93,7 @@ def load(path: Path) -> tuple[str, dict[str, Any]]:
         line = f" line {mark.line + 1}:" if mark else ""
         problem = getattr(error, "problem", None) or error
         raise UserError(f"{place}:{line} not YAML: {' '.join(str(problem).split())}") from error
-    except (OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
+    except (OmegaConfBaseException, OSError, ValueError) as error:
         raise UserError(f"{place}: can't be read: {' '.join(str(error).split())}") from error
     check_resolvers(content, place)
     content = mapping_at(content, place, "keys such as variants:")
@@ -271,7 +272,7 @@ class _Reader:
         if any(key in axes for key in GENERATORS):
             return list(self.generated(axes, place, ("product", "zip")))
         values = {key: self.values(key, value, place) for key, value in axes.items()}
-        return [Item(joined(s.values()), s, place) for s in products(values)]
+        return [Item(joined(s.values()), s, place) for s in products(values, f"{place}: ")]
 
     def column(self, entry: Any, place: str) -> Item:
         label, settings = self.named(mapping_at(entry, place, "LABEL: {key: value}"), place)

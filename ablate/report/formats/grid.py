@@ -35,6 +35,7 @@ class Grid:
     lines: tuple[Line, ...]
     spans: tuple[tuple[str, int], ...] = ()
     note: str = ""
+    narrow: bool = False  # for so few characters that an interval takes several lines
 
     @property
     def widths(self) -> list[int]:
@@ -69,6 +70,7 @@ class Sheet:
 
 
 FOLDED = 24  # characters: where a column of words may break
+LEAST = 10  # characters that a column of words may be folded to
 
 
 def split(made: Sheet, width: int) -> Sheet:
@@ -85,7 +87,16 @@ def _fitting(grid: Grid, width: int) -> Iterator[Grid]:
     which = [0]
     for i in range(1, len(widths)):
         if len(which) > 1 and sum(widths[j] for j in (*which, i)) > width:
-            yield grid.columns(which)
+            yield _part(grid, which, width)
             which = [0]
         which.append(i)
-    yield grid.columns(which)
+    yield _part(grid, which, width)
+
+
+def _part(grid: Grid, which: Sequence[int], width: int) -> Grid:
+    part = grid.columns(which)
+    least = (
+        size if cell.number else min(size, LEAST)
+        for cell, size in zip(part.headings, part.widths, strict=True)
+    )
+    return dataclasses.replace(part, narrow=sum(least) > width)

@@ -50,7 +50,8 @@ def _grid(grid: Grid) -> Table:
         heading = Text(f"{head}\n") if grid.spans else Text()
         heading.append(_text(cell))
         if cell.number:
-            table.add_column(heading, justify="right", no_wrap=True)
+            # Where it does not fit it goes on in the next line: no number is ever cut.
+            table.add_column(heading, justify="right", no_wrap=not grid.narrow, overflow="fold")
         else:
             table.add_column(heading, overflow="fold")
     for line in grid.lines:
