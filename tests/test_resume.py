@@ -154,6 +154,16 @@ def test_a_pruned_run_comes_to_its_last_step_again_after_a_crash(tmp_path, cache
     assert len(RunDir(tmp_path / "b").read_metrics()) == 1
 
 
+def test_a_prune_step_that_nobody_measured_ends_nothing(tmp_path, cache, monkeypatch):
+    """prune.json with a flipped bit still parses: the driver names steps of metrics.jsonl."""
+    monkeypatch.setattr(loop, "BEAT_S", 0.0)
+    run = digits(**{"train.epochs": 2, "eval.every": 1})
+    for side, step in (("early", 3), ("before", -1)):
+        RunDir(tmp_path / side).path.mkdir()
+        RunDir(tmp_path / side).write_prune(step)
+        assert go(run, tmp_path / side, cache)["status"] == "finished"
+
+
 def test_an_automatic_micro_batch_is_kept_when_memory_changes(tmp_path, cache, monkeypatch):
     run = digits(**{"train.micro_batch": "auto", "train.epochs": 2})
     whole = go(run, tmp_path / "whole", cache)

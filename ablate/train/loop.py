@@ -154,7 +154,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         if time.monotonic() >= beat_at:
             machine.beat(step=step, total=total, phase="train")
             beat_at = time.monotonic() + BEAT_S
-            enough = rundir.prune_step()  # one that it may have to come to again, after a crash
+            # One that it may have to come to again, after a crash. Any other is damage.
+            enough = rundir.prune_step()
             if enough is not None and enough in [line["step"] for line in metrics.lines()]:
                 return pruned(enough)
 
