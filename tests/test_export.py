@@ -119,12 +119,14 @@ def test_the_same_sweep_gives_the_same_bytes(exported, tmp_path):
         assert filecmp.cmp(tmp_path / "again" / name, exported.folder / "out" / name, shallow=False)
 
 
-def test_a_store_of_old_is_exported_too(tmp_path):
-    store = Store(shutil.copytree(GOLDEN / "store-1", tmp_path / "runs"))
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_store_of_old_is_exported_too(tmp_path, number):
+    store = Store(shutil.copytree(GOLDEN / f"store-{number}", tmp_path / "runs"))
     leave(store, tmp_path / "out", "fixture")
+    assert bundle.check(Bundle(tmp_path / "out")).findings == []
     assert (tmp_path / "out" / "table.csv").exists()
     frame = ablate.load(store=tmp_path / "out")
-    assert set(frame.id) == {path.name for path in (tmp_path / "runs" / "runs").iterdir()}
+    assert set(frame.id) == {run.id for run in store.read_plan("fixture").runs()}
 
 
 # --- Recomputed ---------------------------------------------------------------------------------
