@@ -6,6 +6,7 @@ import dataclasses
 import filecmp
 import hashlib
 import json
+import os
 import platform
 import random
 import re
@@ -232,7 +233,12 @@ def test_every_file_that_is_changed_missing_or_more_is_named(out):
     (out / "figures" / "more.svg").write_text("<svg/>")
     (out / "link").symlink_to(out / "specs")
     found = bundle.check(Bundle(out)).findings
-    assert [line.partition(":")[0] for line in found] == ["figures/more.svg", "link"]
+    assert [line.partition(":")[0] for line in found] == ["figures/more.svg", "link", "link"]
+    path = next((out / "specs").iterdir()) / "metrics.jsonl"
+    path.unlink()
+    os.mkfifo(path)  # is never opened
+    found = bundle.check(Bundle(out)).findings
+    assert f"{path.relative_to(out)}: not as it was exported" in found
 
 
 @pytest.mark.parametrize(
