@@ -6,6 +6,7 @@ import dataclasses
 import filecmp
 import hashlib
 import json
+import os
 import platform
 import random
 import re
@@ -119,12 +120,14 @@ def test_the_same_sweep_gives_the_same_bytes(exported, tmp_path):
         assert filecmp.cmp(tmp_path / "again" / name, exported.folder / "out" / name, shallow=False)
 
 
-def test_a_store_of_old_is_exported_too(tmp_path):
-    store = Store(shutil.copytree(GOLDEN / "store-1", tmp_path / "runs"))
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_store_of_old_is_exported_too(tmp_path, number):
+    store = Store(shutil.copytree(GOLDEN / f"store-{number}", tmp_path / "runs"))
     leave(store, tmp_path / "out", "fixture")
+    assert bundle.check(Bundle(tmp_path / "out")).findings == []
     assert (tmp_path / "out" / "table.csv").exists()
     frame = ablate.load(store=tmp_path / "out")
-    assert set(frame.id) == {path.name for path in (tmp_path / "runs" / "runs").iterdir()}
+    assert set(frame.id) == {run.id for run in store.read_plan("fixture").runs()}
 
 
 # --- Recomputed ---------------------------------------------------------------------------------
@@ -230,7 +233,12 @@ def test_every_file_that_is_changed_missing_or_more_is_named(out):
     (out / "figures" / "more.svg").write_text("<svg/>")
     (out / "link").symlink_to(out / "specs")
     found = bundle.check(Bundle(out)).findings
-    assert [line.partition(":")[0] for line in found] == ["figures/more.svg", "link"]
+    assert [line.partition(":")[0] for line in found] == ["figures/more.svg", "link", "link"]
+    path = next((out / "specs").iterdir()) / "metrics.jsonl"
+    path.unlink()
+    os.mkfifo(path)  # is never opened
+    found = bundle.check(Bundle(out)).findings
+    assert f"{path.relative_to(out)}: not as it was exported" in found
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def sweep(
 
 def _check_words(plan: Plan, store: Store) -> None:
     """Raises UserError where the store has a sweep of this name that says other runs."""
-    from ablate.sweep import called
+    from ablate.sweep import alike
 
     try:
         before = store.read_plan(plan.name)
@@ -93,7 +93,7 @@ def _check_words(plan: Plan, store: Store) -> None:
     if before is None:
         return
     with contextlib.suppress(UserError):  # words of old that can't be read now are others
-        if called(before.words, store.root) == called(plan.words, store.root):
+        if alike(before.words, plan.words, store.root):
             return
     raise UserError(
         f"{plan.name}: is another sweep already: `ablate sweep {shlex.join(before.words)}`; name "

@@ -459,6 +459,9 @@ def check(bundle: Bundle) -> Verified:
     found = Verified()
     wrong = dict(_unlike(bundle, found))
     found.findings += [f"{name}: {what}" for name, what in wrong.items()]
+    if strange := [name for name in bundle.names() if not _is_regular(bundle.root / name)]:
+        found.findings.append(f"{_list(strange)}: no regular file, so nothing was made again")
+        return found
     try:
         plan, told = bundle.read_unsealed()
         if told.keys() != {run.id for run in plan.runs()}:
@@ -558,9 +561,13 @@ def _list(names: Collection[str], most: int = 4) -> str:
     return ", ".join([*names][:most]) + more
 
 
+def _is_regular(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
 def _sha256(path: Path) -> str | None:
     """None of what is no regular file."""
-    if path.is_symlink() or not path.is_file():
+    if not _is_regular(path):
         return None
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

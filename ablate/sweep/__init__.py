@@ -58,20 +58,24 @@ def plan(
     return expand(sweep, composer, name, [*words, *options]), launcher
 
 
-def called(words: Sequence[str], store: Path) -> str:
-    """What a plan with these `words` is called but for `--as`: plans of one such name differ in
-    seeds, launcher, analysis and where their data lies at most. Raises UserError for words that
-    can't be read any more."""
+def alike(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
+    """Would plans of these `words` have one name but for `--as`? Then they differ in seeds,
+    launcher, analysis and where their data lies at most. Raises UserError for words that can't be
+    read any more."""
+    if list(one) == list(other):
+        return True
+    groups = Composer(store).groups
+    return _called(one, groups) == _called(other, groups)
+
+
+def _called(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> str:
     given: dict[str, list[str]] = {"--scale": [], "--across": [], "--as": []}
     rest, own = list(words), list[str]()
     while rest:
         word = rest.pop(0)
-        if word in given and rest:
-            given[word].append(rest.pop(0))
-        else:
-            own.append(word)
+        given.get(word, own).append(rest.pop(0) if word in given else word)
     each = "--each" in own
-    line = read_line([word for word in own if word != "--each"], Composer(store).groups)
+    line = read_line([word for word in own if word != "--each"], groups)
     return sweep_name(line, next(iter(given["--scale"]), None), given["--across"], each)
 
 
