@@ -143,6 +143,7 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
     from ablate import launch
     from ablate.config import Composer, once, parse, split_launcher
     from ablate.drive.progress import Progress, Working
+    from ablate.launch.decode import decode
     from ablate.ledger import Ledger
     from ablate.report.find import find_run, planned_as
     from ablate.report.live import begin, view
@@ -166,6 +167,7 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
                 worker = Working(run, folder, slot, child=True, notes=dict(notes))
                 watching.show(Progress(1, {}, [worker]))
 
+            decode(run.cell.spec, store.root, watching)
             machine, lines = rerun(store, run, launcher, show)
     except Stopped as stopped:
         print("stopped; nothing of it is left")
