@@ -89,6 +89,8 @@ class Data:
     # Images are kept squeezed into squares of this side, each with its true shape; None: cut to a
     # square and kept at `size`. What is shown to the model is `size` in either case.
     cache_size: int | None = None
+    # Images that are in two splits, pixel for pixel: counted, or refused. Changes no number.
+    overlap: Literal["say", "error"] = "say"
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,12 @@ LENGTHS = (
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 
 # Where a thing lies, and names for what other fields say in full, are not what a run is.
-NOT_IDENTITY = {("data", "path"), ("model", "arch"), *((kind, "folder") for kind in CHOICES)}
+NOT_IDENTITY = {
+    ("data", "path"),
+    ("data", "overlap"),
+    ("model", "arch"),
+    *((kind, "folder") for kind in CHOICES),
+}
 
 
 def identity(run: Run) -> str:

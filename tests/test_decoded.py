@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Shell
-from test_data import DIGITS, describe
+from test_data import DIGITS, describe, folders
 
 from ablate import decoded
 from ablate.data.cache import open_cached, prepare
@@ -124,3 +124,18 @@ def test_zeroed_labels_are_found_and_trained_on_by_nobody(shell: Shell):
     said = shell("data", "prepare", "digits").out
     assert "decoded by an older version, which noted no hashes; decoding it again" in said
     assert json.loads((labels.parent / "meta.json").read_text()) == meta
+
+
+def test_a_picture_in_two_splits_is_counted_and_refused_where_that_is_asked(shell: Shell):
+    for split, seed in (("train", 0), ("test", 1000)):
+        folders(shell.folder / "images" / split, "ab", 20, seed=seed)
+    images = shell.folder / "images"
+    for number in (3, 7):  # by another name, and of another class
+        shutil.copy(
+            images / "train" / "a" / f"{number}.png", images / "test" / "b" / f"x{number}.png"
+        )
+    words = ("data", "prepare", "imagefolder", "data.path=images", "data.size=8")
+    line = "2 of 42 test images are in another split, too, pixel for pixel"
+    refused = shell(*words, "data.overlap=error", code=2).err
+    assert f"data.overlap: data=imagefolder: {line}; take them out" in refused
+    assert f"data=imagefolder: {line}\n" in shell(*words).out

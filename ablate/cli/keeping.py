@@ -169,6 +169,7 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
     from ablate import launch
     from ablate.config import Composer, once, parse, split_launcher
     from ablate.drive.progress import Progress, Working
+    from ablate.launch.decode import decode
     from ablate.ledger import Ledger
     from ablate.report.find import find_run, planned_as
     from ablate.report.live import begin, view
@@ -192,6 +193,7 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
                 worker = Working(run, folder, slot, child=True, notes=dict(notes))
                 watching.show(Progress(1, {}, [worker]))
 
+            decode(run.cell.spec, store.root, watching)
             machine, lines = rerun(store, run, launcher, show)
     except Stopped as stopped:
         print("stopped; nothing of it is left")
@@ -275,7 +277,7 @@ def prepare(
     """Fetch and decode a dataset ahead of sweeps. Stopped, the same command goes on."""
     from ablate.config import resolve_data
     from ablate.launch.ask import ask
-    from ablate.launch.decode import check
+    from ablate.launch.decode import check, overlap
     from ablate.ledger import Store
     from ablate.report.live import begin, view
 
@@ -298,6 +300,8 @@ def prepare(
         print("stopped; the same command goes on")
         raise typer.Exit(130) from None
     print(f"data={name} is there: {_images(found)}")
+    if line := overlap(spec["data"], kept.root):
+        print(line)
 
 
 def _images(found: dict[str, Any]) -> str:

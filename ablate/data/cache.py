@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import hashlib
 import mmap
 import os
 import shutil
@@ -436,6 +437,18 @@ def _build(data: Data, folder: Path, progress: Progress, processes: int | None) 
         raise
 
 
+def _overlap(images: list[Array]) -> dict[str, int]:
+    """By split: how many of its images are in a split before it, too, pixel for pixel."""
+    seen: set[bytes] = set()
+    found = {}
+    for split, array in zip(SPLITS, images, strict=True):
+        rows = _mapped(array.path).numpy()
+        own = [hashlib.blake2b(row, digest_size=16).digest() for row in rows]
+        found[split] = sum(row in seen for row in own)
+        seen.update(own)
+    return {split: number for split, number in found.items() if number}
+
+
 def _check_readable(broken: list[str], total: int) -> None:
     """Raises UserError that names the images that can't be read: all at once, to be mended once."""
     if len(broken) == 1:
@@ -499,5 +512,6 @@ def _decode(
         "counts": work.counts,
         "class_names": opened.class_names,
         "top_label": top_label,
+        "overlap": _overlap(work.target.images),
         "bytes": {array.path.name: array.bytes for array in work.arrays},
     }
