@@ -133,7 +133,7 @@ class Store:
                 sound.withheld[run.id] = f"{run.label}: {why}"
         return sound
 
-    def result(self, run: str, sha256: str | None) -> dict[str, Any] | None:
+    def result(self, run: str, sha256: str | None = None) -> dict[str, Any] | None:
         """A run's result for a search, or None while it has none. `sha256`: of the one that is
         recorded. Raises Failure where a file is not the one that the run left."""
         folder = self.rundir(run)

@@ -349,8 +349,10 @@ class Plan:
         return plan
 
     def checked(self) -> Plan:
-        """Itself, for whoever reads configurations. Raises ValueError where one is not what the id
-        of its run is a hash of: that file was edited."""
+        """Itself, for whoever computes with it. Raises ValueError where a configuration is not what
+        the id of its run is a hash of: that file was edited."""
+        if self.baseline not in [row.label for row in self.rows]:
+            raise ValueError(f"is no plan of a sweep: it lacks {self.baseline!r}")
         for cell in (*self.cells, *(trial.cell for trial in self.trials)):
             _check_ids(cell)
         return self
@@ -392,7 +394,6 @@ def _check(plan: Plan) -> None:
     rows, columns = ([part.label for part in parts] for parts in (plan.rows, plan.columns))
     cells = [*plan.cells, *(trial.cell for trial in plan.trials)]
     for value, known in (
-        ({plan.baseline}, rows),
         ({cell.row for cell in cells}, rows),
         ({cell.column for cell in cells}, columns),
         ({seed for cell in plan.cells for seed in cell.ids}, plan.seeds),

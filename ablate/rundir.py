@@ -412,17 +412,20 @@ class RunDir:
             content = self.result.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None, ""
-        if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
-            return None, f"{self.result} was edited since it was recorded"
+        edited = sha256 is not None and hashlib.sha256(content).hexdigest() != sha256
         result = _result(content)
-        if result is None or not _is_scored(result):
-            return None, f"{self.result} is not what a run leaves"
+        if result is None or not (edited or _is_scored(result)):
+            return None, f"{self.result}: missing or not whole"
+        if edited:
+            return None, f"{self.result} was edited since it was recorded"
         sealed = result.get("metrics_sha256")
         if curves and sealed is not None:
-            with contextlib.suppress(FileNotFoundError):
-                if hashlib.sha256(self.metrics.read_bytes()).hexdigest() == sealed:
-                    return result, ""
-            return None, f"{self.metrics} was edited since the run ended"
+            try:
+                content = self.metrics.read_bytes()
+            except FileNotFoundError:
+                return None, f"{self.metrics}: missing"
+            if hashlib.sha256(content).hexdigest() != sealed:
+                return None, f"{self.metrics} was edited since the run ended"
         return result, ""
 
     def has_result(self) -> bool:

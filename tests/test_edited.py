@@ -162,7 +162,7 @@ def test_edited_metrics_are_named_and_withheld_where_they_are_read(store, ask, t
     code, text = ask("export", "out")
     assert (code, "metrics.jsonl" in text) == (1, True)
     store.rundir(run.id).metrics.unlink()
-    assert said in ask("table", "--show", "auc")[1]
+    assert f"runs/{run.id}/metrics.jsonl: missing" in ask("table", "--show", "auc")[1]
 
 
 def test_a_search_is_told_no_edited_result(store):

@@ -22,7 +22,7 @@ from test_table import PLANTED, make_plan, plant, tabulate
 
 from ablate import predictions
 from ablate.launch import Slot
-from ablate.ledger import Ledger, Store
+from ablate.ledger import Ledger, Store, result_detail
 from ablate.plan import Analysis, Plan
 from ablate.report import looks
 from ablate.report.formats import render
@@ -527,6 +527,9 @@ def test_the_strict_command_refuses_before_it_prints_and_withholds_verdicts(driv
     assert "--strict: verdicts withheld" in done.out
     folder = store.rundir(run_of(store))
     folder.result.write_bytes(to_json(folder.read_result() | {"device": "NVIDIA H200"}))
+    with Ledger.driving(store) as ledger:  # as if it had been trained so
+        detail = result_detail(folder, folder.read_result())
+        ledger.record(folder.id, "finished", **detail)
     done = shell("table", "--strict", "--format", "csv", code=1)
     assert done.out == ""
     assert done.err.startswith("ablate: --strict: Runs differ in their device: ")

@@ -61,7 +61,7 @@ def planned(
     `analysis.KEY=VALUE` changes it for a command by which verdicts are `read`, which is a look;
     others refuse a value that is not the driven one.
     """
-    from ablate.report.find import driven, instance, sweeps
+    from ablate.report.find import computed, driven, instance, sweeps
     from ablate.sweep.declaration import changed
     from ablate.sweep.words import analysis_apart
 
@@ -79,6 +79,8 @@ def planned(
         made, _ = make_plan(words, store=store.root, scale=scale, across=across or (), each=each)
         wanted = made.name
     plan = driven(store, known, wanted or known[0])
+    if read:
+        plan = computed(store, plan)
     found = changed(plan.analysis, analysis)
     for key in analysis if not read else ():
         if getattr(found, key) != getattr(plan.analysis, key):

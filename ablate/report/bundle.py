@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from ablate import __version__, spec
 from ablate.ledger import FINAL, Ledger, Look, Store, Unrecorded
 from ablate.plan import Cell, Plan
-from ablate.report.find import driven, instance, sweeps
+from ablate.report.find import computed, driven, instance, sweeps
 from ablate.report.formats import FORMATS, render
 from ablate.report.formats.tidy import inert
 from ablate.report.frames import curves_frame, runs_frame
@@ -177,10 +177,7 @@ class Bundle(Store):
         plan = self.read_plan("")
         if plan is None:
             raise Failure(f"{self.plan_path('')}: missing or not whole")
-        try:
-            return plan.checked(), self._told()
-        except ValueError as error:
-            raise Failure(f"{self.plan_path('')}: {error}") from error
+        return computed(self, plan), self._told()
 
     def _told(self) -> dict[str, History]:
         events = read_json(self.events)
@@ -585,4 +582,4 @@ def opened(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, Hist
     with Ledger.reading(store) as ledger:
         known = sweeps(store, ledger)
         plan = driven(store, known, (instance(name, known) or name) if name else known[0])
-        return plan, store, histories(plan, ledger)
+        return computed(store, plan), store, histories(plan, ledger)

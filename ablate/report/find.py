@@ -93,11 +93,16 @@ def driven(store: Store, known: list[str], name: str) -> Plan:
     plan = store.read_plan(name)
     if plan is None:
         raise Failure(f"{store.plan_path(name)}: not whole; `ablate sweep` writes it again")
+    return plan
+
+
+def computed(store: Store, plan: Plan) -> Plan:
+    """The plan, for whoever computes with it. Raises Failure where its file was edited."""
     try:
         return plan.checked()
     except ValueError as error:
         raise Failure(
-            f"{store.plan_path(name)}: {error}; the same `ablate sweep` writes it again"
+            f"{store.plan_path(plan.name)}: {error}; the same `ablate sweep` writes it again"
         ) from error
 
 

@@ -335,6 +335,10 @@ class _Check:
 
     def table(self) -> None:
         """Made from what result.json says, and from the raw files: every number is the same."""
+        if self.plan.baseline not in [row.label for row in self.plan.rows]:
+            place = self.store.plan_path(self.plan.name).name
+            self.found.findings.append(f"{place}: has no row {self.plan.baseline!r}, its baseline")
+            return
         tables = (
             tabulate(self.plan, results, curves=lambda run: self.store.rundir(run).read_metrics())
             for results in (self.recorded, self.remade)
