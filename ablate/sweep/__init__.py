@@ -40,6 +40,8 @@ def plan(
     options += [part for key in across for part in ("--across", key)]
     options += ["--each"] * each + (["--as", name] if name is not None else [])
     name = name or sweep_name(line, scale, across, each)
+    if not name.isprintable():
+        raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
     if line.file is None:
         if scale is not None:
             raise UserError(f"--scale {scale}: only a sweep file has scales; give its NAME first")
