@@ -108,7 +108,8 @@ def test_choosing_is_not_reporting_and_every_seed_has_a_search_of_its_own(calm):
             assert {s for t in mine for s in t.cell.ids} == {FIRST_TUNING_SEED + seed}
             assert {t.cell.spec["train"]["epochs"] for t in mine} == {1}
             assert mine[0].params == {"optim.lr": 3e-3}  # the recipe's own
-            ended = [store.result(run) for trial in mine for run in trial.cell.ids.values()]
+            runs = [run for trial in mine for run in trial.cell.ids.values()]
+            ended = [store.rundir(run).read_result() for run in runs]
             scores = [result["validation"]["top1"] for result in ended]
             assert [trial.score for trial in mine] == scores
             assert [t.error for t in mine] == [math.sqrt(p * (1 - p) / 300) for p in scores]

@@ -7,7 +7,7 @@ import filecmp
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,9 @@ def rerun(
             again.lock.signal(signal.SIGKILL)
             time.sleep(0.05)
         shutil.rmtree(again.path, ignore_errors=True)
-        again.create(run.spec())
-        _train(again, launcher, show)
+        with noted(*ENDING) as heard:  # before anything of it is there
+            again.create(run.spec())
+            _train(again, launcher, show, heard)
         after = again.read_result()
         if after is None:
             why = again.lock.notes().get("error", "its worker died without a word")
@@ -66,19 +67,18 @@ def rerun(
         store.rerunning.release()
 
 
-def _train(again: RunDir, launcher: Launcher, show: Show) -> None:
+def _train(again: RunDir, launcher: Launcher, show: Show, heard: Sequence[int]) -> None:
     """Until the worker is gone. A signal kills it: what it has is of no use."""
     slot = launcher.slots[0]
-    with noted(*ENDING) as heard:
-        launcher.start(again, slot)
-        ended = False
-        while not ended or again.lock.is_held():
-            if heard:
-                launcher.stop(again, now=True)
-            ended |= again.id in launcher.poll(0.2)
-            show(again, slot, again.lock.notes())
+    launcher.start(again, slot)
+    ended = False
+    while not ended or again.lock.is_held():
         if heard:
-            raise Stopped(heard[0])
+            launcher.stop(again, now=True)
+        ended |= again.id in launcher.poll(0.2)
+        show(again, slot, again.lock.notes())
+    if heard:
+        raise Stopped(heard[0])
 
 
 def _machine(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
