@@ -20,7 +20,7 @@ import ablate
 from ablate import cli, predictions
 from ablate.ledger import Ledger, Store
 from ablate.report import cost
-from ablate.rundir import to_json
+from ablate.rundir import Metrics, to_json
 from ablate.spec import Failure
 from ablate.sweep import plan as make_plan
 
@@ -35,10 +35,11 @@ def leave(store: Store, run: Any, top1: float) -> None:
     folder.run.write_bytes(to_json({"format": 1, "id": run.id, "spec": run.spec()}))
     folder.lock.path.write_text('{"pid": 1, "exit": "result"}')
     folder.write_attempts([{"at": 1.0, "ended": 2.0, "pid": 1, "exit": "result", "from_step": 0}])
+    metrics = Metrics(folder.metrics)
     for n in (1, 2):
         scores = {"val_n": 300, "val_loss": 0.1, "val_top1": top1 / n, "val_top5": 1.0}
         line = {"step": 9 * n, "epoch": 1.0 * n, "lr": 0.1, "train_loss": 0.1, **scores}
-        folder.append_metrics(line)
+        metrics.append(line)
     told = np.zeros(300, [("predicted", "u2"), ("rank", "u2"), ("loss", "f8")])
     told["rank"][round(300 * top1) :] = 1
     content = io.BytesIO()

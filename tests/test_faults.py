@@ -77,7 +77,7 @@ def test_a_full_disk_pauses_the_sweep_which_goes_on_when_there_is_room(undisturb
     assert driver.poll() is None
     (inside / "ballast").unlink()
     assert driver.wait(120) == 0, said()
-    assert said().count("there is room again") == 2
+    assert said().count("there is room again") == said().count(full) >= 2  # room may come by bits
     assert "died" not in said()
     assert (tmp_path / "table.csv").read_text() == calm
 

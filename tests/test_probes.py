@@ -218,7 +218,7 @@ def test_runs_without_probes_keep_their_ids_and_those_with_are_others():
     ids = {tiny.run({"probe": names}).id for names in (["gradnorm"], ["scales"], ALL)}
     assert len(ids | {run.id}) == 4
     assert tiny.run({"probe": ["scales", "gradnorm"]}).id == (
-        tiny.run({"probe": ["gradnorm", "scales", "gradnorm"]}).id
+        tiny.run({"probe": ["gradnorm", "scales"]}).id
     )
     again = spec.build(json.loads(json.dumps(spec.to_tree(tiny.run({"probe": ALL})))))
     assert again == tiny.run({"probe": ALL})
