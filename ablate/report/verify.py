@@ -51,8 +51,13 @@ def verify(plan: Plan, store: Store, ledger: Ledger) -> Verified:
     for run in check.runs.values():
         check.run(run)
         check.trial(run)
-    check.data()
-    check.table()
+    try:
+        plan.checked()
+    except ValueError as error:  # nothing can be made of its configurations
+        check.found.findings.append(f"{store.plan_path(plan.name).name}: {error}")
+    else:
+        check.data()
+        check.table()
     check.say_what_was_not_checked()
     return check.found
 
@@ -335,10 +340,6 @@ class _Check:
 
     def table(self) -> None:
         """Made from what result.json says, and from the raw files: every number is the same."""
-        if self.plan.baseline not in [row.label for row in self.plan.rows]:
-            place = self.store.plan_path(self.plan.name).name
-            self.found.findings.append(f"{place}: has no row {self.plan.baseline!r}, its baseline")
-            return
         tables = (
             tabulate(self.plan, results, curves=lambda run: self.store.rundir(run).read_metrics())
             for results in (self.recorded, self.remade)
