@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-__version__ = "0.1.0"
+from ablate.version import __version__ as __version__
 
 
 def load(
@@ -37,12 +37,12 @@ def load(
     and what it measured then: `lr`, `train_loss`, `val_loss` (nats), `val_top1`, `val_top5`
     (fractions), `val_n` (images).
 
-    Raises ablate.spec.UserError where there is no such store or sweep, and ablate.spec.Failure
-    where its plan is not whole.
+    Raises ablate.shared.errors.UserError where there is no such store or sweep, and
+    ablate.shared.errors.Failure where its plan is not whole.
     """
     from pathlib import Path
 
-    from ablate.report.bundle import opened
+    from ablate.audit.bundle import opened
     from ablate.report.frames import curves_frame, runs_frame
     from ablate.report.gather import gather
 

@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save
 
-from ablate.config import resolve
-from ablate.model import build
-from ablate.rundir import Metrics, RunDir
-from ablate.spec import build as build_spec
-from ablate.train.checkpoint import Progress, save_checkpoint
-from ablate.train.optim import Average, make_optimizer
+from ablate.planning.compose import resolve
+from ablate.shared.rundir import Metrics, RunDir
+from ablate.shared.spec import build as build_spec
+from ablate.training.checkpoint import Progress, save_checkpoint
+from ablate.training.model import build
+from ablate.training.optim import Average, make_optimizer
 
 ABLATE = str(Path(sys.executable).with_name("ablate"))
 INTERVAL_S = 60.0  # launcher.checkpoint_s

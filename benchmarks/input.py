@@ -39,11 +39,11 @@ from PIL import Image, ImageOps
 from step import as_a_worker, let_timm_load
 from torch.utils.data import DataLoader, Dataset
 
-from ablate.data import augment, cache, source
-from ablate.data.batches import Batches, View, change
-from ablate.fingerprint import fingerprint
-from ablate.keyed import Draws
-from ablate.spec import Augment, Data
+from ablate.shared.fingerprint import fingerprint
+from ablate.shared.spec import Augment, Data
+from ablate.training.data import augment, cache, source
+from ablate.training.data.batches import Batches, View, change
+from ablate.training.keyed import Draws
 
 DATA = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 BATCH, PAD, EPOCHS_GOAL = 128, 4, 5

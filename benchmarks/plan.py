@@ -18,8 +18,9 @@ from pathlib import Path
 
 from hydra import compose
 
-from ablate import choices, sweep
-from ablate.config import _hydra
+from ablate.planning import expand
+from ablate.planning.compose import _hydra
+from ablate.shared import choices
 
 
 def seconds(call: Callable[[], object], repeats: int) -> float:
@@ -67,9 +68,9 @@ def main() -> None:
         path.write_text(text)
 
         def plan(path: Path = path) -> object:
-            return sweep.plan([str(path), "seeds=10"], store=Path("runs"))
+            return expand.plan([str(path), "seeds=10"], store=Path("runs"))
 
-        planned, _ = sweep.plan([str(path), "seeds=10"], store=Path("runs"))
+        planned, _ = expand.plan([str(path), "seeds=10"], store=Path("runs"))
         took = seconds(plan, 5)
         runs = sum(1 for _ in planned.runs())
         print(

@@ -20,12 +20,12 @@ from functools import partial
 import torch
 from step import as_a_worker, small
 
-from ablate import spec
-from ablate.model import build
-from ablate.task import classify
-from ablate.train.optim import make_optimizer
-from ablate.train.probes import Probes
-from ablate.train.probes.gradnorm import EVERY, FIRST
+from ablate.shared import spec
+from ablate.training.model import build
+from ablate.training.optim import make_optimizer
+from ablate.training.probes import Probes
+from ablate.training.probes.gradnorm import EVERY, FIRST
+from ablate.training.task import classify
 
 
 def turns(run: spec.Run, device: torch.device, batch: int) -> dict[str, Callable[[], None]]:

@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ablate.sweep import plan
+from ablate.planning.expand import plan
 
 NAME = "quickstart"
 COMMAND = "import sys; from ablate.cli import main; main()"

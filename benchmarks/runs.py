@@ -46,13 +46,13 @@ from PIL import Image
 from step import has_bf16, timm_vit
 from torch.utils.data import DataLoader
 
-from ablate import spec
-from ablate.config import resolve
-from ablate.data import source
-from ablate.ledger import Store
-from ablate.model import build
-from ablate.model.export import to_timm
-from ablate.train.optim import learning_rate, lengths
+from ablate.planning.compose import resolve
+from ablate.shared import spec
+from ablate.store.ledger import Store
+from ablate.training.data import source
+from ablate.training.model import build
+from ablate.training.model.export import to_timm
+from ablate.training.optim import learning_rate, lengths
 
 DATASET = f"data.path={DATA / 'cifar10'}"
 WORDS = f"""data=cifar10 {DATASET} recipe=quick model.arch=mu/4 model.width=64 model.depth=4
@@ -189,7 +189,7 @@ def main() -> None:
     if asked.memory:
         memory()
         return
-    from ablate.stats import mean_interval  # scipy, which their processes don't need
+    from ablate.analysis.stats import mean_interval  # scipy, which their processes don't need
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     long = [f"train.steps={asked.steps}", f"optim.warmup_steps={asked.steps // 10}"]

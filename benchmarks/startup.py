@@ -20,9 +20,9 @@ from pathlib import Path
 import typer
 
 from ablate import cli
-from ablate.config import resolve
-from ablate.launch.local import Local
-from ablate.rundir import RunDir
+from ablate.planning.compose import resolve
+from ablate.running.launchers.local import Local
+from ablate.shared.rundir import RunDir
 
 BARE = """
 import typer

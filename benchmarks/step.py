@@ -23,13 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ablate import spec
-from ablate.config import resolve
-from ablate.model import build
-from ablate.model.export import timm_arguments
-from ablate.task import classify
-from ablate.train.loop import DTYPES, arithmetic
-from ablate.train.optim import make_optimizer
+from ablate.planning.compose import resolve
+from ablate.shared import spec
+from ablate.training.loop import DTYPES, arithmetic
+from ablate.training.model import build
+from ablate.training.model.export import timm_arguments
+from ablate.training.optim import make_optimizer
+from ablate.training.task import classify
 
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "8589934592", "MALLOC_TRIM_THRESHOLD_": "34359738368"}
 _kept: list[torch.library.Library] = []

@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from ablate.ledger import Ledger, Store
-from ablate.rundir import to_json
-from ablate.sweep import plan as make_plan
+from ablate.planning.expand import plan as make_plan
+from ablate.shared.rundir import to_json
+from ablate.store.ledger import Ledger, Store
 
 ABLATE = str(Path(sys.executable).with_name("ablate"))
 SEEDS = 10

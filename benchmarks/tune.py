@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ablate.ledger import Ledger, Store
-from ablate.sweep import plan as make_plan
-from ablate.tune import Search
+from ablate.planning.expand import plan as make_plan
+from ablate.planning.search import Search
+from ablate.store.ledger import Ledger, Store
 
 TRAINING_S = 30.0
 VALIDATIONS = 10

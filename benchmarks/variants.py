@@ -25,7 +25,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ablate import choices, config, model, spec
+from ablate.planning import compose
+from ablate.shared import choices, spec
+from ablate.training import model
 
 # As the launcher sets them, before a process starts: memory that was freed is kept.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "8589934592", "MALLOC_TRIM_THRESHOLD_": "34359738368"}
@@ -41,7 +43,7 @@ def vit(asked: argparse.Namespace, depth: int, *words: str) -> model.Host:
     sizes = f"model.width={asked.width} model.heads={asked.heads} data.size={PATCH * asked.side}"
     shape = f"data=cifar10 model.arch=Ti/{PATCH} model.pool=gap model.depth={depth} {sizes}"
     with tempfile.TemporaryDirectory() as store:
-        tree, _ = config.resolve([*shape.split(), *words], Path(store))
+        tree, _ = compose.resolve([*shape.split(), *words], Path(store))
     built = model.build(spec.build(tree))
     generator = torch.Generator().manual_seed(0)
     for parameter in built.parameters():

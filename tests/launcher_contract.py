@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ablate import launch
-from ablate.config import resolve
-from ablate.launch import Launcher
-from ablate.rundir import EXIT_TAKEN, FAILED, RunDir, to_json, write_whole
+from ablate.planning.compose import resolve
+from ablate.running import launchers
+from ablate.running.launchers import Launcher
+from ablate.shared.rundir import EXIT_TAKEN, FAILED, RunDir, to_json, write_whole
 
 SETTINGS = {"attempts": 3, "hang_s": 1800, "checkpoint_s": 60, "runs_per_gpu": 1}
 TINY = ("model.depth=1", "train.steps=3")
@@ -51,7 +51,7 @@ class LauncherContract:
     @pytest.fixture(scope="class")
     @classmethod
     def launcher(cls, cache) -> Iterator[Launcher]:
-        made = launch.make({"name": cls.name, **SETTINGS}, cache)
+        made = launchers.make({"name": cls.name, **SETTINGS}, cache)
         yield made
         made.free()
 

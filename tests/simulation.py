@@ -2,7 +2,7 @@
 
 import math
 
-from ablate import stats
+from ablate.analysis import stats
 
 DRAWS = 20_000
 

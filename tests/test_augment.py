@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy import stats
 
-from ablate.data import augment
-from ablate.data.augment import crop, erase, mnist
+from ablate.training.data import augment
+from ablate.training.data.augment import crop, erase, mnist
 
 
 def seeded(seed: int) -> torch.Generator:

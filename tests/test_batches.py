@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from ablate.data.augment import centre_boxes, resize_area, shake, tf_randaugment
-from ablate.data.batches import (
+from ablate.shared.spec import Augment
+from ablate.training.data.augment import centre_boxes, resize_area, shake, tf_randaugment
+from ablate.training.data.batches import (
     BLOCK,
     Batches,
     View,
@@ -17,9 +18,8 @@ from ablate.data.batches import (
     normalise,
     shaken_once,
 )
-from ablate.data.cache import Split
-from ablate.keyed import Draws
-from ablate.spec import Augment
+from ablate.training.data.cache import Split
+from ablate.training.keyed import Draws
 
 NONE = Augment(flip=False, crop_pad=0, randaug_levels="tf")
 ALL = {

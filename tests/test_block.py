@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ablate import choices, spec
-from ablate.model import build
-from ablate.model.attention import HeadScale
-from ablate.model.block import (
+from ablate.shared import choices
+from ablate.shared.errors import UserError
+from ablate.training.model import build
+from ablate.training.model.attention import HeadScale
+from ablate.training.model.block import (
     BatchNormBlock,
     BatchNormFFN,
     Block,
@@ -24,8 +25,8 @@ from ablate.model.block import (
     SubLN,
     sub_ln_gain,
 )
-from ablate.model.count import describe
-from ablate.model.norm import LayerNorm, OneChannelBatchNorm, Shape
+from ablate.training.model.count import describe
+from ablate.training.model.norm import LayerNorm, OneChannelBatchNorm, Shape
 
 WIDTH, HEADS, HIDDEN, TOKENS = 12, 3, 20, 5
 LAYER = Layer(Shape(WIDTH, HEADS, grid=(2, 2), cls=1), 4, HIDDEN, 0.0, 0.0, LayerNorm)
@@ -300,9 +301,9 @@ def test_vitbn_has_two_numbers_a_norm_and_the_final_one_too(mlp):
 
 
 def test_vitbn_brings_its_norms():
-    with pytest.raises(spec.UserError, match="norm: block=vitbn has none to choose; leave norm"):
+    with pytest.raises(UserError, match="norm: block=vitbn has none to choose; leave norm"):
         tiny.run({"block": "vitbn", "norm": "rmsnorm"})
-    with pytest.raises(spec.UserError, match="norm: block=vitbn"):
+    with pytest.raises(UserError, match="norm: block=vitbn"):
         tiny.run({"block": "vitbn", "norm.affine": False})
 
 

@@ -26,8 +26,8 @@ from conftest import ABLATE, REPOSITORY, Shell
 from PIL import Image
 
 from ablate.cli import app
-from ablate.launch.ask import ask
-from ablate.spec import Failure
+from ablate.running.launchers.ask import ask
+from ablate.shared.errors import Failure
 
 ROWS = ("block.attn=pre,post", "model.depth=1", "train.steps=3")
 SWEEP = ("sweep", *ROWS, "--as", "tiny")
@@ -109,7 +109,12 @@ def test_a_reader_that_goes_and_a_ctrl_c_at_any_moment_are_no_word_of_ours(first
         ) as done:
             done.stdout.close()
             assert (done.wait(60), done.stderr.read()) == (141, b"")
-    for module in ("typer.models", "ablate.cli.keeping", "hydra.core", "ablate.launch.ask"):
+    for module in (
+        "typer.models",
+        "ablate.cli.keeping",
+        "hydra.core",
+        "ablate.running.launchers.ask",
+    ):
         with subprocess.Popen(
             [sys.executable, "-X", "importtime", ABLATE, "plan", *ROWS],
             cwd=folder,
@@ -367,7 +372,7 @@ def test_a_plan_that_is_not_whole_is_a_failure_that_says_what_writes_it_again(dr
 
 GATE = """
 import os, sys
-if "ablate.worker" in sys.orig_argv:
+if "ablate.training.worker" in sys.orig_argv:
     open(os.environ["GATE"]).read()
 """
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from ablate import choices, config, spec
-from ablate.config import Composer, Layer, parse, resolve, shipped
-from ablate.spec import UserError
+from ablate.planning import compose
+from ablate.planning.compose import Composer, Layer, parse, resolve, shipped
+from ablate.shared import choices, spec
+from ablate.shared.errors import UserError
 
 STORE = Path("store")
 OPTIONS = sorted(
@@ -173,7 +174,7 @@ def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it() -> N
         assert composer.groups[kind] == sorted(table)
         for name in table:
             merged = composer.merge([Layer("", {kind: name})])
-            composed, _ = config._compose("config", [f"{kind}={name}"])
+            composed, _ = compose._compose("config", [f"{kind}={name}"])
             del composed["launcher"]
             assert composer.tree(merged) == composed
 
@@ -269,7 +270,7 @@ def test_words(word: str, key: str, values: tuple[object, ...]) -> None:
     assert [type(value) for value in parsed.values] == [type(value) for value in values]
 
 
-_compose = config._compose
+_compose = compose._compose
 
 
 @functools.cache
@@ -292,7 +293,7 @@ def wrong_words() -> list[list[str]]:
 def test_a_wrong_word_is_told_in_one_line(
     line: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "_compose", compose_once)
+    monkeypatch.setattr(compose, "_compose", compose_once)
     pattern = ".*".join(map(re.escape, told.split("...")))
     with pytest.raises(UserError, match=f"^{pattern}$"):
         resolve(line.split(), STORE)

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from ablate.launch import Slot
-from ablate.ledger import Store
-from ablate.report import cost
-from ablate.report.devices import Devices
+from ablate.planning.expand import plan as make_plan
 from ablate.report.status import planned_runs, show_plan
-from ablate.spec import UserError
-from ablate.sweep import plan as make_plan
+from ablate.running import estimate
+from ablate.running.devices import Devices
+from ablate.running.launchers import Slot
+from ablate.shared.errors import UserError
+from ablate.store.ledger import Store
 
 WORDS = ["stem=none,dpn", "seeds=3", "train.steps=1000"]  # 6 runs of 1000 steps of 64 images
 LAUNCHER = SimpleNamespace(slots=[Slot(f"cpu:{n}", f"cpu:{n}", "cpu") for n in range(2)])
@@ -40,9 +40,9 @@ def told(tmp_path, monkeypatch):
                 for key in question["specs"]
             }
 
-        monkeypatch.setattr(cost, "ask", ask)
+        monkeypatch.setattr(estimate, "ask", ask)
         (store.cache / "costs.json").unlink(missing_ok=True)
-        return cost.costs(plan, store, LAUNCHER, {}, how.pop("finished", {}), **how), timed
+        return estimate.costs(plan, store, LAUNCHER, {}, how.pop("finished", {}), **how), timed
 
     find.plan = plan
     return find

@@ -23,8 +23,11 @@ import pytest
 import torch
 from PIL import Image
 
-from ablate.data import cache, source
-from ablate.data.batches import (
+from ablate.shared.errors import UserError
+from ablate.shared.fingerprint import fingerprint
+from ablate.shared.spec import Augment, Data
+from ablate.training.data import cache, source
+from ablate.training.data.batches import (
     Batches,
     augment,
     evaluation_batches,
@@ -32,11 +35,9 @@ from ablate.data.batches import (
     normalise,
     order,
 )
-from ablate.data.picture import squeeze
-from ablate.data.pool import Array
-from ablate.fingerprint import fingerprint
-from ablate.keyed import Draws
-from ablate.spec import Augment, Data, UserError
+from ablate.training.data.picture import squeeze
+from ablate.training.data.pool import Array
+from ablate.training.keyed import Draws
 
 REAL = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 real = pytest.mark.skipif(
@@ -678,7 +679,7 @@ def test_columns_are_named_where_they_are_not_the_only_ones(small: Path) -> None
 
 def test_a_hub_set_that_cannot_be_fetched_says_what_to_give(tmp_path: Path) -> None:
     script = """
-import ablate.data.source as source, test_data
+import ablate.training.data.source as source, test_data
 try:
     source.open_source(test_data.describe(hub="nobody/nothing", revision="abc", validation="val"))
 except Exception as error:
@@ -762,8 +763,8 @@ def saved(data: Data, tmp_path: Path) -> str:
 LOAD = """
 import json, os, signal, sys
 from pathlib import Path
-from ablate.data import cache
-from ablate.spec import Data
+from ablate.training.data import cache
+from ablate.shared.spec import Data
 data = Data(**json.loads(Path(os.environ["DATA"]).read_text()))
 folder = Path(os.environ["FOLDER"])
 """

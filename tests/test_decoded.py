@@ -13,10 +13,10 @@ import pytest
 from conftest import Shell
 from test_data import DIGITS, describe, folders
 
-from ablate import decoded
-from ablate.data.cache import open_cached, prepare
-from ablate.launch.decode import check
-from ablate.rundir import RunDir, to_json
+from ablate.running.launchers.decode import check
+from ablate.shared import decoded
+from ablate.shared.rundir import RunDir, to_json
+from ablate.training.data.cache import open_cached, prepare
 
 DATA = describe(**DIGITS)
 WORDS = ("sweep", "optim.lr=0.001,0.002", "model.arch=mu/4", "model.depth=1", "train.steps=4")

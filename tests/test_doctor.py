@@ -18,16 +18,18 @@ import torch
 from conftest import ABLATE, Shell
 from safetensors.torch import load_file, save_file
 
-from ablate import config, spec, worker
+from ablate.audit.doctor import examine_store, machine, rehearsal, stored
 from ablate.cli import keeping
-from ablate.data.cache import prepare
-from ablate.launch import Slot
-from ablate.launch.local import slots
-from ablate.ledger import VERSION, Ledger, Store
-from ablate.report.doctor import examine_store, machine, rehearsal, stored
-from ablate.rundir import RunDir
-from ablate.spec import Failure, UserError
-from ablate.train import rehearsal as training
+from ablate.planning import compose
+from ablate.running.launchers import Slot
+from ablate.running.launchers.local import slots
+from ablate.shared import spec
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.rundir import RunDir
+from ablate.store.ledger import VERSION, Ledger, Store
+from ablate.training import resume_check as training
+from ablate.training import worker
+from ablate.training.data.cache import prepare
 
 GOLDEN = Path(__file__).parent / "golden" / "store-1"
 TINY = ("model.arch=mu/4", "model.depth=1", "data=digits")
@@ -41,7 +43,7 @@ def healthy(tmp_path_factory) -> Shell:
     store = Store(shutil.copytree(GOLDEN, shell.folder / "runs"))
     with Ledger.reading(store):  # migrates it
         pass
-    tree, _ = config.resolve(TINY, store.root)
+    tree, _ = compose.resolve(TINY, store.root)
     prepare(spec.build(tree).data, store.cache)
     return shell
 
@@ -127,7 +129,7 @@ def test_state_outside_the_checkpoint_is_found(shell, healthy):
 
 def rehearse(folder: Path, store: Store, words: tuple[str, ...], *until: int) -> dict:
     """Trained here, stopped after each of the steps; the last leg's answer."""
-    run = spec.build(config.resolve(words, store.root)[0])
+    run = spec.build(compose.resolve(words, store.root)[0])
     for step in until:
         answer = training.leg(run, folder, store.cache, torch.device("cpu"), step)
     return answer
@@ -214,7 +216,7 @@ def test_on_a_gpu_deterministic_algorithms_are_tried_and_timed(tmp_path, store, 
 
     def findings(*words: str) -> list[tuple[str, str]]:
         asked.clear()
-        tree, _ = config.resolve((*TINY, *words), store.root)
+        tree, _ = compose.resolve((*TINY, *words), store.root)
         gpu = [Slot("gpu:0", "gpu:0", "cuda", "0")]
         found = list(rehearsal.resume(store, gpu, "config", tree))
         return [(f.level, f.text) for f in found if f.what == "resume"]
@@ -429,7 +431,9 @@ def test_what_a_disk_can_not_do_is_a_problem_and_the_trial_leaves_nothing(store,
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(os, "posix_fallocate", refused)
-    monkeypatch.setattr("ablate.rundir.fcntl.flock", lambda *_: None)  # locks that lock nothing
+    monkeypatch.setattr(
+        "ablate.shared.rundir.fcntl.flock", lambda *_: None
+    )  # locks that lock nothing
     said = [text for level, what, text in amiss(store) if level == "problem"]
     assert [text.partition(" at ")[0] for text in said] == [
         "flock does not work",
@@ -483,7 +487,7 @@ def test_gpus_are_told_as_nvidia_smi_tells_them(tmp_path, monkeypatch):
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    tree, _ = config.resolve(TINY, tmp_path)
+    tree, _ = compose.resolve(TINY, tmp_path)
     monkeypatch.setattr(metadata, "version", lambda name: "2.13.0+cpu")
 
     def said(slots: list[Slot]) -> dict[str, list[str]]:
@@ -512,7 +516,7 @@ def test_bf16_is_warned_of_where_the_cpu_has_no_instructions(tmp_path, monkeypat
     cores = [Slot("cpu:0", "cpu", "cpu")]
 
     def said(*words: str) -> str:
-        tree, _ = config.resolve((*TINY, *words), tmp_path)
+        tree, _ = compose.resolve((*TINY, *words), tmp_path)
         found = machine.devices({"name": "inline"}, cores, tree)
         return next(f"{f.level}: {f.text}" for f in found if f.what == "cpu")
 

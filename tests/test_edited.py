@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 import ablate
-from ablate import cli, predictions
-from ablate.ledger import Ledger, Store
-from ablate.report import cost
-from ablate.rundir import Metrics, to_json
-from ablate.spec import Failure
-from ablate.sweep import plan as make_plan
+from ablate import cli
+from ablate.planning.expand import plan as make_plan
+from ablate.running import estimate
+from ablate.shared import predictions
+from ablate.shared.errors import Failure
+from ablate.shared.rundir import Metrics, to_json
+from ablate.store.ledger import Ledger, Store
 
 WORDS = ["optim.lr=0.001,0.003", "recipe=quick", "seeds=3"]
 NAME = "planted"
@@ -323,6 +324,6 @@ def test_what_costs_were_cached_counts_only_where_it_is_an_answer(store):
     forged = [3, {}, {**answer, "multiply_adds": 0}, {**answer, "examples": 3}]
     forged += [{**answer, "examples": {}}, {**answer, "step_s": "x"}, {**answer, "parameters": []}]
     path.write_text(json.dumps({f"{n}": tree for n, tree in enumerate([*forged, answer])}))
-    assert cost._known(store) == {f"{len(forged)}": answer}
+    assert estimate._known(store) == {f"{len(forged)}": answer}
     path.write_text("[]")
-    assert cost._known(store) == {}
+    assert estimate._known(store) == {}

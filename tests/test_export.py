@@ -21,13 +21,13 @@ import pytest
 from conftest import Shell
 
 import ablate
-from ablate.ledger import Ledger, Store
-from ablate.report import bundle
-from ablate.report.bundle import Bundle
+from ablate.audit import bundle
+from ablate.audit.bundle import Bundle
 from ablate.report.formats import FORMATS
 from ablate.report.gather import histories
-from ablate.rundir import to_json
-from ablate.spec import Failure, UserError
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.rundir import to_json
+from ablate.store.ledger import Ledger, Store
 
 WHO = {
     "HOME": "/tmp/home-of-zaphod",

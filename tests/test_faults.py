@@ -14,12 +14,12 @@ import pytest
 from conftest import ABLATE, Shell
 from test_kill import wait_for
 
-from ablate.drive import drive
-from ablate.drive.progress import Progress
-from ablate.drive.turns import driving
-from ablate.launch import Slot
-from ablate.launch.local import Local
-from ablate.ledger import Ledger, Store, repair
+from ablate.running.driver import drive
+from ablate.running.launchers import Slot
+from ablate.running.launchers.local import Local
+from ablate.running.progress import Progress
+from ablate.running.turns import driving
+from ablate.store.ledger import Ledger, Store, repair
 
 TINY = ("model.depth=1", "train.epochs=3", "launcher.checkpoint_s=0.1", "--as", "faults")
 WORDS = ("sweep", "block.attn=pre,post", "seeds=2", *TINY)
@@ -154,7 +154,7 @@ class Said:
 
 
 def test_a_place_where_two_runs_lose_their_device_is_given_up_and_they_go_elsewhere(broken):
-    from ablate.sweep import plan as make_plan
+    from ablate.planning.expand import plan as make_plan
 
     (broken.folder / "fault").write_text("AcceleratorError 0")
     store, said = Store(broken.folder / "runs"), Said()

@@ -19,13 +19,13 @@ import pytest
 from rich.console import Console
 from test_table import BLOCKS, entries, finished, make_plan, tabulate
 
-from ablate import stats
-from ablate.plan import Column
+from ablate.analysis import stats
+from ablate.analysis.published import published
+from ablate.analysis.table import METRICS
+from ablate.planning.plan import Column
 from ablate.report.formats import DEFAULT, check_show, render
 from ablate.report.formats.latex import SPECIAL, escape
-from ablate.report.published import published
-from ablate.report.table import METRICS
-from ablate.spec import UserError
+from ablate.shared.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden"
 ENDINGS = {"rich": "txt", "md": "md", "latex": "tex", "html": "html", "csv": "csv", "json": "json"}

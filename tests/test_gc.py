@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from conftest import ABLATE, Shell
 
-from ablate.ledger import Ledger, RunState, Store
-from ablate.report.collect import Rubbish, collect, kept, rubbish
-from ablate.rundir import Lock, RunDir
-from ablate.spec import Failure, UserError
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.rundir import Lock, RunDir
+from ablate.store.gc import Rubbish, collect, kept, rubbish
+from ablate.store.ledger import Ledger, RunState, Store
 
 SIZE = ("model.arch=mu/4", "model.depth=1", "train.steps=4", "seeds=1")
 RIGHT = ("sweep", "stem=none,post", *SIZE, "--as", "right")

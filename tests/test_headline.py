@@ -6,9 +6,9 @@ import pytest
 from test_formats import sown
 from test_table import finished, make_plan
 
+from ablate.analysis.headline import headline
+from ablate.analysis.table import tabulate
 from ablate.report.formats import render
-from ablate.report.headline import headline
-from ablate.report.table import tabulate
 
 SAME, WORSE, TELL = "same within 0.5", "no worse than 0.5", "can't tell"
 

@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from safetensors.torch import load, save
 from torch import nn
 
-from ablate import choices, config, spec
-from ablate.model import build
-from ablate.model.count import describe
-from ablate.model.export import from_timm, timm_arguments, to_timm
-from ablate.model.norm import (
+from ablate.planning import compose
+from ablate.shared import choices, spec
+from ablate.shared.errors import UserError
+from ablate.training.model import build
+from ablate.training.model.count import describe
+from ablate.training.model.export import from_timm, timm_arguments, to_timm
+from ablate.training.model.norm import (
     DTN,
     BatchNorm,
     DynamicTanh,
@@ -23,7 +25,7 @@ from ablate.model.norm import (
     LayerNorm,
     OneChannelBatchNorm,
 )
-from ablate.model.vit import PlacedClassToken
+from ablate.training.model.vit import PlacedClassToken
 
 PAPER = {"data.size": 224, "data.classes": 1000}
 DEPTH = {"model.depth": 3}
@@ -96,7 +98,7 @@ VITBN = ("recipe=mnist_bn", "model.arch=mnist_vit", "block=vitbn", "stem=vitbn")
 @pytest.mark.parametrize(("depth", "parameters"), [(1, 152_724), (6, 891_304)])
 def test_vitbn_has_as_many_parameters_as_published(depth, parameters, tmp_path):
     words = [*VITBN, "data=digits", "data.size=28", f"model.depth={depth}"]
-    run = spec.build(config.resolve(words, tmp_path)[0])
+    run = spec.build(compose.resolve(words, tmp_path)[0])
     assert describe(run)["parameters"] == parameters
 
 
@@ -283,7 +285,7 @@ def test_exporting_what_timm_has_not_says_why():
         ({"model.cls": "exclude"}, "model.cls: timm"),
     ):
         run = tiny.run(changes)
-        with pytest.raises(spec.UserError, match=told):
+        with pytest.raises(UserError, match=told):
             to_timm(run, {})
 
 
@@ -500,7 +502,7 @@ def test_a_placed_class_token_is_the_sum_of_token_and_position():
     ],
 )
 def test_an_impossible_model_says_what_to_change(changes, told):
-    with pytest.raises(spec.UserError, match=told):
+    with pytest.raises(UserError, match=told):
         describe(tiny.run(changes))
 
 
@@ -517,7 +519,7 @@ def test_every_norm_trains_in_every_block_behind_every_stem(norm):
     for block, stem in itertools.product(choices.BLOCKS, choices.STEMS):
         changes = {**DEPTH, "model.width": 16, "norm": norm, "block": block, "stem": stem}
         if "norm" in choices.BLOCKS[block].brings and norm != "layernorm":
-            with pytest.raises(spec.UserError, match="norm: block="):
+            with pytest.raises(UserError, match="norm: block="):
                 tiny.run(changes)
             continue
         run = tiny.run({**changes, **host(norm)})

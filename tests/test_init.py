@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ablate.model import build
-from ablate.model.init import SCHEMES, initialise
-from ablate.spec import UserError
+from ablate.shared.errors import UserError
+from ablate.training.model import build
+from ablate.training.model.init import SCHEMES, initialise
 
 SMALL = {"model.arch": "S/16", "model.depth": 2, "model.rep": True, "data.size": 224}
 

@@ -328,7 +328,7 @@ def test_the_fork_server_dies_and_its_workers_are_kept(shell, calm):
     servers = [
         int(pid)
         for pid in children
-        if b"ablate.launch.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"ablate.running.launchers.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     assert len(servers) == 1
     kill(servers)

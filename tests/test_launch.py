@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from launcher_contract import SETTINGS, LauncherContract, end, until
 
-from ablate import launch
-from ablate.launch import Slot
-from ablate.launch.inline import Inline
-from ablate.launch.local import MALLOC, Local, environment, gpus, slots
-from ablate.rundir import STOPPED, RunDir
-from ablate.spec import UserError
-from ablate.worker import EXIT_STOPPED
+from ablate.running import launchers
+from ablate.running.launchers import Slot
+from ablate.running.launchers.inline import Inline
+from ablate.running.launchers.local import MALLOC, Local, environment, gpus, slots
+from ablate.shared.errors import UserError
+from ablate.shared.rundir import STOPPED, RunDir
+from ablate.training.worker import EXIT_STOPPED
 
 LONG = ("train.steps=null", "train.epochs=5000")
 
@@ -226,17 +226,17 @@ def test_without_a_gpu_there_is_a_slot_a_core_that_we_may_use():
 
 def test_with_gpus_there_are_runs_per_gpu_slots_on_each(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    one = launch.make({"name": "local", **SETTINGS}, tmp_path)
+    one = launchers.make({"name": "local", **SETTINGS}, tmp_path)
     assert one.slots == [Slot("gpu:2", "gpu:2", "cuda", "2"), Slot("gpu:5", "gpu:5", "cuda", "5")]
-    two = launch.make({"name": "local", **SETTINGS, "runs_per_gpu": 2}, tmp_path)
+    two = launchers.make({"name": "local", **SETTINGS, "runs_per_gpu": 2}, tmp_path)
     assert [slot.name for slot in two.slots] == ["gpu:2.0", "gpu:5.0", "gpu:2.1", "gpu:5.1"]
     assert [slot.place for slot in two.slots] == ["gpu:2", "gpu:5", "gpu:2", "gpu:5"]
     assert [slot.visible for slot in two.slots] == ["2", "5", "2", "5"]
     assert "CUDA_VISIBLE_DEVICES" not in environment(list(two.slots))  # each worker gets its own
-    options = launch.worker_options(two.slots[0], SETTINGS, tmp_path)
+    options = launchers.worker_options(two.slots[0], SETTINGS, tmp_path)
     assert (options["device"], options["slot"]) == ("cuda", "gpu:2.0")
 
 
 def test_an_unknown_launcher_is_told_with_the_choices(tmp_path):
     with pytest.raises(UserError, match="launcher: expected one of local, inline, got 'slurm'"):
-        launch.make({"name": "slurm", **SETTINGS}, tmp_path)
+        launchers.make({"name": "slurm", **SETTINGS}, tmp_path)

@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ablate.ledger import Ledger, RunState, Store, fold
-from ablate.plan import Analysis, Cell, Column, Plan, Row, file_name
-from ablate.spec import UserError
+from ablate.planning.plan import Analysis, Cell, Column, Plan, Row, file_name
+from ablate.shared.errors import UserError
+from ablate.store.ledger import Ledger, RunState, Store, fold
 
 
 def small_plan(name="p", seeds=(0, 1)) -> Plan:

@@ -19,14 +19,15 @@ import pytest
 from conftest import ABLATE, REPOSITORY
 
 import ablate
+from ablate.analysis import reading
+from ablate.audit.doctor import stored
+from ablate.audit.verify import verify
 from ablate.cli import app
-from ablate.ledger import Ledger, Store, repair
-from ablate.plan import Column, Plan, Row
-from ablate.report import looks, reading
-from ablate.report.doctor import stored
+from ablate.planning.plan import Column, Plan, Row
 from ablate.report.formats import FORMATS
-from ablate.report.verify import verify
-from ablate.spec import UserError
+from ablate.shared.errors import UserError
+from ablate.store import looks
+from ablate.store.ledger import Ledger, Store, repair
 
 GOLDEN = Path(__file__).parent / "golden"
 WORDS = ("block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")

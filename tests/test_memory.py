@@ -5,10 +5,10 @@ import tiny
 import torch
 from torch import nn
 
-from ablate.model import build
-from ablate.spec import UserError
-from ablate.train import memory
-from ablate.train.cost import cost, matmul_rate, utilisation
+from ablate.shared.errors import UserError
+from ablate.training import memory
+from ablate.training.cost import cost, matmul_rate, utilisation
+from ablate.training.model import build
 
 
 def test_a_batch_is_halved_to_its_divisors():

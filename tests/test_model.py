@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ablate import choices, spec
-from ablate.keyed import Draws, Step
-from ablate.model import attention, build
-from ablate.model.count import describe
-from ablate.model.drop import Drop
-from ablate.model.norm import LayerNorm, Shape
-from ablate.model.stem import DualPatchNorm, Patches, Plain
-from ablate.model.vit import sincos2d
+from ablate.shared import choices, spec
+from ablate.training.keyed import Draws, Step
+from ablate.training.model import attention, build
+from ablate.training.model.count import describe
+from ablate.training.model.drop import Drop
+from ablate.training.model.norm import LayerNorm, Shape
+from ablate.training.model.stem import DualPatchNorm, Patches, Plain
+from ablate.training.model.vit import sincos2d
 
 PAPER = {"data.size": 224, "data.classes": 1000}
 

@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from ablate.drive.step import Step, next_step
-from ablate.ledger import FINAL, RunState, Status
+from ablate.running.next_step import Step, next_step
+from ablate.store.ledger import FINAL, RunState, Status
 
 LIMIT = 3
 

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ablate import choices, spec
-from ablate.model import norm as norms
-from ablate.model.norm import DTN, ExcludeCls, LayerNorm, Shape
+from ablate.shared import choices
+from ablate.shared.errors import UserError
+from ablate.training.model import norm as norms
+from ablate.training.model.norm import DTN, ExcludeCls, LayerNorm, Shape
 
 WIDTH, HEADS, SIDE = 12, 3, 3
 TOKENS = SIDE**2
@@ -873,11 +874,11 @@ def test_an_excluded_class_token_has_a_norm_of_its_own(form):
 
 @pytest.mark.parametrize("name", DTNS)
 def test_dtn_refuses_a_class_token_and_other_grids(name):
-    with pytest.raises(spec.UserError, match=f"norm={name}: .*model.cls=late or model.cls=exclude"):
+    with pytest.raises(UserError, match=f"norm={name}: .*model.cls=late or model.cls=exclude"):
         make(name, Shape(WIDTH, HEADS, (3, 3), cls=1))
-    with pytest.raises(spec.UserError, match=f"norm={name}: needs a square grid.*got 3x4"):
+    with pytest.raises(UserError, match=f"norm={name}: needs a square grid.*got 3x4"):
         make(name, Shape(WIDTH, HEADS, (3, 4), cls=0))
-    with pytest.raises(spec.UserError, match=r"model.heads: 5 groups do not divide width 12"):
+    with pytest.raises(UserError, match=r"model.heads: 5 groups do not divide width 12"):
         make(name, Shape(WIDTH, 5, (3, 3), cls=0))
 
 
@@ -885,7 +886,7 @@ def test_dtn_refuses_a_class_token_and_other_grids(name):
 @pytest.mark.parametrize("groups", [5, 0, -1, 24])
 def test_groups_must_divide_the_width(name, groups):
     with pytest.raises(
-        spec.UserError,
+        UserError,
         match=rf"norm.groups: {groups} groups do not divide width 12; .*: 1, 2, 3, 4, 6, 12$",
     ):
         make(name, groups=groups)
@@ -893,13 +894,13 @@ def test_groups_must_divide_the_width(name, groups):
 
 @pytest.mark.parametrize("pool", [2, 0, -1])
 def test_a_coarse_grid_must_divide_the_grid(pool):
-    with pytest.raises(spec.UserError, match=rf"norm.pool: {pool} does not divide.*: 1, 3$"):
+    with pytest.raises(UserError, match=rf"norm.pool: {pool} does not divide.*: 1, 3$"):
         make("dtn_pool", pool=pool)
 
 
 @pytest.mark.parametrize("name", ["instancenorm", "switchnorm"])
 def test_one_token_has_no_unbiased_variance(name):
-    with pytest.raises(spec.UserError, match=f"norm={name}: .* at least 2 tokens, got 1"):
+    with pytest.raises(UserError, match=f"norm={name}: .* at least 2 tokens, got 1"):
         make(name, Shape(WIDTH, HEADS, (1, 1), 0))
     make("instancenorm", Shape(WIDTH, HEADS, (1, 1), 0), unbiased=False)
 

@@ -11,19 +11,12 @@ import tiny
 import torch
 from torch import nn
 
-from ablate import spec
-from ablate.data.batches import Batches
-from ablate.model import build
-from ablate.spec import UserError
-from ablate.train import calibrate
-from ablate.train.optim import (
-    Average,
-    Lengths,
-    decayed,
-    learning_rate,
-    lengths,
-    make_optimizer,
-)
+from ablate.shared import spec
+from ablate.shared.errors import UserError
+from ablate.training import calibrate
+from ablate.training.data.batches import Batches
+from ablate.training.model import build
+from ablate.training.optim import Average, Lengths, decayed, learning_rate, lengths, make_optimizer
 
 
 def optim(**changes: Any) -> spec.Optim:

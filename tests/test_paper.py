@@ -10,15 +10,14 @@ import pytest
 from conftest import REPOSITORY
 from test_table import finished, make_plan, tabulate
 
-from ablate import stats
-from ablate.plan import Column
-from ablate.report import paper
-from ablate.report.cost import Costs
+from ablate.analysis import paper, stats
+from ablate.analysis.published import SHOW, published
+from ablate.planning.expand import plan as make_real
+from ablate.planning.plan import Column
 from ablate.report.formats import render
 from ablate.report.power import ASSUMED, forecast
-from ablate.report.published import SHOW, published
-from ablate.spec import UserError
-from ablate.sweep import plan as make_real
+from ablate.running.estimate import Costs
+from ablate.shared.errors import UserError
 
 # Table 1, left, of Dual PatchNorm: gains, read off by hand.
 GAINS = {

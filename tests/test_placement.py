@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ablate.keyed import Draws, Step
-from ablate.model import build
-from ablate.model.block import PLACES, Block, Layer
-from ablate.model.norm import Identity, LayerNorm, Shape
+from ablate.training.keyed import Draws, Step
+from ablate.training.model import build
+from ablate.training.model.block import PLACES, Block, Layer
+from ablate.training.model.norm import Identity, LayerNorm, Shape
 
 WIDTH, HEADS, HIDDEN, TOKENS = 12, 3, 20, 5
 SHAPE = Shape(WIDTH, HEADS, grid=(2, 2), cls=1)

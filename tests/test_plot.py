@@ -14,8 +14,8 @@ from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from test_table import make_plan, plant, tabulate
 
-from ablate.ledger import Store
-from ablate.plan import Analysis, Plan, Row, Stage, Tune
+from ablate.analysis.table import number
+from ablate.planning.plan import Analysis, Plan, Row, Stage, Tune
 from ablate.report.plot import FORMATS, KINDS, Nothing, curves, draw, figure, figures
 from ablate.report.plot.gains import limits
 from ablate.report.plot.gradients import depths, profile
@@ -23,8 +23,8 @@ from ablate.report.plot.heads import uniform
 from ablate.report.plot.maps import summary
 from ablate.report.plot.measured import named
 from ablate.report.plot.style import Sheet, inks, styled
-from ablate.report.table import number
-from ablate.spec import UserError
+from ablate.shared.errors import UserError
+from ablate.store.ledger import Store
 
 UNTUNED = [kind for kind in KINDS if kind != "tuning"]  # which tests/test_tune.py draws
 SVG = "{http://www.w3.org/2000/svg}"

@@ -11,10 +11,11 @@ import pytest
 import tiny
 import torch
 
-from ablate import config, plugin, spec
-from ablate.model import build
-from ablate.model.plugin import digest, load
-from ablate.spec import UserError
+from ablate.planning import compose
+from ablate.shared import plugin, spec
+from ablate.shared.errors import UserError
+from ablate.training.model import build
+from ablate.training.model.plugin import digest, load
 
 SOURCE = """
 import torch
@@ -88,7 +89,7 @@ def complete(cls, here, **settings):
 
 
 def resolved(*words):
-    tree, run = config.resolve(words, Path("runs"))
+    tree, run = compose.resolve(words, Path("runs"))
     return tree, run
 
 
@@ -178,7 +179,7 @@ def test_a_run_json_is_read_back_as_it_was(folder):
 def test_composing_runs_nothing_of_the_users(folder):
     (folder / "trap.py").write_text("open('ran', 'w')\nclass A:\n    pass\n")
     code = (
-        "import sys; from pathlib import Path; from ablate import config;"
+        "import sys; from pathlib import Path; from ablate.planning import compose as config;"
         "config.resolve(['norm=trap:A'], Path('runs')); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True)

@@ -23,10 +23,11 @@ from conftest import ABLATE, Shell
 from test_data import DIGITS, LOAD, describe, folders, in_process, noise, png, saved, write_parquet
 from test_sets import take
 
-from ablate.config import resolve_data
-from ablate.data import cache, source
-from ablate.rundir import Lock
-from ablate.spec import Data, Failure, UserError
+from ablate.planning.compose import resolve_data
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.rundir import Lock
+from ablate.shared.spec import Data
+from ablate.training.data import cache, source
 
 SAMPLE: dict[str, Any] = {
     "name": "imagenet_sample",
@@ -55,7 +56,10 @@ def decoders(mark: str) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             line = (folder / "cmdline").read_bytes()
-            if b"ablate.data.pool" in line and mark.encode() in (folder / "environ").read_bytes():
+            if (
+                b"ablate.training.data.pool" in line
+                and mark.encode() in (folder / "environ").read_bytes()
+            ):
                 found.append(int(folder.name))
     return found
 

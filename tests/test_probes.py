@@ -13,17 +13,17 @@ import torch
 from safetensors.torch import load_file
 from test_resume import cache, digits, go, one_thread, outcome  # noqa: F401
 
-from ablate import spec
-from ablate.choices import PROBES
-from ablate.config import resolve
-from ablate.model import build
-from ablate.model.attention import Attention
-from ablate.rundir import RunDir
-from ablate.spec import UserError
-from ablate.train.probes import Probes
-from ablate.train.probes.attention import AttentionDistance, mean_distance
-from ablate.train.probes.gradnorm import GradNorm, recorded
-from ablate.train.probes.tokens import TokenNorms
+from ablate.planning.compose import resolve
+from ablate.shared import spec
+from ablate.shared.choices import PROBES
+from ablate.shared.errors import UserError
+from ablate.shared.rundir import RunDir
+from ablate.training.model import build
+from ablate.training.model.attention import Attention
+from ablate.training.probes import Probes
+from ablate.training.probes.attention import AttentionDistance, mean_distance
+from ablate.training.probes.gradnorm import GradNorm, recorded
+from ablate.training.probes.tokens import TokenNorms
 
 ALL = list(PROBES)
 SHORT = {"train.steps": 24, "eval.every": 1, "stem": "dpn", "model.dropout": 0.1}

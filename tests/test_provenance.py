@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ablate import provenance, worker
-from ablate.config import resolve
-from ablate.provenance import origin
-from ablate.rundir import RunDir, to_json, write_whole
+from ablate.planning.compose import resolve
+from ablate.shared.rundir import RunDir, to_json, write_whole
+from ablate.store import provenance
+from ablate.store.provenance import origin
+from ablate.training import worker
 
 # --- Where a drive comes from -------------------------------------------------------------------
 

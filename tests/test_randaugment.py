@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
-from ablate.data.augment import colour, randaugment, warp
-from ablate.data.augment.randaugment import (
+from ablate.training.data.augment import colour, randaugment, warp
+from ablate.training.data.augment.randaugment import (
     TF,
     TF_PIL,
     TIMM,

@@ -21,17 +21,19 @@ from conftest import REPOSITORY
 from typer.testing import CliRunner
 
 import ablate
-from ablate import choices, cli, config, sweep
-from ablate.ledger import Ledger, Store
-from ablate.plan import Analysis
+from ablate import cli
+from ablate.planning import compose, expand
+from ablate.planning.plan import Analysis
+from ablate.planning.sweep_file import KEYS
 from ablate.report.plot import Nothing
-from ablate.sweep.file import KEYS
+from ablate.shared import choices
+from ablate.store.ledger import Ledger, Store
 
 README = (REPOSITORY / "README.md").read_text()
 TABLES = {  # where entries go: the file, and the line that a new one is put behind
-    "NORMS": ("ablate/choices.py", "NORMS: dict[str, Choice] = {\n"),
-    "STEMS": ("ablate/choices.py", "STEMS: dict[str, Choice] = {\n"),
-    "PLACES": ("ablate/model/block.py", "PLACES = {\n"),
+    "NORMS": ("ablate/shared/choices.py", "NORMS: dict[str, Choice] = {\n"),
+    "STEMS": ("ablate/shared/choices.py", "STEMS: dict[str, Choice] = {\n"),
+    "PLACES": ("ablate/training/model/block.py", "PLACES = {\n"),
 }
 PLACEMENT = 'Placement = Literal["pre", '
 
@@ -74,7 +76,7 @@ def planned(words):
     command = typer.main.get_command(cli.app).commands[words[0]]
     given = command.make_context(words[0], list(words[1:])).params
     options = {key: given[key] for key in ("scale", "name", "across", "each")}
-    return sweep.plan(given["words"] or [], store=Path("runs"), **options)[0]
+    return expand.plan(given["words"] or [], store=Path("runs"), **options)[0]
 
 
 def test_every_command_of_the_readme_is_right(folder, monkeypatch):
@@ -134,7 +136,7 @@ def test_every_key_of_a_sweep_file_and_of_its_analysis_is_explained():
 def test_the_table_is_that_of_the_quick_start():
     table = re.search(r"<!-- quickstart table -->(.*?)<!-- end -->", README, re.DOTALL)[1]
     rows = re.findall(r"^\| ([^|*]+?) \| [\d.]+ \[", table, re.M)
-    plan, _ = sweep.plan(["quickstart"], store=Path("nowhere"))
+    plan, _ = expand.plan(["quickstart"], store=Path("nowhere"))
     assert rows == [row.label for row in plan.rows]
     assert plan.title in table
     assert "UNFINISHED" not in table
@@ -142,7 +144,7 @@ def test_the_table_is_that_of_the_quick_start():
 
 def test_a_recipe_and_a_dataset_are_files_of_the_users_own(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    tree, _ = config.resolve(["recipe=longer", "data=pets"], Path("runs"))
+    tree, _ = compose.resolve(["recipe=longer", "data=pets"], Path("runs"))
     assert (
         tree["train"]["epochs"]
         == yaml.safe_load(blocks("file")["conf/recipe/longer.yaml"])["train"]["epochs"]
@@ -188,9 +190,9 @@ def followed(home: Path) -> Path:
         source = (home / file).read_text()
         assert source.count(line) == 1, f"{file} has no line {line!r}: the README says it has"
         (home / file).write_text(source.replace(line, line + text))
-    source = (home / "ablate/choices.py").read_text()
+    source = (home / "ablate/shared/choices.py").read_text()
     assert source.count(PLACEMENT) == 1
-    (home / "ablate/choices.py").write_text(source.replace(PLACEMENT, f'{PLACEMENT}"all", '))
+    (home / "ablate/shared/choices.py").write_text(source.replace(PLACEMENT, f'{PLACEMENT}"all", '))
     return home
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from test_config import GOLDEN
 
-from ablate import spec
-from ablate.config import resolve
-from ablate.spec import UserError
-from ablate.tune import applied
+from ablate.planning.compose import resolve
+from ablate.planning.search import applied
+from ablate.shared import spec
+from ablate.shared.errors import UserError
 
 RGB = ("data=parquet", "data.path=data", "data.classes=1000", "data.size=224")
 

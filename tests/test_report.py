@@ -21,15 +21,15 @@ import pytest
 from conftest import Shell
 from test_table import PLANTED, make_plan, plant, tabulate
 
-from ablate.ledger import Store
-from ablate.plan import Choice, Column, Plan, PlannedRun, Row, Stage, Trial, Tune
+from ablate.analysis.verdicts import said, summary
+from ablate.planning.plan import Choice, Column, Plan, PlannedRun, Row, Stage, Trial, Tune
 from ablate.report import show
 from ablate.report.formats import render
 from ablate.report.gather import gather
 from ablate.report.page import page
 from ablate.report.plot import figures
-from ablate.report.verdicts import said, summary
-from ablate.rundir import to_json
+from ablate.shared.rundir import to_json
+from ablate.store.ledger import Store
 
 FAILS = '<b>fails</b> & "x"'
 SWEEP = f"""

@@ -12,15 +12,15 @@ import tiny
 import torch
 from safetensors.torch import load_file
 
-from ablate import spec
-from ablate.data.cache import prepare
-from ablate.fingerprint import fingerprint
-from ablate.model import build
-from ablate.rundir import RunDir
-from ablate.task.classify import prior_loss
-from ablate.train import loop, memory
-from ablate.train.loop import Machine, Stopped, evaluate, train
-from ablate.train.optim import Average, Lengths, learning_rate
+from ablate.shared import spec
+from ablate.shared.fingerprint import fingerprint
+from ablate.shared.rundir import RunDir
+from ablate.training import loop, memory
+from ablate.training.data.cache import prepare
+from ablate.training.loop import Machine, Stopped, evaluate, train
+from ablate.training.model import build
+from ablate.training.optim import Average, Lengths, learning_rate
+from ablate.training.task.classify import prior_loss
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,13 @@ import tiny
 import torch
 from safetensors.torch import load, load_file, save, save_file
 
-from ablate import sealed, spec, worker
-from ablate.fingerprint import fingerprint
-from ablate.model import build
-from ablate.rundir import RunDir
-from ablate.train import loop
-from ablate.train.checkpoint import read_checkpoint
-from ablate.train.loop import Machine, Stopped, train
+from ablate.shared import spec
+from ablate.shared.fingerprint import fingerprint
+from ablate.shared.rundir import RunDir
+from ablate.training import loop, sealed, worker
+from ablate.training.checkpoint import read_checkpoint
+from ablate.training.loop import Machine, Stopped, train
+from ablate.training.model import build
 
 PAGE = 4096
 # Costs; and code that took part, which the stopped one, trained without a worker, has not noted.

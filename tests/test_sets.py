@@ -17,10 +17,11 @@ import pytest
 from conftest import Shell
 from PIL import Image
 
-from ablate.config import resolve_data
-from ablate.data import cache, source
-from ablate.spec import Data, UserError
-from ablate.sweep import plan
+from ablate.planning.compose import resolve_data
+from ablate.planning.expand import plan
+from ablate.shared.errors import UserError
+from ablate.shared.spec import Data
+from ablate.training.data import cache, source
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

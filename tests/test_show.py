@@ -23,15 +23,15 @@ import pytest
 from conftest import ABLATE, Shell
 from launcher_contract import SETTINGS, end, until
 
-from ablate import launch
-from ablate.config import resolve
-from ablate.ledger import Ledger, RunState, Store
-from ablate.plan import Analysis, Cell, Column, Plan, Row
-from ablate.report.find import find_run
+from ablate.planning.compose import resolve
+from ablate.planning.plan import Analysis, Cell, Column, Plan, Row
 from ablate.report.show import compared, shown, sparkline
 from ablate.report.status import standing
-from ablate.rundir import Lock, RunDir
-from ablate.spec import UserError
+from ablate.running import launchers
+from ablate.shared.errors import UserError
+from ablate.shared.rundir import Lock, RunDir
+from ablate.store.find import find_run
+from ablate.store.ledger import Ledger, RunState, Store
 
 TINY = ("model.depth=1", "train.epochs=32", "eval.every=8")
 SWEEP = ("sweep", "block.attn=pre,post", *TINY, "--as", "story", "launcher.checkpoint_s=0.1")
@@ -291,7 +291,7 @@ def test_an_edited_plug_in_shows(own, monkeypatch):
     """Two runs of one version, the file edited between them."""
     monkeypatch.chdir(own.folder)
     store = Store(Path("runs"))
-    launcher = launch.make({"name": "local", **SETTINGS}, store.cache)
+    launcher = launchers.make({"name": "local", **SETTINGS}, store.cache)
     ids, digests = [], []
     for seed, factor in ((0, 1.0), (1, 0.5)):
         Path("mine.py").write_text(NORM.format(factor=factor))
@@ -327,7 +327,7 @@ def test_watching_off_a_terminal_is_a_line_a_change_and_the_last_state(story):
 
 WORKER = """
 import itertools, os, pathlib, sys, time
-from ablate.rundir import RunDir
+from ablate.shared.rundir import RunDir
 run = RunDir(pathlib.Path(sys.argv[1]))
 assert run.lock.acquire()
 run.write_attempts([{"pid": os.getpid(), "at": time.time(), "from_step": 50, "slot": "cpu:0"}])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats as oracle
 from simulation import family, family_wise_error, simulate
 
-from ablate import stats
-from ablate.stats import Estimate, Method
+from ablate.analysis import stats
+from ablate.analysis.stats import Estimate, Method
 
 # --- Oracles ------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats as oracle
 from simulation import family
 
-from ablate import stats
-from ablate.stats import Method
+from ablate.analysis import stats
+from ablate.analysis.stats import Method
 
 # --- The average gain ---------------------------------------------------------------------------
 

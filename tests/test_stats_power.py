@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats as oracle
 from simulation import DRAWS, family, simulate
 
-from ablate import stats
-from ablate.stats import Method, Spread
-from ablate.stats.power import _told
+from ablate.analysis import stats
+from ablate.analysis.stats import Method, Spread
+from ablate.analysis.stats.power import _told
 
 # --- The spread of what has finished ------------------------------------------------------------
 

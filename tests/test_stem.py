@@ -9,11 +9,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from ablate import choices, spec
-from ablate.model import build
-from ablate.model.conv import ConvStem, stages
-from ablate.model.count import describe
-from ablate.model.stem import (
+from ablate.shared import choices
+from ablate.shared.errors import UserError
+from ablate.training.model import build
+from ablate.training.model.conv import ConvStem, stages
+from ablate.training.model.count import describe
+from ablate.training.model.stem import (
     DualBatchNorm,
     DualPatchNorm,
     DualRMSNorm,
@@ -27,7 +28,7 @@ from ablate.model.stem import (
     PostPosembNorm,
     PreNorm,
 )
-from ablate.model.whiten import RIDGE, WhitenNormStem, WhitenStem, moments, whitening
+from ablate.training.model.whiten import RIDGE, WhitenNormStem, WhitenStem, moments, whitening
 
 WIDTH, EPS = 32, 1e-6
 PATCHES = Patches(size=8, patch=4, channels=3)
@@ -298,7 +299,7 @@ def test_the_conv_stem_is_torchvisions(oracle):
     ],
 )
 def test_an_impossible_conv_stem_says_what_to_change(changes, told):
-    with pytest.raises(spec.UserError, match=told):
+    with pytest.raises(UserError, match=told):
         describe(tiny.run({"stem": "conv", "model.depth": 2, **changes}))
 
 
@@ -327,7 +328,7 @@ def fitted(kind, x, stem=WhitenStem):
 
 @pytest.mark.parametrize("kind", ["zca", "pca"])
 def test_whitened_patches_have_unit_covariance(kind, monkeypatch):
-    monkeypatch.setattr("ablate.model.whiten.RIDGE", 0)
+    monkeypatch.setattr("ablate.training.model.whiten.RIDGE", 0)
     x = correlated()
     rows = fitted(kind, x).before(PATCHES.cut(x)).flatten(0, 1)
     close(rows.mean(0), torch.zeros(K).double(), 1e-6)
@@ -336,7 +337,7 @@ def test_whitened_patches_have_unit_covariance(kind, monkeypatch):
 
 def test_pca_is_sklearns(monkeypatch):
     PCA = pytest.importorskip("sklearn.decomposition").PCA
-    monkeypatch.setattr("ablate.model.whiten.RIDGE", 0)
+    monkeypatch.setattr("ablate.training.model.whiten.RIDGE", 0)
     x = correlated()
     rows = PATCHES.cut(x).flatten(0, 1)
     theirs = PCA(whiten=True, svd_solver="full").fit_transform(rows.numpy())

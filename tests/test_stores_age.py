@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ablate.cli import app
-from ablate.ledger import VERSION, Ledger, Store
+from ablate.store.ledger import VERSION, Ledger, Store
 
 GOLDEN = Path(__file__).parent / "golden"
 WORDS = ("sweep", "block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from ablate import choices, config, spec, sweep
-from ablate.config import shipped
-from ablate.plan import Plan
-from ablate.report.paper import beside
-from ablate.spec import UserError
-from ablate.train.optim import lengths
+from ablate.analysis.paper import beside
+from ablate.planning import compose, expand
+from ablate.planning.compose import shipped
+from ablate.planning.plan import Plan
+from ablate.shared import choices, spec
+from ablate.shared.errors import UserError
+from ablate.training.optim import lengths
 
 STUBS = Path(__file__).parent / "conf_stub"
 SMALL = "variants: [{a: {}}, {b: {stem: dpn}}]\n"
@@ -29,7 +30,7 @@ SMALL = "variants: [{a: {}}, {b: {stem: dpn}}]\n"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with a `sweeps` in it; nothing of the user's is in reach."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(config, "_compose", compose_once)
+    monkeypatch.setattr(compose, "_compose", compose_once)
     (tmp_path / "sweeps").mkdir()
     return tmp_path
 
@@ -37,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def later_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the examples of SWEEPS.md name and later issues bring, stubbed."""
-    monkeypatch.setattr(config, "_compose", _compose)
+    monkeypatch.setattr(compose, "_compose", _compose)
     shutil.copytree(STUBS, folder, dirs_exist_ok=True)
     stub = choices.Choice("a stub", "-", "nowhere:Nothing")
     for block in ("normformer", "subln", "bnffn"):
@@ -47,7 +48,7 @@ def later_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(choices.ARCHS, "mnist_vit", choices.Arch(64, 4, 8, "-", patch=7))
 
 
-_compose = config._compose
+_compose = compose._compose
 
 
 @functools.cache
@@ -66,7 +67,7 @@ def write(text: str, name: str = "x") -> str:
 
 
 def plan(*words: str, **options: object) -> Plan:
-    return sweep.plan(words, store=Path("store"), **options)[0]  # type: ignore[arg-type]
+    return expand.plan(words, store=Path("store"), **options)[0]  # type: ignore[arg-type]
 
 
 def count(planned: Plan) -> int:
@@ -189,7 +190,7 @@ def test_a_small_scale_is_still_what_its_words_say() -> None:
     words = ["recipe=quick", "data=digits", "model.depth=4", "model.arch=mu/4", "stem=dpn"]
     cell = plan("figure1", scale="digits").cell("Dual PatchNorm", "mu/4")
     assert cell is not None
-    assert cell.ids[0] == config.resolve(words, Path("store"))[1]
+    assert cell.ids[0] == compose.resolve(words, Path("store"))[1]
 
 
 def test_the_quick_start() -> None:
@@ -479,7 +480,7 @@ def test_the_users_sweeps_come_first() -> None:
     write("title: mine\n" + SMALL, "quickstart")
     assert plan("quickstart").title == "mine"
     write("variants: [", "broken")
-    found = {name: (title, path) for name, title, path in sweep.find_sweeps()}
+    found = {name: (title, path) for name, title, path in expand.find_sweeps()}
     assert found["quickstart"] == ("mine", Path("sweeps/quickstart.yaml"))
     assert found["placement"][1] == shipped("sweeps") / "placement.yaml"
     assert found["broken"][0].startswith("(sweeps/broken.yaml: line 1: not YAML")
@@ -492,7 +493,7 @@ def test_the_words_of_a_plan_make_it_again() -> None:
 
 def test_the_launcher_is_returned_apart_and_changes_no_id() -> None:
     words = ["stem=none,dpn", "launcher=inline", "launcher.attempts=9", "launcher.hang_s=1"]
-    planned, launcher = sweep.plan(words, store=Path("store"))
+    planned, launcher = expand.plan(words, store=Path("store"))
     assert launcher == {
         "name": "inline",
         "attempts": 9,
@@ -507,7 +508,7 @@ def test_the_launcher_is_returned_apart_and_changes_no_id() -> None:
 def test_labels_and_stores_change_no_id() -> None:
     write("variants: [{a: {}}, {b: {stem: dpn}}]\n", "one")
     write("variants: [{x: {stem: dpn}}, {y: {model.depth: 1}}]\n", "two")
-    one, two = plan("one"), sweep.plan(["two"], store=Path("/elsewhere"))[0]
+    one, two = plan("one"), expand.plan(["two"], store=Path("/elsewhere"))[0]
     assert one.cells[1].ids == two.cells[0].ids
     assert one.cells[0].ids == two.cells[1].ids  # mu has depth 1 by itself
 
@@ -586,10 +587,10 @@ def test_no_file_takes_the_memory_the_stack_or_the_day(text: str, told: str) -> 
 
 def test_planning_loads_no_torch_and_importing_loads_no_hydra() -> None:
     code = (
-        "import sys, ablate.config, ablate.sweep; from pathlib import Path;"
+        "import sys, ablate.planning.compose, ablate.planning.expand; from pathlib import Path;"
         "late = {'hydra', 'omegaconf', 'torch', 'pandas', 'yaml', 'numpy'};"
         "assert not late & set(sys.modules), late & set(sys.modules);"
-        "ablate.sweep.plan(['quickstart'], store=Path('store'));"
+        "ablate.planning.expand.plan(['quickstart'], store=Path('store'));"
         "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

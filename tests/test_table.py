@@ -14,12 +14,12 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
-from ablate import stats
-from ablate.plan import Analysis, Cell, Column, Plan, Row
-from ablate.report import table as report
+from ablate.analysis import stats
+from ablate.analysis import table as report
+from ablate.planning.plan import Analysis, Cell, Column, Plan, Row
 from ablate.report.formats import CSV_FIELDS, render
-from ablate.report.looks import Look
-from ablate.spec import UserError
+from ablate.shared.errors import UserError
+from ablate.store.looks import Look
 
 tabulate = functools.partial(report.tabulate, words=True)  # as `report.reading` has it
 
@@ -636,10 +636,10 @@ def test_the_bytes_do_not_depend_on_the_order_of_reading(format):
 def test_a_table_loads_no_more_than_it_needs():
     """The control half imports these at once: numpy and scipy come with `tabulate`."""
     code = (
-        "import sys, ablate.report.table, ablate.report.formats, ablate.report.looks\n"
+        "import sys, ablate.analysis.table, ablate.report.formats, ablate.store.looks\n"
         "heavy = {'numpy', 'scipy', 'pandas', 'rich', 'torch'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "import ablate.stats\n"
+        "import ablate.analysis.stats\n"
         "heavy = {'scipy.stats', 'pandas'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

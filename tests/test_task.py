@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from sklearn.metrics import log_loss, top_k_accuracy_score
 
-from ablate.model import build
-from ablate.task.classify import PREDICTION, evaluate, loss, prior_loss, targets
+from ablate.training.model import build
+from ablate.training.task.classify import PREDICTION, evaluate, loss, prior_loss, targets
 
 KINDS = ("softmax", "sigmoid")
 

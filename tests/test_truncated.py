@@ -16,11 +16,11 @@ import tiny
 import torch
 from conftest import Shell
 
-from ablate.keyed import Draws, Step
-from ablate.ledger import Store
-from ablate.rundir import Metrics, RunDir
-from ablate.train.checkpoint import Progress, load_checkpoint, save_checkpoint
-from ablate.train.optim import Average, make_optimizer
+from ablate.shared.rundir import Metrics, RunDir
+from ablate.store.ledger import Store
+from ablate.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from ablate.training.keyed import Draws, Step
+from ablate.training.optim import Average, make_optimizer
 
 WORDS = (
     *("sweep", "block.attn=pre,post", "seeds=2", "model.depth=1", "train.epochs=2"),

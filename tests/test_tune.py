@@ -26,13 +26,13 @@ from test_kill import disturb
 from test_table import tabulate
 
 import ablate
-from ablate import stats
-from ablate.ledger import Store
-from ablate.plan import FIRST_TUNING_SEED, Plan
-from ablate.report.scores import short
-from ablate.spec import UserError
-from ablate.sweep import plan as make_plan
-from ablate.tune import Search
+from ablate.analysis import stats
+from ablate.analysis.scores import short
+from ablate.planning.expand import plan as make_plan
+from ablate.planning.plan import FIRST_TUNING_SEED, Plan
+from ablate.planning.search import Search
+from ablate.shared.errors import UserError
+from ablate.store.ledger import Store
 
 FILE = """
 title: tuned

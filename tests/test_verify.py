@@ -20,16 +20,16 @@ import pytest
 from conftest import Shell
 from test_table import PLANTED, make_plan, plant, tabulate
 
-from ablate import predictions
-from ablate.launch import Slot
-from ablate.ledger import Ledger, Store, result_detail
-from ablate.plan import Analysis, Plan
-from ablate.report import looks
+from ablate.audit.rerun import SAME, rerun
+from ablate.audit.verify import Verified, verify
+from ablate.planning.plan import Analysis, Plan
 from ablate.report.formats import render
-from ablate.report.rerun import SAME, rerun
-from ablate.report.verify import Verified, verify
-from ablate.rundir import RunDir, to_json
-from ablate.spec import Failure
+from ablate.running.launchers import Slot
+from ablate.shared import predictions
+from ablate.shared.errors import Failure
+from ablate.shared.rundir import RunDir, to_json
+from ablate.store import looks
+from ablate.store.ledger import Ledger, Store, result_detail
 
 GOLDEN = Path(__file__).parent / "golden"
 # Two runs that finish, two that diverge.
@@ -130,7 +130,7 @@ def test_unfinished_runs_are_counted_and_torn_files_named(store):
 
 
 def other_seed(tree) -> str:
-    from ablate import spec
+    from ablate.shared import spec
 
     return spec.run_id(spec.tree_identity(tree), 2)
 

@@ -10,8 +10,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from ablate import choices, spec
-from ablate.model import Host, build
+from ablate.shared import choices, spec
+from ablate.training.model import Host, build
 
 PLACEMENTS = get_args(choices.Placement)
 READINGS = ("residual", "branch")

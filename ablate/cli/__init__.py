@@ -17,9 +17,9 @@ if _LISTENS:  # Ctrl-C while modules are loaded ends the process, without a trac
 
 import typer  # noqa: E402
 
-from ablate import __version__  # noqa: E402
 from ablate.cli import driving, keeping, looking, publishing, tuning  # noqa: E402
-from ablate.spec import Failure, UserError  # noqa: E402
+from ablate.shared.errors import Failure, UserError  # noqa: E402
+from ablate.version import __version__  # noqa: E402
 
 if _LISTENS:
     with contextlib.suppress(ValueError):

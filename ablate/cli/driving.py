@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, print_table
-from ablate.spec import Failure, UserError, unknown
+from ablate.shared.errors import Failure, UserError, unknown
 
 if TYPE_CHECKING:
-    from ablate.drive.progress import Outcome
-    from ablate.launch import Launcher
-    from ablate.ledger import Ledger, Store
-    from ablate.plan import Plan
+    from ablate.planning.plan import Plan
+    from ablate.running.launchers import Launcher
+    from ablate.running.progress import Outcome
+    from ablate.store.ledger import Ledger, Store
 
 
 def sweep(
@@ -38,14 +38,14 @@ def sweep(
     debug: Debug = False,
 ) -> None:
     """Plan what is missing and train it: start, resume and extend are this one command."""
-    from ablate import launch
-    from ablate.drive import drive
-    from ablate.drive.turns import await_room, driving
-    from ablate.ledger import Store
-    from ablate.provenance import origin
+    from ablate.planning.expand import plan as make_plan
+    from ablate.planning.search import Search
     from ablate.report.live import view
-    from ablate.sweep import plan as make_plan
-    from ablate.tune import Search
+    from ablate.running import launchers
+    from ablate.running.driver import drive
+    from ablate.running.turns import await_room, driving
+    from ablate.store.ledger import Store
+    from ablate.store.provenance import origin
 
     again = _retry(retry)
     kept = Store(store)
@@ -56,7 +56,7 @@ def sweep(
         _check_words(plan, kept)
     print(f"sweep: {plan.name}", flush=True)
     await_room(kept, view)
-    launcher = launch.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
+    launcher = launchers.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
     search = Search(plan) if plan.tune else None
     try:
         with driving(kept, plan.name, view) as ledger:
@@ -84,7 +84,7 @@ def sweep(
 
 def _check_words(plan: Plan, store: Store) -> None:
     """Raises UserError where the store has a sweep of this name that says other runs."""
-    from ablate.sweep import alike
+    from ablate.planning.expand import alike
 
     try:
         before = store.read_plan(plan.name)
@@ -116,9 +116,9 @@ LONG_H = 24.0  # device-hours that are worth a question
 def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bool) -> bool:
     """Is anything left to train? Then every model is built once, without weights, and the cost of
     a long sweep is shown and asked about."""
-    from ablate.ledger import FINAL
-    from ablate.report.cost import costs
     from ablate.report.live import duration
+    from ablate.running.estimate import costs
+    from ablate.store.ledger import FINAL
 
     ids = {run.id for run in plan.runs()}
     states = ledger.states(ids)
@@ -146,7 +146,7 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
 def _prepare(plan: Plan, store: Store, watching: Any) -> None:
     """Decode what is not decoded yet, or not any more as it was written, before anything trains: a
     bad image ends the command here."""
-    from ablate.launch.decode import decode
+    from ablate.running.launchers.decode import decode
 
     for spec in {cell.spec["data"]["fingerprint"]: cell.spec for cell in plan.cells}.values():
         decode(spec, store.root, watching)
@@ -199,13 +199,13 @@ def plan(
     debug: Debug = False,
 ) -> None:
     """Show what `sweep` with the same words would run, and what it costs. Trains nothing."""
-    from ablate import launch
-    from ablate.ledger import Ledger, Store
-    from ablate.report.cost import costs
-    from ablate.report.devices import Devices
+    from ablate.planning.expand import plan as make_plan
+    from ablate.planning.search import Search
     from ablate.report.status import show_head, show_plan
-    from ablate.sweep import plan as make_plan
-    from ablate.tune import Search
+    from ablate.running import launchers
+    from ablate.running.devices import Devices
+    from ablate.running.estimate import costs
+    from ablate.store.ledger import Ledger, Store
 
     if detect is None and spread is not None:
         raise UserError("--spread: goes with --detect")
@@ -228,7 +228,7 @@ def plan(
         with Ledger.reading(kept) as ledger:
             states = ledger.states({run.id for run in made.runs()})
             finished = ledger.last_detail("finished")
-    launcher = launch.make(settings, kept.cache)
+    launcher = launchers.make(settings, kept.cache)
     cost = costs(made, kept, launcher, states, finished, on=devices)
     show_plan(made, states, cost)
     if detect is not None:
@@ -252,9 +252,9 @@ def stop(
     debug: Debug = False,
 ) -> None:
     """Stop a sweep from another shell: every worker writes its checkpoint. Twice: at once."""
-    from ablate.drive import turns
-    from ablate.ledger import Store
     from ablate.report.live import begin
+    from ablate.running import turns
+    from ablate.store.ledger import Store
 
     kept = Store(store)
     if kept.driver.is_held():

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, planned
-from ablate.spec import Failure, UserError
+from ablate.shared.errors import Failure, UserError
 
 if TYPE_CHECKING:
-    from ablate.launch import Slot
-    from ablate.ledger import Store
-    from ablate.report.bundle import Bundle
-    from ablate.report.verify import Verified
-    from ablate.rundir import RunDir
+    from ablate.audit.bundle import Bundle
+    from ablate.audit.verify import Verified
+    from ablate.running.launchers import Slot
+    from ablate.shared.rundir import RunDir
+    from ablate.store.ledger import Store
 
 
 def doctor(
@@ -37,9 +37,9 @@ def doctor(
 
     The config is that of KEY=VALUE, or the baseline of a sweep; the quick start's for no words.
     """
-    from ablate import launch
-    from ablate.ledger import Store
-    from ablate.report.doctor import examine, examine_store, show
+    from ablate.audit.doctor import examine, examine_store, show
+    from ablate.running import launchers
+    from ablate.store.ledger import Store
 
     kept = Store(store)
     if repair:
@@ -49,7 +49,7 @@ def doctor(
         findings = show(examine_store(kept))
     else:
         label, specs, settings = _config(words, scale, store)
-        slots = launch.make(settings, kept.cache).slots
+        slots = launchers.make(settings, kept.cache).slots
         try:
             findings = show(examine(kept, settings, slots, label, specs))
         except KeyboardInterrupt:
@@ -65,7 +65,7 @@ def _repair(store: Store) -> None:
     """Make the ledger again, and say what it holds now."""
     from collections import Counter
 
-    from ablate.ledger import Ledger, repair
+    from ablate.store.ledger import Ledger, repair
 
     if not store.root.is_dir():
         raise UserError(f"no store at {store.root}: name one with --store DIR (or ABLATE_STORE)")
@@ -84,9 +84,9 @@ def _config(
     words: list[str] | None, scale: str | None, store: Path
 ) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
     """(what it is called, its spec and those beside it in its sweep, the launcher's settings)."""
-    from ablate.config import Composer, Layer, once, parse, split_launcher
-    from ablate.spec import to_tree
-    from ablate.sweep import plan as make_plan
+    from ablate.planning.compose import Composer, Layer, once, parse, split_launcher
+    from ablate.planning.expand import plan as make_plan
+    from ablate.shared.spec import to_tree
 
     if words and "=" in words[0] and scale is None:
         composer = Composer(store)
@@ -120,10 +120,10 @@ def verify(
     Of a folder that `export` wrote: every file against its manifest, and every derived one made
     again.
     """
-    from ablate.ledger import Ledger, Store
-    from ablate.report.bundle import Bundle
+    from ablate.audit.bundle import Bundle
+    from ablate.audit.verify import verify as check
     from ablate.report.live import begin
-    from ablate.report.verify import verify as check
+    from ablate.store.ledger import Ledger, Store
 
     kept = Store(store)
     bundle = Bundle(Path(words[0])) if words and len(words) == 1 else None
@@ -143,7 +143,7 @@ def verify(
 
 
 def _verify_bundle(bundle: Bundle, others: bool) -> None:
-    from ablate.report.bundle import check
+    from ablate.audit.bundle import check
     from ablate.report.live import begin
 
     if others:
@@ -166,14 +166,14 @@ def _say(found: Verified, name: str, what: str = "") -> None:
 
 
 def _rerun(store: Store, text: str, words: list[str]) -> None:
-    from ablate import launch
-    from ablate.config import Composer, once, parse, split_launcher
-    from ablate.drive.progress import Progress, Working
-    from ablate.launch.decode import decode
-    from ablate.ledger import Ledger
-    from ablate.report.find import find_run, planned_as
+    from ablate.audit.rerun import SAME, Stopped, rerun
+    from ablate.planning.compose import Composer, once, parse, split_launcher
     from ablate.report.live import begin, view
-    from ablate.report.rerun import SAME, Stopped, rerun
+    from ablate.running import launchers
+    from ablate.running.launchers.decode import decode
+    from ablate.running.progress import Progress, Working
+    from ablate.store.find import find_run, planned_as
+    from ablate.store.ledger import Ledger
 
     composer = Composer(store.root)
     chosen, others = split_launcher(once(parse(word, composer.groups) for word in words))
@@ -185,7 +185,7 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
         raise UserError(f"--rerun: {text}: no sweep has it")
     run = sweeps[0][1]
     begin(f"training {run.label} once more")
-    launcher = launch.make(composer.launcher(chosen), store.cache)
+    launcher = launchers.make(composer.launcher(chosen), store.cache)
     try:
         with view() as watching:
 
@@ -221,8 +221,8 @@ def gc(
     """Remove what no sweep refers to: runs, decoded data, leftovers. Asks first."""
     from rich.filesize import decimal
 
-    from ablate.ledger import Ledger, Store
-    from ablate.report.collect import collect, kept, links, rubbish, summary
+    from ablate.store.gc import collect, kept, links, rubbish, summary
+    from ablate.store.ledger import Ledger, Store
 
     forget = list(dict.fromkeys(sweeps or []))
     place = Store(store)
@@ -275,11 +275,11 @@ def prepare(
     debug: Debug = False,
 ) -> None:
     """Fetch and decode a dataset ahead of sweeps. Stopped, the same command goes on."""
-    from ablate.config import resolve_data
-    from ablate.launch.ask import ask
-    from ablate.launch.decode import check, overlap
-    from ablate.ledger import Store
+    from ablate.planning.compose import resolve_data
     from ablate.report.live import begin, view
+    from ablate.running.launchers.ask import ask
+    from ablate.running.launchers.decode import check, overlap
+    from ablate.store.ledger import Store
 
     kept = Store(store)
     spec, notes = resolve_data(name, words or [], store)

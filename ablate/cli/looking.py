@@ -23,7 +23,7 @@ from ablate.cli.words import (
     print_rendered,
     print_table,
 )
-from ablate.spec import UserError, unknown
+from ablate.shared.errors import UserError, unknown
 
 MANY = 1000  # runs: reading their results takes seconds
 
@@ -41,8 +41,8 @@ def status(
     debug: Debug = False,
 ) -> None:
     """Where a sweep stands: runs by state, what each worker does, what failed and why."""
-    from ablate.ledger import Ledger, Store
     from ablate.report import status as report
+    from ablate.store.ledger import Ledger, Store
 
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
@@ -71,9 +71,9 @@ def show(
     debug: Debug = False,
 ) -> None:
     """One run: what happened to it, its result, curves, provenance and configuration."""
-    from ablate.ledger import Ledger, Store
-    from ablate.report.find import find_run
     from ablate.report.show import compared, print_log, shown
+    from ablate.store.find import find_run
+    from ablate.store.ledger import Ledger, Store
 
     if follow and not log:
         raise UserError("--follow: goes with --log")
@@ -128,10 +128,10 @@ def table(
 
     `paper:T1L` is a published table, read by the same code: `ablate list paper` names them.
     """
-    from ablate.ledger import Ledger, Store
+    from ablate.analysis.published import SHOW, WHERE, published
     from ablate.report.formats import check_show
     from ablate.report.live import begin
-    from ablate.report.published import SHOW, WHERE, published
+    from ablate.store.ledger import Ledger, Store
 
     if words and words[0].startswith(WHERE):
         parts = check_show(show) if show is not None else SHOW
@@ -140,7 +140,7 @@ def table(
     if bundle is not None:
         if words or scale or name or across or each:
             raise UserError("--from: a bundle is of one sweep; leave its name out")
-        from ablate.report.bundle import Bundle
+        from ablate.audit.bundle import Bundle
 
         exported = Bundle(bundle)
         made, told = exported.read()
@@ -174,13 +174,13 @@ def plot(
     debug: Debug = False,
 ) -> None:
     """A figure of a sweep, as SVG, PDF or PNG."""
-    from ablate.ledger import Ledger, Store
-    from ablate.plan import file_name
-    from ablate.report import captions
+    from ablate.analysis import captions
+    from ablate.analysis.reading import read
+    from ablate.analysis.table import tabulate
+    from ablate.planning.plan import file_name
     from ablate.report.live import begin
     from ablate.report.plot import FORMATS, KINDS, draw
-    from ablate.report.reading import read
-    from ablate.report.table import tabulate
+    from ablate.store.ledger import Ledger, Store
 
     *words, kind = words or [""]
     if kind not in KINDS:
@@ -214,8 +214,8 @@ def list_(
     debug: Debug = False,
 ) -> None:
     """What may be chosen: each by its name, a line and its source."""
+    from ablate.planning.expand import find_sweeps
     from ablate.report.listing import listing
-    from ablate.sweep import find_sweeps
 
     print(listing(kind, lambda: ((name, title, str(path)) for name, title, path in find_sweeps())))
 
@@ -230,7 +230,7 @@ def config(
     """The whole configuration of one run, composed and checked, and its id."""
     from omegaconf import OmegaConf
 
-    from ablate.config import resolve
+    from ablate.planning.compose import resolve
 
     tree, run = resolve(words or [], store)
     print(f"# run {run}\n{OmegaConf.to_yaml(OmegaConf.create(tree))}", end="")

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from ablate.spec import UserError, unknown
+from ablate.shared.errors import UserError, unknown
 
 
 def check_out(path: Path, formats: Sequence[str]) -> str:
@@ -31,7 +31,7 @@ def write_out(path: Path, content: bytes) -> bool:
 
     Nothing but a file may be replaced by a rename: the name of a device is everybody's.
     """
-    from ablate.rundir import write_whole
+    from ablate.shared.rundir import write_whole
 
     if _is_stream(path):
         with open(path, "wb") as stream:

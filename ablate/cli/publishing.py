@@ -9,7 +9,7 @@ import typer
 
 from ablate.cli.out import check_out, write_out
 from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, planned
-from ablate.spec import UserError
+from ablate.shared.errors import UserError
 
 
 def report(
@@ -25,13 +25,13 @@ def report(
     debug: Debug = False,
 ) -> None:
     """A sweep as one HTML file: verdicts, gains, figures, every run, how it was made."""
-    from ablate.ledger import Ledger, Store
-    from ablate.plan import file_name
+    from ablate.analysis.reading import read
+    from ablate.planning.plan import file_name
     from ablate.report.gather import gather, histories
     from ablate.report.live import begin
     from ablate.report.page import page
     from ablate.report.plot import figures
-    from ablate.report.reading import read
+    from ablate.store.ledger import Ledger, Store
 
     if out is not None:
         check_out(out, ("html", "htm"))
@@ -72,10 +72,10 @@ def export(
     debug: Debug = False,
 ) -> None:
     """A sweep as a folder that a reviewer recomputes from: `ablate table --from DIR`."""
-    from ablate.ledger import Ledger, Store
-    from ablate.report import bundle
+    from ablate.audit import bundle
     from ablate.report.gather import histories
     from ablate.report.live import begin
+    from ablate.store.ledger import Ledger, Store
 
     if anonymous and with_diff:
         raise UserError("--with-diff: a diff says whose work it is; leave it or --anonymous out")

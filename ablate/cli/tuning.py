@@ -36,8 +36,8 @@ def trials(
     debug: Debug = False,
 ) -> None:
     """What the searches of a sweep tried: settings, validation scores, what was chosen."""
-    from ablate.ledger import Ledger, Store
     from ablate.report import trials as report
+    from ablate.store.ledger import Ledger, Store
 
     kept = Store(store)
     with Ledger.reading(kept) as ledger:

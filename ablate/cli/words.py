@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablate.spec import UserError, unknown
+from ablate.shared.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from ablate.ledger import Ledger, Store
-    from ablate.plan import Plan
-    from ablate.report.table import Results, Table
+    from ablate.analysis.table import Results, Table
+    from ablate.planning.plan import Plan
+    from ablate.store.ledger import Ledger, Store
 
 
 class Format(StrEnum):
@@ -61,9 +61,9 @@ def planned(
     `analysis.KEY=VALUE` changes it for a command by which verdicts are `read`, which is a look;
     others refuse a value that is not the driven one.
     """
-    from ablate.report.find import computed, driven, instance, sweeps
-    from ablate.sweep.declaration import changed
-    from ablate.sweep.words import analysis_apart
+    from ablate.planning.declaration import changed
+    from ablate.planning.words import analysis_apart
+    from ablate.store.find import computed, driven, instance, sweeps
 
     known = sweeps(store, ledger)
     words, analysis = analysis_apart(words or ())
@@ -74,7 +74,7 @@ def planned(
         if wanted is None and single and "=" not in words[0] and not words[0].endswith(".yaml"):
             wanted = words[0]  # a bare name, of no sweep driven here
     if wanted is None and words:
-        from ablate.sweep import plan as make_plan
+        from ablate.planning.expand import plan as make_plan
 
         made, _ = make_plan(words, store=store.root, scale=scale, across=across or (), each=each)
         wanted = made.name
@@ -102,12 +102,12 @@ def print_table(
     recomputed: Results | None = None,
 ) -> None:
     """The table of a sweep. `recomputed`: the results of a bundle."""
-    from ablate.plan import is_metric
-    from ablate.report.cost import sizes
+    from ablate.analysis.paper import beside
+    from ablate.analysis.reading import read
+    from ablate.analysis.scores import METRICS
+    from ablate.planning.plan import is_metric
     from ablate.report.formats import DEFAULT, check_show
-    from ablate.report.paper import beside
-    from ablate.report.reading import read
-    from ablate.report.scores import METRICS
+    from ablate.running.estimate import sizes
 
     if against not in (None, "paper"):
         raise unknown("--against", against, ("paper",))

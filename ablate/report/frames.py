@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ablate.plan import Cell, Column, Plan, PlannedRun, Row
+from ablate.planning.plan import Cell, Column, Plan, PlannedRun, Row
 from ablate.report.gather import Known, setting
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.ledger import Ledger, RunState, Sound, Store, fold
-from ablate.plan import Plan, PlannedRun
+from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.show import History, Seen, facts
+from ablate.store.ledger import Ledger, RunState, Sound, Store, fold
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ablate import choices
-from ablate.choices import Choice
-from ablate.config import shipped
-from ablate.launch import LAUNCHERS
-from ablate.report import paper
+from ablate.analysis import paper
+from ablate.planning.compose import shipped
 from ablate.report.plot import KINDS as PLOTS
-from ablate.spec import unknown
+from ablate.running.launchers import LAUNCHERS
+from ablate.shared import choices
+from ablate.shared.choices import Choice
+from ablate.shared.errors import unknown
 
 Lines = Iterator[tuple[str, str, str]]
 

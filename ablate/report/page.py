@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate import __version__
-from ablate.plan import Cell, Plan
+from ablate.analysis.scores import METRICS, number
+from ablate.analysis.table import Table
+from ablate.analysis.verdicts import said, summary
+from ablate.planning.plan import Cell, Plan
 from ablate.report.formats.layout import DEFAULT, sheet
 from ablate.report.gather import Known, provenance
 from ablate.report.live import duration
-from ablate.report.looks import Look, Seeds
-from ablate.report.scores import METRICS, number
 from ablate.report.show import leaves, yaml_lines
 from ablate.report.status import GIVEN_UP
-from ablate.report.table import Table
-from ablate.report.verdicts import said, summary
+from ablate.store.looks import Look, Seeds
+from ablate.version import __version__
 
 LOG_LINES, LOG_BYTES = 40, 8_000  # of a failed run's log, its end
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ablate.plan import Plan
-from ablate.report.captions import count
-from ablate.report.cost import Costs
-from ablate.report.scores import METRICS, Curves, Results, by_replicate, scores
-from ablate.report.table import method_of
+from ablate.analysis.captions import count
+from ablate.analysis.scores import METRICS, Curves, Results, by_replicate, scores
+from ablate.analysis.table import method_of
+from ablate.planning.plan import Plan
+from ablate.running.estimate import Costs
 
 if TYPE_CHECKING:
-    from ablate.stats import Forecast, OverSpread, Spread
+    from ablate.analysis.stats import Forecast, OverSpread, Spread
 
 ASSUMED = 0.5  # points: where nothing was measured and nothing is given
 
@@ -30,7 +30,7 @@ def forecast(
     The spread of a column: `assumed` where it is given, else measured over every finished run of
     the column, else ASSUMED, and the lines say which.
     """
-    from ablate import stats
+    from ablate.analysis import stats
 
     of = METRICS[plan.analysis.metric]
     counts = sorted({method_of(plan, column.label).contrasts for column in plan.columns})
@@ -66,7 +66,7 @@ def _spread(
     """The spread, the seed correlation, and how both are known."""
     import numpy as np
 
-    from ablate import stats
+    from ablate.analysis import stats
 
     points = METRICS[plan.analysis.metric].points
     if assumed is not None:
@@ -96,7 +96,7 @@ def _hours(plan: Plan, column: str, costs: Costs) -> float | None:
 
 
 def _seeds(found: Forecast, hours: float | None) -> str:
-    from ablate import stats
+    from ablate.analysis import stats
 
     def seeds(n: int | None) -> str:
         return f">{stats.MOST_SEEDS}" if n is None else str(n)
@@ -112,7 +112,7 @@ def _seeds(found: Forecast, hours: float | None) -> str:
 
 
 def _asked(found: Forecast, n: int, points: str) -> str:
-    from ablate import stats
+    from ablate.analysis import stats
 
     if n < stats.FEWEST_SEEDS:
         return f"with {count(n, 'seed')}: no verdict, so nothing can be told"

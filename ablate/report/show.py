@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
-from ablate.ledger import FINAL, Ledger, RunState, Store
-from ablate.plan import PlannedRun
-from ablate.report.find import planned_as
+from ablate.planning.plan import PlannedRun
 from ablate.report.live import duration
 from ablate.report.status import speed
-from ablate.rundir import RunDir
-from ablate.spec import Failure
+from ablate.shared.errors import Failure
+from ablate.shared.rundir import RunDir
+from ablate.store.find import planned_as
+from ablate.store.ledger import FINAL, Ledger, RunState, Store
 
 History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
 

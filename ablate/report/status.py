@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ablate.ledger import FINAL, Ledger, RunState, Store
-from ablate.plan import Plan, PlannedRun
-from ablate.report import captions
-from ablate.report.cost import Costs
+from ablate.analysis import captions
+from ablate.analysis.scores import short
+from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.live import Clock, counts_line, duration, parts_done
-from ablate.report.scores import short
+from ablate.running.estimate import Costs
+from ablate.store.ledger import FINAL, Ledger, RunState, Store
 
 if TYPE_CHECKING:
     from rich.table import Table

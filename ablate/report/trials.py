@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.ledger import RunState
-from ablate.plan import Cell, Plan, Trial
-from ablate.report import captions
+from ablate.analysis import captions
+from ablate.analysis.scores import METRICS
+from ablate.planning.plan import Cell, Plan, Trial
 from ablate.report.formats import grid
 from ablate.report.formats.tidy import inert
-from ablate.report.scores import METRICS
-from ablate.rundir import to_json
-from ablate.spec import UserError
+from ablate.shared.errors import UserError
+from ablate.shared.rundir import to_json
+from ablate.store.ledger import RunState
 
 FIELDS = ("score", "error", "state", "chosen", "id")
 PLACE = ("row", "column", "search", "trial", "seed", "stage")

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ablate.analysis.table import Table
 from ablate.report.formats import html, latex, markdown, terminal, tidy
 from ablate.report.formats.grid import Sheet, split
 from ablate.report.formats.layout import DEFAULT, SHOW, check_show, sheet, state
 from ablate.report.formats.tidy import CSV_FIELDS
-from ablate.report.table import Table
-from ablate.spec import unknown
+from ablate.shared.errors import unknown
 
 __all__ = ["CSV_FIELDS", "DEFAULT", "FORMATS", "SHOW", "check_show", "render", "state"]
 

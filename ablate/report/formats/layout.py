@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ablate.plan import METRICS as NAMES
-from ablate.plan import is_metric
-from ablate.report.across import Block
-from ablate.report.captions import level, setting
+from ablate.analysis.across import Block
+from ablate.analysis.captions import level, setting
+from ablate.analysis.headline import headline
+from ablate.analysis.scores import METRICS, number, short
+from ablate.analysis.table import Entry, Table, TableColumn
+from ablate.planning.plan import METRICS as NAMES
+from ablate.planning.plan import is_metric
 from ablate.report.formats.grid import Cell, Grid, Line, Sheet
-from ablate.report.headline import headline
-from ablate.report.scores import METRICS, number, short
-from ablate.report.table import Entry, Table, TableColumn
-from ablate.spec import UserError, unknown
+from ablate.shared.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from ablate.stats import Estimate
+    from ablate.analysis.stats import Estimate
 
 SHOW = ("accuracy", "gain", "ci", "n", "verdict", "params", "macs", "cost", "chosen", "paper")
 DEFAULT = ("accuracy", "gain", "ci", "n", "verdict")

@@ -8,13 +8,13 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ablate.plan import Choice
-from ablate.report.across import Block, PValues
-from ablate.report.table import Against, Cost, Entry, Resolution, Table, TableColumn, TableRow
-from ablate.rundir import to_json
+from ablate.analysis.across import Block, PValues
+from ablate.analysis.table import Against, Cost, Entry, Resolution, Table, TableColumn, TableRow
+from ablate.planning.plan import Choice
+from ablate.shared.rundir import to_json
 
 if TYPE_CHECKING:
-    from ablate.stats import Estimate
+    from ablate.analysis.stats import Estimate
 
 CSV_FIELDS = ("sweep", "column", "row", "seed", "quantity", "value", "text")
 

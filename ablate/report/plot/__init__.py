@@ -10,10 +10,10 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ablate.plan import Plan
+from ablate.analysis.table import Table
+from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs
-from ablate.report.table import Table
-from ablate.spec import unknown
+from ablate.shared.errors import unknown
 
 if TYPE_CHECKING:
     from ablate.report.plot.style import Sheet

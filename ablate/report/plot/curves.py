@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from ablate.plan import Plan
+from ablate.analysis.table import Table
+from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, again, in_order, named
 from ablate.report.plot.style import Sheet, folded, inks
-from ablate.report.table import Table
 
 ACROSS = 3  # columns in a line
 BANDS = 8  # rows at most: of more, bands hide the lines

@@ -7,11 +7,11 @@ from typing import Any
 
 from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
-from ablate.plan import Plan
-from ablate.report.captions import family
+from ablate.analysis.captions import family
+from ablate.analysis.table import METRICS, Entry, Table, level, number
+from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, again, named
 from ablate.report.plot.style import BLACK, Sheet, folded, inks
-from ablate.report.table import METRICS, Entry, Table, level, number
 
 ACROSS = 2  # columns of a forest in a line
 FAR = 5  # times as wide as the middle interval: one that is wider is cut, to leave others to see

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from ablate.plan import Plan
+from ablate.analysis.table import Table
+from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Arrays, RunDirs, named, probed
 from ablate.report.plot.style import Sheet, inks
-from ablate.report.table import Table
 
 UPRIGHT = 8  # depths at most whose names stand side by side
 LAST = 1000  # steps that the profile by depth is the mean of; of a short run its last tenth

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ablate.plan import Plan
+from ablate.analysis.table import Table
+from ablate.planning.plan import Plan
 from ablate.report.plot.measured import RunDirs, named, probed
 from ablate.report.plot.style import GREY, Sheet, folded, inks
-from ablate.report.table import Table
 
 ACROSS = 2  # columns in a line
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ablate.plan import Plan
+from ablate.analysis.table import Table
+from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, named, probed
 from ablate.report.plot.style import Sheet, mosaic
-from ablate.report.table import Table
 
 FIRST = "stem.before.weight"  # the norm before the patch embedding, in probe-scales.npz
 

@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ablate.plan import Plan, PlannedRun
-from ablate.report.table import Table
-from ablate.rundir import RunDir
-from ablate.spec import UserError
+from ablate.analysis.table import Table
+from ablate.planning.plan import Plan, PlannedRun
+from ablate.shared.errors import UserError
+from ablate.shared.rundir import RunDir
 
 RunDirs = Callable[[str], RunDir]  # a run's id -> its folder
 Arrays = Mapping[str, Any]

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from ablate import stats
-from ablate.plan import Plan
+from ablate.analysis import stats
+from ablate.analysis.scores import METRICS
+from ablate.analysis.table import Table
+from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, again, named
 from ablate.report.plot.style import Sheet, folded, inks
-from ablate.report.scores import METRICS
-from ablate.report.table import Table
 
 ACROSS = 3  # columns in a line
 

@@ -21,8 +21,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ablate.plan import Plan
-from ablate.report.table import Table
+from ablate.analysis.table import Table
+from ablate.planning.plan import Plan
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")

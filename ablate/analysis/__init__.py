@@ -1,0 +1,1 @@
+"""Results to numbers: scores, tables, verdicts, published numbers, statistics."""

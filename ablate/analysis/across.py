@@ -1,0 +1,367 @@
+"""What stands below the columns of a table: averages over them, contrasts between them, and the
+placement grid as a design of two factors. From scores to blocks of plain numbers and words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ablate.analysis.scores import METRICS, Scores, by_replicate
+from ablate.planning.plan import Cell, Column, Plan
+
+if TYPE_CHECKING:  # numpy, which `--help` does without
+    from ablate.analysis.stats import Estimate, Method, RowGain
+    from ablate.analysis.stats.estimate import Bools, Floats
+
+PLACEMENTS = ("pre", "post", "pre+post")
+FACTORS = {"first": "attention", "second": "mlp", "interaction": "interaction"}
+READINGS = {"residual": "LN after the addition", "branch": "LN on the branch"}
+
+
+@dataclass(frozen=True)
+class PValues:
+    """They decide nothing and stand in CSV and JSON only: see `stats.RowGain`. `fisher`: of the
+    diverged runs against the baseline's. Each `floor` is the least that so few runs can give."""
+
+    p: float | None = None  # adjusted for the family
+    raw: float | None = None
+    sign_flip: float | None = None
+    sign_flip_floor: float | None = None
+    fisher: float | None = None
+    fisher_floor: float | None = None
+
+
+def p_values(gain: RowGain | None) -> PValues:
+    if gain is None:
+        return PValues()
+    flip = gain.sign_flip
+    return PValues(gain.p, gain.raw_p, flip.p if flip else None, flip.floor if flip else None)
+
+
+@dataclass(frozen=True)
+class FTest:
+    """Of an effect as a whole."""
+
+    df: int
+    residual_df: int
+    f: float
+    p: float
+
+
+@dataclass(frozen=True)
+class BlockLine:
+    """A row, or an effect; `column`: where it is taken, "" for all columns."""
+
+    label: str
+    column: str
+    gain: Estimate
+    verdict: str | None
+    p_values: PValues
+    sampled: Estimate | None = None  # the average, if columns were a sample of those to come
+    columns: tuple[str, ...] = ()  # that the average is over
+
+
+@dataclass(frozen=True)
+class Block:
+    """`kind`: average, contrast or placement; `tests`: F tests of the grid's effects as a whole."""
+
+    kind: str
+    name: str
+    title: str
+    note: str
+    contrasts: int
+    lines: tuple[BlockLine, ...]
+    tests: Mapping[str, FTest] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The sweep's scores as arrays, "higher is better": y (C, R, replicates), NaN where missing."""
+
+    plan: Plan
+    y: Floats
+    unstable: Bools  # (C, R)
+    omitted: Bools  # (C, R): has a diverged run that is left out, or one that never got there
+    judge: bool  # whether verdicts are given at all
+    alpha: float
+
+    @classmethod
+    def of(
+        cls, plan: Plan, cells: Mapping[tuple[str, str], Scores], judge: bool, alpha: float
+    ) -> Arrays:
+        import numpy as np
+
+        sign = METRICS[plan.analysis.metric].sign
+        shape = (len(plan.columns), len(plan.rows))
+        y = np.full((*shape, len(plan.replicates)), np.nan)
+        unstable, omitted = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+        for c, column in enumerate(plan.columns):
+            for r, row in enumerate(plan.rows):
+                if (found := cells.get((row.label, column.label))) is None:
+                    continue
+                y[c, r] = [sign * value for value in by_replicate(found.main, plan)]
+                unstable[c, r] = bool(found.unstable)
+                omitted[c, r] = is_partial(plan, found)
+        return cls(plan, y, unstable, omitted, judge, alpha)
+
+    @property
+    def void(self) -> tuple[str, ...]:
+        """The columns whose baseline is unstable: nothing is taken from them."""
+        found = zip(self.plan.columns, self.unstable[:, self.baseline], strict=True)
+        return tuple(column.heading for column, unstable in found if unstable)
+
+    def row(self, label: str) -> int:
+        return [row.label for row in self.plan.rows].index(label)
+
+    @property
+    def baseline(self) -> int:
+        return self.row(self.plan.baseline)
+
+    def method(self, contrasts: int, family: int = 1) -> Method:
+        from ablate.analysis import stats
+
+        analysis = self.plan.analysis
+        size = max(1, contrasts)
+        return stats.Method(
+            spread=analysis.spread,
+            screen=analysis.screen,
+            alpha=self.alpha,
+            contrasts=size * (family if analysis.family == "table" else 1),
+            comparisons=size,
+        )
+
+    def line(
+        self,
+        label: str,
+        column: str,
+        gain: RowGain,
+        given: bool,
+        margin: bool = True,
+        **more: Any,
+    ) -> BlockLine:
+        """`given`: whether it has a verdict, if any has; `margin`: by that of the analysis, too."""
+        analysis = self.plan.analysis
+        word = verdict_of(gain.gain, analysis.margin if margin else None, self.judge and given)
+        return BlockLine(
+            label, column, shown(gain.gain, analysis.metric), word, p_values(gain), **more
+        )
+
+
+def is_partial(plan: Plan, found: Scores) -> bool:
+    """Are its values those of survivors? Then they are no fair contest."""
+    return bool(found.main.never) or (bool(found.diverged) and plan.analysis.diverged == "omit")
+
+
+def verdict_of(gain: Estimate, margin: float | None, given: bool) -> str | None:
+    """The word for a gain; None without an interval, of too few seeds, or where none is given."""
+    from ablate.analysis import stats
+
+    if not given or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
+        return None
+    # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
+    return stats.verdict(gain.low, gain.high, margin) if gain.sd else stats.CANT_TELL
+
+
+def shown(gain: Estimate, metric: str) -> Estimate:
+    """A gain without an interval that says nothing: one as wide as the metric's whole scale."""
+    most = METRICS[metric].most
+    if most is None or gain.low is None or gain.high is None:
+        return gain
+    nothing = gain.low <= 0 <= gain.high and gain.high - gain.low > most
+    return dataclasses.replace(gain, low=None, high=None) if nothing else gain
+
+
+def wide(metric: str) -> str:
+    """Why `shown` left an interval out."""
+    of = METRICS[metric]
+    return f"-: the interval is wider than {of.most:g} {of.points}, so it says nothing"
+
+
+def blocks(arrays: Arrays) -> tuple[Block, ...]:
+    """Everything that the sweep has the rows and columns for."""
+    found = [*_average(arrays), *_contrasts(arrays), *_placements(arrays)]
+    return tuple(block for block in found if block.lines)
+
+
+def _average(arrays: Arrays) -> Iterable[Block]:
+    from ablate.analysis import stats
+
+    plan = arrays.plan
+    if len(plan.columns) - len(arrays.void) < 2:
+        return
+    method = arrays.method(len(plan.rows) - 1)
+    gains = stats.average_gains(arrays.y, arrays.baseline, method, arrays.unstable)
+    lines, ratios = [], {}
+    for r, (row, average) in enumerate(zip(plan.rows, gains, strict=True)):
+        if average is not None:
+            over = list(average.columns)
+            partial = bool(arrays.omitted[over][:, [r, arrays.baseline]].any())
+            ratios[average.columns] = average.ratio
+            lines.append(
+                arrays.line(
+                    row.label,
+                    "",
+                    average.gain,
+                    given=not partial,
+                    sampled=shown(average.sampled, plan.analysis.metric),
+                    columns=tuple(plan.columns[c].label for c in over),
+                )
+            )
+    left_out = f"without {', '.join(arrays.void)}: its baseline is unstable" if arrays.void else ""
+    yield Block(
+        kind="average",
+        name="average",
+        title=f"Average over the {len(plan.columns) - len(arrays.void)} columns",
+        note=_note("these columns, seeds random", left_out, _pooled_gains([*ratios.values()])),
+        contrasts=method.contrasts,
+        lines=tuple(lines),
+    )
+
+
+def _note(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
+
+
+def _pooled_gains(ratios: Sequence[float | None]) -> str:
+    """That gains are pooled, where the baseline is out of line. By `stats.ColumnGains.ratio`."""
+    found = [ratio for ratio in ratios if ratio is not None]
+    return pooled_gains(max(found)) if found else ""
+
+
+def pooled_gains(ratio: float) -> str:
+    return f"the baseline's own spread is {ratio:.1f} times the variants': judged by pooled gains"
+
+
+# --- Contrasts between columns ------------------------------------------------------------------
+
+
+def _contrasts(arrays: Arrays) -> Iterable[Block]:
+    import numpy as np
+
+    from ablate.analysis import stats
+
+    plan = arrays.plan
+    for name, contrast in plan.analysis.contrasts.items():
+        key, ends = contrast["across"], (contrast["from"], contrast["to"])
+        pairs = list(_pairs(plan.columns, key, *ends))
+        method = arrays.method(len(plan.rows) - 1, len(pairs))
+        lines, ratios = [], []
+        for before, after in pairs:
+            rest = {k: v for k, v in plan.columns[before].settings.items() if k != key}
+            changes = stats.changes(
+                arrays.y[before],
+                arrays.y[after],
+                arrays.baseline,
+                method,
+                np.any(arrays.unstable[[before, after]], axis=0),
+            )
+            if changes.void:
+                continue
+            ratios.append(changes.ratio)
+            partial = np.any(arrays.omitted[[before, after]], axis=0)
+            lines += [
+                arrays.line(
+                    row.label,
+                    ", ".join(f"{k}={v}" for k, v in rest.items()),
+                    change,
+                    given=not partial[[r, arrays.baseline]].any(),
+                )
+                for r, (row, change) in enumerate(zip(plan.rows, changes.rows, strict=True))
+                if change is not None
+            ]
+        yield Block(
+            kind="contrast",
+            name=name,
+            title=f"Contrast {name}: the gain at {key}={ends[1]} less that at {ends[0]}",
+            note=_note("+: the row gains more there", _pooled_gains(ratios)),
+            contrasts=method.contrasts,
+            lines=tuple(lines),
+        )
+
+
+def _pairs(columns: Sequence[Column], key: str, start: Any, end: Any) -> Iterable[tuple[int, int]]:
+    """Columns that differ in `key` alone, which is `start` in the first and `end` in the second."""
+    for b, before in enumerate(columns):
+        for a, after in enumerate(columns):
+            if before.settings.get(key) == start and after.settings == {
+                **before.settings,
+                key: end,
+            }:
+                yield b, a
+
+
+# --- The placement grid -------------------------------------------------------------------------
+
+
+def _placements(arrays: Arrays) -> Iterable[Block]:
+    """A block a column and reading of "post" in which rows are all nine placements."""
+    import numpy as np
+
+    from ablate.analysis import stats
+
+    plan = arrays.plan
+    cells: dict[str, list[Cell]] = {}
+    for cell in plan.cells:
+        cells.setdefault(cell.column, []).append(cell)
+    for c, column in enumerate(plan.columns):
+        if arrays.unstable[c, arrays.baseline]:
+            continue
+        for reading, words in READINGS.items():
+            for rows in _grids(cells.get(column.label, []), reading):
+                where = np.array([[arrays.row(label) for label in line] for line in rows])
+                size = where.size - 1
+                found = stats.grid_effects(
+                    arrays.y[c][where], arrays.method(size), arrays.unstable[c][where]
+                )
+                if found is None:
+                    continue
+                partial = bool(arrays.omitted[c][where].any())
+                over = "" if rows[0][0] == plan.baseline else f" over {rows[0][0]}"
+                lines = [
+                    arrays.line(
+                        label, column.label, effect, given=main and not partial, margin=False
+                    )
+                    for label, effect, main in _effects(found)
+                ]
+                title = f"Placement, {words}{over}"
+                yield Block(
+                    kind="placement",
+                    name=reading + over,
+                    title=f"{title}, {column.label}" if column.label else title,
+                    note=_note(
+                        "against pre, averaged over the other's placements; x: beyond their sum",
+                        "each effect by its own spread: a cell's is out of line" * found.own,
+                    ),
+                    contrasts=size,
+                    lines=tuple(lines),
+                    tests={FACTORS[source]: FTest(*test) for source, test in found.sources.items()},
+                )
+
+
+def _effects(found: Any) -> Iterable[tuple[str, RowGain, bool]]:
+    levels = PLACEMENTS[1:]
+    for name, effects in (("attention", found.first), ("MLP", found.second)):
+        yield from ((f"{name} {at}", e, True) for at, e in zip(levels, effects, strict=True))
+    for attn, line in zip(levels, found.interaction, strict=True):
+        for mlp, effect in zip(levels, line, strict=True):
+            yield f"attention {attn} x MLP {mlp}", effect, False
+
+
+def _grids(cells: Sequence[Cell], reading: str) -> Iterable[tuple[tuple[str, ...], ...]]:
+    """Labels of rows, attention x MLP placements: nine that differ in their placement alone."""
+    if len(cells) < len(PLACEMENTS) ** 2:
+        return
+    groups: dict[str, dict[tuple[str, str], str]] = {}
+    for cell in cells:
+        block = cell.spec.get("block", {})
+        place = (block.get("attn"), block.get("mlp"))
+        if block.get("name") != "vit" or (place != ("pre", "pre") and block["post"] != reading):
+            continue
+        placing = {k: v for k, v in block.items() if k not in ("attn", "mlp", "post")}
+        rest = repr({**cell.spec, "block": placing})
+        groups.setdefault(rest, {}).setdefault(place, cell.row)
+    for group in groups.values():
+        if all((a, m) in group for a in PLACEMENTS for m in PLACEMENTS):
+            yield tuple(tuple(group[a, m] for m in PLACEMENTS) for a in PLACEMENTS)

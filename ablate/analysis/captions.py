@@ -1,0 +1,541 @@
+"""The words of a table: its caption, its notes and its footnotes. Computes nothing."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ablate.analysis.across import pooled_gains
+from ablate.analysis.scores import METRICS, Scores, short
+from ablate.planning.plan import FIRST_TUNING_SEED, Analysis, Cell, Choice, Plan, Tune
+from ablate.store.ledger import REMEDY
+from ablate.store.looks import Look, changes
+from ablate.store.looks import look as look_of
+
+if TYPE_CHECKING:
+    from ablate.analysis.paper import Beside
+    from ablate.analysis.stats import Exact, Method, RowGain
+    from ablate.analysis.table import TableColumn
+
+# What the machine chose, by its key in result.json (the precision: the recipe's): a column that
+# mixes it says so, and `--strict` refuses it.
+MACHINE = {
+    "device": "device",
+    "kernel": "attention kernel",
+    "precision": "precision",
+    "threads": "number of threads",
+    "micro_batch": "micro-batch",
+    "digest": "version of the training code",
+    "torch": "version of torch",
+}
+CODE = ("digest", "plugins")  # "d1+d2": a run that went on under other code
+
+
+class Footnotes:
+    """Texts numbered as they first appear; equal ones share a number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def of(self, texts: Iterable[str]) -> tuple[int, ...]:
+        return tuple(self.numbers.setdefault(text, len(self.numbers) + 1) for text in texts)
+
+
+def gain_alpha(analysis: Analysis) -> float:
+    """Declared looks share alpha (Bonferroni)."""
+    return analysis.alpha / max(1, len(analysis.looks))
+
+
+def level(alpha: float) -> str:
+    return f"{100 * (1 - alpha):.4g} %"
+
+
+def family(plan: Plan, columns: Sequence[TableColumn]) -> str:
+    """What intervals are simultaneous over: "9 contrasts of a column"."""
+    counts = sorted({column.contrasts for column in columns})
+    noun = "contrast" if counts == [1] else "contrasts"
+    of = "a column" if plan.analysis.family == "column" else "the table"
+    return f"{' or '.join(map(str, counts))} {noun} of {of}"
+
+
+# --- The caption --------------------------------------------------------------------------------
+
+
+def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
+    """What the numbers are, and a line on the spread of every column."""
+    analysis, of = plan.analysis, METRICS[plan.analysis.metric]
+    sizes = sorted({size for column in columns for size in column.test_sizes})
+    tested = (
+        f"fixed test set of {' or '.join(map(str, sizes))} images"
+        if sizes
+        else "no test result yet"
+    )
+    tested = "of the fixed validation set" if of.of_curve else tested
+    name = of.name[0].upper() + of.name[1:]
+    less = ", lower being better" if of.sign < 0 else ""
+    lines = [
+        f"{name}: mean over seeds [{level(analysis.alpha)} Student t]; gain over {plan.baseline} "
+        f"in {of.points}{less} [{level(gain_alpha(analysis))}, simultaneous over the "
+        f"{family(plan, columns)}; {_method(analysis)}]. Intervals are over training seeds; "
+        f"{tested}."
+    ]
+    if plan.tune is not None:
+        lines.append(_tuned(plan, plan.tune))
+    for column in columns:
+        spread = _spread(plan, column)
+        lines.append(f"{column.heading}: {spread}" if column.label else _sentence(spread))
+    lines += _forecast(plan, columns)
+    return lines
+
+
+def _tuned(plan: Plan, tune: Tune) -> str:
+    """What every variant was searched for, how often and how widely, and what n counts."""
+    keys = ", ".join(dict.fromkeys(key for stage in tune.stages for key in stage.space))
+    searches = len(tune.searches(plan.seeds))
+    often = "one search" if searches == 1 else f"{searches} searches"
+    shares = [share for cell in plan.cells for c in cell.chosen for share in c.explored.values()]
+    least = f", which explored at least {100 * min(shares):.0f} % of each range" if shares else ""
+    counted = "intervals are of these settings" if plan.one_search else "n counts searches"
+    return (
+        f"Tuned for each variant alike: {keys}; {often} of {count(tune.trials_each, 'trial')} "
+        f"(sampler {tune.sampler}){least}, chosen on validation with other seeds; {counted}."
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
+    """What twice as many seeds would resolve, and how to train them."""
+    of = METRICS[plan.analysis.metric]
+    told = [column for column in columns if column.forecast]
+    for column in told:
+        assert column.forecast is not None
+        f = column.forecast
+        half, low, high = (f"{x:.{of.decimals}f}" for x in (f.half, f.low, f.high))
+        at = f"{column.heading}: " if column.label else ""
+        yield (
+            f"{at}{f.seeds} seeds would tell gains of about {half} {of.points} ({low} to {high}) "
+            f"from zero, if the rows' spreads are as alike as they look."
+        )
+    if told:
+        n = len(plan.seeds)
+        yield f"{count(n * len(plan.cells), 'more run')}: `{_command(plan, 2 * n)}`."
+
+
+def _command(plan: Plan, n: int) -> str:
+    """The sweep with n seeds, those it has among them."""
+    more = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
+    seeds = [*plan.seeds, *more[: n - len(plan.seeds)]]
+    text = str(n) if sorted(seeds) == [*range(n)] else f"[{','.join(map(str, seeds))}]"
+    return _with_words(plan, f"seeds={text}")
+
+
+def _with_words(plan: Plan, word: str) -> str:
+    """The command that drove the plan, with one word set otherwise."""
+    key = word.partition("=")[0]
+    words = [other for other in plan.words if other.partition("=")[0] != key]
+    place = next((i for i, other in enumerate(words) if other.startswith("--")), len(words))
+    return shlex.join(["ablate", "sweep", *words[:place], word, *words[place:]])
+
+
+def _method(analysis: Analysis) -> str:
+    match analysis.spread:
+        case "paired":
+            return "paired t"
+        case "welch":
+            return "Welch's t"
+    return "seed blocks, pooled spread" + ("" if analysis.screen else ", Dunnett's constant")
+
+
+def _spread(plan: Plan, column: TableColumn) -> str:
+    of = METRICS[plan.analysis.metric]
+    parts = []
+    if column.spread is not None:
+        whose = "the variants' spread" if column.baseline_ratio else "spread"
+        parts.append(
+            f"{whose} {column.spread:.{of.decimals}f} {of.points} ({column.df} df, "
+            f"{column.pooled_rows} of {count(len(column.entries), 'row')})"
+        )
+        if column.baseline_ratio:
+            parts.append(pooled_gains(column.baseline_ratio))
+    elif plan.analysis.spread == "pooled":
+        parts.append("spread unknown")
+    if (r := column.correlation) and r.low is not None and r.high is not None:
+        parts.append(f"seed correlation {r.mean:.2f} [{r.low:.2f}, {r.high:.2f}]")
+    else:
+        parts.append("seed correlation unknown")
+    return "; ".join(parts) + "."
+
+
+# --- Notes --------------------------------------------------------------------------------------
+
+
+def notes(
+    plan: Plan,
+    cells: Sequence[Scores],
+    columns: Sequence[TableColumn],
+    look: str | None,
+    strict: bool,
+) -> list[str]:
+    """What must be known before any number is believed."""
+    found = []
+    missing = Counter[str]()
+    for score in cells:
+        missing[score.cell.row] += len(score.missing)
+    if missing.total():
+        found.append(_unfinished(missing, len(cells) * len(plan.seeds)))
+    if any(entry.n == 1 for column in columns for entry in column.entries):
+        found.append("n = 1: no interval.")
+    if plan.one_search:
+        found.append(
+            "One search a row: the intervals are of these settings, not of the methods, so no "
+            "verdicts; tune.repeats=3 compares methods."
+        )
+    if len(plan.replicates) == 2:
+        found.append("n = 2: intervals, no verdicts.")
+    of = METRICS[plan.analysis.metric]
+    ends = [entry.accuracy for column in columns for entry in column.entries if entry.accuracy]
+    if of.most is not None and any(e.n > 1 and (e.low == 0 or e.high == of.most) for e in ends):
+        found.append(f"Intervals of the mean are cut at 0 and {of.most:g} {of.unit}.")
+    for column in columns:
+        if column.void:
+            found += _void(plan, column, [s for s in cells if s.cell.column == column.label])
+    if look:
+        found.append(look + (" --strict: verdicts withheld." if strict else ""))
+    return found
+
+
+NAMED = 8  # runs that a note names
+
+
+def withheld(runs: Mapping[str, str]) -> Iterator[str]:
+    """A note on every run whose result is not the one that it left. `runs`: id -> why."""
+    for line in [*runs.values()][:NAMED]:
+        yield f"Withheld: {line}."
+    if len(runs) > NAMED:
+        yield f"Withheld: {len(runs) - NAMED:,} more runs, for the same reason."
+    if runs:
+        yield f"Withheld runs count as missing; {REMEDY}."
+
+
+def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[str]:
+    """Which runs of the baseline void a column, and what can be said instead of a verdict."""
+    from ablate.analysis import stats
+
+    base = next(score for score in block if score.cell.row == plan.baseline)
+    at = f"{column.heading}: " if column.label else ""
+    fates = [
+        f"seed {seed} diverged" + (f" at step {step}" if step is not None else "")
+        for seed, step in base.diverged.items()
+    ] + [f"seed {seed} collapsed" for seed in base.collapsed]
+    yield (
+        f"{at}no verdicts: of the baseline {plan.baseline}, {', '.join(fates)}, so gains over it "
+        f"don't measure the variants."
+    )
+    n = len(base.results)
+    groups: dict[tuple[int, int], list[str]] = {}
+    for score in block:
+        if score is not base and score.results:
+            groups.setdefault((len(score.unstable), len(score.results)), []).append(score.cell.row)
+    parts = []
+    for (k, m), rows in groups.items():
+        test = stats.fisher(k, m, len(base.unstable), n)
+        p = f", Fisher's exact p = {test.p:.2g}" if test.tested else ""
+        parts.append(f"{k} of {m} of {names(rows)}{p}")
+    yield (
+        f"{at}{len(base.unstable)} of {n} runs of {plan.baseline} diverged or collapsed, against "
+        f"{'; '.join(parts)}."
+    )
+    rate, columns = base.cell.spec.get("optim", {}).get("lr"), [c.settings for c in plan.columns]
+    if any("optim.lr" in s for s in (*(r.settings for r in plan.rows), *columns)):
+        yield f"{at}The sweep compares learning rates: that the baseline fails may be its finding."
+    elif rate is not None:
+        yield (
+            f"{at}The baseline may hold at a lower rate: "
+            f"`{_with_words(plan, f'optim.lr={rate / 3:.2g}')}`."
+        )
+
+
+def _unfinished(missing: Counter[str], planned: int) -> str:
+    """How many runs are missing, and of which rows; rows that miss as many share a count."""
+    by_count: dict[int, list[str]] = {}
+    for row, lacking in missing.items():
+        if lacking:
+            by_count.setdefault(lacking, []).append(row)
+    parts = [f"{n} of {names(rows)}" for n, rows in sorted(by_count.items(), reverse=True)]
+    return (
+        f"UNFINISHED: {missing.total()} of {count(planned, 'run')} missing "
+        f"({'; '.join(parts)}). No verdicts until they are there."
+    )
+
+
+def look_note(plan: Plan, looks: Sequence[Look], methods: Sequence[Method]) -> str | None:
+    """What reading verdicts before does to those read now; `methods`: the columns'."""
+    return " ".join([*_grown(plan, looks, methods), *_changed(plan, looks)]) or None
+
+
+def _grown(plan: Plan, looks: Sequence[Look], methods: Sequence[Method]) -> Iterator[str]:
+    """Were there looks at fewer seeds, and were they not declared?"""
+    from ablate.analysis import stats
+
+    analysis, seeds = plan.analysis, set(plan.seeds)
+    earlier = {len(look.seeds) for look in looks if set(look.seeds) < seeds} - {1}  # told nothing
+    read = (*sorted(earlier), len(seeds))
+    if not earlier or set(read) <= set(analysis.looks):
+        return
+    errors = [stats.look_error(read, method) for method in methods]
+    error = max(errors) if analysis.family == "column" else 1 - math.prod(1 - e for e in errors)
+    meant, about = f"{100 * analysis.alpha:.3g}", f"{100 * error:.0f}"
+    becomes = f"rises from {meant} to" if float(about) > float(meant) else "is"
+    where = " of a column" if len(errors) > 1 and analysis.family == "column" else ""
+    yield (
+        f"The seeds grew after verdicts were read at n = {', '.join(map(str, read[:-1]))}: the "
+        f"chance that some variant{where} is wrongly told {becomes} about {about} %. Looks "
+        f"declared beforehand (analysis.looks) share alpha."
+    )
+
+
+def _changed(plan: Plan, looks: Sequence[Look]) -> Iterator[str]:
+    """Was it another table of which verdicts were read first? Older versions did not note that."""
+    first = next((look for look in looks if look.at), None)
+    if first and (parts := changes(first, look_of(plan))):
+        yield (
+            f"Changed since verdicts were first read, at n = {len(first.seeds)}: "
+            f"{'; '.join(parts)}. Chosen with results in view, so with an unknown error."
+        )
+
+
+def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> list[str]:
+    """What the published figures beside ours are, why they are not subtracted, and the ranks."""
+    if not paper:
+        return []
+    table = next(iter(paper.values())).table
+    pm = " +- as printed: 95 % intervals over 3 runs or more by the text; they fit standard errors."
+    pm = pm if any(beside.pm is not None for beside in paper.values()) else ""
+    found = [
+        f"Beside it: {table}, with its gains.{pm} Where data, resolution, steps and recipe match: "
+        f"ours less theirs. Elsewhere: whether our gain is in the direction of theirs (can't tell: "
+        f"our interval includes 0, or theirs is 0), and whether theirs is in our interval."
+    ]
+    by_reason: dict[str, list[str]] = {}
+    for (_, column), beside in paper.items():
+        same = column in ("", beside.column)
+        stands = beside.column if same else f"{column} for {beside.column}"
+        reason = by_reason.setdefault(beside.differs or "comparable", [])
+        if stands not in reason:
+            reason.append(stands)
+    found += [
+        f"Comparable: {names(which)}."
+        if reason == "comparable"
+        else f"Not subtracted, {reason}: {names(which)}."
+        for reason, which in by_reason.items()
+    ]
+    for column in columns:
+        if ranks := column.ranks:
+            place = f"{column.heading}: " if column.label else ""
+            found.append(
+                f"{place}rank agreement of the gains, Kendall's tau {ranks.tau:+.2f} "
+                f"(exact p = {ranks.p:.2g}, {ranks.n} rows)."
+            )
+    return found
+
+
+# --- Footnotes ----------------------------------------------------------------------------------
+
+
+def row_notes(confounds: Sequence[str]) -> list[str]:
+    if not confounds:
+        return []
+    return [f"A confound: sets {', '.join(confounds)}, which belongs to the recipe."]
+
+
+def entry_notes(
+    plan: Plan,
+    found: Scores,
+    gain: RowGain | None,
+    verdict: str | None,
+    base: Scores | None,
+    against: Exact | None,
+    unstable: str,
+) -> list[str]:
+    """`against`: Fisher's test of the diverged and collapsed runs; `unstable`: how many the
+    baseline has, "0 of 3"."""
+    from ablate.analysis import stats
+
+    texts = []
+    if found.cell.chosen:
+        texts.append(_chosen(found.cell.chosen))
+    if found.cell.overrides:
+        keys = ", ".join(found.cell.overrides)
+        texts.append(f"The sweep's overrides change the recipe of this cell: {keys}.")
+    if found.diverged:
+        texts.append(_diverged(plan, found, gain))
+    if found.collapsed:
+        texts.append(
+            f"Collapsed: {_seeds(found.collapsed)} ended with a training loss no lower than that "
+            f"of the class prior; kept in the mean{_left(gain)}."
+        )
+    if found.unstable and against and base and not base.unstable:  # else it is said of the column
+        texts[-1] += f" {_fisher(plan, against, unstable)}"
+    if found.main.never:
+        texts.append(
+            f"{_seeds(found.main.never).capitalize()} never got there: counted, not averaged, so "
+            f"no verdict."
+        )
+    if gain and gain.own in ("spread", "outlier") and gain.ratio is not None:
+        left, test = ("left the pool; ", "0.1 %") if gain.own == "outlier" else ("", "5 %")
+        texts.append(
+            f"Its spread is {gain.ratio:.1f} times the other rows' (F test, {test}): {left}its own "
+            f"paired interval."
+        )
+    if gain and base and verdict == stats.UNSTABLE:
+        texts.append(_unstable(plan, found, gain, base))
+    if verdict == stats.DID_NOTHING:
+        texts.append(
+            f"Its predictions are those of {plan.baseline} in every seed, bit for bit: this change "
+            f"did nothing."
+        )
+    elif gain and gain.gain.sd == 0:
+        texts.append("The same gain in every seed: no spread to judge by.")
+    return texts
+
+
+def _unstable(plan: Plan, found: Scores, gain: RowGain, base: Scores) -> str:
+    """Why a gain far from 0 is not told, and what would tell it."""
+    from ablate.analysis import stats
+
+    of = METRICS[plan.analysis.metric]
+    ours, theirs = found.main.by_seed, base.main.by_seed
+    gains = {seed: of.sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
+    middle = statistics.median(gains.values())
+    worst = max(gains, key=lambda seed: abs(gains[seed] - middle))
+    decides = (
+        f"{gain.decides} seeds of this spread would tell a gain as large"
+        if gain.decides is not None
+        else f"{stats.MOST_SEEDS} seeds of this spread would not tell a gain as large"
+    )
+    return (
+        f"Unstable: the other rows' spread would tell its gain from zero, its own spread, "
+        f"{gain.ratio:.1f} times as large, does not; farthest out is seed {worst} "
+        f"({gains[worst]:+.{of.decimals}f} {of.points}); {decides}."
+    )
+
+
+def _chosen(choices: Sequence[Choice]) -> str:
+    """What searches chose for a cell, and why it may not be the best."""
+    params = "; ".join(
+        ", ".join(f"{key}={setting(value)}" for key, value in choice.params.items())
+        + f" ({choice.name})"
+        for choice in choices
+    )
+    trials, spent = (sum(getattr(c, name) for c in choices) for name in ("trials", "spent"))
+    adds = sum(choice.multiply_adds for choice in choices)
+    each = " each" if len(choices) > 1 else ""
+    worth = f", worth {spent:.1f}" if spent < trials else ""  # some pruned, or the same again
+    used = f"; {short(adds)} multiply-adds" if adds else ""
+    text = f"Tuned: {params}; best of {count(choices[0].trials, 'trial')}{each}{worth}{used}."
+    return " ".join([text, *(f"{_sentence(doubt)}." for doubt in doubts(choices))])
+
+
+def setting(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def doubts(choices: Sequence[Choice]) -> list[str]:
+    """Whether better may lie beyond what the searches of a cell were given, or luck chose."""
+    found = []
+    if edges := Counter(key for choice in choices for key in choice.edges):
+        found.append(f"at the edge of its range: {_often(edges, choices)}; better may lie beyond")
+    if noise := Counter(key for choice in choices for key in choice.noise):
+        found.append(
+            f"the choice is noise: {_often(noise, choices)}; the best two trials differ by less "
+            f"than the validation error"
+        )
+    return found
+
+
+def _often(keys: Counter[str], choices: Sequence[Choice]) -> str:
+    """ "optim.lr in 2 of 3 searches"; of a single search the keys alone."""
+    of = f" of {len(choices)} searches"
+    return ", ".join(f"{key} in {n}{of}" if len(choices) > 1 else key for key, n in keys.items())
+
+
+def _left(gain: RowGain | None) -> str:
+    unstable = gain is not None and gain.own == "instability"
+    return "; left the pool, its own paired interval" if unstable else ""
+
+
+def _fisher(plan: Plan, against: Exact, unstable: str) -> str:
+    few = "" if against.tested else "; from 4 runs on it is a test"
+    return (
+        f"Fisher's exact test against {unstable} runs of {plan.baseline}: p = {against.p:.2g}, "
+        f"which can't be below {against.floor:.2g}{few}."
+    )
+
+
+def _diverged(plan: Plan, found: Scores, gain: RowGain | None) -> str:
+    runs = ", ".join(
+        f"seed {seed}" + (f" at step {step}" if step is not None else "")
+        for seed, step in found.diverged.items()
+    )
+    left = _left(gain)
+    if plan.analysis.diverged == "chance" and found.cell.row != plan.baseline:
+        return f"Diverged: {runs}; scored at chance{left}."
+    if found.cell.row == plan.baseline:
+        return f"Diverged: {runs}; gains are over the baseline's survivors."
+    return f"Diverged: {runs}; mean and gain are of the survivors, so no verdict{left}."
+
+
+def mixed(block: Sequence[Scores]) -> list[tuple[str, str]]:
+    """(key, sentence) for all that the runs of a column differ in beside what was planned."""
+    used: dict[tuple[str, str], dict[str, Counter[str]]] = {}
+    for found in block:
+        for result in found.results:
+            for key, name, value in _circumstances(found.cell, result):
+                values = used.setdefault((key, name), {})
+                values.setdefault(str(value), Counter())[found.cell.row] += 1
+    sentences = []
+    for (key, name), values in used.items():
+        changed = key in CODE and any("+" in value for value in values)  # while a run trained
+        if len(values) > 1 or changed:
+            ranked = sorted(values.items(), key=lambda item: (-item[1].total(), item[0]))
+            parts = [
+                f"{value} ({count(rows.total(), 'run')}"
+                + (f": {names(list(rows))})" if position else ")")
+                for position, (value, rows) in enumerate(ranked)
+            ]
+            sentences.append((key, f"Runs differ in their {name}: {', '.join(parts)}."))
+    return sentences
+
+
+def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """(key, name, value) of all that should be the same for the runs of a column."""
+    known = {**result, "precision": cell.spec.get("train", {}).get("precision")}
+    for key, name in MACHINE.items():
+        if known.get(key) is not None:
+            yield key, name, known[key]
+    digests = result.get("plugins")
+    own = {k: v for k, v in digests.items() if v} if isinstance(digests, dict) else {}
+    if own:  # a digest is of all that was loaded from a folder: alike only for the same classes
+        places = (f"{kind}={cell.spec[kind]['name']}" for kind in own)
+        yield "plugins", f"code of {', '.join(places)}", "/".join(dict.fromkeys(own.values()))
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def names(rows: Sequence[str], most: int = 8) -> str:
+    """Labels, the first few of many."""
+    more = f" and {len(rows) - most} more" if len(rows) > most else ""
+    return ", ".join(rows[:most]) + more

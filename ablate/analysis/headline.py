@@ -1,0 +1,109 @@
+"""What a table says, in one sentence, as one would tell a colleague."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ablate.analysis.scores import METRICS, number
+from ablate.analysis.table import Entry, Table
+from ablate.analysis.verdicts import false_words
+
+NAMED = 3  # rows of a verdict; of more their number is said, and which is the foremost
+# A verdict's first words: of one row, of several. {} is the margin with its unit.
+PREDICATES = {
+    "helps": ("helps", "help"),
+    "hurts": ("hurts", "hurt"),
+    "same within": ("is the same within {}", "are the same within {}"),
+    "no worse than": ("is less than {} worse, if at all", "are less than {} worse, if at all"),
+    "can't tell": ("can't be told from it", "can't be told from it"),
+    "unstable": ("is unstable", "are unstable"),
+}
+TOLD = ("helps", "hurts")
+
+
+def headline(table: Table) -> str:
+    """ "Against plain, over 5 seeds: post helps (+1.20 points [+0.70, +1.70])." Several columns are
+    counted, with how many false words to expect. "" for a table that is not complete or has no
+    verdict."""
+    contrasts = [entry for entry in table.entries if entry.row != table.baseline]
+    if not table.complete or not any(entry.verdict for entry in contrasts):
+        return ""
+    by_verdict: dict[str, list[Entry]] = {}
+    for entry in contrasts:
+        by_verdict.setdefault(entry.verdict or "", []).append(entry)
+    found = sorted(by_verdict.items(), key=lambda item: (_place(item[0]), not item[0]))
+    caution = f" {false}" if (false := false_words(table)) else ""
+    if len(table.columns) > 1:
+        clauses = _counted(table, found, contrasts)
+    else:
+        clauses = [_clause(table, verdict, entries, len(contrasts)) for verdict, entries in found]
+    seeds = {entry.n for entry in contrasts if entry.verdict}
+    over = f", over {seeds.pop()} seeds" if len(seeds) == 1 else ""
+    return f"Against {table.baseline}{over}: {'; '.join(clauses)}.{caution}"
+
+
+def _place(verdict: str) -> int:
+    """In which order verdicts are said; what we don't know, and none, come last."""
+    kinds = (*PREDICATES, "")
+    return next(i for i, kind in enumerate(kinds) if verdict.startswith(kind))
+
+
+def _predicate(table: Table, verdict: str, several: bool) -> str:
+    for kind, forms in PREDICATES.items():
+        if verdict.startswith(kind):
+            margin = verdict.removeprefix(kind).strip()
+            return forms[several].format(f"{margin} {METRICS[table.metric].points}")
+    return verdict or ("have no verdict" if several else "has no verdict")
+
+
+def _clause(table: Table, verdict: str, entries: Sequence[Entry], of: int) -> str:
+    """The rows of a verdict, in the only column."""
+    predicate = _predicate(table, verdict, len(entries) > 1)
+    told = verdict in TOLD
+    if len(entries) > NAMED:
+        most = max(entries, key=lambda entry: abs(entry.gain.mean) if entry.gain else 0.0)
+        foremost = f", most of all {most.row}{_gain(table, most)}" if told else ""
+        return f"{len(entries)} of {of} {predicate}{foremost}"
+    if told and len(entries) == 1:
+        return f"{entries[0].row} {predicate}{_gain(table, entries[0])}"
+    names = [entry.row + (_gain(table, entry) if told else "") for entry in entries]
+    return f"{_listed(names)} {predicate}"
+
+
+def _counted(
+    table: Table, found: Sequence[tuple[str, list[Entry]]], contrasts: Sequence[Entry]
+) -> list[str]:
+    """In how many columns rows help and hurt; how many comparisons got each other verdict."""
+    columns = Counter(entry.row for entry in contrasts)
+    clauses, others = [], []
+    for verdict, entries in found:
+        if verdict not in TOLD:
+            others.append(f"{len(entries)} {verdict or 'no verdict'}")
+            continue
+        rows = Counter(entry.row for entry in entries).most_common()
+        names = [f"{row} in {count} of {columns[row]}" for row, count in rows[:NAMED]]
+        names[0] = f"{rows[0][0]} {verdict} in {rows[0][1]} of {columns[rows[0][0]]} columns"
+        more = [f"{len(rows) - NAMED} more in some"] if len(rows) > NAMED else []
+        clauses.append(_listed(names + more))
+    if others:
+        clauses.append(f"of {len(contrasts)} comparisons {_listed(others)}")
+    return clauses
+
+
+def _gain(table: Table, entry: Entry) -> str:
+    """ " (+1.20 points [+0.70, +1.70])"; "" where there is none."""
+    if entry.gain is None:
+        return ""
+    mean = number(entry.gain.mean, table.metric, sign=True)
+    told = f"{mean} {METRICS[table.metric].points}"
+    if entry.gain.low is not None and entry.gain.high is not None:
+        ends = (number(end, table.metric, sign=True) for end in (entry.gain.low, entry.gain.high))
+        told += f" [{', '.join(ends)}]"
+    return f" ({told})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

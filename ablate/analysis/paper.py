@@ -1,0 +1,283 @@
+"""The published tables, and a sweep beside one.
+
+Every number is in `paper_tables.csv` as it was printed. By the paper's text a 95 % interval stands
+behind +-; it fits a standard error of values rounded to 0.1.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablate.analysis.captions import names
+from ablate.planning.plan import Cell, Column, Plan
+from ablate.shared.errors import UserError, unknown
+
+FILE = Path(__file__).with_name("paper_tables.csv")
+VALUES = ("top1", "fewshot25_top1", "test_top1", "zeroshot_top1", "miou", "test_top1_approx")
+GAINS = {"delta_top1_vs_dpn": "dpn", "gain_top1_vs_pre_ln": "base"}  # over which variant
+# A regime in our words, on ImageNet-1k: what values may be subtracted from.
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "AugReg 93k steps bs4096": {"recipe": "augreg", "train.examples": 380_506_500},
+    "better-plain-vit": {"recipe": "s16_plus"},
+    "DeiT": {"recipe": "deit"},
+    "300 ep": {"recipe": "dtn"},
+}
+# Theirs -> ours.
+DATA = {"imagenet1k": "imagenet1k", "augmented-mnist": "mnist", "sun397": "sun397"}
+MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
+MACHINES = {"train.micro_batch", "train.deterministic", "eval.every", "eval.batch"}
+
+
+@dataclass(frozen=True)
+class Printed:
+    """One number of a table, with what stands around it."""
+
+    source: str
+    table: str
+    dataset: str
+    regime: str
+    arch: str
+    variant: str
+    metric: str
+    value: str
+    pm: str
+    note: str
+
+    @property
+    def column(self) -> tuple[str, str, str]:
+        return self.arch, self.dataset, self.regime
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """`columns`: label -> (arch, dataset, regime); `cells`: by variant and label. `over`: the
+    variant that values are gains over, None where they are values."""
+
+    name: str
+    source: str
+    metric: str
+    rows: tuple[str, ...]
+    columns: Mapping[str, tuple[str, str, str]]
+    cells: Mapping[tuple[str, str], Printed]
+    over: str | None
+
+    @property
+    def baseline(self) -> str:
+        return self.over or self.rows[0]
+
+    @property
+    def rounding(self) -> float:
+        """How far the gain that was rounded, or taken from rounded values, may be from the true
+        one, of as many digits as the table prints."""
+        digits = max(len(cell.value.partition(".")[2]) for cell in self.cells.values())
+        return 10.0**-digits / (2 if self.over else 1)
+
+    def gain(self, row: str, column: str, baseline: str | None = None) -> float | None:
+        """Over `baseline`, as printed or from the printed values."""
+        base = baseline or self.baseline
+        if row == base:
+            return None
+        cell = self.cells.get((row, column))
+        if cell is None or (self.over and base != self.over):
+            return None
+        if self.over:
+            return float(cell.value)
+        other = self.cells.get((base, column))
+        return round(float(cell.value) - float(other.value), 6) if other else None
+
+
+@functools.cache
+def printed_numbers() -> tuple[Printed, ...]:
+    with open(FILE, newline="", encoding="utf-8") as file:
+        return tuple(Printed(**row) for row in csv.DictReader(file))
+
+
+@functools.cache
+def tables() -> dict[str, PaperTable]:
+    """Every published table that has values or gains of variants, by its name."""
+    found: dict[str, list[Printed]] = {}
+    for number in printed_numbers():
+        if number.metric in (*VALUES, *GAINS):
+            found.setdefault(number.table, []).append(number)
+    return {name: _table(name, numbers) for name, numbers in found.items()}
+
+
+def _table(name: str, numbers: Sequence[Printed]) -> PaperTable:
+    over = GAINS.get(numbers[0].metric)
+    rows = dict.fromkeys(number.variant for number in numbers)
+    labels: dict[tuple[str, str, str], str] = {}
+    by_data = len({number.dataset for number in numbers}) > 1
+    for number in numbers:
+        label = number.dataset.rpartition("/")[2] if by_data else number.arch
+        if number.column not in labels and label in labels.values():
+            label = f"{label} ({number.arch if by_data else number.regime})"
+        labels.setdefault(number.column, label)
+    return PaperTable(
+        name=name,
+        source=numbers[0].source,
+        metric=numbers[0].metric,
+        rows=tuple(dict.fromkeys([over, *rows])) if over else tuple(rows),
+        columns={label: column for column, label in labels.items()},
+        cells={(number.variant, labels[number.column]): number for number in numbers},
+        over=over,
+    )
+
+
+def find(name: str) -> PaperTable:
+    """Raises UserError for one that is not in the file."""
+    if name not in tables():
+        raise unknown("paper: table", name, tables())
+    return tables()[name]
+
+
+def listing() -> Iterator[tuple[str, str, str]]:
+    """(name, what it is, where it is from) of every table."""
+    for name, table in tables().items():
+        what = f"{table.metric} of {', '.join(table.rows[:8])}: {names([*table.columns], 5)}"
+        yield name, what, table.source
+
+
+# --- A sweep beside it --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What was published for a cell of ours. `differs`: why it isn't comparable, "" where it is."""
+
+    table: str
+    row: str
+    column: str
+    printed: str
+    value: float | None
+    pm: float | None
+    gain: float | None
+    differs: str
+
+
+def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
+    """The published figure for every cell of the plan that has one, by the sweep file's `paper:`.
+
+    Raises UserError where the sweep names no table, or has nothing of it.
+    """
+    if not plan.paper:
+        raise UserError(
+            f"--against paper: {plan.name} names no published table; add to its file "
+            f"paper: {{table: T1L, rows: {{LABEL: base, LABEL: dpn}}}}"
+        )
+    table = find(str(plan.paper["table"]))
+    rows: Mapping[str, str] = plan.paper.get("rows", {})
+    for label, row in rows.items():
+        if row not in table.rows:
+            raise unknown(f"paper: rows: {label}", row, table.rows)
+    recipes = _Recipes(store)
+    found = {}
+    columns = {column.label: column for column in plan.columns}
+    for cell in plan.cells:
+        if cell.row not in rows:
+            continue
+        theirs = _column(table, columns[cell.column], cell, plan.paper.get("columns", {}))
+        if theirs is None:
+            continue
+        row = rows[cell.row]
+        printed = table.cells.get((row, theirs))
+        base = table.over or rows.get(plan.baseline)
+        gain = table.gain(row, theirs, base) if base else None
+        if printed is None and not (table.over and row == table.over):
+            continue
+        found[cell.row, cell.column] = Beside(
+            table=f"{table.source} {table.name}",
+            row=row,
+            column=theirs,
+            printed=as_printed(table, printed, gain),
+            value=float(printed.value) if printed and not table.over else None,
+            pm=float(printed.pm) if printed and printed.pm else None,
+            gain=gain,
+            differs=recipes.difference(cell, table.columns[theirs]),
+        )
+    if not found:
+        raise UserError(
+            f"--against paper: no column of {plan.name} stands for one of {table.name} "
+            f"({names([*table.columns])}): give a column `paper: {next(iter(table.columns))}`"
+        )
+    return found
+
+
+def _column(table: PaperTable, column: Column, cell: Cell, mapped: Mapping[str, str]) -> str | None:
+    """The published column that ours stands for, as written; or by itself on the same data."""
+    named = mapped.get(column.label, column.paper)
+    if named is not None:
+        if named not in table.columns:
+            raise unknown(f"paper: columns: {column.label}", named, table.columns)
+        return named
+    arch = str(cell.spec["model"]["arch"])
+    if arch in table.columns:
+        ours = cell.spec["data"]["name"]
+        return arch if DATA.get(table.columns[arch][1]) == ours else None
+    return None
+
+
+def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -> str:
+    if printed is None:
+        return ""
+    if table.over:
+        return f"+{printed.value}" if float(printed.value) > 0 else printed.value
+    about = "about " if table.metric.endswith("_approx") else ""
+    text = about + printed.value + (f" ± {printed.pm}" if printed.pm else "")
+    return text if gain is None else f"{text}, {gain:+.1f}"
+
+
+class _Recipes:
+    """What our recipes say, composed once each."""
+
+    def __init__(self, store: Path) -> None:
+        from ablate.planning.compose import Composer
+
+        self.composer = Composer(store)
+        self.known: dict[tuple[str, str], Mapping[str, Any] | None] = {}
+
+    def difference(self, cell: Cell, column: tuple[str, str, str]) -> str:
+        """Why a cell is not what was published in data, resolution, steps and recipe; or ""."""
+        _, dataset, regime = column
+        data = cell.spec["data"]
+        if DATA.get(dataset) != data["name"]:
+            return f"trained on {data['name']}, theirs on {dataset}"
+        if regime not in RECIPES:
+            return f"no recipe of ours is theirs ({regime})"
+        expected = self._of(regime, str(cell.spec["model"]["arch"]))
+        words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
+        if expected is None:
+            return f"{words} has no {cell.spec['model']['arch']}"
+        specs = cell.specs or (cell.spec,)
+        differing = [
+            f"{section}.{key}"
+            for section, settings in expected.items()
+            for key, value in settings.items()
+            if f"{section}.{key}" not in MACHINES
+            and any(spec[section].get(key) != value for spec in specs)
+        ]
+        return f"{names(differing, 4)} not as in {words}" if differing else ""
+
+    def _of(self, regime: str, arch: str) -> Mapping[str, Any] | None:
+        """What of a run is the recipe's; None where it doesn't know the architecture."""
+        from ablate.planning.compose import Layer
+        from ablate.shared import spec
+
+        if (regime, arch) not in self.known:
+            settings = {**RECIPES[regime], "data": "imagenet1k", "model.arch": arch}
+            try:
+                tree = self.composer.tree(self.composer.merge([Layer("", settings)]))
+                run = spec.effective(spec.to_tree(self.composer.run(tree, seed=0)))
+            except UserError:
+                self.known[regime, arch] = None
+            else:
+                self.known[regime, arch] = {
+                    **{section: run[section] for section in ("optim", "train", "augment", "eval")},
+                    "model": {key: run["model"][key] for key in MODEL},
+                    "data": {"size": run["data"]["size"]},
+                }
+        return self.known[regime, arch]

@@ -1,0 +1,217 @@
+"""A published table through our own code: its means and +-, our intervals, verdicts and formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ablate.analysis.across import verdict_of
+from ablate.analysis.captions import Footnotes, names
+from ablate.analysis.paper import Beside, PaperTable, Printed, as_printed, find, printed_numbers
+from ablate.analysis.table import Against, Entry, Table, TableColumn, TableRow
+
+if TYPE_CHECKING:
+    from ablate.analysis.stats import Estimate
+
+WHERE = "paper:"  # `ablate table paper:T1L`
+SHOW = ("paper", "gain", "ci", "n", "verdict")
+# What a printed mean is of; else one, whatever is printed behind +-. At least three by the text;
+# Table 3's by its protocol (App. E), Table 5's by App. G.
+TRAININGS = {"T1L": 3, "T2R": 3, "T3": 3, "T4": 3, "T5": 10}
+TRANSFERS = ("T2R", "T3", "T4", "T5")
+ALPHA = 0.05
+
+
+def published(name: str) -> Table:
+    """The published table as ours: each gain with Welch's interval from the printed +-, read as
+    standard errors, and beside it read as 95 % intervals. Raises UserError for a table that is not
+    in the file."""
+    table = find(name)
+    n = TRAININGS.get(name, 1)
+    footnotes = Footnotes()
+    columns = tuple(_published_column(table, label, n, footnotes) for label in table.columns)
+    return Table(
+        sweep=WHERE + name,
+        title=f"{table.source}, {name}, as published",
+        metric="top1",
+        baseline=table.baseline,
+        seeds=tuple(range(n)),
+        family="column",
+        complete=True,
+        alpha=ALPHA,
+        gain_alpha=ALPHA,
+        rows=tuple(TableRow(row, None, ()) for row in table.rows),
+        columns=columns,
+        caption=tuple(_caption(table, n)),
+        notes=(*_readings(columns), *_means(table)),
+        footnotes=tuple(footnotes.numbers),
+        paper="printed",
+    )
+
+
+def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnotes) -> TableColumn:
+    from scipy.special import stdtrit
+
+    from ablate.analysis import stats
+
+    entries = []
+    base = table.cells.get((table.baseline, label))
+    for row in table.rows:
+        printed = table.cells.get((row, label))
+        if printed is None and row != table.baseline:
+            continue
+        gain, said, theirs = None, None, table.gain(row, label)
+        if theirs is not None:
+            gain = stats.Estimate(theirs, None, None, n)
+            if n > 1 and printed and base and printed.pm and base.pm:
+                gain = _welch(printed, base, n, 1.0)
+                said = _welch(printed, base, n, float(stdtrit(n - 1, 1 - ALPHA / 2)))
+        accuracy = None
+        if printed and not table.over:
+            accuracy = _read(float(printed.value), float(printed.pm or 0), n)
+        verdict = verdict_of(gain, None, True) if gain else None
+        entries.append(
+            Entry(
+                row=row,
+                column=label,
+                planned=n,
+                values={},
+                missing=(),
+                diverged=(),
+                collapsed=(),
+                accuracy=accuracy,
+                gain=gain,
+                pool="",
+                verdict=verdict,
+                footnotes=footnotes.of([printed.note] if printed and printed.note else []),
+                against=Against(
+                    Beside(
+                        table=f"{table.source} {table.name}",
+                        row=row,
+                        column=label,
+                        printed=as_printed(table, printed, None),
+                        value=accuracy.mean if accuracy else None,
+                        pm=float(printed.pm) if printed and printed.pm else None,
+                        gain=theirs,
+                        differs="",
+                    ),
+                    None,
+                    said=said,
+                ),
+            )
+        )
+    return TableColumn(label, label, tuple(entries), 1, None, None, 0, None, (), ())
+
+
+def _welch(printed: Printed, base: Printed, n: int, width: float) -> Estimate:
+    """The gain of means whose +- is so many standard errors."""
+    from ablate.analysis import stats
+
+    return stats.welch_of_means(
+        float(printed.value),
+        float(printed.pm) / width,
+        float(base.value),
+        float(base.pm) / width,
+        n,
+        ALPHA,
+    )
+
+
+def _read(mean: float, pm: float, n: int) -> Estimate:
+    """A printed mean, its +- read as s / sqrt(n)."""
+    from ablate.analysis import stats
+
+    if n < 2 or not pm:
+        return stats.Estimate(mean, None, None, n)
+    # Student's t of one mean is Welch's of its difference from a constant.
+    gain = stats.welch_of_means(mean, pm, 0.0, 0.0, n, ALPHA)
+    return stats.Estimate(mean, gain.low, gain.high, n, gain.sd)
+
+
+def _caption(table: PaperTable, n: int) -> Iterator[str]:
+    if table.over:
+        yield f"As printed: {table.metric}, in points over {table.over}."
+    elif n > 1:
+        yield f"As printed: {table.metric} in %, means of {n} trainings."
+        if table.name in TRANSFERS:
+            yield "They may have one pre-training in common: their spread is of what follows it."
+        if any(cell.pm for cell in table.cells.values()):
+            yield (
+                f"Their +- have two readings. The text calls them 95 % intervals over at least 3 "
+                f"runs (gain, ± a 95 % CI); in Tables 1 and 2 they fit standard errors, s / sqrt(n)"
+                f", of values rounded to 0.1 (gain, and the verdict). Either way each gain over "
+                f"{table.baseline} has Welch's 95 % interval, of one contrast."
+            )
+        else:
+            yield "No +- is printed: no interval of a gain, no verdict."
+    else:
+        yield (
+            f"As printed: {table.metric} in %. One training a value, whatever its +- is over: no "
+            f"interval of a gain, no verdict."
+        )
+    of: dict[str, list[str]] = {}
+    for label, (_, dataset, regime) in table.columns.items():
+        of.setdefault(f"{regime}, {dataset}", []).append(label)
+    for what, labels in of.items():
+        yield f"{names(labels, len(labels))}: {what}."
+
+
+def _readings(columns: Sequence[TableColumn]) -> Iterator[str]:
+    """How many of the gains either reading of +- tells from 0."""
+    entries = [entry for column in columns for entry in column.entries]
+    said = [(e.column, e.against.said) for e in entries if e.against and e.against.said]
+    fitted = [(e.column, e.gain) for e in entries if e.gain and e.against and e.against.said]
+    if said:
+        yield (
+            f"With +- as 95 % intervals {_clear(said)} clear 0, as standard errors "
+            f"{_clear(fitted)}."
+        )
+
+
+def _clear(gains: Sequence[tuple[str, Estimate]]) -> str:
+    """`all 10 gains`, or `9 of 10 (not S/16, +1.10 +- 1.13)`; of those that have an interval."""
+    known = [
+        (column, gain.mean, gain.high - gain.mean)
+        for column, gain in gains
+        if gain.high is not None
+    ]
+    unclear = [
+        f"{column}, {mean:+.2f} +- {half:.2f}" for column, mean, half in known if half >= abs(mean)
+    ]
+    if not unclear:
+        return f"all {len(known)} gains"
+    return f"{len(known) - len(unclear)} of {len(known)} (not {'; '.join(unclear)})"
+
+
+def _means(table: PaperTable) -> Iterator[str]:
+    """The mean gain of each regime, what rounding leaves open of it, and what the text says."""
+    import numpy as np
+
+    from ablate.analysis import stats
+
+    claims = [p for p in printed_numbers() if p.metric == "mean_gain" and p.source == table.source]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for label, (_, dataset, regime) in table.columns.items():
+        groups.setdefault((dataset, regime), []).append(label)
+    claimed = set()
+    for (dataset, regime), labels in groups.items():
+        for row in table.rows:
+            gains = {label: table.gain(row, label) for label in labels}
+            known = {label: gain for label, gain in gains.items() if gain is not None}
+            if len(known) < 2:
+                continue
+            mean = stats.mean_interval(np.array(list(known.values())), ALPHA)
+            low, high = (mean.mean + sign * table.rounding for sign in (-1, 1))
+            said = ""
+            for claim in claims:
+                matches = claim.dataset == dataset and regime.startswith(claim.regime)
+                if matches and claim.variant == row and claim not in claimed:
+                    claimed.add(claim)
+                    right = abs(float(claim.value) - mean.mean) < 0.05 + 1e-9
+                    verb = "rounds it to" if right else "says"
+                    said = f" The text {verb} {claim.value}."
+            sampled = f" [{mean.low:+.2f}, {mean.high:+.2f} if architectures were a sample]"
+            yield (
+                f"{row}, {regime}: mean gain {mean.mean:+.2f} over {names([*known])}, from "
+                f"{low:+.2f} to {high:+.2f} by rounding{sampled if len(known) > 2 else ''}.{said}"
+            )

@@ -1,0 +1,53 @@
+"""The one door to a verdict: whatever prints one reads its table here, and the look is recorded.
+
+Recorded first, then printed: a look that nobody saw costs a note, one that nobody noted an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from ablate.analysis.table import Results, Table, tabulate
+from ablate.planning.plan import Plan
+from ablate.store import looks
+from ablate.store.ledger import Store, Unrecorded
+from ablate.store.looks import Look
+
+
+class Reading(NamedTuple):
+    """A table, and the looks at which verdicts of its sweep were read, its own the last.
+
+    `withheld`: why it has no verdicts though it is complete, where they can't be recorded.
+    """
+
+    table: Table
+    looks: list[Look]
+    withheld: str = ""
+
+
+def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
+    """The table of a sweep with its verdicts, once the look is on record; else without them, and
+    with a note that says why. `options` are those of `tabulate`.
+    """
+    now = looks.look(plan)
+    options = {"curves": lambda run: store.rundir(run).read_metrics(), **options}
+    seen = _before(plan, store, now)
+    while True:
+        table = tabulate(plan, results, seen, words=True, **options)
+        if not table.is_look:
+            return Reading(table, seen)
+        try:
+            store.add_look(now.event(plan.name))
+        except Unrecorded as why:
+            table = tabulate(plan, results, seen, **options)
+            line = f"Verdicts withheld: that they are read can't be recorded ({why})."
+            return Reading(dataclasses.replace(table, notes=(line, *table.notes)), seen, str(why))
+        before = _before(plan, store, now)
+        if before == seen:
+            return Reading(table, [*seen, now])
+        seen = before  # another process read it meanwhile, and was first
+
+
+def _before(plan: Plan, store: Store, now: Look) -> list[Look]:
+    return looks.before(looks.read(store.read_looks(plan.name)), now)

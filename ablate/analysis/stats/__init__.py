@@ -1,0 +1,101 @@
+"""The statistics of a sweep: pure functions of arrays. What is computed and why: the README.
+
+A *seed* is one independent training of everything that differs between the rows, and seeds are
+blocks: all rows of a seed share batches, masks and shared initial weights. Arrays of results are
+y[..., R, n], rows x seeds, one column of a table; leading axes are simulations. Results are
+"higher is better": the caller turns the sign of a loss.
+
+Student's t, F and normal quantiles come from `scipy.special`: `scipy.stats`, the same code behind
+a slower import, is the oracle in the tests.
+"""
+
+from ablate.analysis.stats.across import (
+    AverageGain,
+    Grid,
+    Source,
+    average_gains,
+    changes,
+    grid_effects,
+)
+from ablate.analysis.stats.curves import Reached, auc, epochs_to, expected_best, reached
+from ablate.analysis.stats.dunnett import dunnett, dunnett_p
+from ablate.analysis.stats.estimate import Estimate, mean_interval, seed_correlation, welch_of_means
+from ablate.analysis.stats.exact import Exact, RankAgreement, fisher, holm, kendall, sign_flip
+from ablate.analysis.stats.gains import (
+    ColumnGains,
+    Fit,
+    Method,
+    Pool,
+    RowGain,
+    column_gains,
+    fit,
+    raw_p,
+)
+from ablate.analysis.stats.looks import look_error
+from ablate.analysis.stats.power import (
+    Forecast,
+    OverSpread,
+    Spread,
+    detect,
+    residual_spread,
+    resolution,
+)
+from ablate.analysis.stats.verdict import (
+    CANT_TELL,
+    DID_NOTHING,
+    FEWEST_SEEDS,
+    MOST_SEEDS,
+    POWER,
+    UNSTABLE,
+    agreement,
+    verdict,
+)
+
+__all__ = [
+    "CANT_TELL",
+    "DID_NOTHING",
+    "FEWEST_SEEDS",
+    "MOST_SEEDS",
+    "POWER",
+    "UNSTABLE",
+    "AverageGain",
+    "ColumnGains",
+    "Estimate",
+    "Exact",
+    "Fit",
+    "Forecast",
+    "Grid",
+    "Method",
+    "OverSpread",
+    "Pool",
+    "RankAgreement",
+    "Reached",
+    "RowGain",
+    "Source",
+    "Spread",
+    "agreement",
+    "auc",
+    "average_gains",
+    "changes",
+    "column_gains",
+    "detect",
+    "dunnett",
+    "dunnett_p",
+    "epochs_to",
+    "expected_best",
+    "fisher",
+    "fit",
+    "grid_effects",
+    "holm",
+    "kendall",
+    "look_error",
+    "mean_interval",
+    "raw_p",
+    "reached",
+    "residual_spread",
+    "resolution",
+    "seed_correlation",
+    "sign_flip",
+    "verdict",
+    "welch_of_means",
+]

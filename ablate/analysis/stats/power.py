@@ -1,0 +1,166 @@
+"""What a sweep can tell, before it is run: Monte Carlo of the function that makes the table."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from scipy.special import chdtri, fdtri
+
+from ablate.analysis.stats.estimate import Floats
+from ablate.analysis.stats.gains import Method, fit, rounding
+from ablate.analysis.stats.verdict import FEWEST_SEEDS, MOST_SEEDS, POWER
+
+SPREAD_LEVEL = 0.8  # of the interval of a measured spread
+BARELY_KNOWN = 8  # residual degrees of freedom: below, the spread is
+CONTRASTS = 40_000  # simulated, in 1,000 to 10,000 tables
+AT_ONCE = 100_000  # results: what a cache holds
+START = 8  # seeds
+
+T = TypeVar("T")
+
+
+class OverSpread(NamedTuple, Generic[T]):
+    """A forecast at the low end, the estimate and the high end of the spread's 80 % interval."""
+
+    low: T
+    expected: T
+    high: T
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The residual standard deviation of a column, in points. `df` is None where it is assumed."""
+
+    sd: float
+    df: int | None = None
+
+    @property
+    def barely_known(self) -> bool:
+        return self.df is not None and self.df < BARELY_KNOWN
+
+    @property
+    def interval(self) -> OverSpread[float]:
+        """80 %, by chi-square: normal residuals. An assumed spread is a point."""
+        if self.df is None:
+            return OverSpread(self.sd, self.sd, self.sd)
+        tails = np.array([(1 - SPREAD_LEVEL) / 2, (1 + SPREAD_LEVEL) / 2])
+        low, high = self.sd * np.sqrt(self.df / chdtri(self.df, tails))
+        return OverSpread(float(low), self.sd, float(high))
+
+
+def residual_spread(y: Floats) -> Spread | None:
+    """The spread of every finished run of a column: y (R, S), NaN where a result is missing.
+
+    Least squares of y = row + seed + residual, any cells missing (Searle 1987, ch. 4); no row is
+    screened out. None without residual degrees of freedom, or where residuals are rounding.
+    """
+    y = y[~np.isnan(y).all(1)]
+    present = (~np.isnan(y)).astype(float)
+    if not y.size:
+        return None
+    runs = present.sum(1)[:, None]
+
+    def centred(values: Floats) -> Floats:
+        """Less the mean of its row; 0 where missing."""
+        values = np.where(present > 0, values, 0.0)
+        less: Floats = present * (values - values.sum(1, keepdims=True) / runs)
+        return less
+
+    # What is left of the normal equations once the rows are eliminated: one a seed.
+    own = centred(y)
+    normal = np.diag(present.sum(0)) - present.T @ (present / runs)
+    seeds, _, rank, _ = np.linalg.lstsq(normal, own.sum(0), rcond=1e-9)
+    residuals = own - centred(np.broadcast_to(seeds, y.shape))
+    df = int(present.sum()) - len(y) - int(rank)
+    if df < 1 or (mean_square := float((residuals**2).sum()) / df) <= rounding(y[present > 0]):
+        return None
+    return Spread(math.sqrt(mean_square), df)
+
+
+def resolution(spread: Spread, n: int, more: int, method: Method) -> OverSpread[float]:
+    """The half-width of the pooled interval of a gain that `more` > `n` seeds will give.
+
+    `spread`: that of the pool at n seeds, with its df; rows judged by their own spread are in it
+    (without them it would be too small, by selection). The variance at `more` seeds is that of the
+    n seen and of new ones, whose ratio to it is F: 80 % of half-widths lie from low to high, where
+    spreads are as alike as the method has it.
+    """
+    assert spread.df is not None
+    later = spread.df / (n - 1) * (more - 1)
+    seen = spread.df / later
+    half = float(method.critical(np.array(later)) * spread.sd * math.sqrt(2 / more))
+    tails = np.array([(1 - SPREAD_LEVEL) / 2, (1 + SPREAD_LEVEL) / 2])
+    low, high = half * np.sqrt(seen + (1 - seen) * fdtri(later - spread.df, spread.df, tails))
+    return OverSpread(float(low), half, float(high))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What n seeds can tell, over the 80 % interval of the spread.
+
+    `power` to find the gain with n seeds; `smallest`, the gain that n seeds find with 80 % power;
+    `seeds` that find the gain with 80 % power, None beyond 100.
+    """
+
+    power: OverSpread[float]
+    smallest: OverSpread[float]
+    seeds: OverSpread[int | None]
+
+
+def detect(
+    gain: float, n: int, spread: Spread, method: Method, correlation: float = 0.0
+) -> Forecast:
+    """Forecast for a true `gain` > 0 of one contrast while the others are null, n >= 3 seeds.
+
+    Assumes normal residuals of one spread, in points, in all rows of the column. `correlation` is
+    the share of the seed blocks in the variance, which only `welch` pays for. Seeded: the same
+    question, the same answer; standard error of a power below 0.5 %.
+    """
+    told = functools.partial(_told, method=method, correlation=max(0.0, correlation))
+
+    def smallest(seeds: int) -> float:
+        return float(np.quantile(told(seeds), POWER))
+
+    def fewest(effect: float) -> int | None:
+        seeds = START
+        for _ in range(2):  # `smallest` falls nearly as 1 / sqrt(n), but for the fewest seeds
+            near = math.ceil(seeds * (smallest(seeds) / effect) ** 2)
+            seeds = min(max(START, near), MOST_SEEDS + 1)
+        while seeds > FEWEST_SEEDS and smallest(seeds - 1) <= effect:
+            seeds -= 1
+        while seeds <= MOST_SEEDS and smallest(seeds) > effect:
+            seeds += 1
+        return seeds if seeds <= MOST_SEEDS else None
+
+    effects = [gain / sd for sd in spread.interval]
+    return Forecast(
+        power=OverSpread(*(float(np.mean(told(n) < effect)) for effect in effects)),
+        smallest=OverSpread(*(sd * smallest(n) for sd in spread.interval)),
+        seeds=OverSpread(*(fewest(effect) for effect in effects)),
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _told(n: int, method: Method, correlation: float) -> Floats:
+    """The gains, in spreads, that would just be told: one a simulated table and contrast.
+
+    A true gain of a row moves its estimate and nothing else that `fit` gives, so a table without
+    gains shows what every gain would have come to, in each of its contrasts.
+    """
+    rows = method.comparisons + 1
+    rng = np.random.default_rng(20230204)
+    blocks = math.sqrt(correlation / (1 - correlation))
+    tables = min(max(1_000, CONTRASTS // method.comparisons), 10_000)
+    found = []
+    while tables:
+        chunk = min(tables, max(1, AT_ONCE // (rows * n)))
+        y = rng.standard_normal((chunk, rows, n)) + blocks * rng.standard_normal((chunk, 1, n))
+        table = fit(y, 0, method)
+        for gain in (table.gain, -table.gain):  # of -y: as likely, and it halves the error
+            found.append((table.half - gain)[:, 1:].ravel())
+        tables -= chunk
+    return np.concatenate(found)

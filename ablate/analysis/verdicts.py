@@ -1,0 +1,148 @@
+"""What a table says of each variant, in a sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ablate.analysis.across import BlockLine
+from ablate.analysis.scores import METRICS, number
+from ablate.analysis.table import Entry, Table
+
+if TYPE_CHECKING:  # numpy and scipy
+    from ablate.analysis.stats import Estimate
+
+NO_VERDICT = "no verdict"
+FEW = 3  # columns that have their numbers said beside the average's
+
+
+@dataclass(frozen=True)
+class Said:
+    """`kind`: the verdict where all columns agree, else "mixed"; "baseline" for the baseline."""
+
+    label: str
+    kind: str
+    sentence: str  # without the label
+
+
+def said(table: Table) -> list[Said]:
+    """A sentence a variant, the baseline first."""
+    averages = {
+        line.label: line
+        for block in table.blocks
+        if block.kind == "average"
+        for line in block.lines
+    }
+    found = []
+    for row in table.rows:
+        entries = [entry for entry in table.entries if entry.row == row.label]
+        baseline = row.label == table.baseline
+        kinds = dict.fromkeys(entry.verdict or NO_VERDICT for entry in entries)
+        kind = "baseline" if baseline else next(iter(kinds)) if len(kinds) == 1 else "mixed"
+        clause = _level if baseline else _gain
+        average = averages.get(row.label)
+        if average and len(entries) > FEW:
+            clauses = _grouped(table, entries)
+        else:
+            clauses = [clause(table, entry) for entry in entries]
+        if average:
+            clauses.insert(0, _average(table, average))
+        found.append(Said(row.label, kind, f"{'; '.join(clauses)}."))
+    return sorted(found, key=lambda one: one.kind != "baseline")
+
+
+def summary(table: Table) -> str:
+    """ "8 comparisons: 5 help, 3 can't tell." """
+    contrasts = [entry for entry in table.entries if entry.row != table.baseline]
+    counts = Counter(entry.verdict or NO_VERDICT for entry in contrasts)
+    what = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    counted = f"{len(contrasts)} comparison{'s'[: len(contrasts) != 1]}: {what}."
+    return " ".join(filter(None, (counted, false_words(table))))
+
+
+def false_words(table: Table) -> str:
+    """How many columns with a false word to expect, where words are counted over columns of which
+    each is a family; "" elsewhere."""
+    columns = sum(not column.void for column in table.columns)
+    if columns < 2 or table.family == "table" or not table.is_look:
+        return ""
+    alpha = f"{100 * table.gain_alpha:.3g} %"
+    return (
+        f"A column has some false word in up to {alpha} of sweeps, so of {columns} columns up to "
+        f"{columns * table.gain_alpha:.2g} are expected to have one; analysis.family=table makes "
+        f"it {alpha} of whole tables."
+    )
+
+
+def _level(table: Table, entry: Entry) -> str:
+    metric = METRICS[table.metric]
+    what = f"the baseline{_on(table, entry)}"
+    if entry.accuracy is None:
+        return f"{what} ({'; '.join(_fates(entry))})"
+    value = number(entry.accuracy.mean, table.metric)
+    unit = f" {metric.unit}" if metric.unit else ""
+    told = f"{value}{unit}{_interval(table, entry.accuracy)}, n = {entry.n}"
+    return f"{what} ({'; '.join([told, *_fates(entry)])})"
+
+
+def _gain(table: Table, entry: Entry) -> str:
+    verdict = f"{entry.verdict or NO_VERDICT}{_on(table, entry)}"
+    if entry.gain is None:
+        return f"{verdict} ({'; '.join(_fates(entry)) or 'nothing to compare with'})"
+    return f"{verdict} ({'; '.join([_told(table, entry.gain), *_fates(entry)])})"
+
+
+def _average(table: Table, line: BlockLine) -> str:
+    verdict = f"{line.verdict or NO_VERDICT} on average over {len(line.columns)} columns"
+    return f"{verdict} ({_told(table, line.gain)})"
+
+
+def _grouped(table: Table, entries: Sequence[Entry]) -> list[str]:
+    """The columns of each verdict; what became of runs, by column."""
+    columns: dict[str, list[str]] = {}
+    for entry in entries:
+        fates = f" ({'; '.join(_fates(entry))})" if _fates(entry) else ""
+        found = columns.setdefault(entry.verdict or NO_VERDICT, [])
+        found.append(_headings(table)[entry.column] + fates)
+    return [f"{verdict} on {', '.join(found)}" for verdict, found in columns.items()]
+
+
+def _told(table: Table, gain: Estimate) -> str:
+    points = METRICS[table.metric].points
+    mean = number(gain.mean, table.metric, sign=True)
+    return f"{mean} {points}{_interval(table, gain, sign=True)}, n = {gain.n}"
+
+
+def _on(table: Table, entry: Entry) -> str:
+    return f" on {_headings(table)[entry.column]}" if len(table.columns) > 1 else ""
+
+
+def _headings(table: Table) -> dict[str, str]:
+    return {column.label: column.heading for column in table.columns}
+
+
+def _interval(table: Table, estimate: Estimate, sign: bool = False) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ", no interval"
+    low, high = (number(end, table.metric, sign) for end in (estimate.low, estimate.high))
+    return f" [{low}, {high}]"
+
+
+def _fates(entry: Entry) -> list[str]:
+    """What became of runs that are no plain result."""
+    return [
+        f"{len(seeds)} of {entry.planned} runs {what}: {_seeds(seeds)}"
+        for seeds, what in (
+            (entry.diverged, "diverged"),
+            (entry.never, "never got there"),
+            (entry.collapsed, "collapsed"),
+            (entry.missing, "missing"),
+        )
+        if seeds
+    ]
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s'[: len(seeds) > 1]} {', '.join(map(str, seeds))}"

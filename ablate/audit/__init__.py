@@ -1,0 +1,1 @@
+"""Is it true: verify, re-training, bundles, doctor."""

@@ -1,0 +1,172 @@
+"""The machine: versions, devices, memory, as files and nvidia-smi tell; torch is not loaded."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ablate.audit.doctor.finding import Finding, Findings, size
+from ablate.running.launchers import Slot
+from ablate.running.launchers.local import environment
+
+DISTRIBUTION = "ablate-sweep"
+
+
+def versions() -> Findings:
+    """Everything that ablate needs, as it is installed, against what ablate asks for."""
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+    installed, amiss = {"python": platform.python_version()}, []
+    wanted = SpecifierSet(metadata.metadata(DISTRIBUTION)["Requires-Python"])
+    if not wanted.contains(installed["python"]):
+        amiss.append(f"python {installed['python']} does not satisfy python{wanted}")
+    for need in map(Requirement, metadata.requires(DISTRIBUTION) or ()):
+        if need.marker is not None and not need.marker.evaluate():
+            continue  # an extra's
+        plain = f"{need.name}{need.specifier}"
+        try:
+            found = metadata.version(need.name)
+        except metadata.PackageNotFoundError:
+            amiss.append(f"{need.name} is not installed: pip install '{plain}'")
+            continue
+        installed[need.name] = found
+        if not need.specifier.contains(found, prereleases=True):
+            amiss.append(f"{need.name} {found} does not satisfy {plain}: pip install '{plain}'")
+    text = ", ".join(f"{name} {version}" for name, version in installed.items())
+    yield Finding("ok", "versions", f"ablate {metadata.version(DISTRIBUTION)}, {text}")
+    for line in amiss:
+        yield Finding("problem", "versions", line)
+
+
+def devices(
+    settings: Mapping[str, Any], slots: Sequence[Slot], spec: Mapping[str, Any]
+) -> Findings:
+    """GPUs, the CPU, and what the launcher makes of them."""
+    on_gpu = slots[0].device == "cuda"
+    yield from _gpus(on_gpu)
+    yield from _cpu(on_gpu, spec)
+    names = ", ".join(slot.name for slot in slots[:8]) + (", ..." if len(slots) > 8 else "")
+    yield Finding(
+        "ok", "slots", f"launcher={settings['name']} trains {len(slots)} at once: {names}"
+    )
+    if settings["name"] == "local":
+        values = " ".join(f"{k}={v or '(none)'}" for k, v in environment(list(slots)).items())
+        why = (
+            "cuBLAS can be deterministic"
+            if on_gpu
+            else "one thread each, and freed memory is kept (1.2-1.3 times as fast on a CPU)"
+        )
+        yield Finding("ok", "workers", f"start with {values}: {why}")
+
+
+def _gpus(used: bool) -> Findings:
+    torch = metadata.version("torch")
+    if used and torch.endswith("+cpu"):
+        yield Finding(
+            "problem",
+            "gpu",
+            f"torch {torch} can't use it: install a CUDA build, or hide the GPU "
+            f"(CUDA_VISIBLE_DEVICES=)",
+        )
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        yield Finding("ok", "gpu", "none (there is no nvidia-smi)")
+        return
+    query = "--query-gpu=index,name,memory.total,memory.free,driver_version"
+    answer = subprocess.run(
+        [tool, query, "--format=csv,noheader"], capture_output=True, text=True, check=False
+    )
+    lines = [line for line in answer.stdout.splitlines() if line.strip()]
+    if answer.returncode != 0 or not lines:
+        said = " ".join((answer.stdout + answer.stderr).split()) or "no GPU"
+        yield Finding("warning", "gpu", f"nvidia-smi: {said}: trained on the CPU")
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    for line in lines:
+        index, name, total, free, driver = (part.strip() for part in line.split(","))
+        text = f"{index}: {name}, {total}, {free} free, driver {driver}"
+        yield Finding("ok", "gpu", text)
+    if visible is not None:
+        yield Finding("ok", "gpu", f"CUDA_VISIBLE_DEVICES={visible} says which are used")
+
+
+FAST_BF16 = {"avx512_bf16", "amx_tile"}  # as /proc/cpuinfo calls what torch has kernels for
+
+
+def _cpu(on_gpu: bool, spec: Mapping[str, Any]) -> Findings:
+    known: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        known.setdefault(key.strip(), value.strip())
+    model = known.get("model name") or platform.machine()
+    fast = FAST_BF16 & set(known.get("flags", "").split())
+    usable, there = len(os.sched_getaffinity(0)), os.cpu_count()
+    text = f"{model}, {usable} of {there} cores usable; "
+    text += (
+        f"bf16 instructions ({', '.join(sorted(fast))}): train.precision=bf16 is fast"
+        if fast
+        else "no bf16 instructions: train.precision=bf16 is slower than fp32"
+    )
+    slow = not fast and not on_gpu and spec["train"]["precision"] == "bf16"
+    if slow:
+        text += ", and this config asks for it; give train.precision=fp32"
+    yield Finding("warning" if slow else "ok", "cpu", text)
+    quota = [part.split() for part in _control_group("cpu", "cpu.max", "")]
+    cores = [int(allowed) / int(period) for allowed, period in quota if allowed != "max"]
+    if cores and not on_gpu and min(cores) < usable:
+        yield Finding(
+            "warning",
+            "cpu",
+            f"a control group allows {min(cores):.3g} of {usable} cores: workers "
+            f"wait for each other; give `taskset -c 0-{max(1, int(min(cores))) - 1} ablate ...`",
+        )
+
+
+def memory() -> Findings:
+    """What is free of the machine's memory, and what a control group leaves of it."""
+    total = _meminfo("MemTotal")
+    text = f"{size(_meminfo('MemAvailable'))} of {size(total)} free"
+    limit = _limit()
+    if limit < total:
+        text += f"; a control group allows {size(limit)}"
+    yield Finding("ok", "memory", f"{text}; /dev/shm is not used")
+
+
+def free_memory() -> float:
+    """Bytes that workers may take: at most what the control group allows."""
+    return min(_meminfo("MemAvailable"), _limit())
+
+
+def _meminfo(key: str) -> float:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
+
+
+def _limit() -> float:
+    limits = _control_group("memory", "memory.max", "memory.limit_in_bytes")
+    return min((float(limit) for limit in limits if limit.isdigit()), default=math.inf)
+
+
+def _control_group(controller: str, name: str, old: str) -> Iterator[str]:
+    """What `name` (`old` where the hierarchies are apart) says in our control group and in those
+    above it, as far as they can be seen from here."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            root, file = Path("/sys/fs/cgroup"), name
+        elif controller in controllers.split(",") and old:
+            root, file = Path("/sys/fs/cgroup") / controller, old
+        else:
+            continue
+        place = root / path.lstrip("/")
+        for folder in (place, *place.parents):
+            if folder.is_relative_to(root) and (folder / file).is_file():
+                yield (folder / file).read_text().strip()

@@ -1,0 +1,125 @@
+"""The data of a config, and its training stopped and gone on with: asked of workers, for real."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ablate.audit.doctor.finding import Finding, Findings, Level, size
+from ablate.audit.doctor.machine import free_memory
+from ablate.report.live import view
+from ablate.running.launchers import Slot
+from ablate.running.launchers.ask import ask
+from ablate.running.launchers.decode import decode
+from ablate.shared.errors import UserError
+from ablate.store.ledger import Store
+
+STEPS = 6
+Spec = Mapping[str, Any]
+
+
+def data(store: Store, specs: Sequence[Spec]) -> Findings:
+    """Each dataset of the specs: decoded, or what that takes. The first spec's is decoded now, as a
+    sweep would, and checked. Raises UserError or Failure where that can't be."""
+    first, *others = {spec["data"]["fingerprint"]: spec for spec in specs}.values()
+    name, cache = first["data"]["name"], str(store.cache)
+    with view() as watching:
+        decode(first, store.root, watching)
+    yield Finding("ok", "data", f"data={name} is decoded")
+    for spec in others:
+        name = spec["data"]["name"]
+        try:
+            found = ask("prepare", {"spec": spec, "cache": cache, "look": True})
+        except UserError as error:
+            yield Finding("problem", "data", str(error))
+            continue
+        if found["whole"]:
+            yield Finding("ok", "data", f"data={name} is decoded")
+        elif found["examples"] is None:
+            yield Finding(
+                "warning",
+                "data",
+                f"data={name} is not fetched yet: `ablate data prepare {name}` does, with network; "
+                f"without it give data.path=FOLDER",
+            )
+        else:
+            images = sum(found["examples"].values())
+            text = f"data={name} is not decoded yet: {images:,} images, {found['size']}"
+            yield Finding("ok", "data", f"{text}; `ablate sweep` does it first")
+
+
+def resume(store: Store, slots: Sequence[Slot], label: str, spec: Spec) -> Findings:
+    """A few steps without a break against the same stopped midway and gone on with by another
+    process: checkpoints and metrics must be the same bits. On a GPU that is promised of
+    deterministic algorithms alone, so they are tried, too, and what they cost is told."""
+    device = slots[0].device
+    yield Finding(
+        "...", "resume", f"training {STEPS} steps of {label} on {device}, with a stop and without"
+    )
+    promised = device == "cpu" or spec["train"]["deterministic"]
+    yield from _tried(store, slots, spec, "problem" if promised else "warning")
+    if device == "cpu":
+        return
+    strict = {**spec, "train": {**spec["train"], "deterministic": True}}
+    if not promised:
+        yield Finding("...", "resume", "the same with train.deterministic=true")
+        yield from _tried(store, slots, strict, "problem")
+    ratio = ask("deterministic", {"spec": strict, "device": device})["ratio"]
+    text = f"with train.deterministic=true a step takes {ratio:.2f} times as long"
+    yield Finding("ok", "resume", text)
+
+
+def _tried(store: Store, slots: Sequence[Slot], spec: Spec, otherwise: Level) -> Findings:
+    """`otherwise`: how bad it is where the bits differ."""
+    with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
+
+        def leg(
+            name: str, until: int, halfway: str | None = None, against: str | None = None
+        ) -> dict[str, Any]:
+            """Train in that folder until that step, in a process of its own."""
+            question = {
+                "spec": spec,
+                "cache": str(store.cache),
+                "device": slots[0].device,
+                "folder": os.path.join(place, name),
+                "until": until,
+                "halfway": halfway and os.path.join(place, halfway),
+                "against": against and os.path.join(place, against),
+            }
+            return ask("rehearse", question)
+
+        straight = leg("straight", STEPS, halfway="stopped")
+        last = straight["step"]
+        yield _memory(slots, straight["peak_bytes"])
+        if straight["diverged"] or last == 1:
+            why = "diverges at once" if straight["diverged"] else "has one step"
+            yield Finding("warning", "resume", f"not tried: this config {why}")
+            return
+        found = leg("stopped", last, against="straight")["compared"]
+        if not found["differing"]:
+            text = f"resume is bit-exact: {found['tensors']} tensors equal after {last} steps, "
+            text += f"without a stop and with one after {last // 2}"
+            yield Finding("ok", "resume", text)
+            return
+        again = leg("again", last, against="straight")["compared"]
+    by = "" if found["by"] is None else f", by up to {found['by']:.3g}"
+    text = f"resume is not bit-exact: after {last} steps {found['first']} differs{by} (one of "
+    text += f"{found['differing']}; there are {found['tensors']} tensors): "
+    text += (
+        "so it does in a second training without a stop: something draws or computes at random"
+        if again["differing"]
+        else "two trainings without a stop are equal, so a checkpoint lacks some state: keep it in "
+        "a buffer (register_buffer)"
+    )
+    yield Finding(otherwise, "resume", text)
+
+
+def _memory(slots: Sequence[Slot], peak: float) -> Finding:
+    """What the trial took, and whether the machine has it for every slot."""
+    text = f"a worker of this config took {size(peak)} at its peak"
+    if slots[0].device == "cpu" and len(slots) * peak > free_memory():
+        text += f", and {len(slots)} at once may not fit: give train.micro_batch=auto, or fewer "
+        return Finding("warning", "memory", text + "cores (taskset)")
+    return Finding("ok", "memory", text)

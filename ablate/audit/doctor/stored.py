@@ -1,0 +1,321 @@
+"""The store: its disk, and whether ledger, plans and run folders agree. Changes nothing in it.
+
+Every file is looked at once and every result read once, so the cost grows with the runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+
+from ablate.audit.doctor.finding import Finding, Findings, counted, size, some
+from ablate.planning.plan import Plan
+from ablate.shared import decoded
+from ablate.shared.rundir import Lock, read_json, write_whole
+from ablate.store.ledger import FINAL, VERSION, Ledger, RunState, Store
+
+States = Mapping[str, RunState]
+
+# --- The disk -----------------------------------------------------------------------------------
+
+LITTLE = 1e9  # bytes free: a checkpoint of a large model, and its temporary copy
+NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs"}
+
+
+def disk(store: Store) -> Findings:
+    """Room, the file system, and a real try of what runs rely on. A store that is not there yet is
+    tried where it will be."""
+    place = next(p for p in (store.root, *store.root.absolute().parents) if p.exists())
+    kind = filesystem(place, Path("/proc/self/mountinfo").read_text())
+    if not place.is_dir():
+        yield Finding("problem", "disk", f"{place} is no folder; give --store DIR")
+        return
+    free = shutil.disk_usage(place).free
+    text = f"{size(free)} free at {place}, file system {kind}"
+    yield Finding("ok" if free >= LITTLE else "warning", "disk", text)
+    if kind in NETWORK or kind.startswith("fuse"):
+        yield Finding(
+            "warning",
+            "disk",
+            f"{kind} comes over a network or a helper: locks may fail silently there, and two "
+            f"drivers or workers then write the same run; give --store DIR on a local disk",
+        )
+    if kind in ("tmpfs", "ramfs"):
+        yield Finding("warning", "disk", f"{kind} is memory: what is stored is gone after a reboot")
+    if not os.access(place, os.W_OK):
+        yield Finding("problem", "disk", f"{place} can't be written to; give --store DIR")
+        return
+    failing = list(_failing(place))
+    for what in failing:
+        yield Finding("problem", "disk", f"{what} at {place}; give --store DIR on a local disk")
+    if not failing:
+        works = ", ".join(name for name, _ in TRIES)
+        yield Finding("ok", "disk", f"tried there, and works: {works}")
+
+
+def filesystem(place: Path, mounts: str) -> str:
+    """The type of the file system at `place`. `mounts`: as /proc/self/mountinfo tells them."""
+    found, longest = "?", -1
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4])
+        if len(point) >= longest and place.resolve().is_relative_to(point):  # the last covers
+            found, longest = after.split()[0], len(point)
+    return found
+
+
+def _flock(folder: Path) -> bool:
+    lock, other = Lock(folder / "lock"), Lock(folder / "lock")
+    taken = lock.acquire() and other.is_held()
+    lock.release()
+    return taken and not other.is_held()
+
+
+def _replace(folder: Path) -> bool:
+    for content in (b"before", b"after"):
+        write_whole(folder / "file", content)
+    return [*folder.glob("*file*")] == [folder / "file"] and (
+        folder / "file"
+    ).read_bytes() == b"after"
+
+
+def _allocate(folder: Path) -> bool:
+    with open(folder / "room", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 1 << 20)
+        return os.fstat(file.fileno()).st_size == 1 << 20
+
+
+def _journal(folder: Path) -> bool:
+    with contextlib.closing(sqlite3.connect(folder / "ledger.db")) as db:
+        mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        db.execute("CREATE TABLE tried (number INTEGER)")
+        return bool(mode == "wal")
+
+
+TRIES: tuple[tuple[str, Callable[[Path], bool]], ...] = (
+    ("flock", _flock),
+    ("fsync and os.replace", _replace),
+    ("posix_fallocate", _allocate),
+    ("SQLite's WAL", _journal),
+)
+
+
+def _failing(place: Path) -> Iterator[str]:
+    """What does not work in a folder of its own, which is gone afterwards."""
+    folder = place / f".doctor.{os.getpid()}.0"
+    folder.mkdir()
+    try:
+        for name, works in TRIES:
+            try:
+                if not works(folder):
+                    yield f"{name} does not work"
+            except (OSError, sqlite3.Error) as error:
+                yield f"{name} fails ({error})"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- What is in it ------------------------------------------------------------------------------
+
+
+def content(store: Store) -> Findings:
+    """The ledger, plans, run folders, locks and leftovers of a store that is there."""
+    writable = os.access(store.root, os.W_OK)
+    states = yield from _ledger(store, writable)
+    yield from _plans(store)
+    taken: Counter[str] = Counter()
+    folders, leftovers = [], []
+    for entry in _entries(store.root):
+        inside = Path(entry.path).relative_to(store.root).parts
+        if entry.is_dir(follow_symlinks=False):
+            if len(inside) == 2 and inside[0] == "runs" and entry.name.isalnum():
+                folders.append(entry.name)
+        else:
+            part = "ledger" if entry.name.startswith(store.ledger.name) else inside[0]
+            with contextlib.suppress(FileNotFoundError):  # a sweep may be at work
+                taken[part] += 512 * entry.stat(follow_symlinks=False).st_blocks
+        if _is_leftover(entry.name):
+            leftovers.append(str(Path(*inside)))
+    yield Finding(
+        "ok", "takes", ", ".join(f"{p} {size(taken[p])}" for p in ("runs", "cache", "ledger"))
+    )
+    driven = False
+    if writable:  # or a lock can't be asked
+        driven = store.driver.is_held()
+        yield _locks(store, driven, folders)
+    if states is not None:
+        yield from _runs(store, states, driven, folders)
+    yield from _decoded(store)
+    if leftovers:
+        files = some(sorted(leftovers), "temporary file")
+        yield Finding(
+            "warning", "leftovers", f"{files} of processes that died; `ablate gc` removes them"
+        )
+
+
+def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | None]:
+    """What it says of every run, None where it can't be read. It is neither mended nor migrated."""
+    if not store.ledger.exists():
+        lost = bool(store.plans())
+        text = "not there; the next `ablate sweep` makes it" + (" again" if lost else "")
+        yield Finding("warning" if lost else "ok", "ledger", text)
+        return None
+    mode = "rw" if writable else "ro&immutable=1"  # else SQLite would write beside it
+    uri = f"{store.ledger.absolute().as_uri()}?mode={mode}"
+    repair = "`ablate doctor --repair` makes it again from the plans and run folders"
+    try:
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=30)) as db:
+            db.execute("PRAGMA query_only = ON")
+            faults = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
+            version = db.execute("SELECT version FROM meta").fetchone()[0]
+            sweeps = Ledger(db).sweeps()
+            looks = Ledger(db).looks_text() if version == VERSION else b""
+            states = Ledger(db).states()
+    except sqlite3.Error as error:
+        broken = error.sqlite_errorcode in (
+            sqlite3.SQLITE_CORRUPT,
+            sqlite3.SQLITE_NOTADB,
+            sqlite3.SQLITE_ERROR,  # no such table
+        )
+        hint = f"; {repair}" if broken else ""
+        yield Finding("problem", "ledger", f"{store.ledger}: {error}{hint}")
+        return None
+    except TypeError:  # no version in it
+        yield Finding("problem", "ledger", f"{store.ledger}: not a whole ledger; {repair}")
+        return None
+    if faults != ["ok"]:
+        said = " ".join(" ".join(faults).split())
+        yield Finding("problem", "ledger", f"{store.ledger}: integrity_check: {said}; {repair}")
+    elif version > VERSION:
+        yield Finding(
+            "problem",
+            "ledger",
+            f"{store.ledger}: format {version}, of a newer ablate (this one reads up to {VERSION})",
+        )
+    else:
+        older = "" if version == VERSION else ", which the next command migrates"
+        text = f"format {version}{older}, integrity_check ok, {counted(len(sweeps), 'sweep')}"
+        yield Finding("ok", "ledger", text)
+        view = store.looks.read_bytes() if store.looks.exists() else b""
+        if version == VERSION and looks != view:
+            text = f"{store.looks} is not what the ledger says, which counts; the next writes it"
+            yield Finding("warning", "looks", text)
+    for name in sweeps:
+        if not store.plan_path(name).exists():
+            text = f"sweep {name}: its plan is lost; the same `ablate sweep` writes it again"
+            yield Finding("problem", "plans", text)
+    return states
+
+
+def _plans(store: Store) -> Findings:
+    files = store.plans()
+    torn = [path for path in files if not _is_whole(path)]
+    for path in torn:
+        yield Finding(
+            "problem", "plans", f"{path}: not whole; the same `ablate sweep` writes it again"
+        )
+    if not torn:
+        yield Finding("ok", "plans", f"{len(files)} whole")
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        Plan.from_tree(read_json(path)).checked()
+    except ValueError:
+        return False
+    return True
+
+
+def _decoded(store: Store) -> Findings:
+    """Every decoded set is read, and held against the hashes noted when it was written."""
+    homes = sorted(path.parent for path in store.cache.glob(f"*/{decoded.META}"))
+    sound = 0
+    for home in homes:
+        if home.name.startswith("."):
+            continue  # of a builder
+        wrong = decoded.damage(home)
+        sound += wrong is None
+        if wrong is not None:
+            yield Finding(
+                "warning" if wrong == decoded.OLDER else "problem",
+                "data",
+                f"{home}: {wrong}; the next `ablate sweep` on it decodes it again",
+            )
+    if sound:
+        yield Finding("ok", "data", f"{counted(sound, 'decoded set')} as written")
+
+
+def _locks(store: Store, driven: bool, folders: list[str]) -> Finding:
+    """Who is at work: drivers and workers hold locks that die with them."""
+    held = [run for run in folders if store.rundir(run).lock.is_held()]
+    workers = some(held, "worker") if held else "no worker"
+    if driven:
+        pid = store.driver.notes().get("pid", "?")
+        return Finding("ok", "driver", f"process {pid} drives this store, {workers}")
+    if held:
+        text = f"none, but {workers}: the same `ablate sweep` adopts them, `ablate stop` stops them"
+        return Finding("warning", "driver", text)
+    return Finding("ok", "driver", f"none, and {workers}")
+
+
+def _runs(store: Store, states: States, driven: bool, folders: list[str]) -> Findings:
+    """Runs by state, and where the folders say otherwise than the ledger."""
+    count = Counter(state.status for state in states.values())
+    lost = [status for status in ("failed", "oom", "hung") if count[status]]
+    text = f"{len(states):,}: " + ", ".join(f"{n:,} {status}" for status, n in count.items())
+    if lost:
+        text += (
+            f"; `ablate status` says why, `ablate sweep ... --retry {','.join(lost)}` tries again"
+        )
+    yield Finding("warning" if lost else "ok", "runs", text if states else "none")
+
+    missing, torn, unknown, differing = [], [], [], []
+    for run, state in states.items():
+        folder = store.rundir(run)
+        result = folder.read_result()
+        if result is None:
+            if state.status in FINAL:
+                missing.append(run)
+            elif folder.has_result():
+                torn.append(run)
+        elif state.status not in FINAL:
+            unknown.append(run)
+        elif result["status"] != state.status:
+            differing.append(run)
+    again = "the same `ablate sweep` trains them again"
+    if missing:
+        text = f"{some(missing, 'run')} in the ledger as done, but without a whole result; {again}"
+        yield Finding("problem", "runs", text)
+    if torn:
+        yield Finding("problem", "runs", f"{some(torn, 'run')} with a torn result.json; {again}")
+    if differing:
+        text = f"{some(differing, 'run')} whose result is not what the ledger says"
+        yield Finding("problem", "runs", f"{text}; `ablate doctor --repair` takes the results'")
+    if unknown and not driven:  # a driver is about to
+        text = f"{some(unknown, 'run')} with a result that the ledger lacks"
+        yield Finding("warning", "runs", f"{text}; the same `ablate sweep` records it")
+    strangers = [run for run in folders if run not in states]
+    if strangers:
+        text = f"{some(strangers, 'run folder')} that no sweep of the ledger planned"
+        yield Finding("warning", "runs", f"{text}; `ablate gc` lists them")
+
+
+def _entries(top: Path) -> Iterator[os.DirEntry[str]]:
+    """Everything below a folder; what vanishes meanwhile, or can't be read, is left out."""
+    with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(top) as entries:
+        for entry in entries:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _entries(Path(entry.path))
+
+
+def _is_leftover(name: str) -> bool:
+    """A temporary name (see rundir.write_whole) whose process is dead."""
+    parts = re.fullmatch(r"\..+\.(\d+)\.\d+", name)
+    return parts is not None and not Path("/proc", parts[1]).exists()

@@ -1,0 +1,119 @@
+"""A finished run trained once more from nothing, and compared bit by bit with what is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ablate.analysis.table import MACHINE
+from ablate.planning.plan import PlannedRun
+from ablate.running.launchers import Launcher, Slot
+from ablate.shared.errors import Failure
+from ablate.shared.rundir import RunDir
+from ablate.shared.signals import ENDING, noted
+from ablate.store.ledger import Store
+
+SAME = "the same bits"
+Show = Callable[[RunDir, Slot, Mapping[str, Any]], None]
+
+
+class Stopped(Exception):
+    """By a signal; nothing is left behind."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def rerun(
+    store: Store, run: PlannedRun, launcher: Launcher, show: Show
+) -> tuple[list[str], list[str]]:
+    """Train `run` again in a folder of its own, removed at the end, and compare.
+
+    Returns (what differs in the machine, so that bits may differ rightly; per file or number that
+    it is the same, or how it differs). `show` is called several times a second with the worker's
+    notes. Raises Failure where the run has no result, or the worker leaves none; Stopped after
+    SIGINT, SIGTERM or SIGHUP.
+    """
+    kept = store.rundir(run.id)
+    before = kept.read_result()
+    if before is None:
+        raise Failure(f"{run.id}: has no result to compare with")
+    if not store.rerunning.acquire():
+        raise Failure(f"{store.reruns}: another process trains a run again; wait for its end")
+    again = RunDir(store.reruns / run.id)
+    try:
+        while again.lock.is_held():  # the worker of a command that was killed
+            again.lock.signal(signal.SIGKILL)
+            time.sleep(0.05)
+        shutil.rmtree(again.path, ignore_errors=True)
+        with noted(*ENDING) as heard:  # before anything of it is there
+            again.create(run.spec())
+            _train(again, launcher, show, heard)
+        after = again.read_result()
+        if after is None:
+            why = again.lock.notes().get("error", "its worker died without a word")
+            raise Failure(f"{run.id}: trained again, it left no result: {why}")
+        return _machine(before, after), list(_compare(kept, before, again, after))
+    finally:
+        shutil.rmtree(again.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another is left there: gc's
+            store.reruns.rmdir()
+        store.rerunning.release()
+
+
+def _train(again: RunDir, launcher: Launcher, show: Show, heard: Sequence[int]) -> None:
+    """Until the worker is gone. A signal kills it: what it has is of no use."""
+    slot = launcher.slots[0]
+    launcher.start(again, slot)
+    ended = False
+    while not ended or again.lock.is_held():
+        if heard:
+            launcher.stop(again, now=True)
+        ended |= again.id in launcher.poll(0.2)
+        show(again, slot, again.lock.notes())
+    if heard:
+        raise Stopped(heard[0])
+
+
+def _machine(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name}: was {before.get(key)}, is now {after.get(key)}"
+        for key, name in {**MACHINE, "plugins": "version of your own classes"}.items()
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _compare(
+    kept: RunDir, before: Mapping[str, Any], again: RunDir, after: Mapping[str, Any]
+) -> Iterator[str]:
+    """A line for each thing: that it is the same, or how it differs."""
+    for key in ("status", "step", "test"):
+        old, new = before.get(key), after.get(key)
+        if old is not None or new is not None:
+            yield f"{key}: {SAME if old == new else f'was {old}, is now {new}'}"
+    lines = zip(kept.read_metrics(), again.read_metrics(), strict=False)
+    first = next((old.get("step") for old, new in lines if old != new), None)
+    for old_file, new_file in (
+        (kept.weights, again.weights),
+        (kept.predictions, again.predictions),
+        (kept.metrics, again.metrics),
+        *((kept.probe(name), again.probe(name)) for name in before.get("probes_sha256", {})),
+    ):
+        if not (old_file.exists() or new_file.exists()):
+            continue  # of a diverged run
+        if old_file.exists() and new_file.exists() and _same(old_file, new_file):
+            yield f"{old_file.name}: {SAME}"
+        elif old_file == kept.metrics and first is not None:
+            yield f"{old_file.name}: differs from step {first} on"
+        else:
+            yield f"{old_file.name}: differs"
+
+
+def _same(one: Path, other: Path) -> bool:
+    return filecmp.cmp(one, other, shallow=False)

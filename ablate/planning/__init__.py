@@ -1,0 +1,1 @@
+"""Words and files to a plan: composing, sweep files, expansion, search."""

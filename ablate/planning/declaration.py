@@ -1,0 +1,285 @@
+"""What a sweep declares, and the parts of its grammar that files and words share.
+
+Every mistake is a UserError of one line: file, place in it, what was expected and the right form.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ablate.planning.compose import MOST, Layer, plain, show
+from ablate.planning.plan import FIRST_TUNING_SEED, Analysis, Tune, check_metric
+from ablate.shared import spec
+from ablate.shared.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Item:
+    """A row or a column, as written."""
+
+    label: str
+    settings: Mapping[str, Any]
+    place: str
+    family: str | None = None
+    paper: str | None = None
+
+
+@dataclass(frozen=True)
+class Override:
+    """Cells that match `when` get `then`, too."""
+
+    place: str
+    when: Mapping[str, Any]
+    then: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Exclude:
+    """Cells that match `when` are left out."""
+
+    place: str
+    when: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A declaration: rows, columns, and what holds for all of them."""
+
+    place: str  # of errors: the file; "" for a command line without one
+    title: str
+    rows: tuple[Item, ...]
+    columns: tuple[Item, ...]
+    under: tuple[Layer, ...]  # base, and that of the scale
+    over: Mapping[str, Any]  # the command line
+    baseline: str | None
+    seeds: tuple[int, ...]
+    analysis: Analysis
+    overrides: tuple[Override, ...] = ()
+    excludes: tuple[Exclude, ...] = ()
+    paper: Mapping[str, Any] = field(default_factory=dict)
+    scale: str | None = None
+    own: Collection[str] = ()  # what of `analysis` and `paper` the scale says: "paper.columns"
+    tune: Tune | None = None
+
+    def layers(self, row: Item, column: Item, overrides: Iterable[Override] = ()) -> list[Layer]:
+        """A cell's settings, the lowest first."""
+        if not self.place:  # words are on one level, rows' and columns' among them
+            return [Layer("", {**self.over, **column.settings, **row.settings})]
+        return [
+            *self.under,
+            Layer(column.place, column.settings),
+            Layer(row.place, row.settings),
+            *(Layer(override.place, override.then) for override in overrides),
+            Layer("", self.over),
+        ]
+
+
+# --- The grammar that files and words share -----------------------------------------------------
+
+
+def matches(when: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Does every key have its value, or one of a list of them?"""
+    return all(key in settings and holds(value, settings[key]) for key, value in when.items())
+
+
+def holds(expected: Any, actual: Any) -> bool:
+    """Is `actual` the value, or one of the list? 1 is 1.0, but not true."""
+    any_of = expected if isinstance(expected, list) else [expected]
+    return any(
+        value == actual and isinstance(value, bool) == isinstance(actual, bool)
+        for value in [*any_of, expected]
+    )
+
+
+def seeds(raw: Any, place: str) -> tuple[int, ...]:
+    """The seeds of a count, or a list of them."""
+    form = "a count or a bracketed list of whole numbers"
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        if raw < 1:
+            raise UserError(f"{place}: expected at least 1, got {raw}")
+        raw = range(raw)
+    elif not isinstance(raw, list) or not raw:
+        raise UserError(f"{place}: expected {form} such as 3 or [0, 1, 2], got {raw!r}")
+    for seed in raw:
+        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+            raise UserError(f"{place}: expected {form}, got {seed!r} among them")
+        if seed >= FIRST_TUNING_SEED:
+            raise UserError(
+                f"{place}: seeds from {FIRST_TUNING_SEED} up are kept for tuning, got {seed}"
+            )
+    if len(set(raw)) < len(raw):
+        raise UserError(f"{place}: a seed counts once, got {list(raw)!r}")
+    return tuple(raw)
+
+
+def analysis(raw: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """What `analysis:` says, checked key by key, or the command line's `analysis.KEY`."""
+    return {key: _analysis_value(str(key), value, f"{place}.{key}") for key, value in raw.items()}
+
+
+def changed(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
+    """A driven sweep's analysis under the command line's `analysis.KEY`."""
+    return replace(declared, **analysis(words, "analysis"))
+
+
+def _analysis_value(key: str, value: Any, place: str) -> Any:
+    hints = spec.hints(Analysis)
+    if key not in hints:
+        raise unknown(place, key, hints, "a key among")
+    if key == "looks":
+        if not isinstance(value, list) or not all(
+            isinstance(n, int) and not isinstance(n, bool) and n > 1 for n in value
+        ):
+            raise UserError(f"{place}: expected numbers of seeds such as [3, 5], got {value!r}")
+        if sorted(set(value)) != value:
+            raise UserError(f"{place}: expected growing numbers, got {value!r}")
+        return tuple(value)
+    if key == "contrasts":
+        return {
+            label_at(name, place): _contrast(raw, f"{place}.{name}")
+            for name, raw in mapping_at(
+                value, place, "NAME: {across: ..., from: ..., to: ...}"
+            ).items()
+        }
+    value = spec.coerce(value, hints[key], place)
+    if key == "metric":
+        check_metric(value, place)
+    if key == "alpha" and not 0 < value < 1:
+        raise UserError(f"{place}: must be between 0 and 1, got {value}")
+    if key == "margin" and value is not None and not value > 0:
+        raise UserError(f"{place}: must be more than 0 points, got {value}")
+    return value
+
+
+def _contrast(raw: Any, place: str) -> dict[str, Any]:
+    form = "{across: key, from: value, to: value}"
+    if set(mapping_at(raw, place, form)) != {"across", "from", "to"}:
+        raise UserError(f"{place}: expected {form}, got the keys {', '.join(map(str, raw))}")
+    return {**raw, "across": key_at(raw["across"], place)}
+
+
+def combinations(
+    kind: str, values: Mapping[str, Sequence[Any]], place: str
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """(settings, default label) of every combination."""
+    if kind == "each":
+        yield from one_at_a_time(values)
+        return
+    if kind == "zip" and len({len(column) for column in values.values()}) > 1:
+        lengths = ", ".join(f"{key} has {len(column)}" for key, column in values.items())
+        raise UserError(f"{place}: zip: expected lists of one length, but {lengths}")
+    steps = zip(*values.values(), strict=True) if kind == "zip" else _tuples(values, f"{place}: ")
+    for step in steps:
+        yield dict(zip(values, step, strict=True)), joined(step)
+
+
+def one_at_a_time(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[str, Any], str]]:
+    """One key set, the others left; labelled by the value, and by its key where two are equal."""
+    often = Counter(show(value) for column in values.values() for value in column)
+    for key, column in values.items():
+        for value in column:
+            text = show(value)
+            yield {key: value}, text if often[text] == 1 else f"{key}={text}"
+
+
+def products(values: Mapping[str, Sequence[Any]], place: str = "") -> Iterator[dict[str, Any]]:
+    return (dict(zip(values, step, strict=True)) for step in _tuples(values, place))
+
+
+def _tuples(values: Mapping[str, Sequence[Any]], place: str) -> Iterator[tuple[Any, ...]]:
+    if (count := math.prod(map(len, values.values()))) > MOST:
+        keys = ", ".join(values)
+        raise UserError(f"{place}{keys}: {count:,} combinations; {MOST:,} is the most")
+    return itertools.product(*values.values())
+
+
+def joined(values: Iterable[Any]) -> str:
+    return " · ".join(map(show, values))
+
+
+def filled(template: str, settings: Mapping[str, Any], place: str) -> str:
+    """`{block.attn}/{block.mlp}` with the row's own values."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in settings:
+            raise unknown(f"{place}: label", match[1], settings, "a key of this entry:")
+        return show(settings[match[1]])
+
+    return re.sub(r"\{([^{}]*)\}", value, template)
+
+
+def distinct(items: Iterable[Item], what: str, place: str) -> tuple[Item, ...]:
+    """The items, none of whose labels comes twice."""
+    seen: dict[str, Item] = {}
+    for item in items:
+        one_line(item.label, f"{item.place}: label".removeprefix(": "))
+        if item.label in seen:
+            first = seen[item.label].place.rpartition(": ")[2]
+            where = f"; one is in {first}; give the other another label" if first else ""
+            place = item.place if first else what
+            raise UserError(f"{place}: two {what} are named {item.label!r}{where}")
+        seen[item.label] = item
+    if not seen:
+        raise UserError(f"{place}: no {what}")
+    return tuple(seen.values())
+
+
+def settings_at(raw: Any, place: str, empty: bool = True) -> dict[str, Any]:
+    """{key: value}, values plain."""
+    settings = mapping_at(raw, place, "{key: value}")
+    if not settings and not empty:
+        raise UserError(f"{place}: expected {{key: value}}, got {{}}")
+    return {key_at(key, place): plain_at(value, key, place) for key, value in settings.items()}
+
+
+def key_at(key: Any, place: str) -> str:
+    if not isinstance(key, str):
+        raise UserError(f"{place}: expected a key such as model.depth, got {key!r}")
+    section = key.partition(".")[0]
+    if section in ("seed", "seeds"):
+        raise UserError(f"{place}: {key}: belongs to the file's own `seeds:`")
+    if section == "launcher":
+        raise UserError(f"{place}: {key}: where runs are trained is said on the command line only")
+    return key
+
+
+def plain_at(value: Any, key: str, place: str) -> Any:
+    try:
+        return plain(value, key)
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from error
+
+
+def label_at(raw: Any, place: str) -> str:
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float) or raw == "":
+        raise UserError(f"{place}: expected a label, got {raw!r}; quote it where it is a text")
+    return one_line(str(raw), place)
+
+
+def one_line(text: str, place: str) -> str:
+    """A label or a title: what would move a terminal's cursor or turn its text around is none."""
+    if not text.isprintable():
+        raise UserError(f"{place}: expected letters, digits and signs on one line, got {text!r}")
+    return text
+
+
+def mapping_at(raw: Any, place: str, form: str) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise UserError(f"{place}: expected {form}, got {raw!r}")
+    return raw
+
+
+def list_at(raw: Any, place: str, form: str, empty: bool = False) -> list[Any]:
+    if not isinstance(raw, list) or not (raw or empty):
+        raise UserError(f"{place}: expected {form}, got {raw!r}")
+    return raw
+
+
+def shown(settings: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f"{key}: {show(value)}" for key, value in settings.items()) + "}"

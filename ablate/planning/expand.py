@@ -1,0 +1,366 @@
+"""From a declaration to a plan: every (row x column x seed), its spec and its id."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ablate.planning.compose import Composer, Word, placed, show, value_at
+from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown
+from ablate.planning.plan import Analysis, Cell, Column, Plan, Row, Tune
+from ablate.planning.sweep_file import find, from_file, load, sweep_files
+from ablate.planning.words import Line, from_words, read_line
+from ablate.shared import spec
+from ablate.shared.errors import UserError, unknown
+
+RECIPE = {"recipe", *spec.RECIPE_SECTIONS}  # a variant's key in one of these is a confound
+
+
+def plan(
+    words: Sequence[str],
+    *,
+    store: Path,
+    scale: str | None = None,
+    name: str | None = None,
+    across: Collection[str] = (),
+    each: bool = False,
+) -> tuple[Plan, dict[str, Any]]:
+    """The plan of `[NAME] k=v ...`, and the launcher's settings. Nothing is trained or recorded.
+
+    `name` is that of `--as`. Raises UserError, one line, for every mistake in words and files.
+    """
+    composer = Composer(store)
+    line = read_line(words, composer.groups)
+    launcher = composer.launcher(line.launcher)
+    if name is not None and not (name.strip() and name.isprintable()):
+        raise UserError(f"--as: expected a name, got {name!r}")
+    options = ["--scale", scale] if scale is not None else []
+    options += [part for key in across for part in ("--across", key)]
+    options += ["--each"] * each + (["--as", name] if name is not None else [])
+    name = name or sweep_name(line, scale, across, each)
+    if not name.isprintable():
+        raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
+    if line.file is None:
+        if scale is not None:
+            raise UserError(f"--scale {scale}: only a sweep file has scales; give its NAME first")
+        if not any(word.swept for word in line.settings):
+            raise UserError(
+                f"nothing to sweep: give the NAME of a sweep ({', '.join(sweep_files())}), "
+                f"or values with commas, such as stem=none,dpn"
+            )
+        sweep = from_words(line, across, each, name)
+    else:
+        place, content = load(find(line.file))
+        for option, given in (("--across", bool(across)), ("--each", each)):
+            if given:
+                raise UserError(f"{option}: goes with values with commas; here {place} says it")
+        sweep = from_file(place, content, line, scale, composer.groups)
+    return expand(sweep, composer, name, [*words, *options]), launcher
+
+
+def alike(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
+    """Would plans of these `words` have one name but for `--as`? Then they differ in seeds,
+    launcher, analysis and where their data lies at most. Raises UserError for words that can't be
+    read any more."""
+    if list(one) == list(other):
+        return True
+    groups = Composer(store).groups
+    return _called(one, groups) == _called(other, groups)
+
+
+def _called(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> str:
+    given: dict[str, list[str]] = {"--scale": [], "--across": [], "--as": []}
+    rest, own = list(words), list[str]()
+    while rest:
+        word = rest.pop(0)
+        given.get(word, own).append(rest.pop(0) if word in given else word)
+    each = "--each" in own
+    line = read_line([word for word in own if word != "--each"], groups)
+    return sweep_name(line, next(iter(given["--scale"]), None), given["--across"], each)
+
+
+def find_sweeps() -> list[tuple[str, str, Path]]:
+    """(name, title, file) of every sweep that can be named; one that can't be read says so."""
+    found = []
+    for name, path in sweep_files().items():
+        try:
+            title = str(load(path)[1].get("title", ""))
+        except UserError as error:
+            title = f"({error})"
+        found.append((name, title, path))
+    return found
+
+
+def sweep_name(line: Line, scale: str | None, across: Collection[str], each: bool) -> str:
+    """What the sweep is called: its file, scale, and the words that change its results."""
+    named = [word for word in line.settings if word.key != "data.path" or word.swept]
+    words = sorted(map(_spelled, named))
+    words += [_spelled(line.sweep[key]) for key in ("baseline", "tune") if key in line.sweep]
+    words += sorted(f"across={key}" for key in across) + (["each"] if each else [])
+    if line.file is None:
+        return "+".join(words)
+    stem = Path(line.file).stem if line.file.endswith(".yaml") else line.file
+    return "+".join([f"{stem}@{scale}" if scale else stem, *words])
+
+
+def _spelled(word: Word) -> str:
+    """`key=a,b`, the same for every spelling of the same values."""
+    texts = (
+        repr(value) if isinstance(value, str) and "," in value else show(value)
+        for value in word.values
+    )
+    return f"{word.key}={','.join(texts)}"
+
+
+# --- Expansion ----------------------------------------------------------------------------------
+
+
+def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) -> Plan:
+    """Every cell composed once, seeds last. Raises UserError for cells that can't be built, and
+    for parts of the sweep that apply to no cell."""
+    cells: list[Cell] = []
+    identities: dict[tuple[str, str], str] = {}
+    used: set[str] = set()  # places of the excludes and overrides that matched a cell
+    for column in sweep.columns:
+        for row in sweep.rows:
+            built = _cell(sweep, composer, row, column, used)
+            if built is not None:
+                cell, identities[row.label, column.label] = built
+                cells.append(cell)
+    if not cells:
+        raise UserError(f"{sweep.place}: exclude: leaves no cell")
+    notes = [*composer.notes, *_unused(sweep, used, composer)]
+    first = _first_of_equals(sweep, identities)
+    _columns_differ(sweep, first, identities)
+    cells = [cell for cell in cells if first[cell.row] == cell.row]
+    filled = {cell.column for cell in cells}
+    columns = [column for column in sweep.columns if column.label in filled]
+    baseline = _baseline(sweep, first, identities, columns)
+    rows = list(_rows(sweep, first, baseline))
+    notes += [f"{a!r} is {row.label!r} again: equal settings" for row in rows for a in row.aliases]
+    return Plan(
+        name=name,
+        title=sweep.title or name,
+        words=tuple(words),
+        rows=tuple(rows),
+        columns=tuple(Column(c.label, c.settings, c.paper) for c in columns),
+        cells=tuple(cells),
+        baseline=baseline,
+        seeds=sweep.seeds,
+        analysis=_analysis(sweep, notes),
+        paper=_paper(sweep, first),
+        notes=tuple(notes),
+        tune=_searched(sweep),
+    )
+
+
+def _searched(sweep: Sweep) -> Tune | None:
+    """The search. Raises UserError where rows or columns set what is searched."""
+    space = {key for stage in sweep.tune.stages for key in stage.space} if sweep.tune else set()
+    for item in (*sweep.rows, *sweep.columns):
+        if both := space & item.settings.keys():
+            raise UserError(
+                f"{item.place}: {item.label}: sets {min(both)}, which `tune:` searches for every "
+                f"variant; leave one of them away"
+            )
+    return sweep.tune
+
+
+def _cell(
+    sweep: Sweep, composer: Composer, row: Item, column: Item, used: set[str]
+) -> tuple[Cell, str] | None:
+    """The cell and its identity, or None where it is excluded."""
+    label = f"{row.label}@{column.label}" if column.label else row.label
+    otherwise = f"{sweep.place}: {label}" if sweep.place else label
+    layers = sweep.layers(row, column)
+    with placed(layers, otherwise):
+        merged = composer.merge(layers)
+        tree = composer.tree(merged)
+    settings = {**merged.choices, **merged.values}
+    applied: list[Override] = []
+    if sweep.excludes or sweep.overrides:
+        known = {**composer.defaults, **settings}
+        hits = [ex.place for ex in sweep.excludes if _matches(ex, known, tree)]
+        used.update(hits)
+        if hits:
+            return None
+        applied = [o for o in sweep.overrides if _matches(o, known, tree)]
+        used.update(override.place for override in applied)
+    if applied:
+        layers = sweep.layers(row, column, applied)
+        with placed(layers, otherwise):
+            tree = composer.tree(composer.merge(layers))
+    with placed(layers, otherwise):
+        run = composer.run(tree, sweep.seeds[0])
+    whole = spec.to_tree(run)
+    identity = spec.tree_identity(whole)
+    del whole["seed"]
+    cell = Cell(
+        row=row.label,
+        column=column.label,
+        spec=whole,
+        ids={seed: spec.run_id(identity, seed) for seed in sweep.seeds},
+        overrides=tuple(
+            dict.fromkeys(
+                key
+                for override in applied
+                for key in override.then
+                if _of_recipe(key) and key not in sweep.over
+            )
+        ),
+    )
+    return cell, identity
+
+
+def _matches(part: Exclude | Override, known: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
+    """Does a cell have all that `part.when` says: as it was set, or as it is by default?"""
+    return all(
+        holds(expected, known[key] if key in known else value_at(tree, key))
+        for key, expected in part.when.items()
+    )
+
+
+def _of_recipe(key: str) -> bool:
+    return key.partition(".")[0] in RECIPE
+
+
+def _rows(sweep: Sweep, first: Mapping[str, str], baseline: str) -> Iterator[Row]:
+    """The rows that have cells; equal ones once, the others' labels being its aliases."""
+    aliases: dict[str, list[str]] = {}
+    for label, same in first.items():
+        aliases.setdefault(same, []).extend([label] if label != same else [])
+    items = {row.label: row for row in sweep.rows}
+    for label, others in aliases.items():
+        row = items[label]
+        yield Row(
+            label=label,
+            settings=row.settings,
+            family=row.family,
+            confounds=_confounds(row, items[baseline], sweep),
+            aliases=tuple(others),
+        )
+
+
+def _confounds(row: Item, baseline: Item, sweep: Sweep) -> tuple[str, ...]:
+    """The recipe keys that the row sets and the baseline does not set to the same value.
+
+    Those of the baseline itself: what another row does not set.
+    """
+    keys = [key for key in row.settings if _of_recipe(key) and key not in sweep.over]
+    if row is baseline:
+        return tuple(k for k in keys if not all(k in other.settings for other in sweep.rows))
+    base = baseline.settings
+    return tuple(k for k in keys if k not in base or base[k] != row.settings[k])
+
+
+def _first_of_equals(sweep: Sweep, identities: Mapping[tuple[str, str], str]) -> dict[str, str]:
+    """row label -> the first row that has the same specs in the same columns."""
+    seen: dict[tuple[tuple[str, str], ...], str] = {}
+    first = {}
+    for row in sweep.rows:
+        specs = tuple(
+            (column.label, identities[row.label, column.label])
+            for column in sweep.columns
+            if (row.label, column.label) in identities
+        )
+        if specs:
+            first[row.label] = seen.setdefault(specs, row.label)
+    return first
+
+
+def _columns_differ(
+    sweep: Sweep, first: Mapping[str, str], identities: Mapping[tuple[str, str], str]
+) -> None:
+    seen: dict[tuple[str | None, ...], Item] = {}
+    for column in sweep.columns:
+        specs = tuple(identities.get((row, column.label)) for row in first)
+        if not any(specs):
+            continue
+        other = seen.setdefault(specs, column)
+        if other is not column:
+            words = [key for key in column.settings if key in sweep.over]
+            remedy = f"leave {words[0]}= away" if words else "give one of them"
+            raise UserError(
+                f"{column.place or 'columns'}: the columns {other.label!r} and {column.label!r} "
+                f"are the same runs; {remedy}"
+            )
+
+
+def _baseline(
+    sweep: Sweep,
+    first: Mapping[str, str],
+    identities: Mapping[tuple[str, str], str],
+    columns: Sequence[Item],
+) -> str:
+    """The baseline's row. Raises UserError where there is none, or it lacks a column."""
+    place = f"{sweep.place}: baseline" if sweep.place else "baseline"
+    labels = [row.label for row in sweep.rows]
+    label = labels[0] if sweep.baseline is None else sweep.baseline
+    if label not in labels:
+        raise unknown(place, label, labels)
+    for column in columns:
+        if (label, column.label) not in identities:
+            raise UserError(
+                f"{place}: {label!r} is excluded in column {column.label!r}: gains are taken "
+                f"within a column, so exclude the whole column or keep its baseline"
+            )
+    return first[label]
+
+
+def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str]:
+    """Notes on excludes that a scale, or a word of the command line, left without a cell. Raises
+    UserError for other such parts."""
+    notes = []
+    parts: list[Exclude | Override] = [*sweep.excludes, *sweep.overrides]
+    for part in parts:
+        if part.place in used:
+            continue
+        words = [
+            f"{key}={show(value)}"
+            for key, value in sweep.over.items()
+            if key in part.when
+            or (key in composer.groups and any(composer.sets(key, value, k) for k in part.when))
+        ]
+        if isinstance(part, Override) or (sweep.scale is None and not words):
+            raise UserError(f"{part.place}: matches no cell: {shown(part.when)}")
+        why = f"under {words[0]}" if words else "at this scale"
+        notes.append(f"{part.place} matches no cell {why}")
+    return notes
+
+
+def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
+    """The analysis, without contrasts between columns that this scale does not have."""
+    own = "analysis.contrasts" in sweep.own
+    kept = {}
+    for name, contrast in sweep.analysis.contrasts.items():
+        key = contrast["across"]
+        values = [c.settings[key] for c in sweep.columns if key in c.settings]
+        missing = [contrast[end] for end in ("from", "to") if contrast[end] not in values]
+        if not missing:
+            kept[name] = contrast
+        elif sweep.scale is not None and not own:
+            notes.append(f"contrast {name!r} has no columns at this scale")
+        else:
+            part = f"scales.{sweep.scale}.analysis" if own else "analysis"
+            place = f"{sweep.place}: {part}.contrasts.{name}"
+            if not values:
+                raise UserError(f"{place}: across: no column sets {key!r}")
+            raise unknown(f"{place}: {key}", missing[0], dict.fromkeys(map(show, values)))
+    return replace(sweep.analysis, contrasts=kept)
+
+
+def _paper(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
+    """`paper:`, its rows and columns being ours."""
+    paper = dict(sweep.paper)
+    for kind, items in (("rows", sweep.rows), ("columns", sweep.columns)):
+        labels = [item.label for item in items]
+        for label in paper.get(kind, {}):
+            own = f"paper.{kind}" in sweep.own
+            if label not in labels and (kind == "rows" or own or sweep.scale is None):
+                part = f"scales.{sweep.scale}.paper" if own else "paper"
+                raise unknown(f"{sweep.place}: {part}.{kind}", label, labels)
+    if "rows" in paper:
+        paper["rows"] = {first.get(label, label): name for label, name in paper["rows"].items()}
+    return paper

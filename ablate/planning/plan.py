@@ -1,0 +1,492 @@
+"""What a sweep planned: its rows, columns, cells and the ids of their runs. Plain data.
+
+`sweep` makes a plan, `ledger` keeps it, `drive` trains it, `report` tabulates it. A plan says all
+that a table needs to know of a sweep, so that an edited sweep file leaves old tables as they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from ablate.shared.errors import unknown
+from ablate.shared.rundir import is_number
+from ablate.shared.spec import Run, build, hints, run_id, tree_identity
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant: the keys it sets, and as `confounds` those among them that it should not."""
+
+    label: str
+    settings: Mapping[str, Any]
+    family: str | None = None
+    confounds: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()  # labels of rows with the same specs
+
+
+@dataclass(frozen=True)
+class Column:
+    """One value of `across`; `paper` names the published column it stands for."""
+
+    label: str
+    settings: Mapping[str, Any]
+    paper: str | None = None
+
+    @property
+    def heading(self) -> str:
+        """The label; where it is a bare number, of what: "model.depth=2"."""
+        (key, value), *more = self.settings.items() or [("", "")]
+        bare = not more and not isinstance(value, str) and self.label == f"{value}"
+        return f"{key}={self.label}" if bare else self.label
+
+
+FIRST_TUNING_SEED = 1000  # seeds from here on are for choosing, never for reporting
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A (row, column): the spec of its runs but for the seed, and their ids by seed.
+
+    Where settings are tuned `spec` is without them: a run's own is that of `at(seed)`.
+    """
+
+    row: str
+    column: str
+    spec: Mapping[str, Any]  # spec.to_tree of a Run, without "seed"
+    ids: Mapping[int, str]  # without the seeds whose settings are still being tuned
+    overrides: tuple[str, ...] = ()  # recipe keys set by the sweep's `overrides`, for the footnote
+    chosen: tuple[Choice, ...] = ()  # what tuning chose, one a search that is over
+    specs: tuple[Mapping[str, Any], ...] = ()  # with the settings of each
+
+    def at(self, seed: int) -> Cell:
+        """The cell, its spec that of the run with this seed."""
+        for choice, spec in zip(self.chosen, self.specs, strict=True):
+            if seed in choice.seeds:
+                return replace(self, spec=spec)
+        return self
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The winner of one search: its settings, its trial, and that trial's validation score."""
+
+    params: Mapping[str, Any]
+    trial: int
+    trials: int
+    value: float
+    edges: tuple[str, ...] = ()  # keys whose value lies at an edge of its range
+    spent: float = 0.0  # on the search, in whole trials: pruned ones count for what they used
+    multiply_adds: float = 0.0  # of these trainings, three times those of the forwards
+    search: int = 0
+    seed: int = FIRST_TUNING_SEED  # of the trial
+    seeds: tuple[int, ...] = ()  # of the reports that take it
+    explored: Mapping[str, float] = field(default_factory=dict)  # share of each range; older: none
+    noise: tuple[str, ...] = ()  # keys whose best two trials differ by less than their error
+
+    @property
+    def name(self) -> str:
+        """Of the trial, as `show` takes it behind the row: "#1000.3"."""
+        return f"#{self.seed}.{self.trial}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a search. `cell` has its spec, and its id by its only seed.
+
+    Trials of equal settings in one search are one run.
+    """
+
+    number: int  # in its search, through all stages
+    stage: int
+    params: Mapping[str, Any]
+    cell: Cell
+    score: float | None = None  # on validation, once it has ended: what the search was told
+    search: int = 0
+    error: float | None = None  # of the score, binomial; of a loss there is none
+    state: str | None = None  # finished, pruned or diverged, as the search was told
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A search over some keys, those of the stages before fixed at their winners.
+
+    `space`: key -> {"log" | "uniform" | "int": (low, high)} or {"choices": (value, ...)}; `at`:
+    what a trial is trained with instead.
+    """
+
+    space: Mapping[str, Mapping[str, tuple[Any, ...]]]
+    trials: int
+    at: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tune:
+    """The searches that every cell gets: `tune:` of a sweep file.
+
+    A search is what is replicated: `repeats` of them, each through all stages by itself; None: one
+    for every seed that is reported.
+    """
+
+    stages: tuple[Stage, ...]
+    sampler: Literal["tpe", "random", "cmaes", "grid"] = "tpe"
+    pruner: Literal["none", "median", "hyperband"] = "none"
+    seed: int = 0
+    round: int = 4  # trials asked at a time; told in their order
+    repeats: int | None = None
+
+    @property
+    def trials_each(self) -> int:
+        """Of one search, over all stages."""
+        return sum(stage.trials for stage in self.stages)
+
+    def total(self, seeds: Sequence[int]) -> int:
+        """Trials of a cell, over all of its searches."""
+        return len(self.searches(seeds)) * self.trials_each
+
+    def searches(self, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """The number of every search -> the seeds of the reports that take its winner.
+
+        Seed s takes that of search s; where fewer searches are asked for, seeds are dealt in turn.
+        """
+        dealt: dict[int, tuple[int, ...]] = {}
+        for place, seed in enumerate(seeds):
+            search = seed if self.repeats is None else place % self.repeats
+            dealt[search] = (*dealt.get(search, ()), seed)
+        return dealt
+
+    def trial_seed(self, search: int) -> int:
+        """With which all trials of a search are trained, in every cell."""
+        return FIRST_TUNING_SEED * (1 + self.seed) + search
+
+
+METRICS = ("top1", "top5", "loss", "auc", "epochs_to:SHARE")
+
+
+def threshold(metric: str) -> float | None:
+    """The validation top-1 of `epochs_to:0.9`; None of another metric, NaN where it is no share."""
+    name, _, share = metric.partition(":")
+    if name != "epochs_to":
+        return None
+    try:
+        return float(share) if 0 < float(share) <= 1 else math.nan
+    except ValueError:
+        return math.nan
+
+
+def is_metric(name: str) -> bool:
+    share = threshold(name)
+    return name in METRICS[:-1] if share is None else not math.isnan(share)
+
+
+def check_metric(name: str, place: str) -> None:
+    """Raises UserError for what is no metric."""
+    if not is_metric(name):
+        raise unknown(place, name, METRICS)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """How the table is computed (STATISTICS in the README); fixed before results exist."""
+
+    metric: str = "top1"  # one that `check_metric` lets pass
+    spread: Literal["pooled", "paired", "welch"] = "pooled"
+    screen: bool = True
+    family: Literal["column", "table"] = "column"
+    margin: float | None = None  # points
+    alpha: float = 0.05
+    looks: tuple[int, ...] = ()  # declared numbers of seeds at which a verdict is read
+    diverged: Literal["omit", "chance"] = "omit"
+    contrasts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def judged(self) -> str:
+        """The metric that trials of a search are judged by, on validation."""
+        return self.metric if self.metric in ("loss", "top5") else "top1"
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a plan. `cell` has its spec; `trial`: what it is in its search, if in one."""
+
+    id: str
+    cell: Cell
+    seed: int
+    trial: Trial | None = None
+
+    @property
+    def number(self) -> str:
+        """The seed; of a trial with its own number, for those of a search share their seed."""
+        return f"{self.seed}" if self.trial is None else f"{self.seed}.{self.trial.number}"
+
+    @property
+    def label(self) -> str:
+        """LABEL@COLUMN#SEED, as the command line takes it; LABEL@COLUMN#SEED.TRIAL of a trial."""
+        column = f"@{self.cell.column}" if self.cell.column else ""
+        return f"{self.cell.row}{column}#{self.number}"
+
+    def spec(self) -> dict[str, Any]:
+        """The whole plain tree, as `run.json` holds it."""
+        return {**self.cell.spec, "seed": self.seed}
+
+    def run(self) -> Run:
+        return build(self.spec())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep, expanded. A sweep without `across` has one column, labelled ""."""
+
+    name: str
+    title: str
+    words: tuple[str, ...]  # the command line that makes it again
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    cells: tuple[Cell, ...]
+    baseline: str
+    seeds: tuple[int, ...]
+    analysis: Analysis = Analysis()
+    paper: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what `plan` says beside the table: aliases, ignored excludes
+    tune: Tune | None = None
+    trials: tuple[Trial, ...] = ()  # asked so far
+
+    def runs(self) -> Iterator[PlannedRun]:
+        """Seed-major: every variant once before any twice, so half a sweep is a fair table.
+
+        Trials come first, equal ones of a search once, and reports as their settings are chosen.
+        """
+        seen: set[tuple[str, str, str]] = set()
+        for run in self.tried():
+            place = run.cell.row, run.cell.column, run.id
+            if place not in seen:
+                seen.add(place)
+                yield run
+        for seed in self.seeds:
+            for cell in self.cells:
+                if seed in cell.ids:
+                    yield PlannedRun(cell.ids[seed], cell.at(seed), seed)
+
+    def tried(self) -> Iterator[PlannedRun]:
+        """Every trial, also those that are the run of another."""
+        for trial in self.trials:
+            for seed, run in trial.cell.ids.items():
+                yield PlannedRun(run, trial.cell, seed, trial)
+
+    @property
+    def replicates(self) -> tuple[tuple[int, ...], ...]:
+        """The seeds that are one observation of a variant, averaged: n counts these.
+
+        Of tuned variants those that share a search; but with one search for all seeds settings are
+        compared, not methods, and each seed stands for itself.
+        """
+        if self.tune is None or self.one_search:
+            return tuple((seed,) for seed in self.seeds)
+        return tuple(self.tune.searches(self.seeds).values())
+
+    @property
+    def one_search(self) -> bool:
+        """Are all reports of a variant given the winner of a single search?"""
+        return self.tune is not None and self.tune.repeats == 1
+
+    @property
+    def trials_a_cell(self) -> int:
+        """How many trials the searches of each cell have in the end: 0 without `tune`."""
+        return self.tune.total(self.seeds) if self.tune is not None else 0
+
+    @property
+    def expected_trials(self) -> int:
+        """Of all searches, asked or not."""
+        return self.trials_a_cell * len(self.cells)
+
+    @property
+    def to_come(self) -> int:
+        """Runs without an id yet: trials not asked, reports of seeds whose settings aren't chosen.
+
+        With those of `runs` they are all that there will be, from the first moment on.
+        """
+        reports = sum(len(self.seeds) - len(cell.ids) for cell in self.cells)
+        return self.expected_trials - len(self.trials) + reports
+
+    def heading(self, column: str) -> str:
+        """Of the column that has this label."""
+        return next(one.heading for one in self.columns if one.label == column)
+
+    def cell(self, row: str, column: str) -> Cell | None:
+        """The cell, or None where it is excluded."""
+        for cell in self.cells:
+            if cell.row == row and cell.column == column:
+                return cell
+        return None
+
+    def to_tree(self) -> dict[str, Any]:
+        """As plain values. Not dataclasses.asdict, which copies every spec to its leaves."""
+        return {
+            **vars(self),
+            "rows": [vars(row) for row in self.rows],
+            "columns": [vars(column) for column in self.columns],
+            "cells": [_cell_tree(cell) for cell in self.cells],
+            "analysis": vars(self.analysis),
+            "tune": self.tune and asdict(self.tune),
+            "trials": [{**vars(trial), "cell": _cell_tree(trial.cell)} for trial in self.trials],
+        }
+
+    @classmethod
+    def from_tree(cls, tree: Any) -> Plan:
+        """The plan that `to_tree` wrote, by way of JSON (whose keys are texts, lists no tuples).
+
+        Raises ValueError for any other JSON.
+        """
+        try:
+            plan = cls._of(tree)
+        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise ValueError("is no plan of a sweep") from error
+        _check(plan)
+        return plan
+
+    def checked(self) -> Plan:
+        """Itself, for whoever computes with it. Raises ValueError where a configuration is not what
+        the id of its run is a hash of: that file was edited."""
+        if self.baseline not in [row.label for row in self.rows]:
+            raise ValueError(f"is no plan of a sweep: it lacks {self.baseline!r}")
+        for cell in (*self.cells, *(trial.cell for trial in self.trials)):
+            _check_ids(cell)
+        return self
+
+    @classmethod
+    def _of(cls, tree: Mapping[str, Any]) -> Plan:
+        return cls(
+            name=tree["name"],
+            title=tree["title"],
+            words=tuple(tree["words"]),
+            rows=tuple(
+                Row(
+                    r["label"],
+                    r["settings"],
+                    r["family"],
+                    tuple(r["confounds"]),
+                    tuple(r["aliases"]),
+                )
+                for r in tree["rows"]
+            ),
+            columns=tuple(Column(**column) for column in tree["columns"]),
+            cells=tuple(map(_cell, tree["cells"])),
+            baseline=tree["baseline"],
+            seeds=tuple(tree["seeds"]),
+            analysis=Analysis(**{**tree["analysis"], "looks": tuple(tree["analysis"]["looks"])}),
+            paper=tree["paper"],
+            notes=tuple(tree["notes"]),
+            tune=_tune(tree.get("tune")),
+            trials=tuple(
+                Trial(**{**trial, "cell": _cell(trial["cell"])}) for trial in tree.get("trials", ())
+            ),
+        )
+
+
+def _check(plan: Plan) -> None:
+    """Raises ValueError where a value is of another type, or names what there is not."""
+    if not fits(plan, Plan):
+        raise ValueError("is no plan of a sweep: a value in it has another type")
+    rows, columns = ([part.label for part in parts] for parts in (plan.rows, plan.columns))
+    cells = [*plan.cells, *(trial.cell for trial in plan.trials)]
+    for value, known in (
+        ({cell.row for cell in cells}, rows),
+        ({cell.column for cell in cells}, columns),
+        ({seed for cell in plan.cells for seed in cell.ids}, plan.seeds),
+    ):
+        if not value <= {*known}:
+            raise ValueError(f"is no plan of a sweep: it lacks {(value - {*known}).pop()!r}")
+    for run in (run for cell in cells for run in cell.ids.values()):
+        if not (run.isalnum() and run.isascii()):  # a folder's name
+            raise ValueError(f"is no plan of a sweep: {run!r} is no run's id")
+    if not is_metric(plan.analysis.metric) or not 0 < plan.analysis.alpha < 1:
+        raise ValueError("is no plan of a sweep: its analysis can't be computed")
+
+
+def _check_ids(cell: Cell) -> None:
+    try:
+        shared = None if cell.chosen else tree_identity(cell.spec)
+        for seed, run in cell.ids.items():
+            if run != run_id(shared or tree_identity(cell.at(seed).spec), seed):
+                raise ValueError
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        place = f"{cell.row}@{cell.column}" if cell.column else cell.row
+        raise ValueError(f"was edited: the configuration of {place} is another run's") from error
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Is the value, all the way down, what the annotation says? An int is taken for a float."""
+    if hint is Any:
+        return True
+    of, args = get_origin(hint), get_args(hint)
+    if of in (Union, UnionType):
+        return any(fits(value, option) for option in args)
+    if of is Literal:
+        return any(type(value) is type(option) and value == option for option in args)
+    if of is tuple:
+        return type(value) is tuple and all(fits(part, args[0]) for part in value)
+    if of is Mapping:
+        return isinstance(value, dict) and all(
+            fits(key, args[0]) and fits(part, args[1]) for key, part in value.items()
+        )
+    if is_dataclass(hint):
+        return type(value) is hint and all(
+            fits(getattr(value, name), part) for name, part in hints(type(value)).items()
+        )
+    return is_number(value) if hint in (int, float) and type(value) is int else type(value) is hint
+
+
+def _cell_tree(cell: Cell) -> dict[str, Any]:
+    return {**vars(cell), "chosen": [vars(choice) for choice in cell.chosen]}
+
+
+def _cell(tree: Mapping[str, Any]) -> Cell:
+    chosen, specs = tree.get("chosen") or [], tree.get("specs", ())
+    ids = {int(seed): run for seed, run in tree["ids"].items()}
+    if isinstance(chosen, Mapping):  # of an older version: one search, each trial with a seed
+        seed = FIRST_TUNING_SEED + chosen["trial"]
+        chosen, specs = [{**chosen, "seed": seed, "seeds": list(ids)}], [tree["spec"]]
+    return Cell(
+        tree["row"],
+        tree["column"],
+        tree["spec"],
+        ids,
+        tuple(tree["overrides"]),
+        tuple(map(_choice, chosen)),
+        tuple(specs),
+    )
+
+
+def _choice(tree: Mapping[str, Any]) -> Choice:
+    lists = {key: tuple(tree.get(key, ())) for key in ("edges", "seeds", "noise")}
+    return Choice(**{**tree, **lists})
+
+
+def _tune(tree: Mapping[str, Any] | None) -> Tune | None:
+    if tree is None:
+        return None
+    stages = tuple(
+        Stage(
+            {k: {how: tuple(v) for how, v in d.items()} for k, d in stage["space"].items()},
+            stage["trials"],
+            stage["at"],
+        )
+        for stage in tree["stages"]
+    )
+    # Older versions searched once.
+    return Tune(**{"repeats": 1, **tree, "stages": stages})
+
+
+def file_name(name: str) -> str:
+    """A sweep's name as a file name: it can't leave its folder, nor be too long for one."""
+    quoted = urllib.parse.quote(name, safe="+=@, ")
+    if quoted in (".", "..", ""):
+        quoted = quoted.replace(".", "%2E") or "%"
+    if len(quoted) > 200:
+        quoted = f"{quoted[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return quoted

@@ -1,0 +1,369 @@
+"""A sweep file, read: rows, columns, scales, and what holds for all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablate.planning.compose import Layer, check_resolvers, check_yaml, once, parse, shipped, show
+from ablate.planning.declaration import (
+    Exclude,
+    Item,
+    Override,
+    Sweep,
+    analysis,
+    combinations,
+    distinct,
+    filled,
+    joined,
+    key_at,
+    label_at,
+    list_at,
+    mapping_at,
+    matches,
+    one_line,
+    plain_at,
+    products,
+    seeds,
+    settings_at,
+    shown,
+)
+from ablate.planning.plan import Analysis, Tune
+from ablate.planning.tuning import tuning
+from ablate.planning.words import DEFAULT_SEEDS, Line, section_of, seeds_of
+from ablate.shared import spec
+from ablate.shared.errors import UserError, unknown
+
+KEYS = (
+    "title",
+    "base",
+    "across",
+    "variants",
+    "baseline",
+    "seeds",
+    "overrides",
+    "exclude",
+    "scales",
+    "paper",
+    "analysis",
+    "tune",
+)
+SCALE_KEYS = ("base", "across", "seeds", "overrides", "tune", "analysis", "paper")
+PAPER_KEYS = ("table", "rows", "columns")
+PAPER_FORM = "{table: NAME, rows: {LABEL: name}}"
+GENERATORS = ("product", "zip", "each")
+
+
+def sweep_files() -> dict[str, Path]:
+    """name -> file of every sweep, the user's `./sweeps` first."""
+    files: dict[str, Path] = {}
+    for folder in (Path("sweeps"), shipped("sweeps")):
+        for path in sorted(folder.glob("*.yaml")):
+            files.setdefault(path.stem, path)
+    return dict(sorted(files.items()))
+
+
+def find(name: str) -> Path:
+    """The file of NAME, or of a path that ends in .yaml. Raises UserError where there is none."""
+    if name.endswith(".yaml"):
+        if not Path(name).is_file():
+            raise UserError(f"{name}: no such sweep file")
+        return Path(name)
+    files = sweep_files()
+    if name not in files:
+        raise unknown("sweep", name, files)
+    return files[name]
+
+
+def load(path: Path) -> tuple[str, dict[str, Any]]:
+    """(how errors name the file, its content). Raises UserError where it is no sweep file."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    place = f"sweeps/{path.name}" if path.parent == shipped("sweeps") else str(path)
+    check_yaml(path, place)
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}:" if mark else ""
+        problem = getattr(error, "problem", None) or error
+        raise UserError(f"{place}:{line} not YAML: {' '.join(str(problem).split())}") from error
+    except (OmegaConfBaseException, OSError, ValueError) as error:
+        raise UserError(f"{place}: can't be read: {' '.join(str(error).split())}") from error
+    check_resolvers(content, place)
+    content = mapping_at(content, place, "keys such as variants:")
+    for key in content:
+        if key not in KEYS:
+            raise unknown(f"{place}: {key}", key, KEYS, "a key among")
+    return place, content
+
+
+def from_file(
+    place: str,
+    content: Mapping[str, Any],
+    line: Line,
+    scale: str | None,
+    groups: Mapping[str, Sequence[str]],
+) -> Sweep:
+    """The sweep of a file's content, at a scale, under the words of `line`."""
+    for word in line.settings:
+        if word.swept:
+            raise UserError(
+                f"{word.key}: the rows are those of {place}, so give one value; a list value is "
+                f"bracketed ({word.key}=[{','.join(map(show, word.values))}]); to sweep by words "
+                f"alone leave {line.file} away"
+            )
+    reader = _Reader(place, groups)
+    scales = {
+        name: reader.scale(raw, f"{place}: scales.{name}")
+        for name, raw in mapping_at(
+            content.get("scales", {}), f"{place}: scales", "NAME: {base: ..., seeds: ...}"
+        ).items()
+    }
+    if scale is not None and not scales:
+        raise UserError(f"--scale {scale}: {place} has no scales")
+    if scale is not None and scale not in scales:
+        raise unknown("--scale", scale, scales)
+    if "variants" not in content:
+        raise UserError(f"{place}: variants: missing; give variants: [LABEL: {{key: value}}, ...]")
+    rows = reader.entries(content["variants"])
+    whole = reader.scale({k: v for k, v in content.items() if k in SCALE_KEYS}, place)
+    scaled = scales[scale] if scale is not None else {}
+    parts = whole | scaled
+    merged = {key: {**whole.get(key, {}), **scaled.get(key, {})} for key in ("analysis", "paper")}
+    if merged["paper"] and "table" not in merged["paper"]:
+        raise UserError(f"{place}: paper: table: missing; expected {PAPER_FORM}")
+    under = [Layer(f"{place}: base", whole.get("base", {}))]
+    if scale is not None:
+        under.append(Layer(f"{place}: scales.{scale}.base", scaled.get("base", {})))
+    baseline = content.get("baseline")
+    if baseline is None and reader.globbed:
+        raise UserError(f"{place}: baseline: must be named where glob() is used")
+    if "baseline" in line.sweep:
+        baseline = line.sweep["baseline"].value
+    title = content.get("title", "")
+    if not isinstance(title, str):
+        raise UserError(f"{place}: title: expected a text, got {title!r}")
+    one_line(title, f"{place}: title")
+    return Sweep(
+        place=place,
+        title=title,
+        rows=distinct(rows, "rows", f"{place}: variants"),
+        columns=parts.get("across", (Item("", {}, place),)),
+        under=tuple(under),
+        over=once(line.settings),
+        baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
+        seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
+        analysis=Analysis(
+            **{**merged["analysis"], **analysis(section_of(line, "analysis"), "analysis")}
+        ),
+        overrides=parts.get("overrides", ()),
+        excludes=tuple(reader.excludes(content.get("exclude", []), f"{place}: exclude")),
+        paper=merged["paper"],
+        scale=scale,
+        own=frozenset(
+            f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})
+        ),
+        tune=_tune(
+            whole.get("tune"),
+            scaled.get("tune"),
+            line,
+            place,
+            len(parts["seeds"]) if "seeds" in parts else DEFAULT_SEEDS,
+        ),
+    )
+
+
+def _tune(
+    written: Mapping[str, Any] | None,
+    scaled: Mapping[str, Any] | None,
+    line: Line,
+    place: str,
+    seeds: int,
+) -> Tune | None:
+    """The searches, the keys of a scale over those of the file; `tune=none` leaves them out.
+    `seeds`: how many the file declares, which the command line's don't change."""
+    words = section_of(line, "tune")
+    if written is None:
+        if "tune" in line.sweep or words:
+            raise UserError(f"tune: {place} declares no search; give it a `tune:`")
+        return None
+    if "tune" in line.sweep:
+        return None
+    return tuning({**written, **(scaled or {})}, words, f"{place}: tune", seeds)
+
+
+@dataclass
+class _Reader:
+    """Reads the parts of one file."""
+
+    file: str
+    groups: Mapping[str, Sequence[str]]
+    globbed: bool = False  # a row came of glob()
+
+    def scale(self, raw: Any, place: str) -> dict[str, Any]:
+        """The parts that a scale may replace; the file itself has the same."""
+        content = mapping_at(raw, place, "{base: ..., across: ..., seeds: ...}")
+        read: dict[str, Any] = {}
+        for key, value in content.items():
+            where = f"{place}: {key}" if place == self.file else f"{place}.{key}"
+            if key == "base":
+                read[key] = settings_at(value, where)
+            elif key == "across":
+                before = self.globbed
+                read[key] = distinct(self.axes(value, where), "columns", where)
+                self.globbed = before
+            elif key == "seeds":
+                read[key] = seeds(value, where)
+            elif key == "overrides":
+                read[key] = tuple(self.overrides(value, where))
+            elif key == "tune":
+                read[key] = mapping_at(value, where, "{space: ..., trials: ...}")
+            elif key == "analysis":
+                read[key] = analysis(mapping_at(value, where, "{key: value}"), where)
+            elif key == "paper":
+                read[key] = _paper(value, where)
+            else:
+                raise unknown(where, key, SCALE_KEYS, "a key among")
+        return read
+
+    def entries(self, raw: Any) -> list[Item]:
+        """The rows."""
+        place = f"{self.file}: variants"
+        form = "a list of LABEL: {key: value}"
+        return [
+            row
+            for n, entry in enumerate(list_at(raw, place, form))
+            for row in self.entry(entry, f"{place}[{n}]")
+        ]
+
+    def entry(self, entry: Any, place: str) -> list[Item]:
+        form = "LABEL: {key: value}"
+        if isinstance(entry, str):
+            raise UserError(f"{place}: expected {form}, got {entry!r}; write {entry}: {{}}")
+        entry = mapping_at(entry, place, form)
+        if any(key in entry for key in GENERATORS):
+            return list(self.generated(entry, place, GENERATORS))
+        label, settings = self.named(entry, place)
+        return [Item(label, settings_at(settings, place), place)]
+
+    def named(self, entry: Mapping[str, Any], place: str) -> tuple[str, Any]:
+        if len(entry) != 1:
+            raise UserError(
+                f"{place}: expected one LABEL: {{key: value}}, got {len(entry)} keys: "
+                f"{', '.join(map(str, entry))}"
+            )
+        [(label, settings)] = entry.items()
+        label = label_at(label, place)
+        if settings is None:
+            raise UserError(f"{place}: {label}: expected {{key: value}}; write {label}: {{}}")
+        return label, settings
+
+    def axes(self, raw: Any, place: str) -> list[Item]:
+        """The columns."""
+        if isinstance(raw, list):
+            return [self.column(entry, f"{place}[{n}]") for n, entry in enumerate(raw)]
+        axes = mapping_at(raw, place, "{key: [values]} or a list of LABEL: {key: value}")
+        if any(key in axes for key in GENERATORS):
+            return list(self.generated(axes, place, ("product", "zip")))
+        values = {key: self.values(key, value, place) for key, value in axes.items()}
+        return [Item(joined(s.values()), s, place) for s in products(values, f"{place}: ")]
+
+    def column(self, entry: Any, place: str) -> Item:
+        label, settings = self.named(mapping_at(entry, place, "LABEL: {key: value}"), place)
+        settings = dict(mapping_at(settings, place, "{key: value}"))
+        paper = settings.pop("paper", None)
+        if paper is not None and not isinstance(paper, str):
+            raise UserError(f"{place}: paper: expected a column such as S/16, got {paper!r}")
+        return Item(label, settings_at(settings, place), place, paper=paper)
+
+    def generated(
+        self, entry: Mapping[str, Any], place: str, kinds: Sequence[str]
+    ) -> Iterator[Item]:
+        """The items of a product, zip or each."""
+        for key in entry:
+            if key not in (*kinds, "set", "exclude", "label", "family"):
+                raise unknown(f"{place}: {key}", key, (*kinds, "set", "exclude", "label", "family"))
+        if len(both := [kind for kind in kinds if kind in entry]) != 1:
+            raise UserError(f"{place}: expected one of {', '.join(kinds)}, got {len(both)}")
+        kind = both[0]
+        axes = mapping_at(entry[kind], f"{place}: {kind}", "{key: [values]}")
+        if not axes:
+            raise UserError(f"{place}: {kind}: expected {{key: [values]}}, got nothing")
+        values = {key: self.values(key, raw, f"{place}: {kind}") for key, raw in axes.items()}
+        added = settings_at(entry.get("set", {}), f"{place}: set")
+        for key in added:
+            if key in values:
+                raise UserError(f"{place}: set: {key} is in {kind}, too; give it once")
+        template, family = (entry.get(key) for key in ("label", "family"))
+        for key, text in (("label", template), ("family", family)):
+            if text is not None and not isinstance(text, str):
+                raise UserError(f"{place}: {key}: expected a text, got {text!r}")
+            one_line(text or "", f"{place}: {key}")
+        excludes = list(self.excludes(entry.get("exclude", []), f"{place}: exclude"))
+        matched: set[str] = set()
+        for combination, name in combinations(kind, values, place):
+            settings = {**added, **combination}
+            hits = [ex for ex in excludes if matches(ex.when, settings)]
+            matched.update(ex.place for ex in hits)
+            if hits:
+                continue
+            label = name if template is None else filled(template, settings, place)
+            yield Item(label, settings, place, family)
+        for ex in excludes:
+            if ex.place not in matched:
+                raise UserError(f"{ex.place}: matches nothing: {shown(ex.when)}")
+
+    def values(self, key: Any, raw: Any, place: str) -> tuple[Any, ...]:
+        """The values of one key: a list, or one of Hydra's functions that make one."""
+        key_at(key, place)
+        where = f"{place}: {key}"
+        if isinstance(raw, str) and re.match(r"\w+\(", raw):
+            try:
+                word = parse(f"{key}={raw}", self.groups)
+            except UserError as error:
+                raise UserError(f"{place}: {error}") from error
+            self.globbed |= word.glob
+            return word.values
+        if not isinstance(raw, list):
+            right = show(raw) if isinstance(raw, str | int | float | None) else "VALUE"
+            raise UserError(f"{where}: expected a list, got {raw!r}; write {key}: [{right}]")
+        if not raw:
+            raise UserError(f"{where}: expected a list of values, got none")
+        return tuple(plain_at(value, key, place) for value in raw)
+
+    def excludes(self, raw: Any, place: str) -> Iterator[Exclude]:
+        for n, when in enumerate(list_at(raw, place, "a list of {key: value}", empty=True)):
+            yield Exclude(f"{place}[{n}]", settings_at(when, f"{place}[{n}]", empty=False))
+
+    def overrides(self, raw: Any, place: str) -> Iterator[Override]:
+        form = "{if: {key: value}, set: {key: value}}"
+        for n, entry in enumerate(list_at(raw, place, f"a list of {form}", empty=True)):
+            where = f"{place}[{n}]"
+            if set(mapping_at(entry, where, form)) != {"if", "set"}:
+                raise UserError(f"{where}: expected {form}, got the keys {', '.join(entry)}")
+            when, then = (
+                settings_at(entry[key], f"{where}: {key}", empty=False) for key in ("if", "set")
+            )
+            yield Override(where, when, then)
+
+
+def _paper(raw: Any, place: str) -> dict[str, Any]:
+    paper: dict[str, Any] = {}
+    for key, value in mapping_at(raw, place, PAPER_FORM).items():
+        if key == "table":
+            paper[key] = spec.coerce(value, str, f"{place}.table")
+        elif key in PAPER_KEYS:
+            names = mapping_at(value, f"{place}.{key}", "{LABEL: name}")
+            paper[key] = {
+                str(label): spec.coerce(name, str, f"{place}.{key}: {label}")
+                for label, name in names.items()
+            }
+        else:
+            raise unknown(f"{place}: {key}", key, PAPER_KEYS, "a key among")
+    return paper

@@ -1,0 +1,144 @@
+"""`tune:` of a sweep file, read: what is searched, how often, how long, and by which sampler."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
+from ablate.planning.plan import Stage, Tune
+from ablate.shared import spec
+from ablate.shared.errors import UserError, unknown
+
+STAGE_KEYS = ("space", "trials", "at")
+OWN = ("repeats", "sampler", "pruner", "seed", "round")
+KEYS = (*STAGE_KEYS, "stages", *OWN)
+RANGES = ("log", "uniform", "int")
+FORM = "{KEY: {log: [low, high]} or {choices: [...]}}"
+TRIALS = 24  # of the declared searches together
+LEAST_SEARCHES = 3
+LEAST_TRIALS = 5  # that a sampled search chooses of: with three, luck decides (README)
+
+
+def tuning(raw: Mapping[str, Any], words: Mapping[str, Any], place: str, seeds: int) -> Tune:
+    """The searches of a file's `tune:`, a scale's already over it, under `tune.KEY=VALUE` of the
+    command line; `seeds`: how many are declared there. Raises UserError for whatever is no search.
+
+    A stage's trials are what the declared searches share; of the Tune they are those of one. So
+    what a search is depends on nothing but what is declared: more seeds are more such searches.
+    """
+    for key in raw:
+        if key not in KEYS:
+            raise unknown(f"{place}.{key}", str(key), KEYS, "a key among")
+    for key in words:
+        if key not in ("trials", *OWN):
+            raise unknown(f"tune.{key}", key, ("trials", *OWN))
+    hints, read = spec.hints(Tune), {}
+    for key in OWN:
+        where, value = (
+            (f"tune.{key}", words[key]) if key in words else (f"{place}.{key}", raw.get(key))
+        )
+        if value is not None:
+            read[key] = spec.coerce(value, hints[key], where)
+    tune = Tune((), **read)
+    if tune.round < 1 or tune.seed < 0:
+        raise UserError(f"{place}: round must be at least 1 and seed at least 0")
+    if tune.repeats is not None and tune.repeats < 1:
+        raise UserError(f"{place}: repeats must be at least 1, got {tune.repeats}")
+    searches = tune.repeats or max(LEAST_SEARCHES, seeds)
+    stage = _grid if tune.sampler == "grid" else functools.partial(_shared, searches=searches)
+    if "stages" in raw:
+        if both := [key for key in STAGE_KEYS if key in raw]:
+            raise UserError(f"{place}: {both[0]}: belongs into each of the stages")
+        if "trials" in words:
+            raise UserError("tune.trials: each of the stages has its own, in the file")
+        form = "a list of {space: ..., trials: ...}"
+        stages = tuple(
+            stage(mapping_at(part, f"{place}.stages[{n}]", form), f"{place}.stages[{n}]")
+            for n, part in enumerate(list_at(raw["stages"], f"{place}.stages", form))
+        )
+    else:
+        asked = {"trials": words["trials"]} if "trials" in words else {}
+        stages = (stage({k: raw[k] for k in STAGE_KEYS if k in raw} | asked, place),)
+    return replace(tune, stages=stages)
+
+
+def _shared(raw: Mapping[str, Any], place: str, searches: int) -> Stage:
+    """Sampled: its trials are shared equally by the searches."""
+    stage = _stage(raw, place, TRIALS)
+    each = stage.trials // searches
+    if each < LEAST_TRIALS:
+        makes = f"{searches} searches of {each}" if searches > 1 else f"a search of {each}"
+        once = ", or tune.repeats=1" if stage.trials >= LEAST_TRIALS else ""
+        raise UserError(
+            f"{place}.trials: {stage.trials} make {makes}, and of fewer than {LEAST_TRIALS} luck "
+            f"chooses: give at least {searches * LEAST_TRIALS}{once}"
+        )
+    return replace(stage, trials=each)
+
+
+def _grid(raw: Mapping[str, Any], place: str) -> Stage:
+    """Every search covers it."""
+    stage = _stage(raw, place, 1)
+    for key, values in stage.space.items():
+        if "choices" not in values:
+            raise UserError(f"{place}: sampler: grid needs choices for {key}, not a range")
+    points = math.prod(len(values["choices"]) for values in stage.space.values())
+    if "trials" in raw and stage.trials != points:
+        raise UserError(
+            f"{place}.trials: the grid has {points} points, which every search covers, got "
+            f"{stage.trials}; leave trials out"
+        )
+    return replace(stage, trials=points)
+
+
+def _stage(raw: Mapping[str, Any], place: str, default: int) -> Stage:
+    for key in raw:
+        if key not in STAGE_KEYS:
+            raise unknown(f"{place}.{key}", str(key), STAGE_KEYS, "a key among")
+    space = {
+        key_at(key, f"{place}.space"): _range(value, f"{place}.space.{key}")
+        for key, value in mapping_at(raw.get("space"), f"{place}.space", FORM).items()
+    }
+    if not space:
+        raise UserError(f"{place}.space: expected {FORM}, got nothing")
+    trials = spec.coerce(raw.get("trials", default), int, f"{place}.trials")
+    if trials < 1:
+        raise UserError(f"{place}.trials: expected at least 1, got {trials}")
+    at = settings_at(raw.get("at", {}), f"{place}.at")
+    for key in at:
+        if key in space:
+            raise UserError(f"{place}.at: {key} is searched; give it once")
+    return Stage(space, trials, at)
+
+
+def _range(raw: Any, place: str) -> dict[str, tuple[Any, ...]]:
+    form = "{log: [low, high]}, {uniform: [low, high]}, {int: [low, high]} or {choices: [...]}"
+    if len(mapping_at(raw, place, form)) != 1:
+        raise UserError(f"{place}: expected one of {form}")
+    [(kind, values)] = raw.items()
+    if kind == "choices":
+        read = tuple(plain_at(v, place, place) for v in list_at(values, place, form))
+        if len(set(map(repr, read))) < len(read):
+            raise UserError(f"{place}: a choice counts once, got {list(read)!r}")
+        return {kind: read}
+    if kind not in RANGES:
+        raise unknown(place, str(kind), (*RANGES, "choices"))
+    numbers = list_at(values, place, form)
+    whole = kind == "int"
+    if len(numbers) != 2 or not all(
+        isinstance(v, int if whole else int | float)
+        and not isinstance(v, bool)
+        and math.isfinite(v)
+        for v in numbers
+    ):
+        what = "whole numbers" if whole else "numbers"
+        raise UserError(f"{place}: expected {{{kind}: [low, high]}} of {what}, got {values!r}")
+    low, high = numbers
+    if not low < high or (kind == "log" and low <= 0):
+        above = "0 < low < high" if kind == "log" else "low < high"
+        raise UserError(f"{place}: expected {above}, got {values!r}")
+    return {kind: (low, high) if whole else (float(low), float(high))}

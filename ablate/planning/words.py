@@ -1,0 +1,135 @@
+"""A command line, read: `[NAME] k=v ...`; without NAME it is a whole sweep."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.planning.compose import Word, once, parse, show
+from ablate.planning.declaration import (
+    Item,
+    Sweep,
+    analysis,
+    distinct,
+    joined,
+    label_at,
+    one_at_a_time,
+    products,
+    seeds,
+)
+from ablate.planning.plan import Analysis
+from ablate.shared.errors import UserError
+
+DEFAULT_SEEDS = 3
+OWN = ("seeds", "baseline", "analysis", "tune")  # the sweep's, not its runs'
+COLUMNS = ("data", "model.arch")  # columns without being told
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line, sorted by what its words are about."""
+
+    file: str | None
+    settings: tuple[Word, ...]
+    sweep: Mapping[str, Word]  # seeds, baseline, analysis.KEY, tune.KEY, tune=none
+    launcher: Mapping[str, Any]
+
+
+def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Line:
+    """Sort `[NAME] k=v ...`. Raises UserError for words that can't be read or come twice."""
+    named = bool(words) and "=" not in words[0] and not words[0].startswith("~")
+    for word in words[named:]:
+        if "=" not in word and not word.startswith("~"):
+            raise UserError(f"{word}: expected KEY=VALUE; a sweep's NAME comes first")
+    parsed = [parse(word, groups) for word in words[named:]]
+    for key, count in Counter(word.key for word in parsed).items():
+        if count > 1:
+            raise UserError(f"{key}: given twice")
+        if key == "seed":
+            raise UserError("seed: give seeds=N, or a bracketed list: seeds=[0,1]")
+
+    def about(word: Word) -> str:
+        section = word.key.partition(".")[0]
+        return section if section in (*OWN, "launcher") else ""
+
+    return Line(
+        file=words[0] if named else None,
+        settings=tuple(word for word in parsed if not about(word)),
+        sweep={w.key: w for w in parsed if about(w) in OWN},
+        launcher=once(word for word in parsed if about(word) == "launcher"),
+    )
+
+
+def analysis_apart(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """(the other words, the values of `analysis.KEY=VALUE` by KEY)."""
+    ours = [word for word in words if re.match(r"\+*analysis(\.[^=]*)?=", word)]
+    others = [word for word in words if word not in ours]
+    return others, section_of(read_line(ours, {}), "analysis") if ours else {}
+
+
+def from_words(line: Line, across: Collection[str], each: bool, title: str) -> Sweep:
+    """Every list of values is a factor of rows; `data`, `model.arch`, `across` are columns."""
+    if tuned := [key for key in line.sweep if key.partition(".")[0] == "tune"]:
+        raise UserError(f"{tuned[0]}: a search is declared by a sweep file's `tune:`")
+    swept = [word for word in line.settings if word.swept]
+    for key in across:
+        if key not in [word.key for word in swept]:
+            raise UserError(f"--across {key}: has no values to be columns; give {key}=A,B")
+    beside = [word for word in swept if word.key in (*COLUMNS, *across)]
+    factors = [word for word in swept if word not in beside]
+    baseline = line.sweep["baseline"].value if "baseline" in line.sweep else None
+    if baseline is None and any(word.glob for word in factors):
+        raise UserError("baseline: must be named where glob() is used; give baseline=LABEL")
+    by_key = {word.key: word.values for word in factors}
+    over = once(word for word in line.settings if not word.swept)
+    if each:  # the first values hold for all rows; each other value is a change of one key
+        first = {key: values[0] for key, values in by_key.items()}
+        over |= first
+        changes = one_at_a_time({key: values[1:] for key, values in by_key.items()})
+        rows = [Item(joined(first.values()), {}, "")]
+        rows += [Item(label, settings, "") for settings, label in changes]
+    else:
+        rows = [_item(settings) for settings in products(by_key)]
+    return Sweep(
+        place="",
+        title=title,
+        rows=distinct(rows if factors else [Item("base", {}, "")], "rows", ""),
+        columns=distinct(map(_item, products({w.key: w.values for w in beside})), "columns", ""),
+        under=(),
+        over=over,
+        baseline=None if baseline is None else label_at(baseline, "baseline"),
+        seeds=seeds_of(line, DEFAULT_SEEDS, "seeds"),
+        analysis=Analysis(**analysis(section_of(line, "analysis"), "analysis")),
+    )
+
+
+def _item(settings: Mapping[str, Any]) -> Item:
+    return Item(joined(settings.values()), settings, "")
+
+
+def section_of(line: Line, section: str) -> dict[str, Any]:
+    """The command line's `SECTION.KEY=VALUE`, by KEY. Raises UserError for SECTION=VALUE, but for
+    tune=none."""
+    words = {}
+    for key, word in line.sweep.items():
+        about, _, rest = key.partition(".")
+        if about == section and rest:
+            words[rest] = word.value
+        elif about == section and (section, word.value) != ("tune", "none"):
+            also = ", or tune=none" if section == "tune" else ""
+            raise UserError(f"{section}: give {section}.KEY=VALUE{also}")
+    return words
+
+
+def seeds_of(line: Line, default: Any, place: str) -> tuple[int, ...]:
+    """The command line's seeds, or those of the file (already read), or the default count."""
+    if "seeds" not in line.sweep:
+        return default if isinstance(default, tuple) else seeds(default, place)
+    word = line.sweep["seeds"]
+    if word.swept:
+        right = f"seeds=[{','.join(map(show, word.values))}]"
+        raise UserError(f"{word.text}: expected a count or a bracketed list; write {right}")
+    return seeds(word.value, "seeds")

@@ -1,0 +1,1 @@
+"""A plan to finished runs: the driver, its next step, launchers, estimates."""

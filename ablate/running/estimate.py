@@ -1,0 +1,307 @@
+"""What a plan costs: parameters and multiply-adds a variant, device-seconds of what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablate.planning.plan import Cell, Plan
+from ablate.running.devices import Devices
+from ablate.running.launchers import Launcher
+from ablate.running.launchers.ask import ask
+from ablate.shared import spec
+from ablate.shared.rundir import is_number, read_json, to_json, write_whole
+from ablate.store.ledger import FINAL, RunState, Store
+from ablate.version import __version__
+
+EVALUATION = 1.15  # what validation and starting add to the steps' time; measured on digits
+DEVICES = ("cpu", "cuda")
+CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in size
+SLOWEST = 1e9  # multiply-adds a second in training, on any machine
+FASTEST = {"cpu": 1e12, "cuda": 1e15}  # on one slot: beyond a core with AMX, and a B200 in bf16
+MONTH_S = 30 * 86400.0
+SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
+
+
+@dataclass(frozen=True)
+class Costs:
+    """By (row, column): the worker's description; seconds a run, and how they are known."""
+
+    described: Mapping[tuple[str, str], Mapping[str, Any]]
+    seconds: Mapping[tuple[str, str], float | None]  # None: no data yet, or nothing was timed
+    how: str
+    left_s: float  # device-seconds of all runs that are not done; inf: beyond a month, not timed
+    where: str = ""  # "2 slots", "8 x h100": what runs them
+    wall_s: float = 0.0  # of all that is left, there
+    searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
+
+    def warnings(self) -> list[str]:
+        """What the worker warns of, and norms over too few values to say more than a sign."""
+        found = {text: text for a in self.described.values() for text in a.get("warnings", ())}
+        for (row, _), answer in self.described.items():
+            for site, group in answer["groups"].items():
+                if group < SMALLEST_GROUP:
+                    found.setdefault(row, f"{row}: {site} normalises over {group} values only")
+        return list(found.values())
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Of a cell: multiply-adds of a training (None: the data tells, and is not there yet), how many
+    such trainings are left (trials may be shorter, so parts of one), and those of its search."""
+
+    cell: Cell
+    each: float | None
+    left: float
+    search: float | None
+
+
+def costs(
+    plan: Plan,
+    store: Store,
+    launcher: Launcher,
+    states: Mapping[str, RunState],
+    finished: Mapping[str, Mapping[str, Any]],
+    *,
+    from_s: float = 0.0,
+    on: Devices | None = None,
+) -> Costs:
+    """The plan's costs; asks a worker process for what is not known yet.
+
+    `finished`: the details of the runs' "finished" events (seconds). Steps are not measured for a
+    plan that surely takes less than `from_s` device-seconds: what is left of it may be told as 0.
+    Nor for one that surely takes over a month on all slots, of which no more is told. With `on`
+    nothing is measured at all. Raises UserError for a combination that cannot be built.
+    """
+    device = launcher.slots[0].device if on is None else "cuda"
+    places = len(launcher.slots) if on is None else on.count
+    known = _described(plan, store, device)
+    works = _works(plan, states, [known[_key(cell, device)] for cell in plan.cells])
+    seconds: list[float | None]
+    if on is not None:
+        seconds = [
+            None
+            if work.each is None
+            else EVALUATION * on.seconds(work.each, work.cell.spec["train"]["precision"])
+            for work in works
+        ]
+        how = on.basis(sorted({cell.spec["train"]["precision"] for cell in plan.cells}))
+        beyond = False
+    else:
+        seconds = [_mean_seconds(cell, finished) for cell in plan.cells]
+        how = "from finished runs" if None not in seconds else "by a short calibration"
+        beyond = _left_s(works, seconds, FASTEST[device]) > MONTH_S * places
+        if None in seconds and not beyond and _left_s(works, seconds, SLOWEST) >= from_s:
+            known = _timed(plan, store, device, finished, known)
+            rates = _rates(plan, known, device)
+            seconds = [
+                _estimate(work, rates, known[_key(work.cell, device)]) if told is None else told
+                for work, told in zip(works, seconds, strict=True)
+            ]
+    left_s = math.inf if beyond and None in seconds else _left_s(works, seconds)
+    longest = max((s for s, w in zip(seconds, works, strict=True) if s and w.left), default=0.0)
+    return Costs(
+        described={(c.row, c.column): known[_key(c, device)] for c in plan.cells},
+        seconds={(c.row, c.column): s for c, s in zip(plan.cells, seconds, strict=True)},
+        how=how,
+        left_s=left_s,
+        where=f"{places} slot{'s'[: places != 1]}" if on is None else f"{places} x {on.name}",
+        wall_s=max(left_s / places, longest),
+        searches=[work.search for work in works if work.search is not None],
+    )
+
+
+def sizes(
+    plan: Plan, store: Store, results: Mapping[str, Mapping[str, Any] | None]
+) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Parameters and multiply-adds of every cell of which no run's result says them."""
+    known = _known(store)
+    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    lacking = {}
+    for cell in plan.cells:
+        if any("parameters" in (results.get(run) or {}) for run in cell.ids.values()):
+            continue
+        keys = [_key(cell, device) for device in DEVICES]  # a size is the same on each
+        answer = next((known[key] for key in keys if key in known), None)
+        if answer is None:
+            lacking[keys[0]] = cell
+        else:
+            found[cell.row, cell.column] = answer
+    if lacking:
+        question = {
+            "specs": {key: {**cell.spec, "seed": 0} for key, cell in lacking.items()},
+            "calibrate": [],
+            "cache": str(store.cache),
+            "device": DEVICES[0],
+        }
+        answers = ask("describe", question)
+        found |= {(cell.row, cell.column): answers[key] for key, cell in lacking.items()}
+    return found
+
+
+def _works(
+    plan: Plan, states: Mapping[str, RunState], answers: Sequence[Mapping[str, Any]]
+) -> list[_Work]:
+    """`answers`: the worker's, of every cell."""
+    asked: dict[tuple[str, str], list[Cell]] = {}
+    for trial in plan.trials:
+        asked.setdefault((trial.cell.row, trial.cell.column), []).append(trial.cell)
+    works = []
+    for cell, answer in zip(plan.cells, answers, strict=True):
+        # of seeds whose settings are not chosen yet the runs are to come
+        runs = [cell.ids.get(seed, "") for seed in plan.seeds]
+        left = float(sum(states.get(run, RunState()).status not in FINAL for run in runs))
+        if answer["examples"] is None:
+            works.append(_Work(cell, None, left, None))
+            continue
+        train, size = answer["examples"]["train"], answer["multiply_adds"]
+        images = _images(cell.spec, train)
+        search = None
+        if plan.tune is not None:
+            trials = asked.get((cell.row, cell.column), [cell])
+            a_trial = _images(trials[0].spec, train)
+            search = 3.0 * a_trial * plan.trials_a_cell * size
+            done = sum(
+                states.get(run, RunState()).status in FINAL
+                for trial in asked.get((cell.row, cell.column), ())
+                for run in trial.ids.values()
+            )
+            left += a_trial / images * (plan.trials_a_cell - done)
+        works.append(_Work(cell, 3.0 * images * size, left, search))
+    return works
+
+
+def _left_s(
+    works: Sequence[_Work], seconds: Sequence[float | None], rate: float = math.inf
+) -> float:
+    """Device-seconds of what is left, where nothing tells at so many multiply-adds a second."""
+    return sum(
+        work.left * (told if told is not None else (work.each or 0.0) / rate)
+        for work, told in zip(works, seconds, strict=True)
+    )
+
+
+def _mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:
+    done = [finished[run]["seconds"] for run in cell.ids.values() if run in finished]
+    return sum(done) / len(done) if done else None
+
+
+def _images(spec: Mapping[str, Any], examples: int) -> float:
+    """How many a training of that spec sees; `examples` are in the training set."""
+    train = spec["train"]
+    epoch = examples // train["batch"] * train["batch"]
+    return float(
+        (train["steps"] or 0) * train["batch"] or train["examples"] or train["epochs"] * epoch
+    )
+
+
+def _rates(plan: Plan, known: Mapping[str, Any], device: str) -> dict[int, float]:
+    """Multiply-adds of a forward -> seconds a multiply-add of one, of all cells that were timed."""
+    return {
+        answer["multiply_adds"]: answer["step_s"]
+        / (answer["multiply_adds"] * cell.spec["train"]["batch"])
+        for cell in plan.cells
+        if "step_s" in (answer := known[_key(cell, device)])
+    }
+
+
+def _estimate(work: _Work, rates: Mapping[int, float], answer: Mapping[str, Any]) -> float | None:
+    if work.each is None or not rates:
+        return None
+    size = answer["multiply_adds"]
+    rate = rates[min(rates, key=lambda other: abs(other - size))]
+    return float(work.each / 3 * rate * EVALUATION)
+
+
+def _described(plan: Plan, store: Store, device: str) -> dict[str, dict[str, Any]]:
+    """The worker's answer for every cell, from the store's cache as far as it goes."""
+    known = _known(store)
+    # A hub set that was not fetched then may be fetched by now.
+    cells = {_key(cell, device): cell for cell in plan.cells}
+    new = {
+        key: cell
+        for key, cell in cells.items()
+        if key not in known or known[key]["examples"] is None
+    }
+    return known | _asked(store, device, new, []) if new else known
+
+
+def _timed(
+    plan: Plan,
+    store: Store,
+    device: str,
+    finished: Mapping[str, Any],
+    known: dict[str, dict[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """The same with a step's time of some cells that have no finished runs, where no cell of about
+    the same size has it."""
+    cells = {_key(cell, device): cell for cell in plan.cells}
+    sizes = [known[key]["multiply_adds"] for key in cells if "step_s" in known[key]]
+    unmeasured = [
+        key
+        for key, cell in cells.items()
+        if known[key]["examples"] is not None and _mean_seconds(cell, finished) is None
+    ]
+    chosen = {
+        key: cells[key]
+        for key in _spread(unmeasured)
+        if not any(0.5 <= size / known[key]["multiply_adds"] <= 2 for size in sizes)
+    }
+    return known | _asked(store, device, chosen, list(chosen)) if chosen else known
+
+
+def _asked(
+    store: Store, device: str, cells: Mapping[str, Cell], calibrate: list[str]
+) -> dict[str, dict[str, Any]]:
+    """What the worker says of them, which the store's cache then has, too."""
+    question = {
+        "specs": {key: {**cells[key].spec, "seed": 0} for key in sorted(cells)},
+        "calibrate": sorted(calibrate),
+        "cache": str(store.cache),
+        "device": device,
+    }
+    answers: dict[str, dict[str, Any]] = ask("describe", question)
+    path = _cache(store)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, to_json(_known(store) | answers))
+    return answers
+
+
+def _known(store: Store) -> dict[str, dict[str, Any]]:
+    """The answers in the store's cache; whatever else stands there is asked again."""
+    tree = read_json(_cache(store))
+    return {k: v for k, v in tree.items() if _is_answer(v)} if isinstance(tree, dict) else {}
+
+
+def _is_answer(tree: Any) -> bool:
+    match tree:
+        case {"parameters": parameters, "multiply_adds": size, "examples": examples}:
+            train = {"train": 0} if examples is None else examples
+            return (
+                is_number(parameters)
+                and is_number(size)
+                and size > 0
+                and isinstance(train, dict)
+                and is_number(train.get("train"))
+                and is_number(tree.get("step_s", 0))
+                and isinstance(tree.get("warnings", []), list)
+            )
+    return False
+
+
+def _cache(store: Store) -> Path:
+    return store.cache / "costs.json"
+
+
+def _spread(keys: list[str]) -> list[str]:
+    """Some of the keys, evenly through the plan."""
+    return keys[:: max(1, -(-len(keys) // CALIBRATED))]
+
+
+def _key(cell: Cell, device: str) -> str:
+    identity = spec.tree_identity(cell.spec)
+    return hashlib.sha256(f"{__version__} {device} {identity}".encode()).hexdigest()[:16]

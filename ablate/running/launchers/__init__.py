@@ -1,0 +1,87 @@
+"""Starting workers somewhere and asking after them: one small protocol, one table of launchers.
+
+A launcher owns slots; the driver says which run takes which. What outlives the driver is a run's
+folder and the lock in it, so that any later driver can adopt a worker that this one started.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ablate.shared.choices import Choice
+from ablate.shared.errors import unknown
+from ablate.shared.rundir import RunDir
+
+LAUNCHERS: dict[str, Choice] = {
+    "local": Choice(
+        "one run a GPU, or a CPU core where there is none",
+        "-",
+        "ablate.running.launchers.local:Local",
+    ),
+    "inline": Choice(
+        "in this process, one after another", "-", "ablate.running.launchers.inline:Inline"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Room for one worker. Slots of one `place` share a device, and its memory."""
+
+    name: str
+    place: str
+    device: str  # cpu | cuda
+    visible: str | None = None  # CUDA_VISIBLE_DEVICES of the worker
+
+
+class Launcher(Protocol):
+    """What the driver needs. `tests/launcher_contract.py` holds every launcher to it."""
+
+    slots: Sequence[Slot]
+
+    def warm(self) -> None:
+        """Workers will be wanted: begin to load what they need; returns at once."""
+
+    def start(self, run: RunDir, slot: Slot) -> None:
+        """Start a worker on a folder that has its run.json; returns at once, or when it is done."""
+
+    def poll(self, wait_s: float = 0.0) -> dict[str, int]:
+        """{run id: exit code} of own workers that ended since the last poll.
+
+        Waits up to `wait_s` seconds for the first. A code is no proof of death: the lock is.
+        """
+
+    def stop(self, run: RunDir, now: bool = False) -> None:
+        """Ask the folder's worker to checkpoint and stop; `now`: kill it. Its own or adopted."""
+
+    def free(self) -> None:
+        """Let go of helpers. Workers that still run are left alone."""
+
+
+def make(settings: Mapping[str, Any], cache: Path) -> Launcher:
+    """The launcher named in `settings` (the `launcher` group). `cache`: of decoded data.
+
+    `settings` may have an `origin`, which workers note in their runs: see ablate.store.provenance.
+    """
+    name = settings["name"]
+    if name not in LAUNCHERS:
+        raise unknown("launcher", name, LAUNCHERS)
+    module, _, attribute = LAUNCHERS[name].path.partition(":")
+    launcher: Launcher = getattr(importlib.import_module(module), attribute)(settings, cache)
+    return launcher
+
+
+def worker_options(slot: Slot, settings: Mapping[str, Any], cache: Path) -> dict[str, Any]:
+    """What a worker is told beside its folder: nothing of it changes a result on a device."""
+    return {
+        "slot": slot.name,
+        "device": slot.device,
+        "threads": 1 if slot.device == "cpu" else 4,
+        "cache": str(cache),
+        "checkpoint_s": settings["checkpoint_s"],
+        "origin": settings.get("origin"),
+    }

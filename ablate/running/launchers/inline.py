@@ -1,0 +1,40 @@
+"""In the driver's own process, one run after another: for debuggers and tests."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate.running.launchers import Slot, worker_options
+from ablate.shared.rundir import RunDir
+
+
+class Inline:
+    """`start` returns when the run is done. Everything loads into this process, torch included."""
+
+    def __init__(self, settings: Mapping[str, Any], cache: Path) -> None:
+        self.slots = [Slot("inline", "cpu", "cpu")]
+        self._settings, self._cache = settings, cache
+        self._exits: dict[str, int] = {}
+
+    def warm(self) -> None:
+        """All of it loads here, with the first run."""
+
+    def start(self, run: RunDir, slot: Slot) -> None:
+        worker = importlib.import_module(
+            "ablate.training.worker"
+        )  # by name: the process boundary is here
+        options = worker_options(slot, self._settings, self._cache)
+        self._exits[run.id] = worker.work(str(run.path), options)
+
+    def poll(self, wait_s: float = 0.0) -> dict[str, int]:
+        exits, self._exits = self._exits, {}
+        return exits
+
+    def stop(self, run: RunDir, now: bool = False) -> None:
+        """Nothing runs between two starts; a signal during one reaches the worker itself."""
+
+    def free(self) -> None:
+        pass

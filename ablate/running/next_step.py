@@ -1,0 +1,55 @@
+"""What to do next about a run: one pure function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ablate.shared.rundir import DISK_FULL, FAILED, OOM, STOPPED
+from ablate.store.ledger import FINAL, RunState
+
+Then = Literal["start", "adopt", "wait", "leave", "again"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Record this event first, if any; then do that. `again`: ask once more after recording."""
+
+    record: str | None
+    then: Then
+
+
+def next_step(
+    state: RunState, *, result: bool, alive: bool, exit: str | None = None, attempts: int
+) -> Step:
+    """What to do about a run: total, and the only place where it is decided.
+
+    `state` is the ledger's, `result`: its folder has a whole one, `alive`: its lock is held,
+    `exit`: the reason that its last worker left (None: it died, or there was none), `attempts`:
+    the limit on deaths without progress. Rows from the top, as in the README's table.
+    """
+    final = state.status in FINAL
+    if result and alive:
+        return Step(None, "wait")  # tearing down
+    if result and not final:
+        return Step("result", "leave")
+    if alive:
+        return Step(None, "adopt")
+    if final and not result:
+        return Step("interrupted", "start")  # its folder was lost
+    match state.status:
+        case "planned" | "interrupted":
+            return Step(None, "start")
+        case "started" if exit == FAILED:
+            return Step("failed", "leave")
+        case "started" if exit == OOM:
+            return Step("oom", "again")
+        case "started" if exit in (STOPPED, DISK_FULL) or state.attempts < attempts:
+            return Step("interrupted", "start")
+        case "started":
+            return Step("failed", "leave")
+        case "oom" if state.oom <= 1:
+            return Step(None, "start")
+        case "hung" if state.hung <= 1:
+            return Step(None, "start")
+    return Step(None, "leave")

@@ -1,0 +1,1 @@
+"""What both halves use: specs, choices, a run's folder, fingerprints. Never torch."""

@@ -1,0 +1,24 @@
+"""What goes wrong, in one line. Both halves raise these, and the command line prints them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake of the user's: one line that names the place, the value and the remedy. Exit 2."""
+
+
+class Failure(Exception):
+    """Something broke that the user did not do wrong: one line. Exit 1."""
+
+
+def unknown(
+    place: str, value: object, choices: Iterable[object], what: str = "one of"
+) -> UserError:
+    """The error for a value outside its choices, with the nearest one where there is one."""
+    names = [str(choice) for choice in choices]
+    near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return UserError(f"{place}: expected {what} {', '.join(names)}, got {value!r}{hint}")

@@ -1,0 +1,1 @@
+"""What is kept: the ledger, looks, provenance, and what may be deleted."""

@@ -1,0 +1,129 @@
+"""Which run, or sweep, a word on the command line names."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterator
+
+from ablate.planning.plan import Plan, PlannedRun
+from ablate.shared.errors import Failure, UserError, unknown
+from ablate.store.ledger import Ledger, Store
+
+SHOWN = 5  # candidates that an error names
+
+
+def find_run(store: Store, ledger: Ledger, text: str) -> str:
+    """The id of the run that `text` names: LABEL@COLUMN#SEED, or the beginning of an id.
+
+    LABEL@COLUMN#SEED is looked up in the driven plans, the last driven first; where there is one
+    column, LABEL#SEED is enough. Raises UserError where there is none such, or several ids begin
+    with `text`.
+    """
+    if "#" in text:
+        return _labelled(store, ledger, text)
+    ids = ledger.states().keys() | store.folders()
+    if text in ids:
+        return text
+    found = sorted(run for run in ids if run.startswith(text))
+    if len(found) > 1:
+        raise UserError(f"run: {text}: which of {_some(found)}?")
+    if not found:
+        labels = [run.label for plan in plans(store, ledger) for run in plan.runs()]
+        near = list(dict.fromkeys(label for label in labels if label.startswith(text)))
+        form = _some(near or labels) if labels else "LABEL@COLUMN#SEED"
+        raise UserError(
+            f"run: no id of {store.root} begins with {text!r}; "
+            f"give the first letters of one, or a label: {form}"
+        )
+    return found[0]
+
+
+def _labelled(store: Store, ledger: Ledger, text: str) -> str:
+    known: dict[str, str] = {}
+    for plan in plans(store, ledger):
+        names = _names(plan)
+        if text in names:
+            return names[text]
+        known |= names
+    near = difflib.get_close_matches(text, known, n=SHOWN) or list(known)[:SHOWN]
+    raise unknown("run", text, near, "LABEL@COLUMN#SEED of a sweep driven here, such as")
+
+
+def _names(plan: Plan) -> dict[str, str]:
+    """Every name of a run of the plan -> its id. Beside labels as they are printed: a row's
+    aliases, where there is one column LABEL#SEED, and all trials that a run is."""
+    aliases = {row.label: row.aliases for row in plan.rows}
+    runs = [*plan.runs(), *plan.tried()]
+    names = {run.label: run.id for run in runs}
+    for run in runs:
+        columns = {run.cell.column} | ({""} if len(plan.columns) == 1 else set())
+        for row, column in itertools.product((run.cell.row, *aliases[run.cell.row]), columns):
+            names.setdefault(
+                f"{row}@{column}#{run.number}" if column else f"{row}#{run.number}", run.id
+            )
+    return names
+
+
+def sweeps(store: Store, ledger: Ledger) -> list[str]:
+    """Names of those driven here, the last first. Raises UserError for none, Failure where there
+    are plans, none of which can be read."""
+    known = ledger.sweeps()
+    if not known and (lost := store.plans()):
+        raise Failure(f"{lost[0]}: no whole plan; the same `ablate sweep` writes it again")
+    if not known:
+        raise UserError(f"{store.root}: no sweep was driven here yet: `ablate sweep quickstart`")
+    return known
+
+
+def instance(word: str, known: list[str]) -> str | None:
+    """The driven sweep of that name; of those that only begin with it, the single one."""
+    if word in known or "=" in word:
+        return word if word in known else None
+    instances = [sweep for sweep in known if sweep.startswith((f"{word}@", f"{word}+"))]
+    if len(instances) > 1:
+        raise UserError(f"{word}: which of {', '.join(instances)}?")
+    return instances[0] if instances else None
+
+
+def driven(store: Store, known: list[str], name: str) -> Plan:
+    """The plan of a sweep driven in the store; `known` are the names of all."""
+    if name not in known:
+        raise unknown("sweep", name, known, f"one driven in {store.root}:")
+    plan = store.read_plan(name)
+    if plan is None:
+        raise Failure(f"{store.plan_path(name)}: not whole; `ablate sweep` writes it again")
+    return plan
+
+
+def computed(store: Store, plan: Plan) -> Plan:
+    """The plan, for whoever computes with it. Raises Failure where its file was edited."""
+    try:
+        return plan.checked()
+    except ValueError as error:
+        raise Failure(
+            f"{store.plan_path(plan.name)}: {error}; the same `ablate sweep` writes it again"
+        ) from error
+
+
+def plans(store: Store, ledger: Ledger) -> Iterator[Plan]:
+    """The driven plans that are whole, the last driven first."""
+    for name in ledger.sweeps():
+        plan = store.read_plan(name)
+        if plan is not None:
+            yield plan
+
+
+def planned_as(store: Store, ledger: Ledger, run: str) -> list[tuple[str, PlannedRun]]:
+    """(sweep, planned run) for every driven sweep that the run is part of, the last first."""
+    return [
+        (plan.name, planned)
+        for plan in plans(store, ledger)
+        for planned in plan.runs()
+        if planned.id == run
+    ]
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

@@ -1,0 +1,282 @@
+"""What no sweep refers to, and removing it. What a sweep refers to is said by its plan file and by
+the ledger, and where these differ nothing goes. Only names that a store gives are removed, and
+nothing through a link: what it leads to may be another store's.
+
+A folder is removed by renaming it into the store's `trash/` and then deleting it there: a crash
+leaves nothing that could be taken for a whole run, and the next time the trash goes, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import re
+import shutil
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ablate.planning.plan import Plan
+from ablate.shared.errors import Failure, unknown
+from ablate.shared.rundir import Lock, RunDir, read_json, sync_folder
+from ablate.store.ledger import Ledger, RunState, Store
+
+Kind = Literal["trash", "temporary", "diffs", "reruns", "data", "runs"]
+WORDS: dict[Kind, str] = {
+    "trash": "left in the trash by an earlier gc",
+    "temporary": "temporary files of writes that a crash ended",
+    "diffs": "diffs that no run was trained with",
+    "reruns": "runs that a killed `verify --rerun` left",
+    "data": "files and folders of decoded data that no sweep has",
+    "runs": "runs that no sweep has",
+}
+ID = r"[0-9a-f]{16}"  # of a run, and of a dataset
+YOUNG_S = 3600.0  # what was written since may be about to be used
+SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Rubbish:
+    """A file or folder that may go. `lock`: held by whoever uses it."""
+
+    kind: Kind
+    path: Path
+    bytes: int
+    lock: Lock | None = None
+
+
+def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
+    """The plans that stay when those in `forget` go.
+
+    Raises UserError for a name that is no sweep's, Failure where a plan can't be read, is missing
+    or lacks runs that the ledger has: what it refers to is unknown.
+    """
+    forgotten = {store.plan_path(name) for name in forget}
+    names, plans = ledger.sweeps(), []
+    for path in store.plans():
+        try:
+            plan = Plan.from_tree(read_json(path)).checked()
+        except (LookupError, TypeError, AttributeError, ValueError):
+            if path not in forgotten:
+                raise Failure(
+                    f"{path}: not whole, so nobody knows which runs it has: the same "
+                    f"`ablate sweep` writes it again, `ablate gc NAME` forgets that sweep"
+                ) from None
+            continue
+        names.append(plan.name)
+        if path in forgotten:
+            continue
+        if path != store.plan_path(plan.name):
+            raise Failure(
+                f"{path}: is a plan of {plan.name!r}, whose place is "
+                f"{store.plan_path(plan.name).name}; move it away, or back"
+            )
+        _agree(path, plan, ledger)
+        plans.append(plan)
+    for name in forget:
+        if name not in names and not store.plan_path(name).exists():
+            raise unknown("sweep", name, dict.fromkeys(names), f"one of {store.root}:")
+    for name in ledger.sweeps():
+        if name not in forget and not store.plan_path(name).exists():
+            raise Failure(
+                f"{store.plan_path(name)}: missing, so nobody knows which runs it has: the same "
+                f"`ablate sweep` writes it again, `ablate gc {name!r}` forgets that sweep"
+            )
+    return plans
+
+
+def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
+    """Raises Failure where the ledger has runs of the sweep that its plan does not have. More in
+    the plan is what a crash between the two leaves: all of these are kept."""
+    own = {run.id for run in plan.runs()}
+    lost = list(dict.fromkeys(run for _, run in ledger.planned(plan.name) if run not in own))
+    if lost:
+        more = ", ..." if len(lost) > SHOWN else ""
+        raise Failure(
+            f"{path}: lacks {len(lost):,} runs that the ledger has for {plan.name!r} "
+            f"({', '.join(lost[:SHOWN])}{more}), so nothing is removed: the same `ablate sweep` "
+            f"makes both say the same, `ablate gc {plan.name!r}` forgets that sweep"
+        )
+
+
+def links(store: Store) -> list[Path]:
+    """Folders of the store that are links, which are left alone with all that is behind them."""
+    own = (store.runs, store.cache, store.trash, store.reruns, store.diffs)
+    return [path for path in own if path.is_symlink()]
+
+
+def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
+    """All that `plans` don't refer to and nobody uses."""
+    runs, data = set(), set()
+    for plan in plans:
+        runs |= {run.id for run in plan.runs()}
+        data |= {str(cell.spec["data"]["fingerprint"]) for cell in plan.cells}
+    folders = sorted(store.runs.iterdir()) if store.runs.is_dir() else []
+    free, stay = [], []
+    for path in filter(Path.is_dir, folders):
+        linked = store.runs.is_symlink() or path.is_symlink()
+        if linked or path.name in runs or not re.fullmatch(ID, path.name):
+            stay.append(path)
+        elif RunDir(path).lock.is_held():  # a worker that outlived its driver
+            stay.append(path)
+            with contextlib.suppress(ValueError, LookupError):
+                data.add(str(RunDir(path).read_spec()["data"]["fingerprint"]))
+        else:
+            free.append(path)
+    found = [_of("trash", path) for path in _thrown(store)]
+    found += [_of("temporary", path) for path in _temporary(store, stay)]
+    found += [_of("diffs", path) for path in _diffs(store, stay)]
+    found += _reruns(store)
+    found += _data(store, data)
+    found += [_of("runs", path, RunDir(path).lock) for path in free]
+    return found
+
+
+def _temporary(store: Store, folders: Iterable[Path]) -> Iterator[Path]:
+    """What `write_whole` was about to rename when its process died."""
+    cached = [path for path in _entries(store.cache) if path.is_dir()]
+    own = [*_entries(store.root / "sweeps"), *_entries(store.diffs), *_entries(store.cache)]
+    trained = () if store.runs.is_symlink() else folders
+    inside = [path for folder in (*cached, *trained) for path in _entries(folder)]
+    for path in (*_entries(store.root.resolve()), *own, *inside):
+        match = re.fullmatch(r"\..+\.(\d+)\.\d+", path.name)
+        if match and not Path(f"/proc/{match[1]}").exists() and not _is_young(path):
+            yield path
+
+
+def _diffs(store: Store, folders: Iterable[Path]) -> list[Path]:
+    diffs = [path for path in _entries(store.diffs) if re.fullmatch(rf"{ID}\.diff", path.name)]
+    if not diffs:
+        return []
+    used: set[str] = set()
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError):
+            used.update(re.findall(rf"{ID}\.diff", RunDir(folder).env.read_text(errors="replace")))
+    return [path for path in diffs if path.name not in used and not _is_young(path)]
+
+
+def _reruns(store: Store) -> list[Rubbish]:
+    if store.rerunning.is_held():
+        return []
+    folders = [path for path in _entries(store.reruns) if re.fullmatch(ID, path.name)]
+    return [
+        _of("reruns", path, lock) for path in folders if not (lock := RunDir(path).lock).is_held()
+    ]
+
+
+def _data(store: Store, used: Collection[str]) -> Iterator[Rubbish]:
+    """All files of a set begin with its fingerprint; its lock stays: somebody may wait for it."""
+    for path in _entries(store.cache):
+        match = re.fullmatch(rf"\.?({ID})(?!\.lock$)(\..+)?", path.name)
+        if match and match[1] not in used:
+            lock = Lock(store.cache / f"{match[1]}.lock")
+            if not lock.is_held():
+                yield _of("data", path, lock)
+
+
+def collect(
+    store: Store,
+    ledger: Ledger,
+    plans: Iterable[Plan],
+    found: Iterable[Rubbish],
+    forget: Iterable[str],
+) -> int:
+    """Remove it and forget sweeps, under the driver's lock; returns the bytes that went.
+
+    The ledger comes after what needs none, and runs are noted once they are gone: on a full disk
+    there is room by then, and a crash before that costs nothing.
+    """
+    found = list(found)
+    freed = _throw_away(store, [item for item in found if item.kind != "runs"])
+    for name in forget:  # the plan last: without it the ledger's sweep is one that lost its plan
+        ledger.forget(name)
+        store.plan_path(name).unlink(missing_ok=True)
+        sync_folder(store.plan_path(name).parent)
+    freed += _throw_away(store, [item for item in found if item.kind == "runs"])
+    planned = {run.id for plan in plans for run in plan.runs()}
+    for run, state in ledger.states().items():
+        if run not in planned and state != RunState() and not store.rundir(run).path.exists():
+            ledger.record(run, "collected")
+    return freed
+
+
+def _throw_away(store: Store, items: Iterable[Rubbish]) -> int:
+    freed = 0
+    if store.trash.is_symlink():
+        raise Failure(f"{store.trash}: is a link, so nothing can be put there; remove it")
+    _empty(store)
+    store.trash.mkdir(exist_ok=True)
+    places = (store.trash / str(number) for number in itertools.count())
+    free = (place for place in places if not os.path.lexists(place))
+    for item in items:
+        if item.kind == "trash" or _move(item, next(free)):
+            freed += item.bytes
+    _empty(store)
+    with contextlib.suppress(OSError):  # what somebody else put there stays
+        store.trash.rmdir()
+    return freed
+
+
+def _thrown(store: Store) -> list[Path]:
+    """What an earlier gc left in the trash, numbered as it does."""
+    return [path for path in _entries(store.trash) if re.fullmatch(r"\d+", path.name)]
+
+
+def _empty(store: Store) -> None:
+    for path in _thrown(store):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _move(item: Rubbish, place: Path) -> bool:
+    """Out of its place by one rename; False where somebody uses it by now."""
+    with contextlib.ExitStack() as stack:
+        if item.lock is not None:
+            if not item.lock.acquire():
+                return False
+            stack.callback(item.lock.release)
+        try:
+            item.path.rename(place)
+        except OSError as error:
+            if error.errno != errno.EXDEV or item.kind != "data":
+                raise
+            # cache/ is on another disk. A set counts only while all of it is there.
+            shutil.rmtree(item.path) if item.path.is_dir() else item.path.unlink()
+    return True
+
+
+def summary(found: Iterable[Rubbish]) -> Iterator[str]:
+    """A line a kind: bytes, how many, which."""
+    from rich.filesize import decimal
+
+    items = list(found)
+    for kind, words in WORDS.items():
+        paths = [item for item in items if item.kind == kind]
+        if paths:
+            names = ", ".join(item.path.name for item in paths[:SHOWN])
+            more = ", ..." if len(paths) > SHOWN else ""
+            size = decimal(sum(item.bytes for item in paths))
+            yield f"{size:>10}  {len(paths):,} {words}: {names}{more}"
+
+
+def _of(kind: Kind, path: Path, lock: Lock | None = None) -> Rubbish:
+    files = [path]
+    for folder, _, names in os.walk(path):
+        files += [Path(folder, name) for name in names]
+    return Rubbish(kind, path, sum(file.lstat().st_size for file in files), lock)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What is in the folder, but for links; nothing behind a link."""
+    if folder.is_symlink():
+        return []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(path for path in folder.iterdir() if not path.is_symlink())
+    return []
+
+
+def _is_young(path: Path) -> bool:
+    return time.time() - path.lstat().st_mtime < YOUNG_S

@@ -1,0 +1,601 @@
+"""Which sweep planned which run, what happened to it, which verdicts were read: one SQLite file.
+
+Events are appended and never changed, each sealed with a hash of all before it; the state of a run
+is their fold, kept beside them in the same transaction. Two write: the driver, under its lock, and
+whoever prints a verdict, who appends a look in a transaction of its own, also beside a driver;
+everybody may read. The ledger is no truth about files: a lost one is made again from the sweeps'
+plans, the run folders, which say what is finished, and `looks.jsonl`, which is a view of its looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import platform
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ablate.planning.plan import Plan, PlannedRun, file_name, fits
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.rundir import FINAL as FINAL
+from ablate.shared.rundir import Lock, RunDir, make_folder, read_json, write_whole
+
+Status = Literal[
+    "planned", "started", "interrupted", "finished", "diverged", "pruned", "failed", "oom", "hung"
+]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The fold of a run's events."""
+
+    status: Status = "planned"
+    attempts: int = 0  # deaths without a newer checkpoint
+    oom: int = 0
+    hung: int = 0
+    step: int = 0  # newest checkpoint when the last worker started or died
+
+
+def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
+    """What one more event makes of a run's state."""
+    change = dataclasses.replace
+    match kind:
+        case "planned":
+            return state
+        case "collected":  # its folder was removed: as if it had never run
+            return RunState()
+        case "started":
+            return change(state, status="started", step=detail["step"])
+        case "died":
+            worse = detail["step"] <= state.step  # no newer checkpoint: it may never get on
+            return change(state, attempts=state.attempts + worse, step=detail["step"])
+        case "oom":
+            return change(state, status="oom", oom=state.oom + 1)
+        case "hung":
+            return change(state, status="hung", hung=state.hung + 1)
+        case "retried":
+            return RunState(status="interrupted", step=state.step)
+        case "interrupted" | "finished" | "diverged" | "pruned" | "failed":
+            return change(state, status=kind)
+    raise ValueError(f"unknown event {kind!r}")
+
+
+REMEDY = "remove the run's folder, and the same `ablate sweep` trains it again"  # what was edited
+
+Look = dict[str, Any]  # of a sweep: its name, seeds, and since format 3 what `report.looks` says
+
+
+class Unrecorded(Exception):
+    """A look can't be recorded, so no verdict may be printed; says why."""
+
+
+class Sound(NamedTuple):
+    """Results by run, None where there is none; and of those that are withheld, since a file is
+    not the one that the run left, a line that names it."""
+
+    results: dict[str, dict[str, Any] | None]
+    withheld: dict[str, str]
+
+
+class Store:
+    """Where everything of a store lies. Only this class knows the names."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runs = root / "runs"
+        self.ledger = root / "ledger.db"
+        self.driver = Lock(root / "driver.lock")
+        self.looks = root / "looks.jsonl"
+        self.cache = root / "cache"
+        self.studies = root / "studies"  # searches, for optuna-dashboard
+        self.trash = root / "trash"  # removed by one rename, then file by file
+        self.reruns = root / "reruns"  # runs trained a second time, to compare bits
+        self.rerunning = Lock(root / "rerun.lock")  # held by whoever does so
+        self.diffs = root / "diffs"  # what was not committed when a sweep was driven
+
+    def rundir(self, run: str) -> RunDir:
+        if not (run.isalnum() and run.isascii()):
+            raise ValueError(f"not a run id: {run!r}")
+        return RunDir(self.runs / run)
+
+    def folders(self) -> set[str]:
+        """The ids of all runs that have a folder: one look, however many there are."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return {name for name in os.listdir(self.runs) if name.isalnum()}
+        return set()
+
+    def seals(self) -> dict[str, str]:
+        """The hash of every result that is recorded, by run: older versions took none."""
+        if not self.ledger.exists() and not self.plans():
+            return {}
+        with Ledger.reading(self) as ledger:
+            return ledger.seals()
+
+    def results(self, runs: Iterable[PlannedRun], curves: bool = False) -> Sound:
+        """What every reader that prints numbers reads: each result is the file that was recorded,
+        and with `curves` so are its metrics; others are withheld."""
+        seals, sound = self.seals(), Sound({}, {})
+        for run in runs:
+            if run.id in sound.results:
+                continue
+            folder = self.rundir(run.id)
+            sound.results[run.id], why = folder.sealed_result(seals.get(run.id), curves)
+            if why:
+                sound.withheld[run.id] = f"{run.label}: {why}"
+        return sound
+
+    def result(self, run: str, sha256: str | None = None) -> dict[str, Any] | None:
+        """A run's result for a search, or None while it has none. `sha256`: of the one that is
+        recorded. Raises Failure where a file is not the one that the run left."""
+        folder = self.rundir(run)
+        result, why = folder.sealed_result(sha256, curves=True)
+        if why:
+            raise Failure(f"{why}, and a search needs it; {REMEDY}")
+        return result
+
+    def metrics(self, run: str) -> list[dict[str, Any]]:
+        """The lines of a run's metrics."""
+        return self.rundir(run).read_metrics()
+
+    def plan_path(self, name: str) -> Path:
+        return self.root / "sweeps" / f"{file_name(name)}.json"
+
+    def plans(self) -> list[Path]:
+        """The files of all plans, the last driven first."""
+        found = (self.root / "sweeps").glob("*.json")
+        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+    def write_plan(self, plan: Plan) -> None:
+        path = self.plan_path(plan.name)
+        make_folder(path.parent)
+        write_whole(path, json.dumps(plan.to_tree(), sort_keys=True).encode())
+
+    def read_plan(self, name: str) -> Plan | None:
+        """The plan, None where it is missing or torn. Raises Failure for other JSON."""
+        path = self.plan_path(name)
+        tree = read_json(path)
+        try:
+            return Plan.from_tree(tree) if tree is not None else None
+        except ValueError as error:
+            raise Failure(f"{path}: {error}; the same `ablate sweep` writes it again") from error
+
+    # --- Looks ----------------------------------------------------------------------------------
+
+    def read_looks(self, sweep: str) -> list[Look]:
+        """At which verdicts of the sweep were read, the oldest first."""
+        with Ledger.reading(self) as ledger:
+            return [look for look in ledger.looks() if look["sweep"] == sweep]
+
+    def add_look(self, look: Look) -> None:
+        """Record it, unless it is there: on disk when this returns. Raises Unrecorded."""
+        host = self.driver.notes().get("host", platform.node())
+        if host != platform.node() and self.driver.is_held():  # no shared memory with that SQLite
+            raise Unrecorded(f"{host} drives it, and the ledger can be written from there alone")
+        if not os.access(self.root, os.W_OK):
+            raise Unrecorded("the store can't be written to")
+        try:
+            with contextlib.closing(_connect(self, "rw")) as connection:
+                connection.execute("PRAGMA synchronous = FULL")
+                Ledger(connection).look(self, look)
+        except (sqlite3.OperationalError, OSError) as error:  # read-only, full, locked for long
+            raise Unrecorded(str(error)) from error
+
+    def looks_view(self) -> list[Look]:
+        """Every whole line of `looks.jsonl`; one that a crash of an older version tore is none."""
+        try:
+            lines = self.looks.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        looks = []
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                looks.append(json.loads(line))
+        return [look for look in looks if _is_look(look)]
+
+
+def _is_look(tree: Any) -> bool:
+    """Format 3 says at what it was a look, older ones the seeds alone."""
+    match tree:
+        case {"sweep": str(), "seeds": [*seeds], "columns": columns, "rows": rows, **rest}:
+            return (
+                all(type(seed) is int for seed in seeds)
+                and fits(columns, list)
+                and fits(rows, Mapping[str, Mapping[str, str]])
+                and all(isinstance(column, str) for column in columns)
+                and isinstance(rest.get("metric"), str)
+                and fits(rest.get("analysis"), Mapping[str, Any])
+            )
+        case {"sweep": str(), "seeds": [*seeds]}:
+            return all(type(seed) is int for seed in seeds)
+    return False
+
+
+_SCHEMA = """
+CREATE TABLE meta (version INTEGER NOT NULL);
+CREATE TABLE sweep (name TEXT PRIMARY KEY, driven REAL NOT NULL);
+CREATE TABLE planned (
+    sweep TEXT NOT NULL, position INTEGER NOT NULL, run TEXT NOT NULL,
+    PRIMARY KEY (sweep, position)) WITHOUT ROWID;
+CREATE TABLE run (
+    id TEXT PRIMARY KEY, status TEXT NOT NULL, attempts INTEGER NOT NULL, oom INTEGER NOT NULL,
+    hung INTEGER NOT NULL, step INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE event (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, run TEXT NOT NULL,
+    kind TEXT NOT NULL, detail TEXT NOT NULL, seal TEXT NOT NULL);
+CREATE INDEX event_run ON event (run);
+"""
+VERSION = 3
+LOOK = "look"  # the only kind of event that is of no run: its run is ""
+Event = tuple[float, str, str, str]  # at, run, kind, detail as JSON
+
+
+def sealed(before: str, events: Iterable[Event]) -> Iterator[tuple[float, str, str, str, str]]:
+    """Each event with its seal: a hash of itself and of the seal before it."""
+    for event in events:
+        before = hashlib.sha256(json.dumps([before, *event]).encode()).hexdigest()[:32]
+        yield (*event, before)
+
+
+class Ledger:
+    """An open ledger. `Ledger.driving` opens it for the driver, `Ledger.reading` for a look."""
+
+    def __init__(self, connection: sqlite3.Connection, looks: list[Look] | None = None) -> None:
+        self._db = connection
+        self._older = looks  # where an older version's can't be migrated: the file had them
+
+    @classmethod
+    @contextmanager
+    def reading(cls, store: Store) -> Iterator[Ledger]:
+        """For commands that only look. Raises UserError where there is no store.
+
+        A ledger that is missing beside its plans, or that an older version wrote, is mended first.
+        """
+        if not store.ledger.exists() and not store.plans():
+            raise UserError(
+                f"no store at {store.root}: start with `ablate sweep quickstart`, "
+                f"or name one with --store DIR (or ABLATE_STORE)"
+            )
+        if not (store.ledger.exists() and _version(store) == VERSION):
+            _mend(store)
+        with contextlib.closing(_reader(store)) as connection:
+            connection.execute("PRAGMA query_only = ON")
+            version = _check_version(connection, store)
+            yield cls(connection, store.looks_view() if version < 3 else None)
+
+    @classmethod
+    @contextmanager
+    def driving(cls, store: Store) -> Iterator[Ledger]:
+        """For the driver, who holds `store.driver` already. A lost ledger is made again."""
+        make_folder(store.root)
+        connection = sqlite3.connect(store.ledger, timeout=30, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")  # readers and the driver don't wait
+            connection.execute("PRAGMA synchronous = FULL")
+            ledger = cls(connection)
+            with _transaction(connection):
+                new = not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+                if new:
+                    for statement in filter(str.strip, _SCHEMA.split(";")):
+                        connection.execute(statement)
+                    connection.execute("INSERT INTO meta VALUES (?)", (VERSION,))
+                    ledger._rebuild(store)
+                if _migrate(connection, store) or new:
+                    ledger._write_view(store)
+            yield ledger
+        finally:
+            connection.close()
+
+    def _rebuild(self, store: Store) -> None:
+        """What the files know: every plan, every look, a result for every folder that has one."""
+        for path in reversed(store.plans()):
+            with contextlib.suppress(ValueError):  # doctor names it; its `ablate sweep` mends it
+                self._plan(Plan.from_tree(read_json(path)), driven=path.stat().st_mtime)
+        done = []
+        for run in self.states():
+            result = store.rundir(run).read_result()
+            if result is not None:
+                detail = {**result_detail(store.rundir(run), result), "rebuilt": True}
+                done.append((run, result["status"], detail))
+        self._append(done)
+        self._seal([("", LOOK, look) for look in store.looks_view()])
+
+    # --- Written by the driver ------------------------------------------------------------------
+
+    def plan(self, plan: Plan) -> None:
+        """Note what the sweep plans now; runs it planned before stay what they are."""
+        with _transaction(self._db):
+            self._plan(plan, driven=time.time())
+
+    def _plan(self, plan: Plan, driven: float) -> None:
+        runs = [run.id for run in plan.runs()]
+        db = self._db
+        db.execute("INSERT OR REPLACE INTO sweep VALUES (?, ?)", (plan.name, driven))
+        db.execute("DELETE FROM planned WHERE sweep = ?", (plan.name,))
+        db.executemany(
+            "INSERT INTO planned VALUES (?, ?, ?)",
+            ((plan.name, position, run) for position, run in enumerate(runs)),
+        )
+        known = {row[0] for row in db.execute("SELECT id FROM run")}
+        fresh = dict.fromkeys(run for run in runs if run not in known)
+        db.executemany("INSERT INTO run VALUES (?, 'planned', 0, 0, 0, 0)", zip(fresh))
+        self._append([(run, "planned", {"sweep": plan.name}) for run in fresh])
+
+    def record(self, run: str, kind: str, **detail: Any) -> RunState:
+        """Append an event; returns the run's state after it."""
+        with _transaction(self._db):
+            return self._append([(run, kind, detail)])[run]
+
+    def forget(self, sweep: str) -> None:
+        """Its runs stay known, and what happened to them."""
+        with _transaction(self._db) as db:
+            db.execute("DELETE FROM planned WHERE sweep = ?", (sweep,))
+            db.execute("DELETE FROM sweep WHERE name = ?", (sweep,))
+
+    def _append(self, events: Sequence[tuple[str, str, dict[str, Any]]]) -> dict[str, RunState]:
+        """Append (run, kind, detail), inside a transaction; the states of those runs after it."""
+        states = self.states({run for run, _, _ in events})
+        for run, kind, detail in events:
+            states[run] = fold(states[run], kind, detail)
+        self._seal(events)
+        self._db.executemany(
+            "UPDATE run SET status = ?, attempts = ?, oom = ?, hung = ?, step = ? WHERE id = ?",
+            ((*dataclasses.astuple(state), run) for run, state in states.items()),
+        )
+        return states
+
+    def _seal(self, events: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
+        """Append (run, kind, detail) to the chain, inside a transaction that no other is in."""
+        last = self._db.execute("SELECT seal FROM event ORDER BY number DESC LIMIT 1").fetchone()
+        now = time.time()
+        rows = ((now, run, kind, json.dumps(detail)) for run, kind, detail in events)
+        self._db.executemany(
+            "INSERT INTO event (at, run, kind, detail, seal) VALUES (?, ?, ?, ?, ?)",
+            sealed(last[0] if last else "", rows),
+        )
+
+    # --- Written by whoever reads a verdict -----------------------------------------------------
+
+    def look(self, store: Store, look: Look) -> None:
+        """Append a look that is not there yet; then the view is written anew from the ledger."""
+        with _transaction(self._db):
+            if _check_version(self._db, store) < VERSION:
+                raise Unrecorded(f"{store.ledger.name} has an older format; a driver migrates it")
+            if look not in self.looks():
+                self._seal([("", LOOK, look)])
+        with _transaction(self._db):  # whoever writes the view last has seen all looks
+            self._write_view(store)
+
+    def _write_view(self, store: Store) -> None:
+        view = self.looks_text()
+        if view != (store.looks.read_bytes() if store.looks.exists() else b""):
+            write_whole(store.looks, view)
+
+    # --- Read by everybody ----------------------------------------------------------------------
+
+    def states(self, runs: Iterable[str] | None = None) -> dict[str, RunState]:
+        """The state of each of `runs` that the ledger knows; of all runs for None."""
+        query = "SELECT id, status, attempts, oom, hung, step FROM run"
+        if runs is None:
+            return {row[0]: RunState(*row[1:]) for row in self._db.execute(query)}
+        wanted = list(runs)
+        if len(wanted) > 100:
+            everything = self.states()
+            return {run: everything[run] for run in wanted if run in everything}
+        marks = ",".join("?" * len(wanted))
+        rows = self._db.execute(f"{query} WHERE id IN ({marks})", wanted)
+        return {row[0]: RunState(*row[1:]) for row in rows}
+
+    def sweeps(self) -> list[str]:
+        """Names, the last driven first."""
+        return [row[0] for row in self._db.execute("SELECT name FROM sweep ORDER BY driven DESC")]
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """All that is read inside is of one moment, whatever the driver writes meanwhile."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
+    def planned(self, sweep: str) -> list[tuple[int, str]]:
+        """(position, run) of what the sweep planned last."""
+        query = "SELECT position, run FROM planned WHERE sweep = ? ORDER BY position"
+        return list(self._db.execute(query, (sweep,)))
+
+    def run_of(self, event: int) -> str:
+        """The run that an event, by its number, is about; "" for a look."""
+        row = self._db.execute("SELECT run FROM event WHERE number = ?", (event,)).fetchone()
+        return str(row[0])
+
+    def lacks_its_end(self) -> bool:
+        """Were the last events taken out? Their seals went with them, SQLite's count did not."""
+        query = "SELECT (SELECT seq FROM sqlite_sequence), (SELECT max(number) FROM event)"
+        counted, last = self._db.execute(query).fetchone()
+        return bool(counted != last)
+
+    def events(self, run: str) -> list[tuple[float, str, dict[str, Any]]]:
+        """(time, kind, detail) of a run, oldest first."""
+        query = "SELECT at, kind, detail FROM event WHERE run = ? ORDER BY number"
+        return [
+            (at, kind, json.loads(detail)) for at, kind, detail in self._db.execute(query, (run,))
+        ]
+
+    def looks(self) -> list[Look]:
+        """At which verdicts were read, of all sweeps, the oldest first."""
+        if self._older is not None:
+            return self._older
+        rows = self._db.execute("SELECT detail FROM event WHERE run = '' ORDER BY number")
+        return [json.loads(detail) for (detail,) in rows]
+
+    def looks_text(self) -> bytes:
+        """What `looks.jsonl` is: a look a line."""
+        return "".join(f"{json.dumps(look)}\n" for look in self.looks()).encode()
+
+    def last_detail(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Each run's newest event of that kind, as its detail."""
+        query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"
+        return {run: json.loads(detail) for run, detail in self._db.execute(query, (kind,))}
+
+    def seals(self, runs: Sequence[str] = ()) -> dict[str, str]:
+        """The hash of each run's result as it was recorded, where it was and still counts; of all
+        runs where none are named."""
+        marks = ",".join("?" * len(runs))
+        rows = self._db.execute(
+            f"SELECT event.run, event.detail FROM run JOIN event ON event.run = run.id "
+            f"WHERE event.kind = run.status AND run.status IN {FINAL} "
+            + (f"AND run.id IN ({marks}) " if runs else "")
+            + "ORDER BY event.number",
+            runs,
+        )
+        found = {run: json.loads(detail).get("result_sha256") for run, detail in rows}
+        return {run: sha256 for run, sha256 in found.items() if sha256 is not None}
+
+    def broken_seals(self) -> list[int]:
+        """The numbers of events that are not as they were written, or that follow one taken out."""
+        rows = self._db.execute(
+            "SELECT at, run, kind, detail, seal, number FROM event ORDER BY number"
+        )
+        broken, before = [], ""
+        for at, run, kind, detail, seal, number in rows:
+            if next(sealed(before, [(at, run, kind, detail)]))[-1] != seal:
+                broken.append(number)
+            before = seal
+        return broken
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield db
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # a full disk rolls back by itself
+            db.execute("ROLLBACK")
+        raise
+
+
+def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
+    """What the event of a result keeps of it; its hash shows later whether the file is the same."""
+    return {
+        "seconds": result.get("seconds"),
+        "device": result.get("device"),
+        "result_sha256": hashlib.sha256(folder.result.read_bytes()).hexdigest(),
+    }
+
+
+def repair(store: Store) -> Path | None:
+    """Put a ledger aside and make it again from plans and folders, under the driver's lock.
+
+    Returns where the old one lies now; None where there was none. What can be read of its looks is
+    kept, whatever the view says.
+    """
+    kept, looks = None, []
+    if store.ledger.exists():
+        with (
+            contextlib.suppress(sqlite3.Error, UserError, ValueError, TypeError),
+            contextlib.closing(_connect(store, "ro")) as old,
+        ):
+            looks = Ledger(old).looks() if _check_version(old, store) == VERSION else []
+        names = (store.ledger.with_name(f"ledger.db.broken-{n}") for n in itertools.count(1))
+        kept = next(path for path in names if not path.exists())
+        for suffix in ("-wal", "-shm", ""):  # the name without suffix last: only then it is lost
+            part = store.ledger.with_name(store.ledger.name + suffix)
+            if part.exists():
+                part.rename(kept.with_name(kept.name + suffix))
+    with Ledger.driving(store) as ledger:
+        for look in looks:
+            ledger.look(store, look)
+    return kept
+
+
+def _migrate(db: sqlite3.Connection, store: Store) -> bool:
+    """From an older version's format to this one's, inside a transaction; was it older? UserError
+    for others."""
+    found = version = _check_version(db, store)
+    if version == 1:  # events had no seals
+        db.execute("ALTER TABLE event ADD COLUMN seal TEXT NOT NULL DEFAULT ''")
+        numbers, events = [], []
+        for number, *event in db.execute(
+            "SELECT number, at, run, kind, detail FROM event ORDER BY number"
+        ):
+            numbers.append(number)
+            events.append(tuple(event))
+        seals = (event[-1] for event in sealed("", events))
+        db.executemany(
+            "UPDATE event SET seal = ? WHERE number = ?", zip(seals, numbers, strict=True)
+        )
+        version = 2
+    if version == 2:  # looks were lines of a file, of seeds alone
+        Ledger(db)._seal([("", LOOK, look) for look in store.looks_view()])
+        db.execute("UPDATE meta SET version = 3")
+    return found < VERSION
+
+
+def _mend(store: Store) -> None:
+    """Make a lost ledger, migrate an old one: not beside a driver, who does it, nor read-only."""
+    if os.access(store.root, os.W_OK) and store.driver.acquire(wait_s=1.0):
+        try:
+            with Ledger.driving(store):
+                pass
+        finally:
+            store.driver.release()
+
+
+def _connect(store: Store, mode: str) -> sqlite3.Connection:
+    """To a ledger that is there. Transactions are begun by hand."""
+    uri = f"{store.ledger.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
+
+
+def _reader(store: Store) -> sqlite3.Connection:
+    """To read. Where nothing can be written SQLite lacks what readers and writers share, unless a
+    writer has it open: then the file is read as it stands."""
+    if os.access(store.root, os.W_OK):
+        return sqlite3.connect(store.ledger, timeout=30)
+    connection = _connect(store, "ro")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master")
+    except sqlite3.OperationalError:
+        connection.close()
+        return _connect(store, "ro&immutable=1")
+    return connection
+
+
+def _version(store: Store) -> int:
+    """Of the ledger's format, 0 while it is empty; this one's where that can't be told: whoever
+    opens it will say so."""
+    with (
+        contextlib.closing(sqlite3.connect(store.ledger, timeout=30)) as db,
+        contextlib.suppress(sqlite3.DatabaseError, TypeError),
+    ):
+        begun = db.execute("SELECT 1 FROM sqlite_master").fetchone()
+        return int(db.execute("SELECT version FROM meta").fetchone()[0]) if begun else 0
+    return VERSION
+
+
+def _check_version(db: sqlite3.Connection, store: Store) -> int:
+    """The ledger's version. Raises UserError for one that this ablate can't read."""
+    try:
+        version: int = db.execute("SELECT version FROM meta").fetchone()[0]
+    except (sqlite3.DatabaseError, TypeError) as error:
+        raise UserError(
+            f"{store.ledger}: not a whole ledger ({error}); "
+            f"`ablate doctor --repair` makes it again from the run folders"
+        ) from error
+    if not 1 <= version <= VERSION:
+        raise UserError(
+            f"{store.ledger}: written by a newer version of ablate (format {version}, "
+            f"this one reads up to {VERSION})"
+        )
+    return version

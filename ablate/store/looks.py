@@ -1,0 +1,125 @@
+"""A look: verdicts of a complete sweep, read. Adding seeds after one is optional stopping, changing
+the analysis after one is a choice among results; so a table must know the looks before it.
+
+What it was a look at is a hash of rows, columns, metric and analysis, with all that tells later
+what has changed. It is recorded once for the same seeds and hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ablate.planning.plan import Analysis, Plan, Row
+from ablate.shared import spec
+from ablate.store import ledger
+
+Seeds = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """`at`: columns, rows, metric and analysis as plain values, {} where an older version read."""
+
+    seeds: Seeds
+    at: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        return _hash(self.at)
+
+    def event(self, sweep: str) -> ledger.Look:
+        """As the ledger has it."""
+        said = {"digest": self.digest, **self.at} if self.at else {}
+        return {"sweep": sweep, "seeds": list(self.seeds), **said}
+
+
+def look(plan: Plan) -> Look:
+    """What it is to read this plan's verdicts.
+
+    A row is a hash of what is trained for it in each column; where settings are tuned, of what it
+    declares: what a search chose may change with its seeds.
+    """
+    rows: dict[str, dict[str, str]] = {row.label: {} for row in plan.rows}
+    declared: dict[str, Row] = {row.label: row for row in plan.rows}
+    columns = {column.label: column.settings for column in plan.columns}
+    for cell in plan.cells:
+        tuned = [dict(declared[cell.row].settings), dict(columns[cell.column])]
+        trained = spec.tree_identity(cell.spec) if plan.tune is None else tuned
+        rows[cell.row][cell.column] = _hash(trained)[:8]
+    analysis = asdict(plan.analysis)
+    at = {
+        "columns": list(columns),
+        "rows": rows,
+        "metric": analysis.pop("metric"),
+        "analysis": analysis,
+    }
+    return Look(tuple(sorted(plan.seeds)), _plain(at))
+
+
+def read(events: Iterable[ledger.Look]) -> list[Look]:
+    """Of what the ledger, or a bundle, has of one sweep."""
+    return [
+        Look(
+            tuple(sorted(event["seeds"])),
+            {key: event[key] for key in ("columns", "rows", "metric", "analysis") if key in event},
+        )
+        for event in events
+    ]
+
+
+def before(looks: Sequence[Look], now: Look) -> list[Look]:
+    """The looks that came before this one did first; all of them where it is new."""
+    return list(looks[: looks.index(now)] if now in looks else looks)
+
+
+def changes(first: Look, now: Look) -> list[str]:
+    """In what they differ, but for seeds: "rows: +x", "metric: top1 -> loss",
+    "analysis.margin: none -> 0.3"."""
+    was, is_ = first.at, now.at
+    parts = []
+    for what in ("rows", "columns"):
+        new = [f"+{label}" for label in is_[what] if label not in was[what]]
+        gone = [f"-{label}" for label in was[what] if label not in is_[what]]
+        if new or gone:
+            parts.append(f"{what}: {', '.join(new + gone)}")
+    parts += _cells(was, is_)
+    if was["metric"] != is_["metric"]:
+        parts.append(f"metric: {was['metric']} -> {is_['metric']}")
+    since = _plain(asdict(Analysis())) | was["analysis"]  # a key that came later: as by default
+    for key, value in is_["analysis"].items():
+        if since[key] != value:
+            parts.append(f"analysis.{key}: {_shown(since[key])} -> {_shown(value)}")
+    return parts
+
+
+def _cells(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Of rows and columns that both have: cells that are new or gone, rows trained otherwise."""
+    columns = [column for column in now["columns"] if column in first["columns"]]
+    cells, other = [], []
+    for row, trained in now["rows"].items():
+        were = first["rows"].get(row, trained)
+        for column in columns:
+            sign = "+" * (column in trained) + "-" * (column in were)
+            if len(sign) == 1:
+                cells.append(f"{sign}{row}@{column}")
+        if any(were.get(c) != trained.get(c) for c in columns if c in were and c in trained):
+            other.append(row)
+    parts = {"cells": cells, "what is trained": other}
+    return [f"{what}: {', '.join(found)}" for what, found in parts.items() if found]
+
+
+def _shown(value: Any) -> str:
+    return "none" if value in (None, [], {}) else json.dumps(value).strip('"')
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from JSON."""
+    return json.loads(json.dumps(value))
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,70 @@
+"""Where a drive comes from: its command, folder, host, and what git says of that folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ablate.shared.rundir import make_folder, write_whole
+
+GIT_S = 10.0  # a question to git that takes longer is given up
+DIFF_BYTES = 1_000_000  # of a diff are kept
+
+
+def origin(diffs: Path) -> dict[str, Any]:
+    """What every run of this drive notes of it, as JSON: command, folder, host, git.
+
+    `git` is None outside a repository, or without git; else the commit, whether files that it
+    tracks differ from it (`dirty`), and if so `diff`, the name of the file in the store that says
+    how. Files that git doesn't track are no part of that: plug-ins have digests of their own.
+    """
+    return {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "folder": os.getcwd(),
+        "host": platform.node(),
+        "git": _repository(diffs),
+    }
+
+
+def _repository(diffs: Path) -> dict[str, Any] | None:
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    diff = _git("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
+    return {
+        "commit": commit.decode().strip(),
+        "dirty": None if diff is None else bool(diff),
+        "diff": _keep(diff, diffs) if diff else None,
+    }
+
+
+def _git(*words: str) -> bytes | None:
+    """What git answers about the folder we are in; None where it can't, or takes too long."""
+    try:
+        done = subprocess.run(
+            ["git", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=GIT_S,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # we only look
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _keep(diff: bytes, diffs: Path) -> str:
+    """Write the diff once, named by its content; a long one is cut, as its last line says."""
+    path = diffs / f"{hashlib.sha256(diff).hexdigest()[:16]}.diff"
+    if len(diff) > DIFF_BYTES:
+        diff = diff[:DIFF_BYTES] + f"\n# cut: {DIFF_BYTES:,} of {len(diff):,} bytes\n".encode()
+    if not path.exists():
+        make_folder(diffs)
+        write_whole(path, diff)
+    return f"{diffs.name}/{path.name}"

@@ -1,1 +1,0 @@
-"""Training a run: the loop, its optimiser and schedule, its checkpoints."""

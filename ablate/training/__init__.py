@@ -1,0 +1,1 @@
+"""The training half: the worker, its training, tasks, data and models."""

@@ -1,0 +1,289 @@
+"""Pictures into arrays, each row at its place: decoded in this process, or by a pool of others.
+
+A process of the pool is a new interpreter that loads this file, Pillow and numpy: a tenth of a
+second, no torch, nothing inherited but its end of a pipe. It ends when the other end closes, which
+the kernel sees to if its parent is killed. Pixels don't travel: it writes them itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ablate.shared.errors import Failure, UserError
+from ablate.training.data.picture import Example, decode, squeeze
+
+SOLO_S = 5.0  # what this process decodes within that needs no others
+_TRIED_S = 0.5  # long enough to tell
+_IMAGES, _BYTES = 64, 8 << 20  # of a chunk, whichever comes first
+
+
+class Array:
+    """A .npy file whose rows are written at their places, in any order, by any process.
+
+    Allocated before the first row, so that a full disk says so now, not after an hour of decoding,
+    and so that no page of the file can be missing when it is mapped (that would be a SIGBUS).
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+        self.path = path
+        kind = np.dtype(dtype)
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            header, {"descr": kind.str, "fortran_order": False, "shape": shape}
+        )
+        self.bytes = len(header.getvalue()) + math.prod(shape) * kind.itemsize
+        self._header = header.getvalue()
+        self._kind = kind
+        self._row = math.prod(shape[1:]) * kind.itemsize
+        self._file: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}  # each process opens it itself
+
+    def allocate(self) -> None:
+        self._write(0, self._header)
+        os.posix_fallocate(self.open(), 0, self.bytes)
+
+    def put(self, row: int, values: Any) -> None:
+        """Row `row`, or several from there on."""
+        content = np.asarray(values, dtype=self._kind).tobytes()
+        self._write(len(self._header) + row * self._row, content)
+
+    def sync(self) -> None:
+        """On the disk, all that any process wrote."""
+        os.fsync(self.open())
+
+    def is_whole(self) -> bool:
+        return self.path.exists() and self.path.stat().st_size == self.bytes
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def open(self) -> int:
+        """The descriptor. Before threads share it."""
+        if self._file is None:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return self._file
+
+    def _write(self, offset: int, content: bytes) -> None:
+        view = memoryview(content)
+        while view:
+            written = os.pwrite(self.open(), view, offset)
+            view, offset = view[written:], offset + written
+
+
+@dataclass
+class Chunk:
+    """Some images and where each belongs: (number of the target, row), of one target or more."""
+
+    examples: list[Example] = field(default_factory=list)
+    places: list[list[tuple[int, int]]] = field(default_factory=list)
+    bytes: int = 0
+
+    def add(self, example: Example, places: list[tuple[int, int]]) -> None:
+        self.examples.append(example)
+        self.places.append(places)
+        self.bytes += len(example.image) if isinstance(example.image, bytes) else 0
+
+    @property
+    def full(self) -> bool:
+        return len(self.examples) >= _IMAGES or self.bytes >= _BYTES
+
+
+@dataclass(frozen=True)
+class Target:
+    """What images become: `decode`d or `squeeze`d to `size`, in the arrays of one split or more.
+
+    `aspects` are written where images are squeezed.
+    """
+
+    size: int
+    channels: int
+    images: list[Array]
+    aspects: list[Array] | None
+
+    def write(self, example: Example, places: list[tuple[int, int]]) -> None:
+        """Raises UserError, with the example's name, where it is no image."""
+        if self.aspects is None:
+            pixels, aspect = decode(example, self.size, self.channels), 1.0
+        else:
+            pixels, aspect = squeeze(example, self.size, self.channels)
+        for target, row in places:
+            self.images[target].put(row, pixels)
+            if self.aspects is not None:
+                self.aspects[target].put(row, aspect)
+
+
+Written = tuple[int, list[str]]  # images of a chunk, a line for each that could not be read
+
+
+def write(
+    chunks: Iterable[Chunk], target: Target, total: int, processes: int | None = None
+) -> Generator[Written, None, None]:
+    """Decode all chunks, `total` images; yields what came of each when it is written, in order.
+
+    `processes`: 0 for none but this one; None for as many as there are cores, if what is left after
+    half a second would take this one long.
+    """
+    waiting = iter(chunks)
+    if processes is None:
+        begun, done = time.monotonic(), 0
+        for chunk in waiting:
+            yield len(chunk.examples), _write(chunk, target)
+            done += len(chunk.examples)
+            gone = time.monotonic() - begun
+            if gone > _TRIED_S:
+                processes = len(os.sched_getaffinity(0))
+                if processes == 1 or gone / done * (total - done) < SOLO_S:
+                    processes = 0
+                break
+    if processes:
+        yield from _pooled(waiting, target, processes)
+    else:
+        for chunk in waiting:
+            yield len(chunk.examples), _write(chunk, target)
+
+
+def _write(chunk: Chunk, target: Target) -> list[str]:
+    return [line for line in _each(chunk, target) if line is not None]
+
+
+def _each(chunk: Chunk, target: Target) -> Iterator[str | None]:
+    """Decode and write each image; a line where it could not be read."""
+    for example, places in zip(chunk.examples, chunk.places, strict=True):
+        try:
+            target.write(example, places)
+            yield None
+        except UserError as error:
+            yield str(error)
+
+
+def _pooled(waiting: Iterator[Chunk], target: Target, processes: int) -> Iterator[Written]:
+    """`write`, by a pool. A chunk is read ahead while all are busy: so many and one are in memory.
+
+    After an error no more chunks are given out, and those before it are waited for: so the error is
+    the first, whichever process was the faster.
+    """
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(_Process(target)) for _ in range(processes)]
+        busy: dict[Connection, tuple[_Process, int, int]] = {}  # number of the chunk, images
+        answers: dict[int, Written | Exception] = {}
+        numbers = itertools.count()
+        ahead = _read(waiting)
+        due = 0  # the chunk to be yielded next
+        while True:
+            while due in answers:
+                answer = answers.pop(due)
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
+                due += 1
+            if idle and ahead is not None:
+                number = next(numbers)
+                if isinstance(ahead, Exception):
+                    answers[number], ahead = ahead, None
+                else:
+                    process = idle.pop()
+                    process.give(ahead)
+                    busy[process.pipe] = (process, number, len(ahead.examples))
+                    ahead = _read(waiting)
+            elif not busy:
+                return
+            else:
+                for pipe in wait(list(busy)):
+                    process, number, images = busy.pop(pipe)  # type: ignore[call-overload]
+                    answer = process.answer()
+                    idle.append(process)
+                    if isinstance(answer, Exception):
+                        answers[number], ahead = answer, None
+                    else:
+                        answers[number] = (images, answer)
+
+
+def _read(chunks: Iterator[Chunk]) -> Chunk | Exception | None:
+    """The next chunk, None after the last, or what reading it raised."""
+    try:
+        return next(chunks, None)
+    except Exception as error:
+        return error
+
+
+class _Process:
+    """One of the pool, as its parent has it."""
+
+    def __init__(self, target: Target) -> None:
+        self.pipe, theirs = Pipe()
+        with theirs:
+            serve = f"serve({theirs.fileno()}, {os.getpid()})"
+            code = f"from ablate.training.data.pool import serve; {serve}"
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C is for the parent, which ends it
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            )
+        self.give(target)
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.pipe.close()
+        if error[0] is not None:
+            self._process.kill()
+        self._process.wait()
+
+    def give(self, what: Target | Chunk) -> None:
+        try:
+            self.pipe.send(what)
+        except OSError:
+            raise self._death() from None
+
+    def answer(self) -> list[str] | Exception:
+        """What of its chunk could not be read, or what it raised."""
+        try:
+            answer: list[str] | Exception = self.pipe.recv()
+        except (EOFError, OSError):
+            raise self._death() from None
+        return answer
+
+    def _death(self) -> Failure:
+        code = self._process.wait()
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        return Failure(f"a process that decodes images died ({how}); the same command goes on")
+
+
+def serve(descriptor: int, parent: int) -> None:
+    """A process of the pool: writes the chunks that come, says what of each could not be read or
+    what it raised, until the pipe closes or its parent is gone."""
+    with Connection(descriptor) as pipe, contextlib.suppress(EOFError, ConnectionError):
+        target: Target = pipe.recv()
+        while True:
+            chunk: Chunk = pipe.recv()
+            answer: list[str] | Exception
+            try:
+                answer = []
+                for line in _each(chunk, target):
+                    if os.getppid() != parent:
+                        return
+                    answer += [] if line is None else [line]
+            except Exception as error:
+                answer = error
+            pipe.send(answer)

@@ -1,0 +1,85 @@
+"""The model: one Vision Transformer whose norms, stem and block are chosen by name.
+
+In shape comments: B batch, N tokens, D width, H heads, d head dim, M MLP width, P patch side,
+C channels, K = P*P*C values of a patch; h and w are the sides of the grid of patches.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ablate.shared import choices, spec
+from ablate.shared.errors import UserError
+from ablate.training.model.host import Host
+from ablate.training.model.init import initialise
+from ablate.training.model.perceptron import Perceptron
+from ablate.training.model.plugin import load
+from ablate.training.model.stem import Patches
+from ablate.training.model.vit import ViT
+
+__all__ = ["Host", "Perceptron", "ViT", "build"]
+
+
+def build(run: spec.Run, device: torch.device | str = "cpu") -> Host:
+    """The run's model with its seed's weights; on the meta device without weights, to count.
+
+    Raises UserError for a combination of choices that cannot be built.
+    """
+    device = torch.device(device)
+    with torch.device("meta" if device.type == "meta" else "cpu"):
+        model = HOSTS[run.model.kind](run)
+    if run.train.micro_batch == "auto":
+        _check_splittable(model)
+    if device.type == "meta":
+        return model
+    initialise(model, run.seed)  # on the CPU: the same weights on every device
+    return model.to(device)
+
+
+def _check_splittable(model: nn.Module) -> None:
+    """UserError where what comes out depends on how a batch is split: each machine would differ."""
+    for path, module in model.named_modules():
+        batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if batch_norm or getattr(module, "batch_statistics", False):
+            raise UserError(
+                f"train.micro_batch: auto splits a batch as the machine needs it, and "
+                f"{type(module).__name__} ({path}) takes its statistics over a batch; "
+                f"set train.micro_batch=N, or null, for all rows"
+            )
+
+
+def vit(run: spec.Run) -> ViT:
+    """A Vision Transformer, not yet initialised."""
+    return ViT(
+        run.model,
+        Patches(run.data.size, run.model.patch, run.data.channels),
+        run.data.classes,
+        norm=_constructor("norm", run.norm),
+        stem=_constructor("stem", run.stem),
+        block=_constructor("block", run.block),
+        everywhere=run.norm.plugin is None and choices.NORMS[run.norm.name].everywhere,
+    )
+
+
+def mlp(run: spec.Run) -> Perceptron:
+    """A multilayer perceptron, not yet initialised."""
+    values = run.data.size**2 * run.data.channels
+    norm = _constructor("norm", run.norm)
+    return Perceptron(run.model, values, run.data.classes, norm=norm)
+
+
+HOSTS = {"vit": vit, "mlp": mlp}
+
+
+def _constructor(kind: str, chosen: spec.Chosen) -> partial[Any]:
+    """The class behind a choice, its settings filled in; the host gives the rest."""
+    if chosen.plugin is not None:
+        return partial(load(kind, chosen.name, Path(chosen.plugin.folder)), **chosen.settings)
+    module, _, name = choices.CHOICES[kind][chosen.name].path.partition(":")
+    return partial(getattr(importlib.import_module(module), name), **chosen.settings)

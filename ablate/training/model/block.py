@@ -1,0 +1,268 @@
+"""The encoder block: two residuals, whose norms stand where `PLACES` and `Inner` say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import log, sqrt
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ablate.training.model.attention import Attention, HeadScale
+from ablate.training.model.drop import Drop
+from ablate.training.model.mlp import MLP
+from ablate.training.model.norm import BatchNorm, LayerNorm, MakeNorm, OneChannelBatchNorm, Shape
+
+
+class Places(NamedTuple):
+    """Which places of a residual hold a norm."""
+
+    pre: bool
+    branch: bool
+    post: bool
+
+
+# By placement and by what "post" means: after the addition (residual) or before it (branch).
+# The nine placements are these three for attention times these three for the MLP.
+PLACES = {
+    ("pre", "residual"): Places(pre=True, branch=False, post=False),
+    ("post", "residual"): Places(pre=False, branch=False, post=True),
+    ("pre+post", "residual"): Places(pre=True, branch=False, post=True),
+    ("pre", "branch"): Places(pre=True, branch=False, post=False),
+    ("post", "branch"): Places(pre=False, branch=True, post=False),
+    ("pre+post", "branch"): Places(pre=True, branch=True, post=False),
+    ("none", "branch"): Places(pre=False, branch=False, post=False),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What the host gives a block: the tokens it will see, sizes, rates, how to make a norm."""
+
+    shape: Shape
+    head_dim: int
+    hidden: int
+    dropout: float
+    drop_path: float
+    norm: MakeNorm
+    final: MakeNorm = LayerNorm  # makes the norm behind the last block
+    depth: int = 1
+    qkv_bias: bool = True
+    gelu: str = "tanh"
+
+    def norm_if(self, present: bool) -> nn.Module:
+        """A norm of its own, or nothing."""
+        return self.norm(self.shape) if present else nn.Identity()
+
+    def wide(self, channels: int) -> Shape:
+        """The tokens where they have another width."""
+        return replace(self.shape, width=channels)
+
+
+Slot = Callable[[Layer, int], nn.Module]  # given the channels there
+
+
+def empty(layer: Layer, channels: int) -> nn.Module:
+    """Nothing."""
+    return nn.Identity()
+
+
+def norm(layer: Layer, channels: int) -> nn.Module:
+    """The chosen norm."""
+    return layer.norm(layer.wide(channels))
+
+
+def batch_norm(layer: Layer, channels: int) -> nn.Module:
+    """A BatchNorm over all tokens of the batch."""
+    return BatchNorm(layer.wide(channels))
+
+
+def head_scale(layer: Layer, channels: int) -> nn.Module:
+    """A learned scale of each head."""
+    return HeadScale(layer.shape.heads)
+
+
+def channel_scale(layer: Layer, channels: int) -> nn.Module:
+    """A learned scale of each channel."""
+    return Scale(channels)
+
+
+def unit_gain(layer: Layer) -> float:
+    """Nothing is scaled."""
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Inner:
+    """What a block has inside its sublayers, and on the MLP's skip connection."""
+
+    context: Slot = empty  # before attention's output projection
+    pre_act: Slot = empty  # in the MLP, before its activation
+    post_act: Slot = empty  # ... and after it
+    skip: Slot = empty
+    gain: Callable[[Layer], float] = unit_gain  # of the initial v, out and MLP
+
+
+class Scale(nn.Module):
+    """x times a learned number for each channel: ResScale of NormFormer."""
+
+    roles: ClassVar[dict[str, str]] = {"scale": "scale"}
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+class Residual(nn.Module):
+    """post(skip(x) + drop(branch(f(pre(x))))), each norm present or the identity.
+
+    ::
+
+        x -+-> pre -> f -> branch -> dropout -> drop_path -+- post ->
+           |                                               |
+           +--------------------- skip --------------------+
+
+    f excludes its output dropout; a branch norm stands before it, as in fairseq's
+    transformer_layer.py. Dropout before stochastic depth: scenic/projects/baselines/vit.py.
+    """
+
+    def __init__(
+        self, f: nn.Module, places: Places, layer: Layer, skip: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.pre = layer.norm_if(places.pre)
+        self.f = f
+        self.branch = layer.norm_if(places.branch)
+        self.dropout = Drop(layer.dropout)
+        self.drop_path = Drop(layer.drop_path, per_example=True)
+        self.skip = skip or nn.Identity()
+        self.post = layer.norm_if(places.post)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
+        branch = self.drop_path(self.dropout(self.branch(self.f(self.pre(x)))))
+        return self.post(self.skip(x) + branch)
+
+
+class Block(nn.Module):
+    """Self-attention and MLP, each with norms before, after, or both (arXiv 2302.01327, 4.1).
+
+    `ends_normed`: is its output a norm's output? `final`: what makes the norm behind the last one.
+    """
+
+    def __init__(
+        self,
+        layer: Layer,
+        inner: Inner | None = None,
+        *,
+        attn: str = "pre",
+        mlp: str = "pre",
+        post: str = "residual",
+    ) -> None:
+        super().__init__()
+        inner = inner or Inner()
+        shape, gain = layer.shape, inner.gain(layer)
+        attention = Attention(
+            shape.width,
+            shape.heads,
+            layer.head_dim,
+            qkv_bias=layer.qkv_bias,
+            inner=inner.context(layer, shape.heads * layer.head_dim),
+            gain=gain,
+        )
+        perceptron = MLP(
+            shape.width,
+            layer.hidden,
+            layer.dropout,
+            gelu=layer.gelu,
+            pre_act=inner.pre_act(layer, layer.hidden),
+            post_act=inner.post_act(layer, layer.hidden),
+            gain=gain,
+        )
+        self.attn = Residual(attention, PLACES[attn, post], layer)
+        skip = inner.skip(layer, shape.width)
+        self.mlp = Residual(perceptron, PLACES[mlp, post], layer, skip)
+        self.ends_normed = PLACES[mlp, post].post
+        self.final = layer.final
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
+        x = self.attn(x)
+        return self.mlp(x)
+
+
+class NormFormer(Block):
+    """x + N(SA(N x)), then s * x + W2 N(GELU(W1 N x)): Shleifer, Weston, Ott 2021, its norms only.
+
+    arXiv 2110.09456, fairseq transformer_layer.py. `res_scale`: s is learned (D numbers, from 1);
+    else it is 1.
+    """
+
+    context = staticmethod(empty)
+
+    def __init__(self, layer: Layer, *, res_scale: bool = False) -> None:
+        skip = channel_scale if res_scale else empty
+        inner = Inner(context=self.context, post_act=norm, skip=skip)
+        super().__init__(layer, inner, attn="pre+post", mlp="pre", post="branch")
+
+
+class NormFormerFull(NormFormer):
+    """NormFormer with HeadScale: each head's context times a learned number, before W_O.
+
+    As the paper defines it; fairseq scales equal slices of the projection's output instead.
+    """
+
+    context = staticmethod(head_scale)
+
+    def __init__(self, layer: Layer, *, res_scale: bool = False) -> None:
+        super().__init__(layer, res_scale=res_scale)
+
+
+def sub_ln_gain(layer: Layer) -> float:
+    """sqrt(ln(2 L)), for an encoder of L blocks (torchscale encoder.py)."""
+    return sqrt(log(2 * layer.depth))
+
+
+class SubLN(Block):
+    """x + W_O N(heads(N x)), then x + W2 N(GELU(W1 N x)): Wang et al. 2022 (arXiv 2210.06423).
+
+    `init_gain`: v, out, fc1 and fc2 start `sub_ln_gain` times larger, weights and biases; q and k
+    do not. `mlp_ln`: pre_act is what Dual PatchNorm says of it (W2 GELU(N(W1 N x))), post_act is
+    torchscale's feedforward_network.py.
+    """
+
+    def __init__(self, layer: Layer, *, mlp_ln: str = "post_act", init_gain: bool = True) -> None:
+        inner = Inner(
+            context=norm,
+            pre_act=norm if mlp_ln == "pre_act" else empty,
+            post_act=norm if mlp_ln == "post_act" else empty,
+            gain=sub_ln_gain if init_gain else unit_gain,
+        )
+        super().__init__(layer, inner)
+
+
+class BatchNormFFN(Block):
+    """x + SA(N x), then x + W2 GELU(BN(W1 x)): ViTBNFFN, BatchNorm_in_Transformers_CV.
+
+    BN has the MLP's width (model/vitbnffn.py), statistics over the batch and all its tokens.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__(layer, Inner(pre_act=batch_norm), mlp="none", post="branch")
+
+
+class BatchNormBlock(Block):
+    """x + SA(N x), then x + W2 GELU(N(W1 x)), N and the final norm of one channel: ViTBN.
+
+    BatchNorm_in_Transformers_CV (model/vitbn.py). `mlp=pre`: x + W2 GELU(W1 N x) instead.
+    """
+
+    def __init__(self, layer: Layer, *, mlp: str = "inner") -> None:
+        one = replace(layer, norm=OneChannelBatchNorm, final=OneChannelBatchNorm)
+        if mlp == "inner":
+            super().__init__(one, Inner(pre_act=norm), mlp="none", post="branch")
+        else:
+            super().__init__(one)

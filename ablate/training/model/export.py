@@ -1,0 +1,125 @@
+"""Weights of the plain ViT and of DeiT under the names of timm's VisionTransformer, and back.
+
+timm reads images (B, C, H, W); ours are (B, H, W, C) and its patches' values lie in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate.shared import spec
+from ablate.shared.errors import UserError
+
+# Ours -> timm's, of each block.
+BLOCK = {
+    "attn.pre": "norm1",
+    "attn.f.qkv": "attn.qkv",
+    "attn.f.out": "attn.proj",
+    "mlp.pre": "norm2",
+    "mlp.f.fc1": "mlp.fc1",
+    "mlp.f.fc2": "mlp.fc2",
+}
+
+
+def timm_arguments(run: spec.Run) -> dict[str, Any]:
+    """What timm's VisionTransformer(**...) is told to be the run's model, as plain data.
+
+    Its LayerNorms have torch's class with eps = `model.norm_eps` (norm_layer), which plain data
+    can't say. Raises UserError for a model that timm does not have.
+    """
+    _check(run)
+    model = run.model
+    has_cls = model.pool == "tok"
+    return {
+        "img_size": run.data.size,
+        "patch_size": model.patch,
+        "in_chans": run.data.channels,
+        "num_classes": run.data.classes,
+        "embed_dim": model.width,
+        "depth": model.depth,
+        "num_heads": model.heads,
+        "mlp_ratio": model.mlp_ratio,
+        "qkv_bias": model.qkv_bias,
+        "act_layer": {"tanh": "gelu_tanh", "erf": "gelu"}[model.gelu],
+        "class_token": has_cls,
+        "global_pool": "token" if has_cls else "avg",
+        "no_embed_class": not model.cls_posemb,
+        "fc_norm": False,
+    }
+
+
+def to_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """timm's state dict from ours. Raises UserError for a model that timm does not have."""
+    _check(run)
+    kernel = state["stem.dense.weight"]  # (D, K), K = (row, column, channel)
+    side, channels = run.model.patch, run.data.channels
+    theirs = {
+        "patch_embed.proj.weight": kernel.unflatten(1, (side, side, channels)).permute(0, 3, 1, 2),
+        "patch_embed.proj.bias": state["stem.dense.bias"],
+        "pos_embed": state["posemb"],
+    }
+    if run.model.pool == "tok":
+        theirs["cls_token"] = state["cls.token"]
+    if run.model.cls_posemb:
+        theirs["pos_embed"] = torch.cat([state["cls.posemb"], state["posemb"]], 1)
+    theirs |= {other: state[name] for name, other in _renamed(run).items()}
+    return {name: tensor.contiguous() for name, tensor in theirs.items()}
+
+
+def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our state dict from timm's. Raises UserError for a model that timm does not have."""
+    _check(run)
+    kernel = state["patch_embed.proj.weight"]  # (D, C, P, P)
+    ours = {
+        "stem.dense.weight": kernel.permute(0, 2, 3, 1).flatten(1),
+        "stem.dense.bias": state["patch_embed.proj.bias"],
+        "posemb": state["pos_embed"],
+    }
+    if run.model.pool == "tok":
+        ours["cls.token"] = state["cls_token"]
+    if run.model.cls_posemb:
+        ours["cls.posemb"], ours["posemb"] = state["pos_embed"].split(
+            [1, state["pos_embed"].shape[1] - 1], 1
+        )
+    ours |= {name: state[other] for name, other in _renamed(run).items()}
+    return {name: tensor.contiguous() for name, tensor in ours.items()}
+
+
+def _renamed(run: spec.Run) -> dict[str, str]:
+    """Ours -> timm's, of the parameters that differ in name only."""
+    layers = {"head": "head", "norm": "norm"}
+    for i in range(run.model.depth):
+        layers |= {f"blocks.{i}.{ours}": f"blocks.{i}.{other}" for ours, other in BLOCK.items()}
+    return {
+        f"{ours}.{part}": f"{other}.{part}"
+        for ours, other in layers.items()
+        for part in ("weight", "bias")
+        if run.model.qkv_bias or not f"{ours}.{part}".endswith("qkv.bias")
+    }
+
+
+def _check(run: spec.Run) -> None:
+    """UserError for a model that timm's VisionTransformer is not."""
+    model = run.model
+    needed = {
+        "model.kind": (model.kind, "vit"),
+        "norm": (run.norm.name, "layernorm"),
+        "stem": (run.stem.name, "none"),
+        "block": (run.block.name, "vit"),
+        "block.attn": (run.block.settings.get("attn"), "pre"),
+        "block.mlp": (run.block.settings.get("mlp"), "pre"),
+        "norm.affine": (run.norm.settings.get("affine"), True),
+        "norm.eps": (run.norm.settings.get("eps"), model.norm_eps),
+        "model.rep": (model.rep, False),
+        "model.posemb": (model.posemb, "learn"),
+        "model.cls": (model.cls, "include"),
+        "model.final_norm": (model.final_norm == "drop", False),
+        "model.head_dim": (model.head_dim * model.heads, model.width),
+    }
+    for key, (value, expected) in needed.items():
+        if value != expected:
+            raise UserError(f"{key}: timm's VisionTransformer has {expected!r} only, got {value!r}")

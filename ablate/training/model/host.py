@@ -1,0 +1,45 @@
+"""What the training loop asks of every model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from ablate.shared import spec
+from ablate.training.keyed import Step
+from ablate.training.model.drop import Drop
+from ablate.training.model.whiten import Whiten
+
+
+class Host(nn.Module):
+    """Images (B, H, W, C) in [-1, 1] -> logits (B, classes)."""
+
+    def __init__(self, model: spec.Model) -> None:
+        super().__init__()
+        self.init = model.init
+        self.head_bias = model.head_bias
+
+    def name_sites(self) -> None:
+        """Tell every dropout where it stands: its masks hang on that. Call when all is built."""
+        for path, module in self.named_modules():
+            if isinstance(module, Drop):
+                module.site = path
+
+    def bind(self, step: Step) -> None:
+        """Draw every mask at `step` from now on: the training loop moves it, the model reads it."""
+        for module in self.modules():
+            if isinstance(module, Drop):
+                module.step = step
+
+    def fit(self, batches: Iterable[Tensor], memo: Path | None = None) -> None:
+        """Measure what is fixed before the first step (whitening) on all training images.
+
+        `batches`: (B, H, W, C) as the model sees them, not augmented; read only where needed.
+        `memo`: the beginning of the path of files that keep what was measured; its name stands for
+        the images. Where a checkpoint is loaded afterwards it has the last word.
+        """
+        for module in self.modules():
+            if isinstance(module, Whiten):
+                module.fit(batches, memo)

@@ -1,0 +1,159 @@
+"""Initial weights: each drawn by its name, by a rule for its role.
+
+A weight depends on (seed, name) alone, so a norm added elsewhere moves no other weight and all
+variants of a seed start from the same shared weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import sqrt
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import init
+
+from ablate.shared.errors import UserError
+from ablate.training.keyed import Draws, key
+from ablate.training.model.host import Host
+
+# Fills the values of a parameter; what their shape does not say, the parameter's module does.
+Rule = Callable[[Tensor, Generator, nn.Module], object]
+
+# The standard deviation of a standard normal truncated at +-2.
+TRUNCATED = 0.87962566103423978
+
+
+def constant(value: float) -> Rule:
+    """`value` everywhere."""
+    return lambda values, generator, owner: values.fill_(value)
+
+
+def normal(std: float) -> Rule:
+    """Normal, not truncated."""
+    return lambda values, generator, owner: values.normal_(0, std, generator=generator)
+
+
+def trunc_normal(std: float) -> Rule:
+    """Normal, truncated at +-2 whatever the deviation: timm's and torch's trunc_normal_."""
+    return lambda values, generator, owner: init.trunc_normal_(values, 0, std, generator=generator)
+
+
+def lecun_normal(values: Tensor, generator: Generator, owner: nn.Module) -> None:
+    """Variance 1 / fan_in *after* truncation at two (untruncated) deviations, as in flax."""
+    std = values.shape[1] ** -0.5 / TRUNCATED
+    init.trunc_normal_(values, 0, std, -2 * std, 2 * std, generator=generator)
+
+
+def xavier_uniform(values: Tensor, generator: Generator, owner: nn.Module, parts: int = 1) -> None:
+    """Uniform within sqrt(6 / (fan_in + fan_out)); `parts`: how many matrices are fused in it."""
+    fan_out, fan_in = values.shape
+    limit = sqrt(6 / (fan_in + fan_out // parts))
+    values.uniform_(-limit, limit, generator=generator)
+
+
+def by_width(values: Tensor, generator: Generator, owner: nn.Module) -> None:
+    """Normal with std D^-0.5."""
+    values.normal_(0, values.shape[-1] ** -0.5, generator=generator)
+
+
+def uniform_fan_in(values: Tensor, generator: Generator, owner: nn.Module) -> None:
+    """Uniform within fan_in^-0.5, kernels and biases: torch's default for nn.Linear and convs."""
+    limit = owner.get_parameter("weight")[0].numel() ** -0.5
+    values.uniform_(-limit, limit, generator=generator)
+
+
+DENSE = [
+    f"{layer}.{part}"
+    for layer in ("patch", "qkv", "out", "mlp", "rep", "head")
+    for part in ("kernel", "bias")
+]
+
+# What no host says: pycls/models/vit.py leaves the convolutions of its stem as torch has them.
+EVERYWHERE: dict[str, Rule] = {
+    "scale": constant(1),
+    "offset": constant(0),
+    "conv.kernel": uniform_fan_in,
+}
+
+# big_vision/models/vit.py (at 26c7bc8) and flax's defaults. It has no cls.posemb.
+BIG_VISION: dict[str, Rule] = EVERYWHERE | {
+    "patch.kernel": lecun_normal,
+    "patch.bias": constant(0),
+    "posemb": by_width,
+    "cls": constant(0),
+    "cls.posemb": by_width,
+    "qkv.kernel": partial(xavier_uniform, parts=3),
+    "qkv.bias": constant(0),
+    "out.kernel": xavier_uniform,
+    "out.bias": constant(0),
+    "mlp.kernel": xavier_uniform,
+    "mlp.bias": normal(1e-6),
+    "rep.kernel": lecun_normal,
+    "rep.bias": constant(0),
+    "head.kernel": constant(0),
+    "head.bias": constant(0),
+}
+
+# deit/models.py (timm's vision_transformer.py): also of DTN.
+DEIT: dict[str, Rule] = (
+    EVERYWHERE
+    | {role: constant(0) if role.endswith("bias") else trunc_normal(0.02) for role in DENSE}
+    | dict.fromkeys(("posemb", "cls", "cls.posemb"), trunc_normal(0.02))
+)
+
+# torch's defaults, as in BatchNorm_in_Transformers_CV (model/vit_org.py, dnn.py).
+TORCH: dict[str, Rule] = (
+    EVERYWHERE
+    | dict.fromkeys(DENSE, uniform_fan_in)
+    | dict.fromkeys(("posemb", "cls", "cls.posemb"), normal(1))
+)
+
+SCHEMES = {"big_vision": BIG_VISION, "deit": DEIT, "torch": TORCH}
+
+
+def as_torch(owner: nn.Module, name: str, seed: int) -> Tensor:
+    """What torch's own layers start with, for those in a class of the user's own.
+
+    Raises UserError where the layer doesn't say how it starts.
+    """
+    reset = getattr(owner, "reset_parameters", None)
+    if reset is None:
+        raise UserError(
+            f"{type(owner).__name__}: nothing says how its parameter {name!r} starts; give the "
+            f"class roles = {{{name!r}: 'scale'}} (1) or 'offset' (0), or a reset_parameters()"
+        )
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        reset()
+    return owner.get_parameter(name).detach().clone()
+
+
+@torch.no_grad()
+def initialise(model: Host, seed: int) -> None:
+    """Fill every parameter of the model, on the CPU and in float32 whatever the model is in.
+
+    A module may fill a parameter by itself: `module.initialise(name, values, generator)` returns
+    True where it did. `model.head_bias` is added to the head's bias.
+    """
+    rules = SCHEMES[model.init]
+    draws = Draws(seed)
+    for name, parameter in model.named_parameters():
+        path, _, own_name = name.rpartition(".")
+        owner = model.get_submodule(path)
+        values = torch.empty(parameter.shape, device="cpu", dtype=torch.float32)
+        generator = draws.at("init", name)
+        fill = getattr(owner, "initialise", None)
+        if fill is None or not fill(own_name, values, generator):
+            role = getattr(owner, "roles", {}).get(own_name)
+            if role in rules:
+                rules[role](values, generator, owner)
+            else:
+                values = as_torch(owner, own_name, key(seed, "init", path))
+            if role == "head.bias":
+                values += model.head_bias
+        gains = getattr(owner, "gains", (1.0,))
+        for part, gain in zip(values.chunk(len(gains)), gains, strict=True):
+            part *= gain
+        parameter.copy_(values)

@@ -1,0 +1,160 @@
+"""Norms whose statistics run over tokens, and some over the batch. All (B, N, D) -> (B, N, D)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablate.shared.errors import UserError
+from ablate.training.model.norm.shape import Norm, Shape, precise
+
+
+def needs_tokens(shape: Shape, norm: str) -> None:
+    """UserError where one token alone would have to vary."""
+    if shape.tokens < 2:
+        raise UserError(
+            f"norm={norm}: an unbiased variance over tokens needs at least 2 tokens, got "
+            f"{shape.tokens}: use smaller patches (model.arch=SIZE/PATCH)"
+        )
+
+
+class BatchNorm(Norm):
+    """(x - mean) / sqrt(var + eps) of each channel over all tokens of the batch, scale and bias.
+
+    var is biased, its running value unbiased; in evaluation the running values are used. As torch's
+    BatchNorm1d on (B, D, N): Ioffe, Szegedy 2015 (arXiv 1502.03167), DTN's us_instancenorm.py.
+    """
+
+    mixes_tokens = batch_statistics = True
+    mean: Tensor  # (D,)
+    var: Tensor  # (D,)
+
+    def __init__(self, shape: Shape, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__(shape.width)
+        self.eps = eps
+        self.momentum = momentum
+        self.register_buffer("mean", torch.zeros(shape.width))
+        self.register_buffer("var", torch.ones(shape.width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = precise(x).flatten(0, -2)  # (B*N, D): torch is fastest on these
+        settings = self.training, self.momentum, self.eps
+        y = F.batch_norm(rows, self.mean, self.var, self.weight, self.bias, *settings)
+        return y.view(x.shape)
+
+
+class OneChannelBatchNorm(BatchNorm):
+    """BatchNorm2d of (B, 1, N, D): one mean and one variance for all values of the batch."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(replace(shape, width=1))
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> the same
+        return super().forward(x.unsqueeze(-1)).squeeze(-1)
+
+
+class InstanceNorm(Norm):
+    """(x - mean) / sqrt(var + eps) of each channel over the tokens of one image, scale and bias.
+
+    Ulyanov, Vedaldi, Lempitsky 2016 (arXiv 1607.08022). `unbiased`: var divides by N - 1, as in
+    DTN's us_instancenorm.py; torch's InstanceNorm1d divides by N.
+    """
+
+    mixes_tokens = True
+
+    def __init__(self, shape: Shape, *, eps: float = 1e-5, unbiased: bool = True) -> None:
+        super().__init__(shape.width)
+        if unbiased:
+            needs_tokens(shape, "instancenorm")
+        self.group = shape.tokens
+        self.eps = eps
+        self.unbiased = unbiased
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = precise(x)
+        var, mean = torch.var_mean(x, 1, correction=int(self.unbiased), keepdim=True)  # (B, 1, D)
+        return torch.addcmul(self.bias, x - mean, self.weight * (var + self.eps).rsqrt())
+
+
+class GroupNorm(Norm):
+    """(x - mean) / sqrt(var + eps) over a group of channels, var biased; then scale and bias.
+
+    Wu, He 2018 (arXiv 1803.08494). `scope`: over the group's channels of all tokens of an image
+    (sequence: GroupNorm on (B, D, N), DTN's us_groupnorm.py) or of one token (token: powernorm's
+    mask_groupnorm.py). `groups`: null is one a head.
+    """
+
+    def __init__(
+        self, shape: Shape, *, eps: float = 1e-5, groups: int | None = None, scope: str = "sequence"
+    ) -> None:
+        super().__init__(shape.width)
+        self.groups = shape.heads if groups is None else groups
+        channels = shape.head_dim(self.groups, "norm.groups")
+        self.mixes_tokens = scope == "sequence"
+        self.group = channels * (shape.tokens if self.mixes_tokens else 1)
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = precise(x)
+        if self.mixes_tokens:  # (B, D, N, 1) in torch's channels-last order: nothing is moved
+            images = x.transpose(1, 2).unsqueeze(-1)
+            y = F.group_norm(images, self.groups, self.weight, self.bias, self.eps)
+            return y.squeeze(-1).transpose(1, 2)
+        y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.group,), eps=self.eps)
+        return torch.addcmul(self.bias, y.flatten(-2), self.weight)
+
+
+class SwitchNorm(Norm):
+    """(x - sum_k w_k mean_k) / sqrt(sum_k w'_k var_k + eps), k in {IN, LN, BN}; scale and bias.
+
+    w, w' = softmax of 3 logits each. With mean_in, var_in (unbiased) of a channel over the tokens
+    and t = var_in + mean_in^2: LN has the means over channels of mean_in and t, BN those over the
+    batch, and their variance is mean(t) - mean^2. Luo et al. 2018 (arXiv 1806.10779),
+    switchable_norm.py SwitchNorm2d on (B, D, N, 1), whose momentum 0.9 is what is *kept*; running
+    mean and variance both start at 0. `layer`: LN's statistics of a whole sample, or of a token.
+    """
+
+    mixes_tokens = batch_statistics = True
+    mean: Tensor  # (D,)
+    var: Tensor  # (D,)
+
+    def __init__(
+        self, shape: Shape, *, eps: float = 1e-5, momentum: float = 0.9, layer: str = "sample"
+    ) -> None:
+        super().__init__(shape.width)
+        needs_tokens(shape, "switchnorm")
+        self.group = shape.tokens
+        self.eps = eps
+        self.momentum = momentum
+        self.per_token = layer == "token"
+        self.mean_logits = nn.Parameter(torch.empty(3))  # IN, LN, BN
+        self.var_logits = nn.Parameter(torch.empty(3))
+        self.starts = {"mean_logits": 1, "var_logits": 1}
+        self.register_buffer("mean", torch.zeros(shape.width))
+        self.register_buffer("var", torch.zeros(shape.width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = precise(x)
+        var_in, mean_in = torch.var_mean(x, 1, correction=1, keepdim=True)  # (B, 1, D)
+        square = var_in + mean_in.square()
+        if self.per_token:
+            var_ln, mean_ln = torch.var_mean(x, -1, correction=0, keepdim=True)  # (B, N, 1)
+        else:
+            mean_ln = mean_in.mean(-1, keepdim=True)  # (B, 1, 1)
+            var_ln = square.mean(-1, keepdim=True) - mean_ln.square()
+        if self.training:
+            mean_bn = mean_in.mean((0, 1))  # (D,)
+            var_bn = square.mean((0, 1)) - mean_bn.square()
+            with torch.no_grad():
+                self.mean.lerp_(mean_bn, 1 - self.momentum)
+                self.var.lerp_(var_bn, 1 - self.momentum)
+        else:
+            mean_bn, var_bn = self.mean, self.var
+        a, b, c = self.mean_logits.softmax(0)
+        mean = a * mean_in + b * mean_ln + c * mean_bn
+        a, b, c = self.var_logits.softmax(0)
+        var = a * var_in + b * var_ln + c * var_bn
+        return torch.addcmul(self.bias, x - mean, self.weight * (var + self.eps).rsqrt())

@@ -1,0 +1,88 @@
+"""PowerNorm: a batch norm by quadratic means, with a backward pass of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate.training.model.norm.scaled import rms
+from ablate.training.model.norm.shape import Norm, Shape, precise
+
+KEPT = 0.9  # alpha of the forward and of the backward average
+
+
+class Power(torch.autograd.Function):
+    """z = x / sqrt(used + eps); backward corrects the gradient by its running mean with z.
+
+    Given dz: g = dz - (1 - 0.9) nu z; nu <- nu + mean over (B, N) of g z; dx = g / sqrt(psi + eps),
+    with the batch's psi even where the forward pass used the running one: mask_powernorm.py.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, used: Tensor, psi: Tensor, nu: Tensor, eps: float) -> Tensor:
+        z = x * (used + eps).rsqrt()
+        ctx.save_for_backward(z, (psi + eps).rsqrt())
+        ctx.nu = nu
+        return z
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor, None, None, None, None]:
+        z, inverse = ctx.saved_tensors
+        g = torch.addcmul(dz, z, ctx.nu, value=KEPT - 1)
+        ctx.nu += (g * z).mean((0, 1))
+        return g.mul_(inverse), None, None, None, None
+
+
+class PowerNorm(Norm):
+    """scale * x' / sqrt(power + eps) + bias, power the quadratic mean of a channel of x'.
+
+    x' = x / sqrt(mean(x^2) + eps) over the channels of a group of a token; `groups`: null is one a
+    head. power is psi, that of the batch over all tokens, in the first `warmup` steps, then phi,
+    its running value, as before this step; in evaluation phi. phi (of 1) becomes the mean over the
+    steps before `warmup` and, in every step, 0.9 phi + 0.1 psi. Gradients: `Power`.
+    Shen et al. 2020 (arXiv 2003.07845), sIncerass/powernorm mask_powernorm.py.
+    """
+
+    mixes_tokens = batch_statistics = True
+    phi: Tensor  # (D,)
+    nu: Tensor  # (D,)
+    steps: Tensor  # (): how many have been trained
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        eps: float = 1e-5,
+        groups: int | None = None,
+        warmup: int = 10_000,
+    ) -> None:
+        super().__init__(shape.width)
+        self.groups = shape.heads if groups is None else groups
+        self.group = shape.head_dim(self.groups, "norm.groups")
+        self.eps = eps
+        self.warmup = warmup
+        self.register_buffer("phi", torch.ones(shape.width))
+        self.register_buffer("nu", torch.zeros(shape.width))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
+        x = rms(precise(x).unflatten(-1, (self.groups, -1)), self.eps).flatten(-2)
+        if self.training:
+            psi = x.detach().square().mean((0, 1))
+            z = Power.apply(x, self._advance(psi), psi, self.nu, self.eps)
+        else:
+            z = x * (self.phi + self.eps).rsqrt()
+        return torch.addcmul(self.bias, z, self.weight)
+
+    @torch.no_grad()
+    def _advance(self, psi: Tensor) -> Tensor:
+        """Count a step and move phi; the power to divide by. No branch: nothing waits for a GPU."""
+        self.steps += 1
+        used = torch.where(self.steps <= self.warmup, psi, self.phi)
+        mean = self.phi + (psi - self.phi) / self.steps
+        phi = torch.where(self.steps < self.warmup, mean, self.phi)
+        self.phi.copy_(KEPT * phi + (1 - KEPT) * psi)
+        return used

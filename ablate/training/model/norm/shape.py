@@ -1,0 +1,78 @@
+"""What a norm is told and what all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ablate.shared.errors import UserError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of the tokens that a norm will see: (B, cls + h*w, width), the patches in rows of a grid."""
+
+    width: int
+    heads: int
+    grid: tuple[int, int]
+    cls: int
+
+    @property
+    def tokens(self) -> int:
+        """N, with the class token where it is among them."""
+        return self.grid[0] * self.grid[1] + self.cls
+
+    def head_dim(self, groups: int, place: str) -> int:
+        """Channels in one of `groups` equal groups; UserError naming `place` if they don't fit."""
+        if groups < 1 or self.width % groups:
+            fits = [str(g) for g in range(1, self.width + 1) if self.width % g == 0]
+            raise UserError(
+                f"{place}: {groups} groups do not divide width {self.width}; "
+                f"numbers that do: {', '.join(fits)}"
+            )
+        return self.width // groups
+
+
+MakeNorm = Callable[[Shape], nn.Module]
+
+
+class Norm(nn.Module):
+    """A scale of 1 and an offset of 0 to start with, for each channel: weight and bias.
+
+    A norm that has more parameters writes down in `starts` at what value each begins.
+    """
+
+    roles: ClassVar[dict[str, str]] = {"weight": "scale", "bias": "offset"}
+    mixes_tokens = False  # does a token's output depend on other tokens?
+    batch_statistics = False  # ... on other examples? Then a batch may not be split automatically
+    weight: nn.Parameter
+    bias: nn.Parameter
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width))
+        self.starts: dict[str, float] = {}
+
+    def initialise(self, name: str, values: Tensor, generator: Generator) -> bool:
+        """Fill the first values of a parameter that is this norm's alone; False: use its role."""
+        if name in self.starts:
+            values.fill_(self.starts[name])
+        return name in self.starts
+
+
+def precise(x: Tensor) -> Tensor:
+    """x in float32 where it comes in half precision: statistics are never taken in less."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def unrounded(device: torch.device) -> AbstractContextManager[Any]:
+    """Without autocast, which would round the factors of a matrix product of statistics."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()  # the meta device knows of none

@@ -1,0 +1,197 @@
+"""Stems: from images to tokens. Each is built as `Stem(patches, width, **settings)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablate.training.model.dense import Dense
+from ablate.training.model.norm import Affine, LayerNorm, OneChannelBatchNorm, RMSNorm, Shape
+
+
+@dataclass(frozen=True)
+class Patches:
+    """How an image is cut: square, `size` pixels, into squares of `patch` pixels."""
+
+    size: int
+    patch: int
+    channels: int
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches in a column and in a row."""
+        return self.size // self.patch, self.size // self.patch
+
+    @property
+    def number(self) -> int:
+        """Patches in an image."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def values(self) -> int:
+        """K, the values of a patch."""
+        return self.patch**2 * self.channels
+
+    def shape(self, channels: int) -> Shape:
+        """What a norm of `channels` values for each patch is told."""
+        return Shape(channels, heads=1, grid=self.grid, cls=0)
+
+    def cut(self, images: Tensor) -> Tensor:
+        """(B, h*P, w*P, C) -> (B, h*w, K), K in the order (row * P + column) * C + channel.
+
+        big_vision/models/vit.py at 26c7bc8: "b (ht hp) (wt wp) c -> b (ht wt) (hp wp c)".
+        """
+        (h, w), side = self.grid, self.patch
+        pieces = images.reshape(len(images), h, side, w, side, self.channels)
+        return pieces.transpose(2, 3).reshape(len(images), self.number, self.values)
+
+
+class Stem(nn.Module):
+    """image -> patches -> before -> dense -> after, each norm present or the identity.
+
+    A stem's `after_posemb` is applied when the positions are added, its `after_cls` when the class
+    token has joined; `blocks_saved`: how many blocks fewer the encoder has with it.
+    """
+
+    def __init__(
+        self,
+        patches: Patches,
+        width: int,
+        *,
+        image: nn.Module | None = None,
+        before: nn.Module | None = None,
+        after: nn.Module | None = None,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.patches = patches
+        self.image = image or nn.Identity()
+        self.before = before or nn.Identity()
+        self.dense = Dense(patches.values, width, role="patch", bias=bias)
+        self.after = after or nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:  # (B, h*P, w*P, C) -> (B, N, K) -> (B, N, D)
+        patches = self.patches.cut(self.image(images))
+        return self.after(self.dense(self.before(patches)))
+
+
+class Plain(Stem):
+    """W p + b: the plain ViT (Dosovitskiy et al. 2021)."""
+
+    def __init__(self, patches: Patches, width: int) -> None:
+        super().__init__(patches, width)
+
+
+class DualPatchNorm(Stem):
+    """LN(W LN(p) + b): Kumar, Dehghani, Houlsby 2023 (arXiv 2302.01327), Eq. 3-4.
+
+    The first LN is over the K values of a patch, the second over the D channels of its token.
+    """
+
+    def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
+        before, after = (
+            LayerNorm(patches.shape(channels), eps=eps) for channels in (patches.values, width)
+        )
+        super().__init__(patches, width, before=before, after=after)
+
+
+class PreNorm(Stem):
+    """W LN(p) + b."""
+
+    def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
+        before = LayerNorm(patches.shape(patches.values), eps=eps)
+        super().__init__(patches, width, before=before)
+
+
+class PostNorm(Stem):
+    """LN(W p + b). Without `bias` the scale of an image changes nothing: Kim et al. 2021."""
+
+    def __init__(
+        self, patches: Patches, width: int, *, eps: float = 1e-6, bias: bool = True
+    ) -> None:
+        after = LayerNorm(patches.shape(width), eps=eps)
+        super().__init__(patches, width, after=after, bias=bias)
+
+
+class PostPosembNorm(Stem):
+    """LN(W p + b + e), e the positions; with `cls=include_cls` the class token is normed, too.
+
+    CLIP's ln_pre (Radford et al. 2021) covers the class token; big_vision joins it later.
+    """
+
+    def __init__(
+        self, patches: Patches, width: int, *, eps: float = 1e-6, cls: str = "patches"
+    ) -> None:
+        super().__init__(patches, width)
+        norm = LayerNorm(patches.shape(width), eps=eps)
+        setattr(self, {"patches": "after_posemb", "include_cls": "after_cls"}[cls], norm)
+
+
+class OnlyLearnable(Stem):
+    """g1 * (W (g0 * p + b0) + b) + b1: what Dual PatchNorm learns, without what it measures."""
+
+    def __init__(self, patches: Patches, width: int) -> None:
+        before, after = (Affine(patches.shape(channels)) for channels in (patches.values, width))
+        super().__init__(patches, width, before=before, after=after)
+
+
+class NoLearnable(Stem):
+    """n(W n(p) + b), n an LN without scale and bias."""
+
+    def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
+        before, after = (
+            LayerNorm(patches.shape(channels), eps=eps, affine=False)
+            for channels in (patches.values, width)
+        )
+        super().__init__(patches, width, before=before, after=after)
+
+
+class DualRMSNorm(Stem):
+    """R(W R(p) + b), R(v) = g * v / sqrt(mean(v^2) + eps)."""
+
+    def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
+        before, after = (
+            RMSNorm(patches.shape(channels), eps=eps) for channels in (patches.values, width)
+        )
+        super().__init__(patches, width, before=before, after=after)
+
+
+class DualBatchNorm(Stem):
+    """N(W N(p) + b), N a BatchNorm of one channel: all values of all patches of the batch together.
+
+    BatchNorm_in_Transformers_CV (model/vitbn.py).
+    """
+
+    def __init__(self, patches: Patches, width: int) -> None:
+        before, after = (
+            OneChannelBatchNorm(patches.shape(channels)) for channels in (patches.values, width)
+        )
+        super().__init__(patches, width, before=before, after=after)
+
+
+class Standardise(nn.Module):
+    """(x - mean) / sqrt(var + eps) over all values of an image."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, images: Tensor) -> Tensor:  # (B, H, W, C) -> the same
+        return F.layer_norm(images, images.shape[1:], eps=self.eps)
+
+
+class ImageNorm(Stem):
+    """W p + b, the image standardised before it is cut. The definition is assumed."""
+
+    def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
+        super().__init__(patches, width, image=Standardise(eps))
+
+
+class PatchNorm(Stem):
+    """W n(p) + b, n an LN without scale and bias. The definition is assumed."""
+
+    def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
+        before = LayerNorm(patches.shape(patches.values), eps=eps, affine=False)
+        super().__init__(patches, width, before=before)

@@ -1,0 +1,198 @@
+"""The Vision Transformer of big_vision/models/vit.py (at 26c7bc8), every norm of it a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ablate.shared import spec
+from ablate.shared.errors import UserError
+from ablate.training.model.block import Layer
+from ablate.training.model.dense import Dense, Representation
+from ablate.training.model.drop import Drop
+from ablate.training.model.host import Host
+from ablate.training.model.norm import ExcludeCls, LayerNorm, MakeNorm, Shape
+from ablate.training.model.stem import Patches
+
+
+def first_token(x: Tensor) -> Tensor:
+    """(B, N, D) -> (B, D): the class token."""
+    return x[:, 0]
+
+
+def mean_token(x: Tensor) -> Tensor:
+    """(B, N, D) -> (B, D): the mean over all tokens."""
+    return x.mean(1)
+
+
+POOLS = {"tok": first_token, "gap": mean_token}
+
+
+class ClassToken(nn.Module):
+    """Joins a learned token before the others; it has no position."""
+
+    roles: ClassVar[dict[str, str]] = {"token": "cls"}
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.empty(1, 1, width))
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, 1+N, D)
+        return torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+
+
+class PlacedClassToken(ClassToken):
+    """A class token with a position vector of its own, as in DeiT."""
+
+    roles: ClassVar[dict[str, str]] = {"token": "cls", "posemb": "cls.posemb"}
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.posemb = nn.Parameter(torch.empty(1, 1, width))
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, 1+N, D)
+        return torch.cat([(self.token + self.posemb).expand(len(x), -1, -1), x], 1)
+
+
+def class_token(model: spec.Model) -> nn.Module:
+    """The model's class token, or nothing."""
+    if model.pool != "tok":
+        return nn.Identity()
+    return (PlacedClassToken if model.cls_posemb else ClassToken)(model.width)
+
+
+def past_cls(norm: MakeNorm, plain: MakeNorm) -> MakeNorm:
+    """Makes `norm`; where it mixes tokens, for the patches only, and `plain` for the class token.
+
+    A norm that does not say whether it mixes tokens (`mixes_tokens`) is taken to.
+    """
+
+    def make(shape: Shape) -> nn.Module:
+        patches = norm(replace(shape, cls=0))
+        if not getattr(patches, "mixes_tokens", True):
+            return norm(shape)
+        return ExcludeCls(patches, plain(replace(shape, grid=(1, 1), cls=0)))
+
+    return make
+
+
+def sincos2d(grid: tuple[int, int], width: int) -> Tensor:
+    """(1, h*w, D): [sin xf, cos xf, sin yf, cos yf], f_j = 10000^(-j / (D/4 - 1)).
+
+    MoCo v3's (Chen et al. 2021), as in S/16+ (Beyer et al. 2022, arXiv 2205.01580).
+    """
+    quarter = width // 4
+    frequency = 10_000 ** -(torch.arange(quarter, dtype=torch.float64) / (quarter - 1))
+    rows, columns = (torch.arange(side, dtype=torch.float64) for side in grid)
+    y, x = torch.meshgrid(rows, columns, indexing="ij")
+    y, x = (place.reshape(-1, 1) * frequency for place in (y, x))  # (N, D/4)
+    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], 1).float()[None]
+
+
+class ViT(Host):
+    """Images (B, H, W, C) in [-1, 1] -> logits (B, classes).
+
+    ::
+
+        stem -> + posemb -> after_posemb -> cls -> after_cls -> dropout -> blocks -> norm -> pool
+                                             \\- cls=late: joins before block cls_at
+
+    `stem`, `block` and `norm` make the chosen ones. The final norm is a LayerNorm whatever the
+    block's norm is, unless that is `everywhere` or the block brings one: only what is ablated
+    changes. So are the norms behind a class token that joins late.
+    """
+
+    roles: ClassVar[dict[str, str]] = {"posemb": "posemb"}
+    posemb: Tensor  # (1, N, D): a parameter or a buffer
+
+    def __init__(
+        self,
+        model: spec.Model,
+        patches: Patches,
+        classes: int,
+        *,
+        norm: MakeNorm,
+        stem: Callable[[Patches, int], nn.Module],
+        block: Callable[[Layer], nn.Module],
+        everywhere: bool = False,
+    ) -> None:
+        super().__init__(model)
+        self.stem = stem(patches, model.width)
+        if model.posemb == "learn":
+            self.posemb = nn.Parameter(torch.empty(1, patches.number, model.width))
+        else:
+            self.register_buffer("posemb", sincos2d(patches.grid, model.width), persistent=False)
+        self.cls = class_token(model)
+        self.dropout = Drop(model.dropout)
+
+        # --- Blocks, and which norm each has ---
+        depth, joins = blocks_of(model, self.stem), model.cls_at or 0
+        plain = partial(LayerNorm, eps=model.norm_eps)
+        shape = Shape(model.width, model.heads, patches.grid, cls=int(model.pool == "tok"))
+        by_cls: dict[str, MakeNorm] = {
+            "include": norm,
+            "exclude": past_cls(norm, plain),
+            "late": plain,
+        }
+        layer = Layer(
+            shape,
+            model.head_dim,
+            int(model.width * model.mlp_ratio),
+            model.dropout,
+            drop_path=0.0,
+            norm=by_cls[model.cls],
+            final=norm if everywhere else plain,
+            depth=depth,
+            qkv_bias=model.qkv_bias,
+            gelu=model.gelu,
+        )
+        early = replace(layer, norm=norm, shape=replace(shape, cls=0))
+        # Stochastic depth grows linearly from 0 in the first block to its full rate in the last.
+        rates = [model.drop_path * i / max(depth - 1, 1) for i in range(depth)]
+        self.blocks = nn.Sequential(
+            *(
+                block(replace(early if i < joins else layer, drop_path=rate))
+                for i, rate in enumerate(rates)
+            )
+        )
+
+        # --- The end ---
+        ends_normed = getattr(self.blocks[-1], "ends_normed", False)
+        final = {"keep": True, "auto": not ends_normed, "drop": False}[model.final_norm]
+        make_final = getattr(self.blocks[-1], "final", layer.final)
+        self.norm = make_final(shape) if final else nn.Identity()
+        self.pool = POOLS[model.pool]
+        self.rep = Representation(model.width) if model.rep else nn.Identity()
+        self.head = Dense(model.width, classes, role="head")
+
+        after_posemb, after_cls = (
+            getattr(self.stem, name, nn.Identity()) for name in ("after_posemb", "after_cls")
+        )
+        joined, blocks = (self.cls, after_cls), tuple(self.blocks)
+        first = (self.dropout, *blocks[:joins], *joined) if joins else (*joined, self.dropout)
+        self.steps: tuple[nn.Module, ...] = (after_posemb, *first, *blocks[joins:])
+        self.name_sites()
+
+    def forward(self, images: Tensor) -> Tensor:  # (B, H, W, C) -> (B, classes)
+        x = self.stem(images) + self.posemb  # (B, h*w, D)
+        for step in self.steps:
+            x = step(x)  # (B, N, D)
+        return self.head(self.rep(self.pool(self.norm(x))))
+
+
+def blocks_of(model: spec.Model, stem: nn.Module) -> int:
+    """How many blocks the encoder has beside the stem. Raises UserError where they are too few."""
+    saved = getattr(stem, "blocks_saved", 0)
+    depth = model.depth - saved
+    least = (model.cls_at or 0) + 1
+    if depth < least:
+        raise UserError(
+            f"model.depth: {model.depth} less the {saved} that the stem saves leaves {depth} "
+            f"blocks, and {least} are needed; set model.depth or another stem"
+        )
+    return depth

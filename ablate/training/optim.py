@@ -1,0 +1,135 @@
+"""How weights move: the optimisers, the rate over a run, its lengths in steps, the average."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import cos, pi, sqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ablate.shared.spec import Optim, Train
+
+
+def decayed(model: nn.Module) -> set[str]:
+    """Names of the parameters that decay: the kernels of dense and convolutional layers.
+
+    No decay on biases, norms, class token and positions (big_vision: `*/kernel` only).
+    """
+    return {
+        f"{path}.weight" if path else "weight"
+        for path, module in model.named_modules()
+        if isinstance(module, (nn.Linear, nn.Conv2d))
+    }
+
+
+def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
+    """The optimiser of a model, as `optim` says; s is the step's rate over `optim.lr`.
+
+    adamw (Loshchilov, Hutter 2019): p <- p - s lr (Adam + wd p); with `decay: independent`
+    p <- p - s (lr Adam + wd p), as big_vision/optax.py.
+    sgd: heavy ball, m <- b1 m + g + wd p, p <- p - s lr m: torch's, where the decay runs through
+    the momentum. Without decay that is big_vision's momentum_hp, its buffer in float32.
+    """
+    decays = decayed(model)
+    parameters = dict(model.named_parameters())
+    wd = optim.wd / optim.lr if optim.decay == "independent" else optim.wd
+    kernels = [p for name, p in parameters.items() if name in decays]
+    others = [p for name, p in parameters.items() if name not in decays]
+    groups = [
+        {"params": kernels, "weight_decay": wd},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    if optim.name == "sgd":
+        return torch.optim.SGD(groups, lr=optim.lr, momentum=optim.b1, fused=True)
+    betas = (optim.b1, optim.b2)
+    return torch.optim.AdamW(groups, lr=optim.lr, betas=betas, eps=optim.eps, fused=True)
+
+
+class Lengths(NamedTuple):
+    """Steps of a run: in all, of the warm-up that begins it, of the cooldown that ends it."""
+
+    total: int
+    warmup: int
+    cooldown: int
+
+
+def lengths(optim: Optim, train: Train, epoch: int) -> Lengths:
+    """The lengths of a run whose epoch has `epoch` steps, cut to fit into it.
+
+    An epoch is floor(n / batch) steps, timm's count where the last batch is dropped; examples are
+    counted as in big_vision/utils.py steps, round(examples / batch). So 300 epochs of 1,268,355
+    images at 4096 are 92,700 steps, and as 380,506,500 examples big_vision's 92,897.
+    """
+
+    def steps(steps: int | None, examples: int | None, epochs: float) -> int:
+        if steps is not None:
+            return steps
+        return round(epochs * epoch if examples is None else examples / train.batch)
+
+    total = max(1, steps(train.steps, train.examples, train.epochs))
+    warmup = steps(optim.warmup_steps, optim.warmup_examples, optim.warmup_epochs)
+    cooldown = steps(optim.cooldown_steps, None, optim.cooldown_epochs)
+    warmup = min(warmup, total)
+    return Lengths(total, warmup, min(cooldown, total - warmup))
+
+
+def learning_rate(optim: Optim, step: int, lengths: Lengths) -> float:
+    """The rate of step 0, 1, ... total - 1: a linear warm-up, the schedule, the cooldown.
+
+    big_vision/utils.py create_learning_rate_schedule: s(0) = 0, s(warmup) = 1, s(total) = 0; rsqrt
+    and constant take a linear factor in the cooldown. With `warmup_lr` and `min_lr` timm.scheduler:
+    cosine (warmup_prefix) and linear end before the cooldown, rsqrt never falls below `min_lr`.
+    """
+    total, warmup, cooldown = lengths
+    after = step - warmup
+    if after < 0:
+        return optim.warmup_lr + (optim.lr - optim.warmup_lr) * (step / warmup)
+    start, done = optim.lr, min(1.0, after / max(total - cooldown - warmup, 1))
+    left = min(1.0, (total - step) / cooldown) if cooldown else 1.0
+    if optim.schedule == "rsqrt":
+        start = max(start / sqrt(1 + after / optim.timescale), optim.min_lr)
+    share = {
+        "cosine": 0.5 * (1 + cos(pi * done)),
+        "linear": 1 - done,
+        "rsqrt": left,
+        "constant": left,
+    }[optim.schedule]
+    return optim.min_lr + (start - optim.min_lr) * share
+
+
+class Average:
+    """The weights that are measured and saved: the model's own, or an exponential average of them.
+
+    After each step a <- keep a + (1 - keep) p, from the initial weights on (timm.utils.ModelEmaV3
+    without its warm-up); buffers are the model's own. `keep` None: there is no average.
+    """
+
+    def __init__(self, model: nn.Module, keep: float | None) -> None:
+        self._model = model
+        self._keep = keep
+        averaged = model.named_parameters() if keep is not None else ()
+        self.weights = {name: p.detach().clone() for name, p in averaged}  # by parameter's name
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the weights that a step has left."""
+        if self._keep is not None:
+            own: list[Tensor] = list(self._model.parameters())
+            torch._foreach_lerp_(list(self.weights.values()), own, 1 - self._keep)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Inside, the model has the averaged weights."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for name, p in self._model.named_parameters():
+            if name in self.weights:
+                p.data, self.weights[name] = self.weights[name], p.data

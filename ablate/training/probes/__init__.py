@@ -1,0 +1,73 @@
+"""What a run measures beside its metrics: one probe a file, found through `choices.PROBES`.
+
+A probe changes no bit of the training: it draws nothing at random and writes to nothing that the
+model reads. One that is off is not built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+from collections.abc import Callable
+
+import numpy as np
+from torch import Tensor
+
+from ablate.shared.choices import PROBES
+from ablate.shared.rundir import RunDir, write_whole
+from ablate.shared.spec import Run
+from ablate.training.data.cache import Split
+from ablate.training.model import Host
+from ablate.training.probes.probe import Probe
+
+IMAGES = 500  # of validation, at least, that probes at the end look at
+
+
+class Probes:
+    """Those that a run has switched on."""
+
+    def __init__(self, run: Run, model: Host, total: int) -> None:
+        """Raises UserError where the model has nothing that a probe could look at."""
+        self._probes: dict[str, Probe] = {}
+        for name in run.probe:
+            module, _, cls = PROBES[name].path.partition(":")
+            self._probes[name] = getattr(importlib.import_module(module), cls)(run, model, total)
+
+    def kept(self) -> dict[str, Tensor]:
+        """What belongs into a checkpoint, by name: the tensors themselves."""
+        return {
+            f"{name}.{key}": tensor
+            for name, probe in self._probes.items()
+            for key, tensor in probe.kept().items()
+        }
+
+    def gradients(self, step: int) -> None:
+        """All gradients of this step are there, not yet clipped."""
+        for probe in self._probes.values():
+            probe.gradients(step)
+
+    def end(self, validation: Split, show: Callable[[Split], object]) -> None:
+        """Look at the finished model, which `show` evaluates on validation images: evenly spaced,
+        since stored order may go by class."""
+        hooks = [hook for probe in self._probes.values() for hook in probe.hooks()]
+        try:
+            if hooks:
+                show(validation.take(slice(None, None, max(1, len(validation) // IMAGES))))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        for probe in self._probes.values():
+            probe.end()
+
+    def write(self, rundir: RunDir, steps: int) -> dict[str, str]:
+        """Write what was measured in that many steps; the sha256 of each file by its probe."""
+        hashes = {}
+        for name, probe in self._probes.items():
+            arrays = probe.arrays(steps)
+            if arrays:
+                content = io.BytesIO()
+                np.savez(content, allow_pickle=False, **arrays)
+                write_whole(rundir.probe(name), content.getvalue())
+                hashes[name] = hashlib.sha256(content.getvalue()).hexdigest()
+        return hashes

@@ -1,0 +1,88 @@
+"""Gradient norms by step (Dual PatchNorm, arXiv 2302.01327, Fig. 2 and 4)."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ablate.shared.spec import Run
+from ablate.training.model import Host
+from ablate.training.optim import decayed
+from ablate.training.probes.probe import Probe
+
+FIRST = 10  # steps, of which each is recorded
+EVERY = 10  # steps between records after them ...
+RECORDS = 1000  # ... at most about so many, and then EVERY again ...
+LAST = 1000  # ... in so many last steps: what Fig. 2 averages over
+
+
+def recorded(total: int) -> list[int]:
+    """The steps of a run of `total` steps that are recorded."""
+    every = EVERY * ceil(total / (EVERY * RECORDS))
+    return sorted(
+        {*range(min(FIRST, total)), *range(0, total, every)}
+        | {step for step in range(0, total, EVERY) if step >= total - LAST}
+    )
+
+
+def groups(model: nn.Module) -> list[list[str]]:
+    """[group, parameter, ...]: every parameter in one group, named by where it stands.
+
+    `embedding`: kernels and biases of the stem; `stem.norms`: what else it has; `blocks.I.attn`,
+    `blocks.I.mlp`, ...: all of a block's sublayer, its norms, too; else by the first part of the
+    name (`head`, `norm`, `posemb`, ...). So ||group|| of a whole block or of the embedding with its
+    norms is the root of the sum of squares of its parts.
+    """
+    dense = {name.rpartition(".")[0] for name in decayed(model)}
+    found: dict[str, list[str]] = {}
+    for name, _ in model.named_parameters():
+        first, *rest = name.split(".")
+        group = first
+        if first in ("blocks", "layers"):  # the MLP host has layers
+            group = ".".join([first, *rest[:2]])
+        elif first == "stem":
+            group = "embedding" if name.rpartition(".")[0] in dense else "stem.norms"
+        found.setdefault(group, []).append(name)
+    return [[group, *names] for group, names in found.items()]
+
+
+class GradNorm(Probe):
+    """||g||_2 of each group of parameters, before clipping, in some steps.
+
+    Arrays: steps int64 (R,), from 0; groups, names (G,); norms float32 (R, G).
+    """
+
+    def __init__(self, run: Run, model: Host, total: int) -> None:
+        found = groups(model)
+        parameters = dict(model.named_parameters())
+        self.groups = [group for group, *_ in found]
+        self.parameters = [parameters[name] for _, *names in found for name in names]
+        self.steps = recorded(total)
+        self._row = {step: row for row, step in enumerate(self.steps)}
+        device, dtype = self.parameters[0].device, self.parameters[0].dtype
+        counts = torch.tensor([len(names) - 1 for names in found])
+        owners = torch.arange(len(found)).repeat_interleave(counts)
+        self._member = nn.functional.one_hot(owners).T.to(device, dtype)  # (G, parameters)
+        self.norms = torch.zeros(len(self.steps), len(found), device=device)
+
+    def kept(self) -> dict[str, Tensor]:
+        return {"norms": self.norms}
+
+    @torch.no_grad()
+    def gradients(self, step: int) -> None:
+        row = self._row.get(step)
+        if row is not None:  # nothing here waits for the device
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+            norms = torch.stack(torch._foreach_norm(grads))
+            self.norms[row] = (self._member @ norms.square()).sqrt()
+
+    def arrays(self, steps: int) -> dict[str, np.ndarray]:
+        taken = [step for step in self.steps if step < steps]
+        return {
+            "steps": np.array(taken, np.int64),
+            "groups": np.array(self.groups),
+            "norms": self.norms[: len(taken)].cpu().numpy(),
+        }

@@ -1,0 +1,39 @@
+"""The learned scales of norms (Dual PatchNorm, arXiv 2302.01327, Fig. 3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ablate.shared.spec import Run
+from ablate.training.model import Host
+from ablate.training.probes.probe import Probe
+
+
+class Scales(Probe):
+    """gamma of every norm, and whatever else is a learned scale, of the model that is measured.
+
+    Arrays: float32, each by its parameter's name. `stem.before.weight` is (K,), of the values of a
+    patch in the order (row * P + column) * C + channel: reshaped to (P, P, C) it is Fig. 3.
+    """
+
+    def __init__(self, run: Run, model: Host, total: int) -> None:
+        self._scales = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if _role(model, name) == "scale"
+        }
+        self._found: dict[str, np.ndarray] = {}
+
+    def end(self) -> None:
+        self._found = {
+            name: scale.detach().float().cpu().numpy().copy()
+            for name, scale in self._scales.items()
+        }
+
+    def arrays(self, steps: int) -> dict[str, np.ndarray]:
+        return self._found
+
+
+def _role(model: Host, name: str) -> str | None:
+    path, _, own = name.rpartition(".")
+    return getattr(model.get_submodule(path), "roles", {}).get(own)

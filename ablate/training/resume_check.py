@@ -1,0 +1,128 @@
+"""Is a resumed training the uninterrupted one, bit for bit, on this machine? For `ablate doctor`.
+
+A leg trains as a worker would and is stopped as a signal stops it, with a checkpoint; what two
+folders hold after the same step is then compared. Nothing of the run is changed or shortened but
+its end, so nothing is evaluated unless an epoch ends on the way.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate.shared.rundir import RunDir
+from ablate.shared.spec import Run
+from ablate.training.calibrate import seconds_per_step
+from ablate.training.checkpoint import read_checkpoint
+from ablate.training.cost import cost
+from ablate.training.loop import Machine, Stopped, train
+from ablate.training.model.count import describe
+
+ROUNDS = 3  # of timings with and without deterministic algorithms, in turn
+
+
+class _Until:
+    """Stops a training after a step, at its last one at the latest."""
+
+    def __init__(self, step: int) -> None:
+        self._until, self.step, self.total = step, 0, 0
+
+    def beat(self, **notes: Any) -> None:
+        if notes.get("phase") == "train":  # before the step of that number
+            self.step, self.total = notes["step"], notes["total"]
+
+    def stopping(self) -> bool:
+        self.step += 1
+        return self.step >= min(self._until, self.total)
+
+
+def set_up(name: str) -> torch.device:
+    """The device, with the threads and the setting of cuBLAS that a worker has."""
+    device = torch.device(name)
+    torch.set_num_threads(1 if device.type == "cpu" else 4)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+    return device
+
+
+def leg(run: Run, folder: Path, cache: Path, device: torch.device, until: int) -> dict[str, Any]:
+    """Train in `folder` from its newest checkpoint until `until` steps are done, or all there are.
+
+    {"step": steps done, "total": the run's, "peak_bytes", "diverged"}; a checkpoint of that step is
+    in the folder, but where the loss stopped being finite. Raises what `train` raises.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    end, diverged = _Until(until), True
+    machine = Machine(
+        device=device,
+        cache=cache,
+        checkpoint_s=math.inf,
+        stopping=end.stopping,
+        beat=end.beat,
+        say=lambda text: None,
+    )
+    try:
+        train(run, RunDir(folder), machine)  # returns at once where the loss is not finite
+    except Stopped:
+        diverged = False
+    peak = cost(0.0, 0, device)["peak_bytes"]
+    return {"step": end.step, "total": end.total, "peak_bytes": peak, "diverged": diverged}
+
+
+def compare(straight: Path, resumed: Path) -> dict[str, Any]:
+    """What the newest checkpoints and the metrics of two folders have in common, by every bit.
+
+    {"tensors": how many there are, "differing": how many parts differ, "first": the name of one,
+    weights before moments and sums, "by": its largest difference, null where that is no number}.
+    """
+    one, other = _state(straight), _state(resumed)
+    names = sorted(one.keys() | other.keys(), key=lambda n: (not n.startswith("model."), n))
+    differing = [n for n in names if not _same(one.get(n), other.get(n))]
+    by = _distance(one.get(differing[0]), other.get(differing[0])) if differing else None
+    if RunDir(straight).read_metrics() != RunDir(resumed).read_metrics():
+        differing.append("metrics.jsonl")
+    return {
+        "tensors": sum(not name.startswith("progress.") for name in one),
+        "differing": len(differing),
+        "first": differing[0] if differing else None,
+        "by": by,
+    }
+
+
+def _state(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of the newest checkpoint, and the sums beside them; times are no state."""
+    found = [read_checkpoint(path, step) for step, path in RunDir(folder).checkpoints()[:1]]
+    if not found or found[0] is None:  # it diverged, or its disk rots
+        return {}
+    sums = {key: value for key, value in vars(found[0].progress).items() if key != "seconds"}
+    values = {f"progress.{k}": torch.tensor(v, dtype=torch.float64) for k, v in sums.items()}
+    return found[0].tensors | values
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(*(tensor.flatten().view(torch.uint8) for tensor in (a, b)))  # nan, -0: bits
+
+
+def _distance(a: Tensor | None, b: Tensor | None) -> float | None:
+    if a is None or b is None or a.shape != b.shape:
+        return None
+    largest = float((a.double() - b.double()).abs().max())
+    return largest if math.isfinite(largest) else None
+
+
+def deterministic_ratio(run: Run, device: torch.device) -> float:
+    """How many times as long a step takes with `train.deterministic=true`: medians, in turn."""
+    times: dict[bool, list[float]] = {False: [], True: []}
+    size = describe(run)["multiply_adds"]
+    for _ in range(ROUNDS):
+        for deterministic in times:
+            torch.use_deterministic_algorithms(deterministic)
+            times[deterministic].append(seconds_per_step(run, device, size))
+    return median(times[True]) / median(times[False])

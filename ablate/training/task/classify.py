@@ -1,0 +1,115 @@
+"""Classification: what is minimised, and what is measured.
+
+Shapes: B examples, C classes. Losses are in nats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from ablate.shared import predictions
+
+# What predictions.npy holds for each test example, in the test set's order. The loss is in full:
+# the metrics are those of the file, to the last bit. (Older files have it in single precision.)
+PREDICTION = np.dtype([("class", "<i4"), ("rank", "<i4"), ("loss", "<f8")])
+Loss = Literal["softmax", "sigmoid"]
+
+
+def targets(
+    labels: torch.Tensor, classes: int, smoothing: float, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """(B, C): 1 - smoothing on the label's class, and smoothing / C on every class.
+
+    What mixup and cutmix mix: labels are smoothed first (timm.data.mixup.mixup_target).
+    """
+    rest = smoothing / classes
+    soft = torch.full((len(labels), classes), rest, dtype=dtype, device=labels.device)
+    return soft.scatter_(1, labels[:, None], 1 - smoothing + rest)
+
+
+def loss(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    smoothing: float,
+    kind: Loss = "softmax",
+    reduction: Literal["mean", "none"] = "mean",
+) -> torch.Tensor:
+    """Mean loss over the rows given, a scalar; with `none` that of each row, (B,).
+
+    softmax: cross-entropy. sigmoid: a binary cross-entropy for each class, summed over the classes
+    (big_vision/utils.py sigmoid_xent).
+    logits (B, C); target: labels int64 (B,), smoothed here, or what became of `targets` (B, C), as
+    it is. Computed in float32 at least. The loss of a global batch is the sum over its
+    micro-batches of (rows / global rows) times this.
+    """
+    if logits.dtype in (torch.bfloat16, torch.float16):
+        logits = logits.float()
+    if target.is_floating_point():
+        target, smoothing = target.to(logits.dtype), 0.0
+    if kind == "softmax":
+        return F.cross_entropy(logits, target, label_smoothing=smoothing, reduction=reduction)
+    if not target.is_floating_point():
+        target = targets(target, logits.shape[1], smoothing, logits.dtype)
+    # torch's own loses 1e-4 over 1000 small targets in float32: (1 - t) z and -z cancel there.
+    rows = -(target * F.logsigmoid(logits) + (1 - target) * F.logsigmoid(-logits)).sum(1)
+    return rows if reduction == "none" else rows.mean()
+
+
+def prior_loss(
+    labels: torch.Tensor, classes: int, smoothing: float = 0.0, kind: Loss = "softmax"
+) -> float:
+    """The training loss of the best prediction that looks at no image: the class frequencies.
+
+    That is the entropy of the (smoothed) label distribution; for sigmoid the sum over the classes
+    of the entropy of "this one or not". A run whose final training loss is not below it has
+    collapsed. Mixing changes nothing: both losses are linear in the target, and mixup and cutmix,
+    one share and one permutation a batch, keep its mean. (What they raise is the least loss that
+    looking at images could reach.)
+    """
+    share = torch.bincount(labels, minlength=classes).double() / len(labels)
+    share = (1 - smoothing) * share + smoothing / classes
+    entropy = torch.special.entr(share)
+    if kind == "sigmoid":
+        entropy = entropy + torch.special.entr(1 - share)
+    return float(entropy.sum())
+
+
+def told(scores: Mapping[str, float]) -> str:
+    """Metrics for people: "loss 0.4321, top1 87.40 %"."""
+    return ", ".join(
+        f"{name} {100 * score:.2f} %" if name.startswith("top") else f"{name} {score:.4f}"
+        for name, score in scores.items()
+        if name != "n"
+    )
+
+
+def evaluate(
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]], kind: Loss = "softmax"
+) -> tuple[dict[str, float], np.ndarray]:
+    """Metrics and per-example predictions from batches of (logits (B, C), labels int64 (B,)).
+
+    Metrics: n, loss (of `kind`, mean, unsmoothed, in float64), top1 and, from 10 classes, top5 as
+    fractions. Predictions: an array of PREDICTION: the class with the largest logit, the rank of
+    the true class, the loss. The rank counts the other classes whose logit is not less than the
+    true one's: 0 is best, and ties count against, so that a model that says nothing (all logits
+    equal, or NaN) is right never, not always. top-k is rank < k.
+    """
+    parts, classes = [], 0
+    for logits, labels in batches:
+        classes = logits.shape[1]
+        wide = logits.double()
+        true = wide.gather(1, labels[:, None])
+        rank = (~(wide < true)).sum(1) - 1  # itself is not less than itself, nor is NaN
+        each = loss(wide, labels, 0.0, kind, reduction="none")
+        rows = np.empty(len(labels), PREDICTION)
+        rows["class"] = wide.argmax(1).cpu().numpy()
+        rows["rank"] = rank.cpu().numpy()
+        rows["loss"] = each.cpu().numpy()
+        parts.append(rows)
+    table = np.concatenate(parts)
+    return predictions.metrics(table, classes), table
