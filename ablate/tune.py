@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ablate import spec
 from ablate.plan import Cell, Choice, Plan, Stage, Trial, Tune, file_name
-from ablate.rundir import sync_folder
+from ablate.rundir import make_folder, sync_folder
 from ablate.spec import UserError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Search:
         from optuna.trial import TrialState
 
         told = (TrialState.COMPLETE, TrialState.PRUNED)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         path = folder / f"{file_name(self._plan.name)}.log"
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as place:
             journal = Path(place) / "journal"

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from ablate import choices, spec
+from ablate import choices, decoded, spec
 from ablate.data.cache import count, look, prepare, shown
 from ablate.model.attention import kernel
 from ablate.model.count import describe
@@ -41,6 +41,7 @@ from ablate.rundir import (
     OOM,
     STOPPED,
     RunDir,
+    read_json,
     to_json,
     write_whole,
 )
@@ -221,6 +222,7 @@ def _train(
         "device": attempt.facts["device"],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        **decoded.facts(read_json(machine.cache / run.data.fingerprint / decoded.META)),
     }
     write_whole(rundir.result, to_json(result))
     rundir.drop_checkpoints()
@@ -408,7 +410,8 @@ ANSWERS = {
 
 
 def main() -> int:
-    """`python -m ablate.worker VERB`: a user's mistake is {"error": line} and exit code 2."""
+    """`python -m ablate.worker VERB`: a user's mistake is {"error": line} and exit code 2, a full
+    disk the same with the bytes that are "needed" and exit code 1."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not end up in the answer
     try:
@@ -419,7 +422,8 @@ def main() -> int:
         if error.errno not in FULL:
             raise
         place = error.filename or "the store"
-        answer, code = {"error": f"{place}: {os.strerror(errno.ENOSPC)}"}, 1
+        line = f"{place}: {os.strerror(errno.ENOSPC)}"
+        answer, code = {"error": line, "needed": getattr(error, "needed", 0)}, 1
     json.dump(answer, out)
     out.close()
     return code

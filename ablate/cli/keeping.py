@@ -277,7 +277,7 @@ def prepare(
     """Fetch and decode a dataset ahead of sweeps. Stopped, the same command goes on."""
     from ablate.config import resolve_data
     from ablate.launch.ask import ask
-    from ablate.launch.decode import check, overlap
+    from ablate.launch.decode import check, remarks
     from ablate.ledger import Store
     from ablate.report.live import begin, view
 
@@ -300,7 +300,7 @@ def prepare(
         print("stopped; the same command goes on")
         raise typer.Exit(130) from None
     print(f"data={name} is there: {_images(found)}")
-    if line := overlap(spec["data"], kept.root):
+    for line in remarks(spec["data"], kept.root):
         print(line)
 
 

@@ -17,7 +17,7 @@ from ablate import sealed
 from ablate.model.norm import LayerNorm
 from ablate.model.norm.shape import unrounded
 from ablate.model.stem import Patches, Stem
-from ablate.rundir import write_whole
+from ablate.rundir import make_folder, write_whole
 
 RIDGE = 1e-5  # of the mean variance, added to each: a pixel that never varies stays finite
 
@@ -74,7 +74,7 @@ class Whiten(nn.Module):
         except (OSError, sealed.Rotten, KeyError):
             mean, covariance = (moment.cpu() for moment in moments(batches, self.patches))
             if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 write_whole(path, *sealed.to_bytes({"mean": mean, "covariance": covariance}))
         self.mean.copy_(mean)
         self.matrix.copy_(whitening(covariance, self.kind))

@@ -22,7 +22,7 @@ from typing import Literal
 
 from ablate.ledger import Ledger, RunState, Store
 from ablate.plan import Plan
-from ablate.rundir import Lock, RunDir, read_json, sync_folder
+from ablate.rundir import Lock, RunDir, make_folder, read_json, sync_folder
 from ablate.spec import Failure, unknown
 
 Kind = Literal["trash", "temporary", "diffs", "reruns", "data", "runs"]
@@ -209,7 +209,7 @@ def _throw_away(store: Store, items: Iterable[Rubbish]) -> int:
     if store.trash.is_symlink():
         raise Failure(f"{store.trash}: is a link, so nothing can be put there; remove it")
     _empty(store)
-    store.trash.mkdir(exist_ok=True)
+    make_folder(store.trash)
     places = (store.trash / str(number) for number in itertools.count())
     free = (place for place in places if not os.path.lexists(place))
     for item in items:

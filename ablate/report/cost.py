@@ -15,7 +15,7 @@ from ablate.launch.ask import ask
 from ablate.ledger import FINAL, RunState, Store
 from ablate.plan import Cell, Plan
 from ablate.report.devices import Devices
-from ablate.rundir import is_number, read_json, to_json, write_whole
+from ablate.rundir import is_number, make_folder, read_json, to_json, write_whole
 
 EVALUATION = 1.15  # what validation and starting add to the steps' time; measured on digits
 DEVICES = ("cpu", "cuda")
@@ -265,7 +265,7 @@ def _asked(
     }
     answers: dict[str, dict[str, Any]] = ask("describe", question)
     path = _cache(store)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_whole(path, to_json(_known(store) | answers))
     return answers
 
