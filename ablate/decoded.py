@@ -25,6 +25,7 @@ from ablate.rundir import Lock, read_json, to_json
 BLOCK = 64 << 20  # bytes: a large file is read by all cores at once
 LARGE = 4 << 30  # bytes that take seconds to read
 META = "meta.json"
+SPLITS = ("train", "validation", "test")
 _READ = 1 << 20
 _NAMED = 20  # images, of however many
 
@@ -70,10 +71,12 @@ def facts(meta: Any) -> dict[str, dict[str, list[int]]]:
     `result.json` keeps. {} of what is no whole meta.json."""
     if not is_sealed(meta):
         return {}
-    counts, left_out = meta["counts"], meta.get("left_out", {})
+    counts = meta["counts"]
+    left_out = {split: len(lines) for split, lines in meta.get("left_out", {}).items()}
+    overlap = meta.get("overlap", {})
     found = {
-        "left_out": {s: [len(lines), counts[s] + len(lines)] for s, lines in left_out.items()},
-        "overlap": {s: [number, counts[s]] for s, number in meta.get("overlap", {}).items()},
+        "left_out": {split: [n, counts[split] + n] for split, n in left_out.items()},
+        "overlap": {split: [n, counts[split]] for split, n in overlap.items()},
     }
     return {key: splits for key, splits in found.items() if splits}
 
@@ -81,7 +84,7 @@ def facts(meta: Any) -> dict[str, dict[str, list[int]]]:
 def words(facts: Mapping[str, Any]) -> dict[str, str]:
     """What `facts` says, by its keys. Whatever else a mapping holds is passed over."""
     return {
-        key: f"{' and '.join(_share(*item) for item in facts[key].items())} {verb}"
+        key: f"{' and '.join(_share(s, *facts[key][s]) for s in SPLITS if s in facts[key])} {verb}"
         for key, verb in _WORDS.items()
         if facts.get(key)
     }
@@ -93,8 +96,7 @@ _WORDS = {
 }
 
 
-def _share(split: str, numbers: Any) -> str:
-    number, of = numbers
+def _share(split: str, number: int, of: int) -> str:
     return f"{number:,} of {of:,} {'training' if split == 'train' else split} images"
 
 

@@ -41,12 +41,12 @@ import torch
 from ablate import decoded
 from ablate.data import source
 from ablate.data.pool import Array, Chunk, Line, Target, write
+from ablate.decoded import SPLITS
 from ablate.fingerprint import fingerprint
 from ablate.rundir import FULL, Lock, make_folder, read_json, sync_folder, to_json, write_whole
 from ablate.spec import Data, UserError
 
 FORMAT = 1  # raised when the same data would be decoded to other pixels: old caches are rebuilt
-SPLITS = ("train", "validation", "test")
 _REPORT = 128  # rows between two calls of `progress`
 _JOURNAL_S = 10.0  # what a killed build loses at most
 _JOURNAL_KEPT_S = 7 * 86400

@@ -43,7 +43,7 @@ def remarks(data: Mapping[str, Any], store: Path) -> list[str]:
             f"data.overlap: {found['overlap']}; take them out, or give data.overlap=say"
         )
     if "left_out" in found:
-        lines = [line for lines in meta["left_out"].values() for line in lines]
+        lines = [line for split in decoded.SPLITS for line in meta["left_out"].get(split, ())]
         found["left_out"] += f": {named(list(dict.fromkeys(lines)))}"
     return [*found.values()]
 
