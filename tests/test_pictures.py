@@ -372,15 +372,22 @@ KILLED = (
 from ablate.data import pool
 pool._IMAGES, cache._JOURNAL_S, cache._REPORT = 8, 0, 1
 journal = folder / f".{data.fingerprint}.building" / "journal.json"
+def kill(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+note = cache._Journal.note
+def noting(self, *what):
+    note(self, *what)
+    self._writing.result()
+cache._Journal.note = noting
 def progress(done, total):
     if os.environ["AT"] == "journal" and journal.exists() and "truncated" in journal.read_text():
-        os.kill(os.getpid(), signal.SIGKILL)
+        kill()
 drop = pool.Array.drop
 def dropping(array, rows):
-    if os.environ["AT"] == "drop" and ".labels." in array.path.name:
-        os.kill(os.getpid(), signal.SIGKILL)  # its images have moved already
+    os.ftruncate = kill  # all rows have moved
     drop(array, rows)
-pool.Array.drop = dropping
+if os.environ["AT"] == "drop":
+    pool.Array.drop = dropping
 cache.prepare(data, folder, progress, processes=0)
 """
 )
