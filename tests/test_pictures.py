@@ -15,6 +15,7 @@ import subprocess
 import time
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,12 @@ from test_kill import wait_for
 from ablate.config import Composer
 from ablate.data import cache, source
 from ablate.data.picture import FORMATS, Broken
+from ablate.drive.turns import with_room
 from ablate.fingerprint import fingerprint
+from ablate.launch.ask import NoRoom
+from ablate.ledger import Store
+from ablate.report.captions import data_notes
+from ablate.rundir import RunDir
 from ablate.spec import UserError
 
 
@@ -454,6 +460,47 @@ def test_what_is_left_out_or_twice_there_is_said_and_stands_in_the_table(shell: 
         assert table.count(f"{twice}.") == 1
 
 
+@pytest.mark.parametrize("share", [3, [3], [3, None], ["3", 4], [3, 4, 5], None])
+def test_a_forged_count_is_no_result(tmp_path: Path, share: Any) -> None:
+    result = {"status": "diverged", "left_out": {"train": [3, 50_000]}}
+    for content, whole in (
+        (result, True),
+        (result | {"left_out": {"train": share}}, False),
+        (result | {"overlap": {"<b>": [3, 4]}}, False),
+    ):
+        (tmp_path / "result.json").write_text(json.dumps(content))
+        assert (RunDir(tmp_path).read_result() is not None) == whole
+
+
+def test_a_footnote_names_rows_where_not_all_have_such_data() -> None:
+    def scores(row: str, **result: Any) -> Any:
+        cell = SimpleNamespace(row=row, spec={"data": {"name": "mine"}})
+        return SimpleNamespace(cell=cell, results=[result])
+
+    some = {"left_out": {"train": [3, 50_000], "test": [1, 10_000]}}
+    text = "3 of 50,000 training images and 1 of 10,000 test images can't be read and are left out"
+    both = f"data=mine: {text} (data.broken=skip)"
+    assert data_notes([scores("a", **some), scores("b", **some)]) == [f"{both}."]
+    assert data_notes([scores("a"), scores("b", **some)]) == [f"{both}: b."]
+    assert data_notes([scores("a"), scores("b")]) == []
+
+
+def test_only_for_room_on_the_stores_disk_is_waited(tmp_path: Path) -> None:
+    said: list[str] = []
+    needs = [0, 1000]
+
+    def work() -> None:
+        if needs:
+            full = NoRoom("no space left")
+            full.needed = needs.pop()
+            raise full
+
+    with pytest.raises(NoRoom):  # another disk: here there is room
+        with_room(Store(tmp_path), said.append, work)
+    assert [line.partition(":")[0] for line in said] == ["no space left", "there is room again"]
+    with_room(Store(tmp_path), said.append, work)
+
+
 ON_A_SMALL_DISK = """
 mount -t tmpfs -o size=12m none runs
 head -c 9m /dev/zero > runs/ballast
@@ -482,7 +529,7 @@ def test_a_full_disk_while_a_set_is_decoded_pauses_the_sweep(shell: Shell) -> No
 
     lack = "data=mnist5k takes 4.0 MB decoded, "
     try:
-        wait_for(lambda: driver.poll() is not None or "make space" in said(), 180)
+        wait_for(lambda: driver.poll() is not None or "make space" in said(), 240)
         if "mount:" in said() or "unshare:" in said():
             pytest.skip("may not mount a small tmpfs (unshare -rm)")
         (line,) = (line for line in said().splitlines() if "make space, the sweep goes on" in line)
@@ -499,7 +546,7 @@ def test_a_full_disk_while_a_set_is_decoded_pauses_the_sweep(shell: Shell) -> No
         time.sleep(2)
         assert driver.poll() is None
         (inside / "ballast").unlink()
-        assert driver.wait(120) == 0, said()
+        assert driver.wait(240) == 0, said()
     finally:
         driver.kill()
         driver.wait()
