@@ -108,7 +108,10 @@ def test_all_bad_images_are_named_at_once_in_order(tmp_path: Path) -> None:
         with pytest.raises(UserError) as refused:
             cache.prepare(data, tmp_path / "cache", processes=processes)
         line = str(refused.value)
-        assert line.startswith("data: 22 of 300 images can't be read, mend or remove them: ")
+        assert line.startswith(
+            "data: 22 of 300 images can't be read; mend or remove them, or leave them out with "
+            "data.broken=skip: "
+        )
         assert re.findall(r"images/(./\d+.png): not a readable image: ", line) == bad[:20]
         assert line.endswith("; and 2 more")
     assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]

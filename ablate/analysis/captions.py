@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.analysis.across import pooled_gains
 from ablate.analysis.scores import METRICS, Scores, short
 from ablate.planning.plan import FIRST_TUNING_SEED, Analysis, Cell, Choice, Plan, Tune
+from ablate.shared import decoded
 from ablate.store.ledger import REMEDY
 from ablate.store.looks import Look, changes
 from ablate.store.looks import look as look_of
@@ -512,6 +513,22 @@ def mixed(block: Sequence[Scores]) -> list[tuple[str, str]]:
             ]
             sentences.append((key, f"Runs differ in their {name}: {', '.join(parts)}."))
     return sentences
+
+
+def data_notes(block: Sequence[Scores]) -> list[str]:
+    """What was found in the images of a column when they were decoded, as its runs recorded it."""
+    said: dict[str, dict[str, None]] = {}
+    for found in block:
+        name = found.cell.spec["data"]["name"]
+        for result in found.results:
+            for key, text in decoded.words(result).items():
+                how = " (data.broken=skip)" if key == "left_out" else ""
+                said.setdefault(f"data={name}: {text}{how}", {})[found.cell.row] = None
+    whole = len({found.cell.row for found in block if found.results})
+    return [
+        f"{text}." if len(rows) == whole else f"{text}: {names(list(rows))}."
+        for text, rows in said.items()
+    ]
 
 
 def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import shlex
 import sys
@@ -145,11 +146,12 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
 
 def _prepare(plan: Plan, store: Store, watching: Any) -> None:
     """Decode what is not decoded yet, or not any more as it was written, before anything trains: a
-    bad image ends the command here."""
+    bad image ends the command here, a full disk pauses it."""
     from ablate.running.launchers.decode import decode
+    from ablate.running.turns import with_room
 
     for spec in {cell.spec["data"]["fingerprint"]: cell.spec for cell in plan.cells}.values():
-        decode(spec, store.root, watching)
+        with_room(store, watching.say, functools.partial(decode, spec, store.root, watching))
 
 
 def _close(store: Store, outcome: Outcome) -> None:

@@ -278,7 +278,7 @@ def prepare(
     from ablate.planning.compose import resolve_data
     from ablate.report.live import begin, view
     from ablate.running.launchers.ask import ask
-    from ablate.running.launchers.decode import check, overlap
+    from ablate.running.launchers.decode import check, remarks
     from ablate.store.ledger import Store
 
     kept = Store(store)
@@ -300,7 +300,7 @@ def prepare(
         print("stopped; the same command goes on")
         raise typer.Exit(130) from None
     print(f"data={name} is there: {_images(found)}")
-    if line := overlap(spec["data"], kept.root):
+    for line in remarks(spec["data"], kept.root):
         print(line)
 
 

@@ -26,6 +26,7 @@ from ablate.shared.fingerprint import (
     local_files,
     local_splits,
     parse_slice,
+    unread,
 )
 
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
@@ -386,7 +387,8 @@ def split_launcher(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
 def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
     """The `data` section with what its files say: path, classes, splits, fingerprint.
 
-    Local files that lack a split of the hub's set are cut anew, and that is added to `notes`.
+    Local files that lack a split of the hub's set are cut anew, and that is added to `notes`, as
+    are images that are not read.
     Raises UserError for keys and types that are wrong and for data that is not there.
     """
     if not isinstance(data, Mapping):
@@ -432,7 +434,13 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
             )
             if note not in notes:
                 notes.append(note)
-    return {**data, "fingerprint": fingerprint(data, memo)}
+    taken = fingerprint(data, memo)
+    if data["path"] is not None:
+        found = unread(Path(data["path"]))
+        note = f"data={data['name']}: {data['path']}: {found}"
+        if found and note not in notes:
+            notes.append(note)
+    return {**data, "fingerprint": taken}
 
 
 def _folder(data: Mapping[str, Any], key: str) -> Path:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ablate.planning.plan import Cell, Choice, Plan, Stage, Trial, Tune, file_name
 from ablate.shared import spec
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import sync_folder
+from ablate.shared.rundir import make_folder, sync_folder
 
 if TYPE_CHECKING:
     import optuna
@@ -93,7 +93,7 @@ class Search:
         from optuna.trial import TrialState
 
         told = (TrialState.COMPLETE, TrialState.PRUNED)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         path = folder / f"{file_name(self._plan.name)}.log"
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as place:
             journal = Path(place) / "journal"

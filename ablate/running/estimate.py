@@ -14,7 +14,7 @@ from ablate.running.devices import Devices
 from ablate.running.launchers import Launcher
 from ablate.running.launchers.ask import ask
 from ablate.shared import spec
-from ablate.shared.rundir import is_number, read_json, to_json, write_whole
+from ablate.shared.rundir import is_number, make_folder, read_json, to_json, write_whole
 from ablate.store.ledger import FINAL, RunState, Store
 from ablate.version import __version__
 
@@ -266,7 +266,7 @@ def _asked(
     }
     answers: dict[str, dict[str, Any]] = ask("describe", question)
     path = _cache(store)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_whole(path, to_json(_known(store) | answers))
     return answers
 

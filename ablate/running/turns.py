@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shutil
 import signal
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from ablate.planning.plan import Plan
 from ablate.running.driver import ROOM_AGAIN, SPARE_BYTES, full, has_room
+from ablate.running.launchers.ask import NoRoom
 from ablate.running.progress import Progress, View, Working
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import Lock, make_folder
@@ -40,14 +42,41 @@ def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
 
 def await_room(store: Store, view: Watching) -> None:
     """Return when a driver's first words (its notes, the ledger, the plan) fit on the disk."""
-    above = store.root.absolute().parents
-    place = next(folder for folder in (store.root, *above) if folder.is_dir())
+    place = _there(store.root)
     if not has_room(place, SPARE_BYTES):
         with view() as watching:
             watching.say(full(store))
             while not has_room(place, SPARE_BYTES):
                 time.sleep(1)
             watching.say(ROOM_AGAIN)
+
+
+def with_room(store: Store, say: Callable[[str], None], work: Callable[[], None]) -> None:
+    """Do `work`. Where the store's disk has no room for it: again, as soon as it has.
+
+    Raises NoRoom where it is another disk that is full.
+    """
+    while True:
+        try:
+            return work()
+        except NoRoom as error:
+            place, size = _there(store.cache), error.needed + SPARE_BYTES
+            if not error.needed and _is_free(place, size):
+                raise
+            say(f"{error}: make space, the sweep goes on")
+        while not _is_free(place, size):
+            time.sleep(1)
+        say(ROOM_AGAIN)
+
+
+def _is_free(folder: Path, size: int) -> bool:
+    """`has_room`, which would fill a disk for a moment that has less."""
+    return shutil.disk_usage(folder).free >= size and has_room(folder, size)
+
+
+def _there(folder: Path) -> Path:
+    """The folder, or the first above it that there is."""
+    return next(f for f in (folder, *folder.absolute().parents) if f.is_dir())
 
 
 def _await_turn(store: Store, view: View) -> None:

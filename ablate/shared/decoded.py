@@ -1,6 +1,10 @@
 """Are the bytes of a decoded set those that were written? Hashes of its files, and their check.
+And what was found while it was decoded, in numbers and words.
 
     meta.json
+        counts     images a split
+        left_out   by split, lines that name the images that could not be read, and why
+        overlap    by split, how many of its images are in a split before it, too
         sha256     by file, of each block of BLOCK bytes in order
         seal       of everything else in meta.json
 
@@ -11,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,9 @@ from ablate.shared.rundir import Lock, read_json, to_json
 BLOCK = 64 << 20  # bytes: a large file is read by all cores at once
 LARGE = 4 << 30  # bytes that take seconds to read
 META = "meta.json"
+SPLITS = ("train", "validation", "test")
 _READ = 1 << 20
+_NAMED = 20  # images, of however many
 
 OLDER = "was decoded by an older version, which noted no hashes"
 
@@ -58,6 +64,46 @@ def sealed(meta: Mapping[str, Any], home: Path) -> dict[str, Any]:
 def digest(meta: Mapping[str, Any]) -> str:
     """One hash of all that a run reads of the set: what `result.json` keeps as `data_sha256`."""
     return hashlib.sha256(to_json(meta["sha256"])).hexdigest()
+
+
+def facts(meta: Any) -> dict[str, dict[str, list[int]]]:
+    """{"left_out", "overlap": {split: [images, of how many]}}, where there are some: what
+    `result.json` keeps. {} of what is no whole meta.json."""
+    if not is_sealed(meta):
+        return {}
+    counts = meta["counts"]
+    left_out = {split: len(lines) for split, lines in meta.get("left_out", {}).items()}
+    overlap = meta.get("overlap", {})
+    found = {
+        "left_out": {split: [n, counts[split] + n] for split, n in left_out.items()},
+        "overlap": {split: [n, counts[split]] for split, n in overlap.items()},
+    }
+    return {key: splits for key, splits in found.items() if splits}
+
+
+def words(facts: Mapping[str, Any]) -> dict[str, str]:
+    """What `facts` says, by its keys. Whatever else a mapping holds is passed over."""
+    return {
+        key: f"{' and '.join(_share(s, *facts[key][s]) for s in SPLITS if s in facts[key])} {verb}"
+        for key, verb in _WORDS.items()
+        if facts.get(key)
+    }
+
+
+_WORDS = {
+    "left_out": "can't be read and are left out",
+    "overlap": "are in another split, too, pixel for pixel",
+}
+
+
+def _share(split: str, number: int, of: int) -> str:
+    return f"{number:,} of {of:,} {'training' if split == 'train' else split} images"
+
+
+def named(lines: Sequence[str]) -> str:
+    """The first of them, and how many more."""
+    more = f"; and {len(lines) - _NAMED:,} more" if len(lines) > _NAMED else ""
+    return "; ".join(lines[:_NAMED]) + more
 
 
 def _seal(meta: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ import re
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,9 +27,19 @@ from pathlib import Path
 from typing import Any
 
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import read_json, write_whole
+from ablate.shared.rundir import FULL, make_folder, read_json, write_whole
 
-IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+IMAGES = {
+    *(".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"),
+    *(".ppm", ".pgm"),
+}
+# Of images, but in formats that are not read, or by names that few give: they are counted.
+UNREAD = {
+    *(".heic", ".heif", ".hif", ".jxl", ".jp2", ".j2k", ".jpx", ".jpe", ".jpg_large", ".apng"),
+    *(".mpo", ".avifs", ".dib", ".pbm", ".pnm", ".pfm", ".svg", ".psd", ".xcf", ".tga", ".ico"),
+    *(".dds", ".exr", ".hdr", ".qoi", ".pcx", ".sgi", ".dcm", ".dng", ".cr2", ".cr3", ".nef"),
+    *(".arw", ".orf", ".rw2", ".raf", ".raw"),
+}
 LARGE, MANY = 1 << 30, 50_000  # bytes and files that take seconds to hash
 _SAID_S = 10.0  # between two lines of progress
 _OLDER = "older"  # in the memo: what fingerprints of older versions stand for
@@ -68,6 +79,8 @@ def _digest(content: Any, data: dict[str, Any]) -> str:
     reading = {key: data[key] for key in _READING}
     if data.get("cache_size") is not None:  # added later: without it all is as it was
         reading["cache_size"] = data["cache_size"]
+    if data.get("broken", "error") != "error":  # so was this
+        reading["broken"] = data["broken"]
     text = json.dumps([content, reading], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -92,19 +105,36 @@ def _local(path: Path, name: str) -> tuple[str, list[str]]:
         return "parquet", [str(file) for file in parquet]
     images: list[str] = []
     for folder, files in _walk(path):
-        images += [
-            os.path.join(folder, file)
-            for file in files
-            if os.path.splitext(file)[1].lower() in IMAGES and not file.startswith(".")
-        ]
+        images += [os.path.join(folder, file) for file in files if _suffix(file) in IMAGES]
     if images:
         return "folder", sorted(images)
-    raise UserError(f"data.path: {path}: holds neither *.parquet nor images in folders; {hint}")
+    what = f" ({found})" if (found := unread(path)) else ""
+    raise UserError(
+        f"data.path: {path}: holds neither *.parquet nor images in folders{what}; {hint}"
+    )
+
+
+def _suffix(file: str) -> str:
+    """ "" of a name that begins with a dot."""
+    return "" if file.startswith(".") else os.path.splitext(file)[1].lower()
+
+
+def unread(path: Path) -> str | None:
+    """How many files of an image folder have names of images that are not read, in words."""
+    if any(path.glob("*.parquet")):
+        return None
+    suffixes = Counter(_suffix(file) for _, files in _walk(path) for file in files)
+    found = {suffix: n for suffix, n in sorted(suffixes.items()) if suffix in UNREAD}
+    if not found:
+        return None
+    kinds = ", ".join(f"{n:,} {suffix}" for suffix, n in found.items())
+    return f"images that are not read: {kinds}; convert them to PNG or JPEG"
 
 
 def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
     """(folder, its files) below `path`, links followed: subsets are made of them. One that leads
-    back to a folder that it lies in is passed over. UserError for a folder that can't be read."""
+    back to a folder that it lies in is passed over. UserError for a folder that can't be read, and
+    for one that has an image's name."""
 
     def refuse(error: OSError) -> None:
         raise UserError(f"data.path: {error.filename}: {error.strerror}")
@@ -117,6 +147,12 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
             for entry in folders
             if not entry.startswith(".")
         }
+        for entry in inside:
+            if _suffix(entry) in IMAGES:
+                raise UserError(
+                    f"data.path: {os.path.join(folder, entry)}: is a folder with an image's name; "
+                    f"rename or remove it"
+                )
         folders[:] = [entry for entry, identity in inside.items() if identity not in ancestors]
         for entry in folders:
             above[os.path.join(folder, entry)] = ancestors | {inside[entry]}
@@ -297,8 +333,12 @@ class _Memo:
 
     def _write(self) -> None:
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._path, json.dumps(self._known).encode())
+            try:
+                make_folder(self._path.parent)
+                write_whole(self._path, json.dumps(self._known).encode())
+            except OSError as error:  # on a full disk it is read again
+                if error.errno not in FULL:
+                    raise
 
 
 def _keys(files: list[str]) -> dict[str, str]:

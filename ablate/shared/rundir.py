@@ -135,6 +135,16 @@ def _some(one: Callable[[Any], bool]) -> Callable[[Any], bool]:
     )
 
 
+def _is_shares(value: Any) -> bool:
+    """{split: [images, of how many]}"""
+    return isinstance(value, dict) and all(
+        split in ("train", "validation", "test")
+        and isinstance(share, list)
+        and [type(number) for number in share] == [int, int]
+        for split, share in value.items()
+    )
+
+
 _NUMBERS = (
     *("step", "seconds", "train_loss", "prior_loss", "micro_batch", "threads", "parameters"),
     *("multiply_adds", "peak_bytes", "images_per_s", "utilisation"),
@@ -148,6 +158,7 @@ _RESULT: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(_TEXTS, _is_text),
     **{"collapsed": _is_bool, "test": _some(is_number), "validation": _some(is_number)},
     **{"plugins": _some(_is_text), "probes_sha256": _some(_is_text)},
+    **dict.fromkeys(("left_out", "overlap"), _is_shares),
 }
 _SCORES = ("top1", "loss", "n")  # of a test set, in every finished run
 

@@ -72,6 +72,8 @@ class Data:
     cache_size: int | None = None
     # Images that are in two splits, pixel for pixel: counted, or refused. Changes no number.
     overlap: Literal["say", "error"] = "say"
+    # Images that can't be read: refused, or left out.
+    broken: Literal["error", "skip"] = "error"
 
 
 @dataclass(frozen=True)

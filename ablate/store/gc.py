@@ -22,7 +22,7 @@ from typing import Literal
 
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, unknown
-from ablate.shared.rundir import Lock, RunDir, read_json, sync_folder
+from ablate.shared.rundir import Lock, RunDir, make_folder, read_json, sync_folder
 from ablate.store.ledger import Ledger, RunState, Store
 
 Kind = Literal["trash", "temporary", "diffs", "reruns", "data", "runs"]
@@ -209,7 +209,7 @@ def _throw_away(store: Store, items: Iterable[Rubbish]) -> int:
     if store.trash.is_symlink():
         raise Failure(f"{store.trash}: is a link, so nothing can be put there; remove it")
     _empty(store)
-    store.trash.mkdir(exist_ok=True)
+    make_folder(store.trash)
     places = (store.trash / str(number) for number in itertools.count())
     free = (place for place in places if not os.path.lexists(place))
     for item in items:

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from ablate.shared import choices, spec
+from ablate.shared import choices, decoded, spec
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import (
     DISK_FULL,
@@ -38,6 +38,7 @@ from ablate.shared.rundir import (
     OOM,
     STOPPED,
     RunDir,
+    read_json,
     to_json,
     write_whole,
 )
@@ -209,6 +210,7 @@ def _train(
         "device": attempt.facts["device"],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        **decoded.facts(read_json(machine.cache / run.data.fingerprint / decoded.META)),
     }
     write_whole(rundir.result, to_json(result))
     rundir.drop_checkpoints()
@@ -396,7 +398,8 @@ ANSWERS = {
 
 
 def main() -> int:
-    """Answer the VERB of the command line: a user's mistake is {"error": line}, exit code 2."""
+    """`python -m ablate.training.worker VERB`: a user's mistake is {"error": line} and exit code 2, a full
+    disk the same with the bytes that are "needed" and exit code 1."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not end up in the answer
     try:
@@ -407,7 +410,8 @@ def main() -> int:
         if error.errno not in FULL:
             raise
         place = error.filename or "the store"
-        answer, code = {"error": f"{place}: {os.strerror(errno.ENOSPC)}"}, 1
+        line = f"{place}: {os.strerror(errno.ENOSPC)}"
+        answer, code = {"error": line, "needed": getattr(error, "needed", 0)}, 1
     json.dump(answer, out)
     out.close()
     return code

@@ -484,15 +484,13 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
 
 
 def _example(where: str, cell: Any, label: Any) -> Example:
-    """From the values of a row: the image's bytes, or a struct of bytes and path."""
+    """From the values of a row: the image's bytes, or a struct of bytes and path; or nothing."""
     content, path = cell, None
     if isinstance(cell, dict):
         content, path = cell.get("bytes"), cell.get("path")
-    if content is not None:
-        return Example(where, content, label)
-    if path is not None:
+    if content is None and isinstance(path, str):
         return Example(f"{where} ({path})", Path(path), label)
-    raise UserError(f"data.image: {where}: no image")
+    return Example(where, content, label)
 
 
 def _columns(data: Data, table: _Table) -> tuple[str, str]:
