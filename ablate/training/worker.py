@@ -398,8 +398,8 @@ ANSWERS = {
 
 
 def main() -> int:
-    """`python -m ablate.training.worker VERB`: a user's mistake is {"error": line} and exit code 2, a full
-    disk the same with the bytes that are "needed" and exit code 1."""
+    """Answer the VERB of the command line: a user's mistake is {"error": line} and exit code 2, a
+    full disk the same with the bytes that are "needed" and exit code 1."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not end up in the answer
     try:
