@@ -581,5 +581,5 @@ def opened(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, Hist
     store = Store(root)
     with Ledger.reading(store) as ledger:
         known = sweeps(store, ledger)
-        plan = driven(store, known, (instance(name, known) or name) if name else known[0])
+        plan = driven(store, ledger, known, (instance(name, known) or name) if name else known[0])
         return computed(store, plan), store, histories(plan, ledger)

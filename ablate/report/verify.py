@@ -26,7 +26,7 @@ from ablate.report.formats import render
 from ablate.report.show import History
 from ablate.report.table import tabulate
 from ablate.rundir import RunDir, read_json
-from ablate.spec import UserError
+from ablate.spec import Failure, UserError
 
 SINGLE = 2**-23  # relative rounding of the losses in files of older versions
 
@@ -102,12 +102,13 @@ class _Check:
         place = self.store.ledger.name
         for number in ledger.broken_seals():
             self.found.findings.append(
-                f"{ledger.run_of(number) or 'a look'}: {place}: event {number} is not as it was "
+                f"{ledger.about(number) or 'a look'}: {place}: event {number} is not as it was "
                 f"written, or one before it was taken out"
             )
         if ledger.lacks_its_end():
             self.found.findings.append(f"{place}: its last events were taken out")
         self._looks(ledger)
+        self._plan(ledger)
         if ledger.planned(self.plan.name) != list(enumerate(r.id for r in self.plan.runs())):
             self.found.findings.append(
                 f"{place}: its planned runs of {self.plan.name!r} are not those of "
@@ -131,6 +132,27 @@ class _Check:
                     )
             if last is not None:
                 self.last[run.id] = last
+
+    def _plan(self, ledger: Ledger) -> None:
+        """Is its file the one that was planned?"""
+        path = self.store.plan_path(self.plan.name)
+        try:
+            told = ledger.plan_events(self.plan.name)
+        except Failure:
+            return  # one of the broken seals, which are named
+        if not (told or ledger.seals_plans()):
+            self.found.notes.append(f"{path.name}: was planned before plans were sealed")
+        elif _sha256(path) not in [detail["sha256"] for _, detail in told]:
+            self.found.findings.append(
+                f"{path.name}: is not the plan that was sealed in {self.store.ledger.name}; the "
+                f"same `ablate sweep` writes it again"
+            )
+        elif "rebuilt" in told[-1][1]:
+            self.found.notes.append(
+                f"{path.name}: was taken from its file as it lay there, when the ledger was "
+                f"migrated or made again: until the same `ablate sweep` seals it nobody knows "
+                f"whether it was edited before"
+            )
 
     def _looks(self, ledger: Ledger) -> None:
         """Is the file that says at what verdicts were read what the ledger says?"""
@@ -203,6 +225,8 @@ class _Check:
         kind, detail = self.last[run.id]
         if "result_sha256" not in detail:
             self.unchecked["were recorded before results were sealed"] += 1
+        elif detail["result_sha256"] == _sha256(folder.result) and "rebuilt" in detail:
+            self.unchecked["were recorded from their files when the ledger was made again"] += 1
         elif detail["result_sha256"] != _sha256(folder.result):
             self.finding(run, folder.result, "is not the file that was recorded in the ledger")
         told = {"status": kind, **{key: detail.get(key) for key in ("seconds", "device")}}

@@ -19,6 +19,7 @@ from ablate.ledger import FINAL, VERSION, Ledger, RunState, Store
 from ablate.plan import Plan
 from ablate.report.doctor.finding import Finding, Findings, counted, size, some
 from ablate.rundir import Lock, read_json, write_whole
+from ablate.spec import Failure
 
 States = Mapping[str, RunState]
 
@@ -176,6 +177,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
             version = db.execute("SELECT version FROM meta").fetchone()[0]
             sweeps = Ledger(db).sweeps()
             looks = Ledger(db).looks_text() if version == VERSION else b""
+            edited = [*_edited(Ledger(db), store, sweeps)]
             states = Ledger(db).states()
     except sqlite3.Error as error:
         broken = error.sqlite_errorcode in (
@@ -206,11 +208,23 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         if version == VERSION and looks != view:
             text = f"{store.looks} is not what the ledger says, which counts; the next writes it"
             yield Finding("warning", "looks", text)
+    for text in edited:
+        yield Finding("problem", "plans", text)
     for name in sweeps:
         if not store.plan_path(name).exists():
             text = f"sweep {name}: its plan is lost; the same `ablate sweep` writes it again"
             yield Finding("problem", "plans", text)
     return states
+
+
+def _edited(ledger: Ledger, store: Store, sweeps: list[str]) -> Iterator[str]:
+    """Of each plan that is whole, but not the one that was planned, what is wrong."""
+    for name in sweeps:
+        if _is_whole(store.plan_path(name)):
+            try:
+                ledger.sealed_plan(store, name)
+            except Failure as error:
+                yield str(error)
 
 
 def _plans(store: Store) -> Findings:
