@@ -331,8 +331,11 @@ class Ledger:
         db.executemany("INSERT INTO run VALUES (?, ?, ?, ?, ?, ?)", states)
         plans = self._take_plans(store, old)
         runs = self._take_results(store, old)
-        known = self.looks()
-        self._seal([("", LOOK, look) for look in old.looks if look not in known])
+        looks = self.looks()
+        for look in old.looks:
+            if look not in looks:
+                looks.append(look)
+                self._seal([("", LOOK, look)])
         return plans, runs
 
     def _take_plans(self, store: Store, old: Remains) -> list[str]:
@@ -354,16 +357,16 @@ class Ledger:
         return taken
 
     def _take_results(self, store: Store, old: Remains) -> list[str]:
+        if old.whole:
+            return []
         seals, taken = self.seals(), []
         for run, state in self.states().items():
             result = store.rundir(run).read_result()
             if result is None:
                 continue
             detail = {**result_detail(store.rundir(run), result), "rebuilt": True}
-            recorded = seals.get(run, detail["result_sha256"])
-            if state.status in FINAL and (old.whole or recorded == detail["result_sha256"]):
-                continue
-            taken.append((run, result["status"], detail))
+            if state.status not in FINAL or seals.get(run) not in (None, detail["result_sha256"]):
+                taken.append((run, result["status"], detail))
         self._append(taken)
         return [run for run, _, _ in taken]
 

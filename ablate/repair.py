@@ -89,6 +89,11 @@ def _opened(store: Store, done: Repaired) -> Iterator[sqlite3.Connection | None]
         db.isolation_level = None
         db.text_factory = bytes
         old: sqlite3.Connection | None = db
+        if (version := _version(db)) > VERSION:
+            raise UserError(
+                f"{store.ledger}: written by a newer version of ablate (format {version}, this "
+                f"one reads up to {VERSION})"
+            )
         try:
             db.execute("PRAGMA journal_mode = DELETE")
             db.execute("BEGIN EXCLUSIVE")
@@ -108,17 +113,11 @@ def _opened(store: Store, done: Repaired) -> Iterator[sqlite3.Connection | None]
 def _remains(old: sqlite3.Connection | None, store: Store, done: Repaired) -> Remains:
     if old is None:
         return Remains(looks=store.looks_view())
-    version = _version(old)
-    if version > VERSION:
-        raise UserError(
-            f"{store.ledger}: written by a newer version of ablate (format {version}, this one "
-            f"reads up to {VERSION})"
-        )
     events, states, broken = _events(old)
     if broken:
         done.lines.append(f"{store.ledger}: {broken}")
     looks: list[Look] = []
-    if broken or version < 3:  # older ones have their looks in the file alone
+    if broken or _version(old) < 3:  # older ones have their looks in the file alone
         looks = [*_looks(old, events), *store.looks_view()]
     planned: dict[str, tuple[float, list[str]]] = {}
     try:

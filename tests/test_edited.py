@@ -8,7 +8,6 @@ import io
 import json
 import math
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 
 import ablate
-from ablate import cli, predictions
+from ablate import predictions
 from ablate.ledger import Ledger, Store
 from ablate.report import cost
 from ablate.rundir import Metrics, to_json
@@ -75,22 +74,6 @@ def made(tmp_path_factory) -> Path:
 def store(made, tmp_path, monkeypatch) -> Store:
     monkeypatch.chdir(tmp_path)
     return Store(shutil.copytree(made, tmp_path / "runs"))
-
-
-@pytest.fixture
-def ask(monkeypatch, capfd) -> Callable[..., tuple[int, str]]:
-    """`ablate WORDS` in this process: its exit code and all that it printed."""
-
-    def ask(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["ablate", *words])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, "".join(capfd.readouterr())
-
-    return ask
 
 
 def first(store: Store) -> Any:

@@ -54,6 +54,7 @@ ATTEMPT = {
     *("at", "ended", "exit", "from_step", "seed", "fingerprint", "kernel", "digest", "device"),
     *("driver", "packages", "plugins", "python", "threads"),
 }
+ANONYMOUS = "anonymous"  # says such an env.json
 EVENT = {"sweep", "step", "seconds", "device", "result_sha256", "rebuilt", "code"}
 PLACES = {(section, key) for section, key in spec.NOT_IDENTITY if key in ("path", "folder")}
 RAW = ("sweep.json", "specs", "predictions", "events.json", "looks.jsonl", "environment.json")
@@ -109,6 +110,13 @@ class _BundledRun(RunDir):
     def __init__(self, path: Path, predictions: Path) -> None:
         super().__init__(path)
         vars(self)["predictions"] = predictions
+
+    def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
+        """Of an anonymous bundle env.json is not what the run left: the manifest alone has it."""
+        content = read_json(self.env)
+        if isinstance(content, dict) and content.get(ANONYMOUS) is True:
+            return self.read_attempts(), ""
+        return super().sealed_attempts(result)
 
 
 class Bundle(Store):
@@ -422,7 +430,8 @@ def _forget_places(folder: RunDir) -> None:
     attempts = folder.read_attempts()
     folder.env.unlink(missing_ok=True)
     if attempts:
-        folder.write_attempts([{k: v for k, v in one.items() if k in ATTEMPT} for one in attempts])
+        left = [{key: part for key, part in one.items() if key in ATTEMPT} for one in attempts]
+        folder.write_attempts(left, **{ANONYMOUS: True})
 
 
 def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:

@@ -191,6 +191,7 @@ class _Check:
         self.trained_on[run.id] = result.get("data_sha256")
         self._result(run, folder, result, status)
         self._spec(run, folder)
+        self._env(run, folder, result)
         last = self._metrics(run, folder, result)
         for name, sha256 in result.get("probes_sha256", {}).items():
             self._hash(run, folder.probe(name), sha256)
@@ -246,6 +247,13 @@ class _Check:
             content.get("spec") != run.spec() and _id(content.get("spec")) != run.id
         ):
             self.finding(run, folder.run, "is another run's: its id is no hash of what it says")
+
+    def _env(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:
+        if "env_sha256" not in result:
+            self.unchecked["ended before env.json was sealed: it is not covered"] += 1
+        elif folder.sealed_attempts(result)[1]:
+            what = "is not the file that was written: result.json has its hash"
+            self.finding(run, folder.env, what if folder.env.exists() else "missing")
 
     def _metrics(
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]

@@ -310,7 +310,8 @@ def _runs(store: Store, states: States, driven: bool, folders: list[str]) -> Fin
         yield Finding("problem", "runs", f"{some(torn, 'run')} with a torn result.json; {again}")
     if differing:
         text = f"{some(differing, 'run')} whose result is not what the ledger says"
-        yield Finding("problem", "runs", f"{text}; `ablate doctor --repair` takes the results'")
+        text += "; `ablate verify` names what was edited, `ablate doctor --repair` mends the ledger"
+        yield Finding("problem", "runs", text)
     if unknown and not driven:  # a driver is about to
         text = f"{some(unknown, 'run')} with a result that the ledger lacks"
         yield Finding("warning", "runs", f"{text}; the same `ablate sweep` records it")
