@@ -222,6 +222,15 @@ def is_look(tree: Any) -> bool:
     return False
 
 
+def plan_detail(text: str) -> dict[str, Any] | None:
+    """What an event says of a plan, None where no ledger says that."""
+    with contextlib.suppress(ValueError, RecursionError):
+        detail = json.loads(text)
+        if isinstance(detail, dict) and isinstance(detail.get("sha256"), str):
+            return detail
+    return None
+
+
 _SCHEMA = """
 CREATE TABLE meta (version INTEGER NOT NULL);
 CREATE TABLE sweep (name TEXT PRIMARY KEY, driven REAL NOT NULL);
@@ -512,12 +521,14 @@ class Ledger:
         found = []
         for number, at, run, kind, detail, seal in self._db.execute(query, (PLAN_OF + sweep,)):
             last = self._db.execute(before, (number,)).fetchone()
-            if not holds(last[0] if last else "", (at, run, kind, detail), seal):
+            held = holds(last[0] if last else "", (at, run, kind, detail), seal)
+            told = plan_detail(detail) if held else None
+            if told is None:
                 raise Failure(
                     f"ledger.db: event {number}, the plan of {sweep!r}, was edited, or one before "
                     f"it was taken out; `ablate doctor --repair` makes the ledger again"
                 )
-            found.append((kind, json.loads(detail)))
+            found.append((kind, told))
             if kind == PLAN:
                 break
         return found

@@ -30,12 +30,14 @@ from ablate.ledger import (
     fold,
     holds,
     is_look,
+    plan_detail,
 )
 from ablate.rundir import sync_folder, write_whole
 from ablate.spec import Failure, UserError
 
 UNREADABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR)
 BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+DAMAGE = (sqlite3.Error, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 BUSY_S = 5.0  # readers are gone in milliseconds, but for those that watch
 
 
@@ -148,6 +150,8 @@ def _events(old: sqlite3.Connection) -> tuple[list[Row], dict[str, RunState], st
             run, kind, detail, seal = (text.decode() for text in texts)
             if not holds(before, (at, run, kind, detail), seal):
                 raise ValueError(f"event {number} is not as it was written")
+            if run.startswith(PLAN_OF) and plan_detail(detail) is None:
+                raise ValueError(f"event {number} says nothing of a plan")
             if run and not run.startswith(PLAN_OF):
                 states[run] = fold(states.get(run, RunState()), kind, json.loads(detail))
             events.append((number, at, run, kind, detail, seal))
@@ -155,7 +159,7 @@ def _events(old: sqlite3.Connection) -> tuple[list[Row], dict[str, RunState], st
         counted = old.execute("SELECT seq FROM sqlite_sequence WHERE name = 'event'").fetchone()
         if counted is not None and counted[0] != (events[-1][0] if events else 0):
             raise ValueError("its last events were taken out")
-    except (sqlite3.Error, ValueError, LookupError, TypeError, AttributeError) as error:
+    except DAMAGE as error:
         kept = f"{len(events):,} events are kept" if events else "none of its events is kept"
         return events, states, f"{error}: {kept}"
     return events, states, ""

@@ -4,6 +4,7 @@ store that opens, with the old ledger or with the new. Real processes, real sign
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -294,8 +295,10 @@ def test_killed_at_each_of_its_file_operations_the_store_opens(
     opened = {}
     for kill in kills:
         monkeypatch.chdir(place / f"{kill}")
-        files = {path.name: path.read_bytes() for path in Path("runs").iterdir() if path.is_file()}
-        left = hash(frozenset((name, files[name]) for name in files if "lock" not in name))
+        files = [path for path in Path("runs").iterdir() if path.is_file()]
+        names = {path: re.sub(r"\d+", "", path.name) for path in files}  # of a process, a time
+        files = [path for path in files if path != Store(Path("runs")).driver.path]
+        left = hash(frozenset((names[path], path.read_bytes()) for path in files))
         if left not in opened:  # after most operations nothing has changed
             opened[left] = opens(ask, table, damage is None)
     works = [*opened.values()]
@@ -311,7 +314,7 @@ def opens(ask: Ask, table: str, whole: bool) -> bool:
     code, said = ask("table", "--format", "csv")
     works = code == 0
     assert said == table or not works
-    for words in (("status",), ("table",), ("verify",), WORDS):
+    for words in (("status",), ("verify",), WORDS):  # which prints the table
         code, said = ask(*words)
         if works:
             assert code == 0, said
@@ -320,10 +323,8 @@ def opens(ask: Ask, table: str, whole: bool) -> bool:
             assert code in (1, 2), said
             assert "`ablate doctor --repair` makes it again" in said
             assert "Traceback" not in said
-    assert ask("doctor", "--repair")[0] == 0
-    assert ask("table", "--format", "csv") == (0, table)
-    with Ledger.reading(store) as ledger:
-        assert ledger.broken_seals() == []
+    alone(store)
+    assert checked(store)[0] == []
     return works
 
 

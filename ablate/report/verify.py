@@ -138,8 +138,9 @@ class _Check:
         path = self.store.plan_path(self.plan.name)
         try:
             told = ledger.plan_events(self.plan.name)
-        except Failure:
-            return  # one of the broken seals, which are named
+        except Failure as error:
+            self.found.findings.append(str(error))
+            return
         if not (told or ledger.seals_plans()):
             self.found.notes.append(f"{path.name}: was planned before plans were sealed")
         elif _sha256(path) not in [detail["sha256"] for _, detail in told]:
