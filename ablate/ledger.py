@@ -518,7 +518,9 @@ class Ledger:
             "ORDER BY number DESC"
         )
         before = "SELECT seal FROM event WHERE number < ? ORDER BY number DESC LIMIT 1"
-        found = []
+        found: list[tuple[str, dict[str, Any]]] = []
+        if not self.seals_plans():
+            return found
         for number, at, run, kind, detail, seal in self._db.execute(query, (PLAN_OF + sweep,)):
             last = self._db.execute(before, (number,)).fetchone()
             held = holds(last[0] if last else "", (at, run, kind, detail), seal)

@@ -20,8 +20,9 @@ from conftest import ABLATE, REPOSITORY
 
 import ablate
 from ablate.cli import app
-from ablate.ledger import Ledger, Store, repair
+from ablate.ledger import Ledger, Store
 from ablate.plan import Column, Plan, Row
+from ablate.repair import repair
 from ablate.report import looks, reading
 from ablate.report.doctor import stored
 from ablate.report.formats import FORMATS

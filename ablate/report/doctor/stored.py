@@ -177,7 +177,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
             version = db.execute("SELECT version FROM meta").fetchone()[0]
             sweeps = Ledger(db).sweeps()
             looks = Ledger(db).looks_text() if version == VERSION else b""
-            edited = [*_edited(Ledger(db), store, sweeps)]
+            edited = [*_edited(Ledger(db), store, sweeps)] if version == VERSION else []
             states = Ledger(db).states()
     except sqlite3.Error as error:
         broken = error.sqlite_errorcode in (
