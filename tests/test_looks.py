@@ -27,7 +27,8 @@ from ablate.planning.plan import Column, Plan, Row
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import UserError
 from ablate.store import looks
-from ablate.store.ledger import Ledger, Store, repair
+from ablate.store.ledger import Ledger, Store
+from ablate.store.repair import repair
 
 GOLDEN = Path(__file__).parent / "golden"
 WORDS = ("block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")

@@ -26,7 +26,7 @@ from ablate.training.model import build
 
 PAGE = 4096
 # Costs; and code that took part, which the stopped one, trained without a worker, has not noted.
-OTHERWISE = ("seconds", "images_per_s", "peak_bytes", "utilisation", "digest")
+OTHERWISE = ("seconds", "images_per_s", "peak_bytes", "utilisation", "digest", "env_sha256")
 STOPS = (5, 4)  # steps that the first worker did, and the second: 2 are an epoch
 TOTAL = 12
 

@@ -55,6 +55,7 @@ ATTEMPT = {
     *("at", "ended", "exit", "from_step", "seed", "fingerprint", "kernel", "digest", "device"),
     *("driver", "packages", "plugins", "python", "threads"),
 }
+ANONYMOUS = "anonymous"  # says such an env.json
 EVENT = {"sweep", "step", "seconds", "device", "result_sha256", "rebuilt", "code"}
 PLACES = {(section, key) for section, key in spec.NOT_IDENTITY if key in ("path", "folder")}
 RAW = ("sweep.json", "specs", "predictions", "events.json", "looks.jsonl", "environment.json")
@@ -110,6 +111,13 @@ class _BundledRun(RunDir):
     def __init__(self, path: Path, predictions: Path) -> None:
         super().__init__(path)
         vars(self)["predictions"] = predictions
+
+    def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
+        """Of an anonymous bundle env.json is not what the run left: the manifest alone has it."""
+        content = read_json(self.env)
+        if isinstance(content, dict) and content.get(ANONYMOUS) is True:
+            return self.read_attempts(), ""
+        return super().sealed_attempts(result)
 
 
 class Bundle(Store):
@@ -423,7 +431,8 @@ def _forget_places(folder: RunDir) -> None:
     attempts = folder.read_attempts()
     folder.env.unlink(missing_ok=True)
     if attempts:
-        folder.write_attempts([{k: v for k, v in one.items() if k in ATTEMPT} for one in attempts])
+        left = [{key: part for key, part in one.items() if key in ATTEMPT} for one in attempts]
+        folder.write_attempts(left, **{ANONYMOUS: True})
 
 
 def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
@@ -582,5 +591,5 @@ def opened(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, Hist
     store = Store(root)
     with Ledger.reading(store) as ledger:
         known = sweeps(store, ledger)
-        plan = driven(store, known, (instance(name, known) or name) if name else known[0])
+        plan = driven(store, ledger, known, (instance(name, known) or name) if name else known[0])
         return computed(store, plan), store, histories(plan, ledger)

@@ -24,7 +24,7 @@ from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.formats import render
 from ablate.report.show import History
 from ablate.shared import decoded, predictions, spec
-from ablate.shared.errors import UserError
+from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir, read_json
 from ablate.store.ledger import FINAL, Ledger, RunState, Store, fold
 
@@ -102,12 +102,13 @@ class _Check:
         place = self.store.ledger.name
         for number in ledger.broken_seals():
             self.found.findings.append(
-                f"{ledger.run_of(number) or 'a look'}: {place}: event {number} is not as it was "
+                f"{ledger.about(number) or 'a look'}: {place}: event {number} is not as it was "
                 f"written, or one before it was taken out"
             )
         if ledger.lacks_its_end():
             self.found.findings.append(f"{place}: its last events were taken out")
         self._looks(ledger)
+        self._plan(ledger)
         if ledger.planned(self.plan.name) != list(enumerate(r.id for r in self.plan.runs())):
             self.found.findings.append(
                 f"{place}: its planned runs of {self.plan.name!r} are not those of "
@@ -131,6 +132,28 @@ class _Check:
                     )
             if last is not None:
                 self.last[run.id] = last
+
+    def _plan(self, ledger: Ledger) -> None:
+        """Is its file the one that was planned?"""
+        path = self.store.plan_path(self.plan.name)
+        try:
+            told = ledger.plan_events(self.plan.name)
+        except Failure as error:
+            self.found.findings.append(str(error))
+            return
+        if not (told or ledger.seals_plans()):
+            self.found.notes.append(f"{path.name}: was planned before plans were sealed")
+        elif _sha256(path) not in [detail["sha256"] for _, detail in told]:
+            self.found.findings.append(
+                f"{path.name}: is not the plan that was sealed in {self.store.ledger.name}; the "
+                f"same `ablate sweep` writes it again"
+            )
+        elif "rebuilt" in told[-1][1]:
+            self.found.notes.append(
+                f"{path.name}: was taken from its file as it lay there, when the ledger was "
+                f"migrated or made again: until the same `ablate sweep` seals it nobody knows "
+                f"whether it was edited before"
+            )
 
     def _looks(self, ledger: Ledger) -> None:
         """Is the file that says at what verdicts were read what the ledger says?"""
@@ -169,6 +192,7 @@ class _Check:
         self.trained_on[run.id] = result.get("data_sha256")
         self._result(run, folder, result, status)
         self._spec(run, folder)
+        self._env(run, folder, result)
         last = self._metrics(run, folder, result)
         for name, sha256 in result.get("probes_sha256", {}).items():
             self._hash(run, folder.probe(name), sha256)
@@ -203,6 +227,8 @@ class _Check:
         kind, detail = self.last[run.id]
         if "result_sha256" not in detail:
             self.unchecked["were recorded before results were sealed"] += 1
+        elif detail["result_sha256"] == _sha256(folder.result) and "rebuilt" in detail:
+            self.unchecked["were recorded from their files when the ledger was made again"] += 1
         elif detail["result_sha256"] != _sha256(folder.result):
             self.finding(run, folder.result, "is not the file that was recorded in the ledger")
         told = {"status": kind, **{key: detail.get(key) for key in ("seconds", "device")}}
@@ -222,6 +248,13 @@ class _Check:
             content.get("spec") != run.spec() and _id(content.get("spec")) != run.id
         ):
             self.finding(run, folder.run, "is another run's: its id is no hash of what it says")
+
+    def _env(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:
+        if "env_sha256" not in result:
+            self.unchecked["ended before env.json was sealed: it is not covered"] += 1
+        elif folder.sealed_attempts(result)[1]:
+            what = "is not the file that was written: result.json has its hash"
+            self.finding(run, folder.env, what if folder.env.exists() else "missing")
 
     def _metrics(
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]

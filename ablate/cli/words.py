@@ -55,11 +55,12 @@ def planned(
     across: list[str] | None,
     each: bool,
     read: bool = False,
+    sealed: bool = True,
 ) -> Plan:
     """The driven plan that these words name: the last one for none, else a name or its words.
 
     `analysis.KEY=VALUE` changes it for a command by which verdicts are `read`, which is a look;
-    others refuse a value that is not the driven one.
+    others refuse a value that is not the driven one. `sealed`: see `find.driven`.
     """
     from ablate.planning.declaration import changed
     from ablate.planning.words import analysis_apart
@@ -78,7 +79,7 @@ def planned(
 
         made, _ = make_plan(words, store=store.root, scale=scale, across=across or (), each=each)
         wanted = made.name
-    plan = driven(store, known, wanted or known[0])
+    plan = driven(store, ledger, known, wanted or known[0], sealed)
     if read:
         plan = computed(store, plan)
     found = changed(plan.analysis, analysis)

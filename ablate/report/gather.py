@@ -55,6 +55,8 @@ def _known(plan: Plan, run: PlannedRun, store: Store, history: History, sound: S
     state = RunState()
     for _, kind, detail in history:
         state = fold(state, kind, detail)
+    result = sound.results[run.id]
+    attempts, unsealed = folder.sealed_attempts(result)
     return Known(
         run,
         Seen(
@@ -63,9 +65,10 @@ def _known(plan: Plan, run: PlannedRun, store: Store, history: History, sound: S
             state=state,
             events=history,
             spec=None,  # as planned: a run's id is a hash of it
-            attempts=folder.read_attempts(),
-            result=sound.results[run.id],
+            attempts=attempts,
+            result=result,
             withheld=sound.withheld.get(run.id, ""),
+            unsealed=unsealed,
         ),
     )
 

@@ -106,6 +106,7 @@ class _Drive:
 
     def _take(self, plan: Plan, retry: Sequence[str] = ()) -> None:
         """Note a plan, and do what its runs need that are new here."""
+        self.ledger.announce(plan)
         self.store.write_plan(plan)
         self.ledger.plan(plan)
         self.plan = plan

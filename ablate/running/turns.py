@@ -132,7 +132,7 @@ def stop(store: Store, sweep: str | None, say: Callable[[str], None]) -> str | N
     with Ledger.reading(store) as ledger:
         states, names = ledger.states(), ledger.sweeps()
         started = [run for run, state in states.items() if state.status == "started"]
-    plan = store.read_plan(sweep or names[0]) if names else None
+        plan = ledger.sealed_plan(store, sweep or names[0]) if names else None
     mine = {run.id for run in plan.runs()} if plan else set()
     left = [lock for run in started if run in mine and (lock := store.rundir(run).lock).is_held()]
     for lock in left:

@@ -150,7 +150,7 @@ _NUMBERS = (
     *("multiply_adds", "peak_bytes", "images_per_s", "utilisation"),
 )
 _TEXTS = (
-    *("metrics_sha256", "predictions_sha256", "weights_sha256"),
+    *("metrics_sha256", "predictions_sha256", "weights_sha256", "env_sha256"),
     *("kernel", "digest", "fingerprint", "device", "torch"),
 )
 _RESULT: dict[str, Callable[[Any], bool]] = {
@@ -454,8 +454,21 @@ class RunDir:
         attempts = content.get("attempts", [content])
         return [a for a in attempts if isinstance(a, dict)] if isinstance(attempts, list) else []
 
-    def write_attempts(self, attempts: list[dict[str, Any]]) -> None:
-        write_whole(self.env, to_json({"format": FORMAT, "attempts": attempts}))
+    def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
+        """`read_attempts` for whoever prints them; and why they are withheld, "" where they are
+        not. `result`: as the run left it, None where it has none yet."""
+        sealed = result.get("env_sha256") if result is not None else None
+        if sealed is not None:
+            try:
+                content = self.env.read_bytes()
+            except FileNotFoundError:
+                return [], f"{self.env}: missing"
+            if hashlib.sha256(content).hexdigest() != sealed:
+                return [], f"{self.env} was edited since the run ended"
+        return self.read_attempts(), ""
+
+    def write_attempts(self, attempts: list[dict[str, Any]], **told: Any) -> None:
+        write_whole(self.env, to_json({"format": FORMAT, "attempts": attempts, **told}))
 
     def write_prune(self, step: int) -> None:
         """Tell the worker that its training counts up to `step`, and no further."""

@@ -52,11 +52,12 @@ class Rubbish:
 def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
     """The plans that stay when those in `forget` go.
 
-    Raises UserError for a name that is no sweep's, Failure where a plan can't be read, is missing
-    or lacks runs that the ledger has: what it refers to is unknown.
+    Raises UserError for a name that is no sweep's, Failure where a plan can't be read, is missing,
+    was edited or lacks runs that the ledger has: what it refers to is unknown.
     """
     forgotten = {store.plan_path(name) for name in forget}
-    names, plans = ledger.sweeps(), []
+    sweeps = ledger.sweeps()
+    names, plans = [*sweeps], []
     for path in store.plans():
         try:
             plan = Plan.from_tree(read_json(path)).checked()
@@ -76,11 +77,13 @@ def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
                 f"{store.plan_path(plan.name).name}; move it away, or back"
             )
         _agree(path, plan, ledger)
+        if plan.name in sweeps:
+            ledger.sealed_plan(store, plan.name)
         plans.append(plan)
     for name in forget:
         if name not in names and not store.plan_path(name).exists():
             raise unknown("sweep", name, dict.fromkeys(names), f"one of {store.root}:")
-    for name in ledger.sweeps():
+    for name in sweeps:
         if name not in forget and not store.plan_path(name).exists():
             raise Failure(
                 f"{store.plan_path(name)}: missing, so nobody knows which runs it has: the same "

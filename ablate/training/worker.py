@@ -91,7 +91,6 @@ def work(path: str, options: dict[str, Any]) -> int:
             rundir.lock.note(pid=os.getpid(), slot=options["slot"], phase="start")
             if not rundir.has_result():
                 _train(rundir, attempt, options, stopping)
-                attempt.end("result")
             return 0
         except Stopped:
             return _left(attempt, EXIT_STOPPED, STOPPED)
@@ -212,6 +211,8 @@ def _train(
         "torch": torch.__version__,
         **decoded.facts(read_json(machine.cache / run.data.fingerprint / decoded.META)),
     }
+    attempt.end("result")  # the last word in env.json, which the result seals
+    result["env_sha256"] = hashlib.sha256(rundir.env.read_bytes()).hexdigest()
     write_whole(rundir.result, to_json(result))
     rundir.drop_checkpoints()
 
