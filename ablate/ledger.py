@@ -22,11 +22,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from ablate.plan import Plan, PlannedRun, file_name, fits
 from ablate.rundir import FINAL as FINAL
-from ablate.rundir import Lock, RunDir, make_folder, read_json, write_whole
+from ablate.rundir import Lock, RunDir, is_number, make_folder, read_file, read_json, write_whole
 from ablate.spec import Failure, UserError
 
 Status = Literal[
@@ -120,15 +120,19 @@ class Store:
         with Ledger.reading(self) as ledger:
             return ledger.seals()
 
-    def results(self, runs: Iterable[PlannedRun], curves: bool = False) -> Sound:
+    def results(
+        self, runs: Iterable[PlannedRun], curves: bool = False, probes: bool = False
+    ) -> Sound:
         """What every reader that prints numbers reads: each result is the file that was recorded,
-        and with `curves` so are its metrics; others are withheld."""
+        with `curves` so are its metrics, with `probes` what they measured; others are withheld."""
         seals, sound = self.seals(), Sound({}, {})
         for run in runs:
             if run.id in sound.results:
                 continue
             folder = self.rundir(run.id)
-            sound.results[run.id], why = folder.sealed_result(seals.get(run.id), curves)
+            sound.results[run.id], why = folder.sealed_result(
+                seals.get(run.id), curves, probes
+            )
             if why:
                 sound.withheld[run.id] = f"{run.label}: {why}"
         return sound
@@ -192,7 +196,7 @@ class Store:
     def looks_view(self) -> list[Look]:
         """Every whole line of `looks.jsonl`; one that a crash of an older version tore is none."""
         try:
-            lines = self.looks.read_bytes().split(b"\n")
+            lines = read_file(self.looks).split(b"\n")
         except FileNotFoundError:
             return []
         looks = []
@@ -281,18 +285,23 @@ class Ledger:
             connection.execute("PRAGMA journal_mode = WAL")  # readers and the driver don't wait
             connection.execute("PRAGMA synchronous = FULL")
             ledger = cls(connection)
-            with _transaction(connection):
-                new = not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
-                if new:
-                    for statement in filter(str.strip, _SCHEMA.split(";")):
-                        connection.execute(statement)
-                    connection.execute("INSERT INTO meta VALUES (?)", (VERSION,))
-                    ledger._rebuild(store)
-                if _migrate(connection, store) or new:
-                    ledger._write_view(store)
+            ledger._begin(store)
             yield ledger
         finally:
             connection.close()
+
+    def _begin(self, store: Store) -> None:
+        """Make what is new, migrate what is old."""
+        db = self._db
+        with _transaction(db):
+            new = not self._rows((int,), "SELECT 1 FROM sqlite_master LIMIT 1")
+            if new:
+                for statement in filter(str.strip, _SCHEMA.split(";")):
+                    db.execute(statement)
+                db.execute("INSERT INTO meta VALUES (?)", (VERSION,))
+                self._rebuild(store)
+            if _migrate(db, store) or new:
+                self._write_view(store)
 
     def _rebuild(self, store: Store) -> None:
         """What the files know: every plan, every look, a result for every folder that has one."""
@@ -354,12 +363,12 @@ class Ledger:
 
     def _seal(self, events: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
         """Append (run, kind, detail) to the chain, inside a transaction that no other is in."""
-        last = self._db.execute("SELECT seal FROM event ORDER BY number DESC LIMIT 1").fetchone()
+        last = self._rows((str,), "SELECT seal FROM event ORDER BY number DESC LIMIT 1")
         now = time.time()
         rows = ((now, run, kind, json.dumps(detail)) for run, kind, detail in events)
         self._db.executemany(
             "INSERT INTO event (at, run, kind, detail, seal) VALUES (?, ?, ?, ?, ?)",
-            sealed(last[0] if last else "", rows),
+            sealed(last[0][0] if last else "", rows),
         )
 
     # --- Written by whoever reads a verdict -----------------------------------------------------
@@ -381,22 +390,40 @@ class Ledger:
 
     # --- Read by everybody ----------------------------------------------------------------------
 
+    def _rows(self, types: tuple[type, ...], query: str, args: Sequence[Any] = ()) -> list[Any]:
+        """What the query finds. Raises DatabaseError for what was never written: SQLite notices
+        damage of its pages' structure, not of what stands in them."""
+        try:
+            rows = self._db.execute(query, args).fetchall()
+        except UnicodeDecodeError as error:
+            raise damaged(error) from error
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" in str(error):
+                raise damaged("a text in it is none") from error
+            raise
+        for row in rows:
+            if tuple(map(type, row)) != types:
+                raise damaged(f"a value in it has another type: {row!r:.80}")
+        return rows
+
     def states(self, runs: Iterable[str] | None = None) -> dict[str, RunState]:
         """The state of each of `runs` that the ledger knows; of all runs for None."""
         query = "SELECT id, status, attempts, oom, hung, step FROM run"
+        types = (str, str, int, int, int, int)
         if runs is None:
-            return {row[0]: RunState(*row[1:]) for row in self._db.execute(query)}
+            return {row[0]: _state(*row[1:]) for row in self._rows(types, query)}
         wanted = list(runs)
         if len(wanted) > 100:
             everything = self.states()
             return {run: everything[run] for run in wanted if run in everything}
         marks = ",".join("?" * len(wanted))
-        rows = self._db.execute(f"{query} WHERE id IN ({marks})", wanted)
-        return {row[0]: RunState(*row[1:]) for row in rows}
+        rows = self._rows(types, f"{query} WHERE id IN ({marks})", wanted)
+        return {row[0]: _state(*row[1:]) for row in rows}
 
     def sweeps(self) -> list[str]:
         """Names, the last driven first."""
-        return [row[0] for row in self._db.execute("SELECT name FROM sweep ORDER BY driven DESC")]
+        rows = self._rows((str,), "SELECT name FROM sweep ORDER BY driven DESC")
+        return [name for (name,) in rows]
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -410,12 +437,14 @@ class Ledger:
     def planned(self, sweep: str) -> list[tuple[int, str]]:
         """(position, run) of what the sweep planned last."""
         query = "SELECT position, run FROM planned WHERE sweep = ? ORDER BY position"
-        return list(self._db.execute(query, (sweep,)))
+        return self._rows((int, str), query, (sweep,))
 
     def run_of(self, event: int) -> str:
         """The run that an event, by its number, is about; "" for a look."""
-        row = self._db.execute("SELECT run FROM event WHERE number = ?", (event,)).fetchone()
-        return str(row[0])
+        return "".join(
+            str(run)
+            for (run,) in self._db.execute("SELECT run FROM event WHERE number = ?", (event,))
+        )
 
     def lacks_its_end(self) -> bool:
         """Were the last events taken out? Their seals went with them, SQLite's count did not."""
@@ -427,15 +456,16 @@ class Ledger:
         """(time, kind, detail) of a run, oldest first."""
         query = "SELECT at, kind, detail FROM event WHERE run = ? ORDER BY number"
         return [
-            (at, kind, json.loads(detail)) for at, kind, detail in self._db.execute(query, (run,))
+            (at, kind, _detail(kind, detail))
+            for at, kind, detail in self._rows((float, str, str), query, (run,))
         ]
 
     def looks(self) -> list[Look]:
         """At which verdicts were read, of all sweeps, the oldest first."""
         if self._older is not None:
             return self._older
-        rows = self._db.execute("SELECT detail FROM event WHERE run = '' ORDER BY number")
-        return [json.loads(detail) for (detail,) in rows]
+        rows = self._rows((str,), "SELECT detail FROM event WHERE run = '' ORDER BY number")
+        return [_detail(LOOK, detail) for (detail,) in rows]
 
     def looks_text(self) -> bytes:
         """What `looks.jsonl` is: a look a line."""
@@ -444,26 +474,28 @@ class Ledger:
     def last_detail(self, kind: str) -> dict[str, dict[str, Any]]:
         """Each run's newest event of that kind, as its detail."""
         query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"
-        return {run: json.loads(detail) for run, detail in self._db.execute(query, (kind,))}
+        return {run: _detail(kind, text) for run, text in self._rows((str, str), query, (kind,))}
 
     def seals(self, runs: Sequence[str] = ()) -> dict[str, str]:
         """The hash of each run's result as it was recorded, where it was and still counts; of all
         runs where none are named."""
         marks = ",".join("?" * len(runs))
-        rows = self._db.execute(
+        rows = self._rows(
+            (str, str),
             f"SELECT event.run, event.detail FROM run JOIN event ON event.run = run.id "
             f"WHERE event.kind = run.status AND run.status IN {FINAL} "
             + (f"AND run.id IN ({marks}) " if runs else "")
             + "ORDER BY event.number",
             runs,
         )
-        found = {run: json.loads(detail).get("result_sha256") for run, detail in rows}
+        found = {run: _detail("finished", text).get("result_sha256") for run, text in rows}
         return {run: sha256 for run, sha256 in found.items() if sha256 is not None}
 
     def broken_seals(self) -> list[int]:
         """The numbers of events that are not as they were written, or that follow one taken out."""
-        rows = self._db.execute(
-            "SELECT at, run, kind, detail, seal, number FROM event ORDER BY number"
+        rows = self._rows(
+            (float, str, str, str, str, int),
+            "SELECT at, run, kind, detail, seal, number FROM event ORDER BY number",
         )
         broken, before = [], ""
         for at, run, kind, detail, seal, number in rows:
@@ -471,6 +503,34 @@ class Ledger:
                 broken.append(number)
             before = seal
         return broken
+
+
+def damaged(what: object) -> sqlite3.DatabaseError:
+    return sqlite3.DatabaseError(f"damaged: {what}")
+
+
+def _state(status: Any, *counts: int) -> RunState:
+    if status not in get_args(Status):
+        raise damaged(f"no run is {status!r:.20}")
+    return RunState(status, *counts)
+
+
+def _detail(kind: str, text: str) -> dict[str, Any]:
+    """An event's detail, which `fold` can read. Raises DatabaseError for any other text."""
+    try:
+        tree = json.loads(text)
+        if kind == LOOK:
+            whole = _is_look(tree)
+        else:
+            fold(RunState(), kind, tree)
+            seal = tree.get("result_sha256")
+            whole = is_number(tree.get("step", 0)) and (seal is None or isinstance(seal, str))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(f"no event is {kind!r:.20}: {text!r:.60}") from error
+    if not whole:
+        raise damaged(f"no event is {kind!r:.20}: {text!r:.60}")
+    result: dict[str, Any] = tree
+    return result
 
 
 @contextmanager
@@ -577,7 +637,7 @@ def _version(store: Store) -> int:
     opens it will say so."""
     with (
         contextlib.closing(sqlite3.connect(store.ledger, timeout=30)) as db,
-        contextlib.suppress(sqlite3.DatabaseError, TypeError),
+        contextlib.suppress(sqlite3.DatabaseError, TypeError, ValueError),
     ):
         begun = db.execute("SELECT 1 FROM sqlite_master").fetchone()
         return int(db.execute("SELECT version FROM meta").fetchone()[0]) if begun else 0
@@ -588,7 +648,9 @@ def _check_version(db: sqlite3.Connection, store: Store) -> int:
     """The ledger's version. Raises UserError for one that this ablate can't read."""
     try:
         version: int = db.execute("SELECT version FROM meta").fetchone()[0]
-    except (sqlite3.DatabaseError, TypeError) as error:
+        if type(version) is not int:
+            raise TypeError("no version in it")
+    except (sqlite3.DatabaseError, TypeError, UnicodeDecodeError) as error:
         raise UserError(
             f"{store.ledger}: not a whole ledger ({error}); "
             f"`ablate doctor --repair` makes it again from the run folders"
