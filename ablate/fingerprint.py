@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.rundir import read_json, write_whole
+from ablate.rundir import read_json, read_sealed, write_sealed
 from ablate.spec import UserError
 
 IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -220,9 +220,8 @@ class _Memo:
     """
 
     def __init__(self, path: Path | None) -> None:
-        remembered = read_json(path) if path else None
         self._path = path
-        self._known: dict[str, Any] = remembered if isinstance(remembered, dict) else {}
+        self._known: dict[str, Any] = _recalled(path) if path else {}
         self.stamps: dict[str, list[int]] = {}
 
     def hashes(self, files: list[str], name: str) -> dict[str, str]:
@@ -298,7 +297,17 @@ class _Memo:
     def _write(self) -> None:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._path, json.dumps(self._known).encode())
+            write_sealed(self._path, self._known)
+
+
+def _recalled(path: Path) -> dict[str, Any]:
+    """What the memo remembers, {} where it is not as it was written: a hash that rotted there would
+    make other runs of the same images. Those of older versions have no seal, and paths alone."""
+    if (sealed := read_sealed(path)) is not None:
+        return sealed
+    tree = read_json(path)
+    older = isinstance(tree, dict) and all(key == _OLDER or os.path.isabs(key) for key in tree)
+    return tree if older else {}
 
 
 def _keys(files: list[str]) -> dict[str, str]:

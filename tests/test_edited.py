@@ -20,7 +20,7 @@ import ablate
 from ablate import cli, predictions
 from ablate.ledger import Ledger, Store
 from ablate.report import cost
-from ablate.rundir import Metrics, to_json
+from ablate.rundir import Metrics, to_json, write_sealed
 from ablate.spec import Failure
 from ablate.sweep import plan as make_plan
 
@@ -322,7 +322,9 @@ def test_what_costs_were_cached_counts_only_where_it_is_an_answer(store):
     answer = {"parameters": 3, "multiply_adds": 9, "examples": {"train": 5}, "warnings": []}
     forged = [3, {}, {**answer, "multiply_adds": 0}, {**answer, "examples": 3}]
     forged += [{**answer, "examples": {}}, {**answer, "step_s": "x"}, {**answer, "parameters": []}]
-    path.write_text(json.dumps({f"{n}": tree for n, tree in enumerate([*forged, answer])}))
+    write_sealed(path, {f"{n}": tree for n, tree in enumerate([*forged, answer])})
     assert cost._known(store) == {f"{len(forged)}": answer}
+    edit(path, b'"parameters": ')
+    assert cost._known(store) == {}
     path.write_text("[]")
     assert cost._known(store) == {}

@@ -15,7 +15,7 @@ from ablate.launch.ask import ask
 from ablate.ledger import FINAL, RunState, Store
 from ablate.plan import Cell, Plan
 from ablate.report.devices import Devices
-from ablate.rundir import is_number, read_json, to_json, write_whole
+from ablate.rundir import is_number, read_sealed, write_sealed
 
 EVALUATION = 1.15  # what validation and starting add to the steps' time; measured on digits
 DEVICES = ("cpu", "cuda")
@@ -267,14 +267,13 @@ def _asked(
     answers: dict[str, dict[str, Any]] = ask("describe", question)
     path = _cache(store)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, to_json(_known(store) | answers))
+    write_sealed(path, _known(store) | answers)
     return answers
 
 
 def _known(store: Store) -> dict[str, dict[str, Any]]:
     """The answers in the store's cache; whatever else stands there is asked again."""
-    tree = read_json(_cache(store))
-    return {k: v for k, v in tree.items() if _is_answer(v)} if isinstance(tree, dict) else {}
+    return {k: v for k, v in (read_sealed(_cache(store)) or {}).items() if _is_answer(v)}
 
 
 def _is_answer(tree: Any) -> bool:
