@@ -130,9 +130,7 @@ class Store:
             if run.id in sound.results:
                 continue
             folder = self.rundir(run.id)
-            sound.results[run.id], why = folder.sealed_result(
-                seals.get(run.id), curves, probes
-            )
+            sound.results[run.id], why = folder.sealed_result(seals.get(run.id), curves, probes)
             if why:
                 sound.withheld[run.id] = f"{run.label}: {why}"
         return sound
@@ -424,6 +422,11 @@ class Ledger:
         """Names, the last driven first."""
         rows = self._rows((str,), "SELECT name FROM sweep ORDER BY driven DESC")
         return [name for (name,) in rows]
+
+    def knew(self, sweep: str) -> bool:
+        """Was it ever the first to plan a run? Events stay when it is forgotten."""
+        query = "SELECT 1 FROM event WHERE kind = 'planned' AND detail = ? LIMIT 1"
+        return bool(self._rows((int,), query, (json.dumps({"sweep": sweep}),)))
 
     @contextmanager
     def still(self) -> Iterator[None]:

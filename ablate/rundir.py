@@ -20,8 +20,9 @@ import signal
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 _temporary = itertools.count()
 
@@ -33,6 +34,7 @@ STOPPED = "stopped"  # asked to, checkpoint written
 DISK_FULL = "disk full"
 OOM = "oom"
 LOST = "device lost"
+ROTTEN = "data damaged"
 FAILED = "failed"  # an exception
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
@@ -84,7 +86,7 @@ class NotRegular(OSError):
     """What should be a file is a pipe or a device, which might never end."""
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """A regular file, to be read. Raises NotRegular for anything else, and so waits for nobody."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

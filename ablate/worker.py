@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from ablate import choices, spec
+from ablate import choices, decoded, spec
 from ablate.data.cache import count, look, prepare, shown
 from ablate.model.attention import kernel
 from ablate.model.count import describe
@@ -39,6 +39,7 @@ from ablate.rundir import (
     FULL,
     LOST,
     OOM,
+    ROTTEN,
     STOPPED,
     RunDir,
     to_json,
@@ -49,7 +50,8 @@ from ablate.train import rehearsal
 from ablate.train.calibrate import seconds_per_step
 from ablate.train.loop import DTYPES, Machine, Stopped, train
 
-EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_LOST = 76, 1, 71, 72
+EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_LOST, EXIT_ROTTEN = 76, 1, 71, 72, 73
+CHECK_S, CHECK_SHARE = 2.0, 0.02  # for a look at the data at a run's end, or of its time, if more
 
 
 def _digest() -> str:
@@ -106,6 +108,8 @@ def work(path: str, options: dict[str, Any]) -> int:
             return 0
         except Stopped:
             return _left(attempt, EXIT_STOPPED, STOPPED)
+        except Damaged as error:
+            return _left(attempt, EXIT_ROTTEN, ROTTEN, error)
         except torch.OutOfMemoryError as error:
             return _left(attempt, EXIT_OOM, OOM, error)
         except OSError as error:
@@ -209,7 +213,15 @@ def _train(
         beat=beat,
         say=rundir.say,
     )
-    result = train(run, rundir, machine)
+    home = machine.cache / run.data.fingerprint
+    opened = decoded.stamp(home)
+    try:
+        result = train(run, rundir, machine)
+    except Stopped:
+        if opened not in (None, decoded.stamp(home)):
+            rundir.drop_checkpoints()
+        raise
+    check_data(rundir, home, opened, max(CHECK_S, CHECK_SHARE * result["seconds"]))
     line = attempt.lineage()
     result |= {
         "digest": joined(other.get("digest", "unknown") for other in line),
@@ -224,6 +236,25 @@ def _train(
     }
     write_whole(rundir.result, to_json(result))
     rundir.drop_checkpoints()
+
+
+class Damaged(Exception):
+    """What the run was trained on is not what was decoded: it begins again."""
+
+
+def check_data(rundir: RunDir, home: Path, opened: tuple[int, int] | None, within_s: float) -> None:
+    """Raises Damaged where the set in `home` rotted since it was opened, or was decoded again
+    because another worker found that. Then it counts as none, and nothing goes on from it."""
+    if opened not in (None, decoded.stamp(home)):
+        rundir.drop_checkpoints()
+        raise Damaged(f"{home}: was found damaged and decoded again while this run trained on it")
+    wrong = decoded.damage(home, within_s)
+    if wrong in (None, decoded.OLDER):
+        return
+    decoded.discard(home.parent, home.name)
+    decoded.begin_again(rundir.path.parent, home.name)
+    rundir.drop_checkpoints()
+    raise Damaged(f"{home}: {wrong}; this run was trained on it, and begins again")
 
 
 def joined(digests: Iterable[str | None]) -> str | None:

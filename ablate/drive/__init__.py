@@ -21,7 +21,7 @@ from ablate.drive.step import next_step
 from ablate.launch import Launcher, Slot
 from ablate.ledger import FINAL, Ledger, RunState, Store, result_detail
 from ablate.plan import Plan, PlannedRun
-from ablate.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FULL, LOST, RunDir
+from ablate.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FULL, LOST, ROTTEN, RunDir
 from ablate.signals import ENDING, noted
 
 # A full disk has room again when it has so much, and room for checkpoints: little at first, since a
@@ -311,10 +311,10 @@ class _Drive:
                 self.view.say(f"hung: {worker.run.label}: no sign of life for {self.hang_s:.0f} s")
             elif exit == DISK_FULL:
                 self._pause()
-            elif exit == LOST:
-                self._record(run, "died", step=newest(folder), code=code, reason=LOST)
-                self.view.say(f"{LOST}: {worker.run.label}: {self._why(folder)}")
-                if worker.slot is not None:
+            elif exit in (LOST, ROTTEN):
+                self._record(run, "died", step=newest(folder), code=code, reason=exit)
+                self.view.say(f"{exit}: {worker.run.label}: {self._why(folder)}")
+                if exit == LOST and worker.slot is not None:
                     self._blame(run, worker.slot.place)
             elif exit is None and code is not None and code != EXIT_TAKEN and not self.signals:
                 self._record(run, "died", step=newest(folder), code=code)

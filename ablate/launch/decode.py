@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from ablate import decoded
 from ablate.launch.ask import ask
-from ablate.rundir import RunDir, read_json
+from ablate.rundir import read_json
 from ablate.spec import UserError
 
 
@@ -46,10 +45,8 @@ def overlap(data: Mapping[str, Any], store: Path) -> str | None:
 
 
 def check(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> None:
-    """A decoded set that is not as it was written is said to be so, and is none from now on.
-
-    What is half trained on a damaged one begins again: nobody knows since when it is damaged.
-    """
+    """A decoded set that is not as it was written is said to be so, and is none from now on. What
+    is half trained on a damaged one begins again."""
     fingerprint, cache = data["fingerprint"], store / "cache"
     home = cache / fingerprint
     if not home.is_dir():
@@ -62,11 +59,4 @@ def check(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> N
     say(f"data={data['name']}: {home}: {wrong}; decoding it again")
     decoded.discard(cache, fingerprint)
     if wrong != decoded.OLDER:
-        for path in (store / "runs").glob("*"):
-            run = RunDir(path)
-            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-                if run.read_spec()["data"]["fingerprint"] != fingerprint or run.has_result():
-                    continue
-                if run.lock.acquire():
-                    run.drop_checkpoints()
-                    run.lock.release()
+        decoded.begin_again(store / "runs", fingerprint)

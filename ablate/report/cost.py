@@ -186,7 +186,7 @@ def _left_s(
 
 def _mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:
     told = (finished.get(run, {}).get("seconds") for run in cell.ids.values())
-    done = [seconds for seconds in told if is_number(seconds)]
+    done = [float(seconds or 0) for seconds in told if is_number(seconds)]
     return sum(done) / len(done) if done else None
 
 
