@@ -18,7 +18,7 @@ import pytest
 
 import ablate
 from ablate import cli, predictions
-from ablate.ledger import Ledger, Store
+from ablate.ledger import Ledger, Store, result_detail
 from ablate.report import cost
 from ablate.rundir import Metrics, to_json, write_sealed
 from ablate.spec import Failure
@@ -194,6 +194,37 @@ def test_results_recorded_before_hashes_were_taken_are_read_as_they_are(store, a
         db.execute("UPDATE event SET detail = '{}' WHERE kind = 'finished'")
     edit(store.rundir(first(store).id).result, b'"top1": 0.')
     assert "edited" not in ask("table")[1]
+
+
+@pytest.mark.parametrize("content", ["[]", '{"status": "unknown"}', "3"])
+def test_a_result_of_other_json_is_not_called_torn(store, ask, content):
+    path = store.rundir(first(store).id).result
+    path.write_text(content)
+    code, text = ask("verify")
+    assert code == 1
+    assert "result.json: not what a worker writes, and the ledger says finished" in text
+    path.write_text(content[:1] if content == "[]" else content[:-1])
+    assert ("result.json: torn, and" in ask("verify")[1]) == (content != "3")
+
+
+def test_a_rotten_probe_is_named_and_its_run_withheld_where_probes_are_drawn(store, ask, tmp_path):
+    run = first(store)
+    folder = store.rundir(run.id)
+    np.savez(folder.probe("tokens"), layer=np.zeros(3))
+    result = json.loads(folder.result.read_bytes())
+    result["probes_sha256"] = {
+        "tokens": hashlib.sha256(folder.probe("tokens").read_bytes()).hexdigest()
+    }
+    folder.result.write_bytes(to_json(result))
+    with Ledger.driving(store) as ledger:
+        ledger.record(run.id, "finished", **result_detail(folder, result))
+    said = "probe-tokens.npz was edited since the run ended"
+    for edited in (False, True):
+        assert ask("report", "--out", "page.html")[0] == 0
+        assert (said in (tmp_path / "page.html").read_text()) == edited
+        assert (said in ask("plot", "curves")[1]) == edited
+        assert "ithheld" not in ask("table")[1]
+        edit(folder.probe("tokens"), b"PK")
 
 
 # --- Forged -------------------------------------------------------------------------------------

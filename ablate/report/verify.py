@@ -193,8 +193,8 @@ class _Check:
         torn = [path for path in (folder.result, folder.run) if path.exists()]
         for path in torn:
             if path == folder.result or not isinstance(read_json(path), dict):
-                what = f"({status}): {path.name}: {_what_lacks(path)}"
-                self.found.notes.append(f"{run.id} {run.label} {what}")
+                what = f"{path.name} is {_what_lacks(path)}"
+                self.found.notes.append(f"{run.id} {run.label} ({status}): {what}")
 
     def _result(
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any], status: str
@@ -383,7 +383,7 @@ def _what_lacks(path: Path) -> str:
     """Of a file that can't be read as what it should be."""
     if not path.exists():
         return "missing"
-    return "torn" if read_json(path) is None else "is not what a worker writes"
+    return "torn" if read_json(path) is None else "not what a worker writes"
 
 
 def _sha256(path: Path) -> str:
