@@ -273,7 +273,7 @@ def survive(whole: Whole, name: str, damage: Any, times: int, every: int) -> Non
 @pytest.mark.parametrize("name", KINDS)
 def test_a_damaged_store_prints_no_wrong_number(whole, name):
     for number, damage in enumerate(DAMAGES):
-        survive(whole, name, damage, 3, every=[9, 3, 9, 9][number])
+        survive(whole, name, damage, 2, every=[9, 2, 9, 9][number])
 
 
 @pytest.mark.slow

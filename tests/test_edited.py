@@ -203,8 +203,8 @@ def test_a_result_of_other_json_is_not_called_torn(store, ask, content):
     code, text = ask("verify")
     assert code == 1
     assert "result.json: not what a worker writes, and the ledger says finished" in text
-    path.write_text(content[:1] if content == "[]" else content[:-1])
-    assert ("result.json: torn, and" in ask("verify")[1]) == (content != "3")
+    path.write_text("{")
+    assert "result.json: torn, and" in ask("verify")[1]
 
 
 def test_a_rotten_probe_is_named_and_its_run_withheld_where_probes_are_drawn(store, ask, tmp_path):
