@@ -22,7 +22,7 @@ from ablate.planning.expand import plan as make_plan
 from ablate.running import estimate
 from ablate.shared import predictions
 from ablate.shared.errors import Failure
-from ablate.shared.rundir import Metrics, to_json
+from ablate.shared.rundir import Metrics, to_json, write_sealed
 from ablate.store.ledger import Ledger, Store, result_detail, sealed
 
 WORDS = ["optim.lr=0.001,0.003", "recipe=quick", "seeds=3"]
@@ -281,6 +281,37 @@ def seal_env(store: Store) -> None:
             ledger.record(run, "finished", **result_detail(folder, result))
 
 
+@pytest.mark.parametrize("content", ["[]", '{"status": "unknown"}', "3"])
+def test_a_result_of_other_json_is_not_called_torn(store, ask, content):
+    path = store.rundir(first(store).id).result
+    path.write_text(content)
+    code, text = ask("verify")
+    assert code == 1
+    assert "result.json: not what a worker writes, and the ledger says finished" in text
+    path.write_text("{")
+    assert "result.json: torn, and" in ask("verify")[1]
+
+
+def test_a_rotten_probe_is_named_and_its_run_withheld_where_probes_are_drawn(store, ask, tmp_path):
+    run = first(store)
+    folder = store.rundir(run.id)
+    np.savez(folder.probe("tokens"), layer=np.zeros(3))
+    result = json.loads(folder.result.read_bytes())
+    result["probes_sha256"] = {
+        "tokens": hashlib.sha256(folder.probe("tokens").read_bytes()).hexdigest()
+    }
+    folder.result.write_bytes(to_json(result))
+    with Ledger.driving(store) as ledger:
+        ledger.record(run.id, "finished", **result_detail(folder, result))
+    said = "probe-tokens.npz was edited since the run ended"
+    for edited in (False, True):
+        assert ask("report", "--out", "page.html")[0] == 0
+        assert (said in (tmp_path / "page.html").read_text()) == edited
+        assert (said in ask("plot", "curves")[1]) == edited
+        assert "ithheld" not in ask("table")[1]
+        edit(folder.probe("tokens"), b"PK")
+
+
 # --- Forged -------------------------------------------------------------------------------------
 
 DEEP = ["[" * 100_000, "[" * 700 + "]" * 700, '{"a":' * 700 + "1" + "}" * 700]
@@ -429,7 +460,9 @@ def test_what_costs_were_cached_counts_only_where_it_is_an_answer(store):
     answer = {"parameters": 3, "multiply_adds": 9, "examples": {"train": 5}, "warnings": []}
     forged = [3, {}, {**answer, "multiply_adds": 0}, {**answer, "examples": 3}]
     forged += [{**answer, "examples": {}}, {**answer, "step_s": "x"}, {**answer, "parameters": []}]
-    path.write_text(json.dumps({f"{n}": tree for n, tree in enumerate([*forged, answer])}))
+    write_sealed(path, {f"{n}": tree for n, tree in enumerate([*forged, answer])})
     assert estimate._known(store) == {f"{len(forged)}": answer}
+    edit(path, b'"parameters": ')
+    assert estimate._known(store) == {}
     path.write_text("[]")
     assert estimate._known(store) == {}

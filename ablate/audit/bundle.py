@@ -144,6 +144,11 @@ class Bundle(Store):
         return format if isinstance(format, int) else 0
 
     @property
+    def is_sealed(self) -> bool:
+        """Has it a manifest, or should it have one? Older formats had none."""
+        return self.format >= SEALED or os.path.lexists(self.manifest)
+
+    @property
     def is_one(self) -> bool:
         return self.format > 0
 
@@ -152,7 +157,7 @@ class Bundle(Store):
         one of its own files is not as it was exported."""
         if not self.is_one:
             raise UserError(f"{self.root}: no bundle of `ablate export DIR`")
-        if self.format >= SEALED:
+        if self.is_sealed:
             listed = self.read_manifest()
             for path in (self.environment, self.plan_path(""), self.events, self.looks):
                 if listed.get(path.name) != _sha256(path):
@@ -163,15 +168,16 @@ class Bundle(Store):
 
     def read_manifest(self) -> dict[str, str]:
         """The hash of every file by its place in the bundle. Raises Failure where that lacks."""
-        manifest = read_json(self.manifest)
-        files = manifest.get("files") if isinstance(manifest, dict) else None
-        if not isinstance(files, dict):
-            raise Failure(f"{self.manifest}: missing or not whole")
-        return files
+        match read_json(self.manifest):
+            case {"files": dict(files), "seal": seal} if seal == _seal(files):
+                return files
+            case {"files": dict(files), **others} if not others:  # of a version before
+                return files
+        raise Failure(f"{self.manifest}: missing, or not as it was exported")
 
     def write_manifest(self) -> None:
         files = {name: _sha256(self.root / name) for name in self.names()}
-        self.manifest.write_bytes(to_json({"files": files}))
+        self.manifest.write_bytes(to_json({"files": files, "seal": _seal(files)}))
 
     def names(self) -> list[str]:
         """The place of every file but the manifest; of a link, wherever it leads, too."""
@@ -266,6 +272,8 @@ def export(
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
+    for path in _leftovers(folder):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _replace(made: Path, folder: Path) -> None:
@@ -280,6 +288,13 @@ def _replace(made: Path, folder: Path) -> None:
         aside.rename(folder)
         raise
     shutil.rmtree(aside)
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    """What exports to that folder left when they were killed."""
+    ours = re.compile(rf"\.{re.escape(folder.name)}\.(\d+)(\.old)?")
+    found = ((ours.fullmatch(path.name), path) for path in folder.parent.iterdir())
+    return [path for match, path in found if match and not Path(f"/proc/{match[1]}").exists()]
 
 
 def _fill(bundle: Bundle, store: Store) -> None:
@@ -515,7 +530,7 @@ def check(bundle: Bundle) -> Verified:
 
 def _unlike(bundle: Bundle, found: Verified) -> Iterator[tuple[str, str]]:
     """(file, what is wrong with it), by the manifest."""
-    if 0 < bundle.format < SEALED:
+    if not bundle.is_sealed and bundle.is_one:
         found.notes.append(
             f"the bundle has format {bundle.format}, without a manifest: whether events.json, "
             f"env.json and figures are as they were exported can't be said"
@@ -524,7 +539,7 @@ def _unlike(bundle: Bundle, found: Verified) -> Iterator[tuple[str, str]]:
     try:
         listed = bundle.read_manifest()
     except Failure:
-        yield bundle.manifest.name, "missing or not whole"
+        yield bundle.manifest.name, "missing, or not as it was exported"
         return
     names = bundle.names()
     for name in sorted(listed.keys() - set(names)):
@@ -570,6 +585,11 @@ def _list(names: Collection[str], most: int = 4) -> str:
 
 def _is_regular(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
+
+
+def _seal(files: Mapping[str, Any]) -> str:
+    """Of a manifest."""
+    return hashlib.sha256(to_json(files)).hexdigest()
 
 
 def _sha256(path: Path) -> str | None:

@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import io
 import math
+import sqlite3
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from ablate.report.formats import render
 from ablate.report.show import History
 from ablate.shared import decoded, predictions, spec
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import RunDir, read_json
+from ablate.shared.rundir import RunDir, open_file, read_file, read_json
 from ablate.store.ledger import FINAL, Ledger, RunState, Store, fold
 
 SINGLE = 2**-23  # relative rounding of the losses in files of older versions
@@ -121,7 +122,7 @@ class _Check:
                 continue
             try:
                 state, last = folded(ledger.events(run.id))
-            except (ValueError, KeyError, TypeError) as error:
+            except sqlite3.DatabaseError as error:
                 self.finding(run, place, f"an event of it can't be read ({error})")
                 continue
             row = dataclasses.asdict(self.states[run.id])
@@ -215,8 +216,9 @@ class _Check:
         self.unchecked["have no result yet"] += 1
         torn = [path for path in (folder.result, folder.run) if path.exists()]
         for path in torn:
-            if not isinstance(read_json(path), dict):
-                self.found.notes.append(f"{run.id} {run.label} ({status}): {path.name} is torn")
+            if path == folder.result or not isinstance(read_json(path), dict):
+                what = f"{path.name} is {_what_lacks(path)}"
+                self.found.notes.append(f"{run.id} {run.label} ({status}): {what}")
 
     def _result(
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any], status: str
@@ -291,7 +293,7 @@ class _Check:
         import numpy as np
 
         try:
-            table = np.load(io.BytesIO(folder.predictions.read_bytes()))
+            table = np.load(io.BytesIO(read_file(folder.predictions)))
             made = predictions.metrics(table, int(run.cell.spec["data"]["classes"]))
         except Exception as error:  # whatever numpy says of bytes that are not its own
             self.finding(run, folder.predictions, f"can't be read ({error})")
@@ -411,11 +413,14 @@ def _id(tree: Any) -> str | None:
 
 
 def _what_lacks(path: Path) -> str:
-    return "torn" if path.exists() else "missing"
+    """Of a file that can't be read as what it should be."""
+    if not path.exists():
+        return "missing"
+    return "torn" if read_json(path) is None else "not what a worker writes"
 
 
 def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -233,12 +233,13 @@ def gc(
     with Ledger.reading(place):
         pass  # there is a store
     with _alone(place, "gc"), Ledger.driving(place) as ledger:
-        plans = kept(place, ledger, forget)
+        plans, known = kept(place, ledger, forget), ledger.sweeps()
         found = rubbish(place, plans)
         for path in links(place):
             print(f"left alone: {path} is a link, and what it leads to may be another store's")
         for name in forget:
-            print(f"to forget: the sweep {name!r}")
+            there = name in known or place.plan_path(name).exists()
+            print(f"to forget: the sweep {name!r}" if there else f"forgotten already: {name!r}")
         for line in summary(found):
             print(line)
         if not (found or forget):

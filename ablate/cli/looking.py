@@ -191,7 +191,7 @@ def plot(
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
     begin(f"drawing {kind} of {made.name}")
     out = out or Path(f"{file_name(made.name)}-{kind}.svg")
-    results, withheld = kept.results(made.runs(), curves=True)
+    results, withheld = kept.results(made.runs(), curves=True, probes=True)
     if kind in ("gain", "forest"):  # their intervals are read
         table = read(made, kept, results, withheld=withheld).table
     else:

@@ -44,9 +44,11 @@ def histories(plan: Plan, ledger: Ledger) -> dict[str, History]:
         return {run.id: ledger.events(run.id) for run in plan.runs()}
 
 
-def gather(plan: Plan, store: Store, histories: Mapping[str, History]) -> list[Known]:
-    """Every run of the plan, in its order."""
-    sound = store.results(plan.runs(), curves=True)
+def gather(
+    plan: Plan, store: Store, histories: Mapping[str, History], probes: bool = False
+) -> list[Known]:
+    """Every run of the plan, in its order. `probes`: what they measured is read, too."""
+    sound = store.results(plan.runs(), curves=True, probes=probes)
     return [_known(plan, run, store, histories.get(run.id, ()), sound) for run in plan.runs()]
 
 

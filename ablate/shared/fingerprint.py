@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import FULL, make_folder, read_json, write_whole
+from ablate.shared.rundir import FULL, make_folder, read_json, read_sealed, write_sealed
 
 IMAGES = {
     *(".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"),
@@ -256,9 +256,8 @@ class _Memo:
     """
 
     def __init__(self, path: Path | None) -> None:
-        remembered = read_json(path) if path else None
         self._path = path
-        self._known: dict[str, Any] = remembered if isinstance(remembered, dict) else {}
+        self._known: dict[str, Any] = _recalled(path) if path else {}
         self.stamps: dict[str, list[int]] = {}
 
     def hashes(self, files: list[str], name: str) -> dict[str, str]:
@@ -335,10 +334,20 @@ class _Memo:
         if self._path is not None:
             try:
                 make_folder(self._path.parent)
-                write_whole(self._path, json.dumps(self._known).encode())
+                write_sealed(self._path, self._known)
             except OSError as error:  # on a full disk it is read again
                 if error.errno not in FULL:
                     raise
+
+
+def _recalled(path: Path) -> dict[str, Any]:
+    """What the memo remembers, {} where it is not as it was written: a hash that rotted there would
+    make other runs of the same images. Those of older versions have no seal, and paths alone."""
+    if (sealed := read_sealed(path)) is not None:
+        return sealed
+    tree = read_json(path)
+    older = isinstance(tree, dict) and all(key == _OLDER or os.path.isabs(key) for key in tree)
+    return tree if older else {}
 
 
 def _keys(files: list[str]) -> dict[str, str]:

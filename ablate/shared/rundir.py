@@ -10,15 +10,17 @@ import errno
 import fcntl
 import functools
 import hashlib
+import io
 import itertools
 import json
 import math
 import os
 import re
 import signal
+import stat
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ STOPPED = "stopped"  # asked to, checkpoint written
 DISK_FULL = "disk full"
 OOM = "oom"
 LOST = "device lost"
+ROTTEN = "data damaged"
 FAILED = "failed"  # an exception
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
@@ -79,17 +82,63 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+class NotRegular(OSError):
+    """What should be a file is a pipe or a device, which might never end."""
+
+
+def open_file(path: Path) -> BufferedReader:
+    """A regular file, to be read. Raises NotRegular for anything else, and so waits for nobody."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotRegular(errno.EINVAL, "is no regular file", str(path))
+    return open(descriptor, "rb")
+
+
+def read_file(path: Path) -> bytes:
+    """All of a regular file. Raises as `open_file`."""
+    with open_file(path) as file:
+        return file.read()
+
+
 def to_json(value: Any) -> bytes:
     return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
 def read_json(path: Path) -> Any:
-    """The parsed file, or None where it is missing, torn, not JSON, or nested without end."""
+    """The parsed file, or None where it is missing, no file, torn, not JSON, or nested without
+    end."""
     try:
-        tree = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        tree = json.loads(read_file(path))
+    except (FileNotFoundError, NotADirectoryError, NotRegular, ValueError, RecursionError):
         return None
     return tree if _is_shallow(tree) else None
+
+
+BLANK = "0" * 64
+
+
+def write_sealed(path: Path, tree: Mapping[str, Any]) -> None:
+    """Write a JSON object that carries the sha256 of the file, taken with BLANK in its place."""
+    content = json.dumps({"seal": BLANK, **tree}).encode()
+    write_whole(path, content.replace(BLANK.encode(), _sealed(content).encode(), 1))
+
+
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """The object that `write_sealed` wrote; None where there is none, or it is not as written."""
+    try:
+        content = read_file(path)
+        tree = json.loads(content)
+        seal = tree.pop("seal")
+        return tree if _sealed(content.replace(seal.encode(), BLANK.encode(), 1)) == seal else None
+    except (FileNotFoundError, NotADirectoryError, NotRegular, ValueError, RecursionError):
+        return None
+    except (LookupError, TypeError, AttributeError):  # other JSON
+        return None
+
+
+def _sealed(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _is_shallow(tree: Any) -> bool:
@@ -383,9 +432,10 @@ class RunDir:
         import numpy as np
 
         try:
-            with open(self.probe(name), "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            content = read_file(self.probe(name))
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return dict(arrays)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        except Exception:  # whatever numpy and zip say of bytes that are not their own
             return None
 
     def create(self, spec: dict[str, Any]) -> None:
@@ -407,20 +457,21 @@ class RunDir:
     def read_result(self) -> dict[str, Any] | None:
         """The result, or None where there is no whole one, or other JSON in its place."""
         try:
-            return _result(self.result.read_bytes())
+            return _result(read_file(self.result))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def sealed_result(
-        self, sha256: str | None, curves: bool = False
+        self, sha256: str | None, curves: bool = False, probes: bool = False
     ) -> tuple[dict[str, Any] | None, str]:
         """The result for whoever prints it; and why it is withheld, "" where it is not.
 
         `sha256`: of the file that was recorded, None where none was. `curves`: `metrics.jsonl` is
-        read, too, so it must be the file that the result was made with.
+        read, too, so it must be the file that the result was made with; `probes`: so must be what
+        probes measured.
         """
         try:
-            content = self.result.read_bytes()
+            content = read_file(self.result)
         except (FileNotFoundError, NotADirectoryError):
             return None, ""
         edited = sha256 is not None and hashlib.sha256(content).hexdigest() != sha256
@@ -429,14 +480,16 @@ class RunDir:
             return None, f"{self.result}: missing or not whole"
         if edited:
             return None, f"{self.result} was edited since it was recorded"
-        sealed = result.get("metrics_sha256")
-        if curves and sealed is not None:
+        sealed = {self.metrics: result.get("metrics_sha256")} if curves else {}
+        if probes:
+            hashes = result.get("probes_sha256") or {}
+            sealed |= {self.probe(name): hashed for name, hashed in hashes.items()}
+        for path, hashed in sealed.items():
             try:
-                content = self.metrics.read_bytes()
+                if hashed not in (None, hashlib.sha256(read_file(path)).hexdigest()):
+                    return None, f"{path} was edited since the run ended"
             except FileNotFoundError:
-                return None, f"{self.metrics}: missing"
-            if hashlib.sha256(content).hexdigest() != sealed:
-                return None, f"{self.metrics} was edited since the run ended"
+                return None, f"{path}: missing"
         return result, ""
 
     def has_result(self) -> bool:
@@ -526,6 +579,6 @@ class RunDir:
     def metrics_content(self) -> bytes:
         """b"" where the file is missing."""
         try:
-            return self.metrics.read_bytes()
+            return read_file(self.metrics)
         except FileNotFoundError:
             return b""

@@ -81,7 +81,8 @@ def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
             ledger.sealed_plan(store, plan.name)
         plans.append(plan)
     for name in forget:
-        if name not in names and not store.plan_path(name).exists():
+        gone = name not in names and not store.plan_path(name).exists()
+        if gone and not ledger.knew(name):  # else a gc that was killed has forgotten it
             raise unknown("sweep", name, dict.fromkeys(names), f"one of {store.root}:")
     for name in sweeps:
         if name not in forget and not store.plan_path(name).exists():

@@ -21,12 +21,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from ablate.planning.plan import Plan, PlannedRun, file_name, fits
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import FINAL as FINAL
-from ablate.shared.rundir import Lock, RunDir, make_folder, read_json, write_whole
+from ablate.shared.rundir import (
+    Lock,
+    RunDir,
+    is_number,
+    make_folder,
+    read_file,
+    read_json,
+    write_whole,
+)
 
 Status = Literal[
     "planned", "started", "interrupted", "finished", "diverged", "pruned", "failed", "oom", "hung"
@@ -119,15 +127,17 @@ class Store:
         with Ledger.reading(self) as ledger:
             return ledger.seals()
 
-    def results(self, runs: Iterable[PlannedRun], curves: bool = False) -> Sound:
+    def results(
+        self, runs: Iterable[PlannedRun], curves: bool = False, probes: bool = False
+    ) -> Sound:
         """What every reader that prints numbers reads: each result is the file that was recorded,
-        and with `curves` so are its metrics; others are withheld."""
+        with `curves` so are its metrics, with `probes` what they measured; others are withheld."""
         seals, sound = self.seals(), Sound({}, {})
         for run in runs:
             if run.id in sound.results:
                 continue
             folder = self.rundir(run.id)
-            sound.results[run.id], why = folder.sealed_result(seals.get(run.id), curves)
+            sound.results[run.id], why = folder.sealed_result(seals.get(run.id), curves, probes)
             if why:
                 sound.withheld[run.id] = f"{run.label}: {why}"
         return sound
@@ -195,7 +205,7 @@ class Store:
     def looks_view(self) -> list[Look]:
         """Every whole line of `looks.jsonl`; one that a crash of an older version tore is none."""
         try:
-            lines = self.looks.read_bytes().split(b"\n")
+            lines = read_file(self.looks).split(b"\n")
         except FileNotFoundError:
             return []
         looks = []
@@ -315,7 +325,7 @@ class Ledger:
             connection.execute("PRAGMA synchronous = FULL")
             ledger = cls(connection)
             with _transaction(connection):
-                new = not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+                new = not ledger._rows((int,), "SELECT 1 FROM sqlite_master LIMIT 1")
                 if new:
                     ledger.build(store, Remains(looks=store.looks_view()))
                 if _migrate(connection, store) or new:
@@ -448,12 +458,12 @@ class Ledger:
 
     def _seal(self, events: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
         """Append (run, kind, detail) to the chain, inside a transaction that no other is in."""
-        last = self._db.execute("SELECT seal FROM event ORDER BY number DESC LIMIT 1").fetchone()
+        last = self._rows((str,), "SELECT seal FROM event ORDER BY number DESC LIMIT 1")
         now = time.time()
         rows = ((now, run, kind, json.dumps(detail)) for run, kind, detail in events)
         self._db.executemany(
             "INSERT INTO event (at, run, kind, detail, seal) VALUES (?, ?, ?, ?, ?)",
-            sealed(last[0] if last else "", rows),
+            sealed(last[0][0] if last else "", rows),
         )
 
     # --- Written by whoever reads a verdict -----------------------------------------------------
@@ -476,22 +486,45 @@ class Ledger:
 
     # --- Read by everybody ----------------------------------------------------------------------
 
+    def _rows(self, types: tuple[type, ...], query: str, args: Sequence[Any] = ()) -> list[Any]:
+        """What the query finds. Raises DatabaseError for what was never written: SQLite notices
+        damage of its pages' structure, not of what stands in them."""
+        try:
+            rows = self._db.execute(query, args).fetchall()
+        except UnicodeDecodeError as error:
+            raise damaged(error) from error
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" in str(error):
+                raise damaged("a text in it is none") from error
+            raise
+        for row in rows:
+            if tuple(map(type, row)) != types:
+                raise damaged(f"a value in it has another type: {row!r:.80}")
+        return rows
+
     def states(self, runs: Iterable[str] | None = None) -> dict[str, RunState]:
         """The state of each of `runs` that the ledger knows; of all runs for None."""
         query = "SELECT id, status, attempts, oom, hung, step FROM run"
+        types = (str, str, int, int, int, int)
         if runs is None:
-            return {row[0]: RunState(*row[1:]) for row in self._db.execute(query)}
+            return {row[0]: _state(*row[1:]) for row in self._rows(types, query)}
         wanted = list(runs)
         if len(wanted) > 100:
             everything = self.states()
             return {run: everything[run] for run in wanted if run in everything}
         marks = ",".join("?" * len(wanted))
-        rows = self._db.execute(f"{query} WHERE id IN ({marks})", wanted)
-        return {row[0]: RunState(*row[1:]) for row in rows}
+        rows = self._rows(types, f"{query} WHERE id IN ({marks})", wanted)
+        return {row[0]: _state(*row[1:]) for row in rows}
 
     def sweeps(self) -> list[str]:
         """Names, the last driven first."""
-        return [row[0] for row in self._db.execute("SELECT name FROM sweep ORDER BY driven DESC")]
+        rows = self._rows((str,), "SELECT name FROM sweep ORDER BY driven DESC")
+        return [name for (name,) in rows]
+
+    def knew(self, sweep: str) -> bool:
+        """Was it ever the first to plan a run? Events stay when it is forgotten."""
+        query = "SELECT 1 FROM event WHERE kind = 'planned' AND detail = ? LIMIT 1"
+        return bool(self._rows((int,), query, (json.dumps({"sweep": sweep}),)))
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -505,7 +538,7 @@ class Ledger:
     def planned(self, sweep: str) -> list[tuple[int, str]]:
         """(position, run) of what the sweep planned last."""
         query = "SELECT position, run FROM planned WHERE sweep = ? ORDER BY position"
-        return list(self._db.execute(query, (sweep,)))
+        return self._rows((int, str), query, (sweep,))
 
     def plan_events(self, sweep: str) -> list[tuple[str, dict[str, Any]]]:
         """(kind, detail) of the newest events of its plan, back to when it was last written; what
@@ -521,9 +554,11 @@ class Ledger:
         found: list[tuple[str, dict[str, Any]]] = []
         if not self.seals_plans():
             return found
-        for number, at, run, kind, detail, seal in self._db.execute(query, (PLAN_OF + sweep,)):
-            last = self._db.execute(before, (number,)).fetchone()
-            held = holds(last[0] if last else "", (at, run, kind, detail), seal)
+        types = (int, float, str, str, str, str)
+        for number, *event, seal in self._rows(types, query, (PLAN_OF + sweep,)):
+            last = self._rows((str,), before, (number,))
+            _, _, kind, detail = event
+            held = holds(last[0][0] if last else "", tuple(event), seal)
             told = plan_detail(detail) if held else None
             if told is None:
                 raise Failure(
@@ -561,8 +596,8 @@ class Ledger:
 
     def about(self, event: int) -> str:
         """What an event, by its number, is about: a run, "plan of NAME", or "" for a look."""
-        row = self._db.execute("SELECT run FROM event WHERE number = ?", (event,)).fetchone()
-        return str(row[0])
+        rows = self._db.execute("SELECT run FROM event WHERE number = ?", (event,))
+        return "".join(str(run) for (run,) in rows)
 
     def lacks_its_end(self) -> bool:
         """Were the last events taken out? Their seals went with them, SQLite's count did not."""
@@ -574,15 +609,16 @@ class Ledger:
         """(time, kind, detail) of a run, oldest first."""
         query = "SELECT at, kind, detail FROM event WHERE run = ? ORDER BY number"
         return [
-            (at, kind, json.loads(detail)) for at, kind, detail in self._db.execute(query, (run,))
+            (at, kind, _detail(kind, detail))
+            for at, kind, detail in self._rows((float, str, str), query, (run,))
         ]
 
     def looks(self) -> list[Look]:
         """At which verdicts were read, of all sweeps, the oldest first."""
         if self._older is not None:
             return self._older
-        rows = self._db.execute("SELECT detail FROM event WHERE run = '' ORDER BY number")
-        return [json.loads(detail) for (detail,) in rows]
+        rows = self._rows((str,), "SELECT detail FROM event WHERE run = '' ORDER BY number")
+        return [_detail(LOOK, detail) for (detail,) in rows]
 
     def looks_text(self) -> bytes:
         """What `looks.jsonl` is: a look a line."""
@@ -591,26 +627,28 @@ class Ledger:
     def last_detail(self, kind: str) -> dict[str, dict[str, Any]]:
         """Each run's newest event of that kind, as its detail."""
         query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"
-        return {run: json.loads(detail) for run, detail in self._db.execute(query, (kind,))}
+        return {run: _detail(kind, text) for run, text in self._rows((str, str), query, (kind,))}
 
     def seals(self, runs: Sequence[str] = ()) -> dict[str, str]:
         """The hash of each run's result as it was recorded, where it was and still counts; of all
         runs where none are named."""
         marks = ",".join("?" * len(runs))
-        rows = self._db.execute(
+        rows = self._rows(
+            (str, str),
             f"SELECT event.run, event.detail FROM run JOIN event ON event.run = run.id "
             f"WHERE event.kind = run.status AND run.status IN {FINAL} "
             + (f"AND run.id IN ({marks}) " if runs else "")
             + "ORDER BY event.number",
             runs,
         )
-        found = {run: json.loads(detail).get("result_sha256") for run, detail in rows}
+        found = {run: _detail("finished", text).get("result_sha256") for run, text in rows}
         return {run: sha256 for run, sha256 in found.items() if sha256 is not None}
 
     def broken_seals(self) -> list[int]:
         """The numbers of events that are not as they were written, or that follow one taken out."""
-        rows = self._db.execute(
-            "SELECT at, run, kind, detail, seal, number FROM event ORDER BY number"
+        rows = self._rows(
+            (float, str, str, str, str, int),
+            "SELECT at, run, kind, detail, seal, number FROM event ORDER BY number",
         )
         broken, before = [], ""
         for at, run, kind, detail, seal, number in rows:
@@ -618,6 +656,36 @@ class Ledger:
                 broken.append(number)
             before = seal
         return broken
+
+
+def damaged(what: object) -> sqlite3.DatabaseError:
+    return sqlite3.DatabaseError(f"damaged: {what}")
+
+
+def _state(status: Any, *counts: int) -> RunState:
+    if status not in get_args(Status):
+        raise damaged(f"no run is {status!r:.20}")
+    return RunState(status, *counts)
+
+
+def _detail(kind: str, text: str) -> dict[str, Any]:
+    """An event's detail, which `fold` can read. Raises DatabaseError for any other text."""
+    try:
+        tree = json.loads(text)
+        if kind == LOOK:
+            whole = is_look(tree)
+        elif kind in (PLANNING, PLAN):
+            whole = plan_detail(text) is not None
+        else:
+            fold(RunState(), kind, tree)
+            seal = tree.get("result_sha256")
+            whole = is_number(tree.get("step", 0)) and (seal is None or isinstance(seal, str))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(f"no event is {kind!r:.20}: {text!r:.60}") from error
+    if not whole:
+        raise damaged(f"no event is {kind!r:.20}: {text!r:.60}")
+    result: dict[str, Any] = tree
+    return result
 
 
 @contextmanager
@@ -709,7 +777,7 @@ def _version(store: Store) -> int:
     opens it will say so."""
     with (
         contextlib.closing(sqlite3.connect(store.ledger, timeout=30)) as db,
-        contextlib.suppress(sqlite3.DatabaseError, TypeError),
+        contextlib.suppress(sqlite3.DatabaseError, TypeError, ValueError),
     ):
         begun = db.execute("SELECT 1 FROM sqlite_master").fetchone()
         return int(db.execute("SELECT version FROM meta").fetchone()[0]) if begun else 0
@@ -720,7 +788,9 @@ def _check_version(db: sqlite3.Connection, store: Store) -> int:
     """The ledger's version. Raises UserError for one that this ablate can't read."""
     try:
         version: int = db.execute("SELECT version FROM meta").fetchone()[0]
-    except (sqlite3.DatabaseError, TypeError) as error:
+        if type(version) is not int:
+            raise TypeError("no version in it")
+    except (sqlite3.DatabaseError, TypeError, UnicodeDecodeError) as error:
         raise UserError(
             f"{store.ledger}: not a whole ledger ({error}); "
             f"`ablate doctor --repair` makes it again from the run folders"

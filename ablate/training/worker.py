@@ -36,6 +36,7 @@ from ablate.shared.rundir import (
     FULL,
     LOST,
     OOM,
+    ROTTEN,
     STOPPED,
     RunDir,
     read_json,
@@ -51,7 +52,8 @@ from ablate.training.model.attention import kernel
 from ablate.training.model.count import describe
 from ablate.training.model.plugin import digest
 
-EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_LOST = 76, 1, 71, 72
+EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_LOST, EXIT_ROTTEN = 76, 1, 71, 72, 73
+CHECK_S, CHECK_SHARE = 2.0, 0.02  # for a look at the data at a run's end, or of its time, if more
 
 
 def _digest() -> str:
@@ -94,6 +96,8 @@ def work(path: str, options: dict[str, Any]) -> int:
             return 0
         except Stopped:
             return _left(attempt, EXIT_STOPPED, STOPPED)
+        except Damaged as error:
+            return _left(attempt, EXIT_ROTTEN, ROTTEN, error)
         except torch.OutOfMemoryError as error:
             return _left(attempt, EXIT_OOM, OOM, error)
         except OSError as error:
@@ -197,7 +201,15 @@ def _train(
         beat=beat,
         say=rundir.say,
     )
-    result = train(run, rundir, machine)
+    home = machine.cache / run.data.fingerprint
+    opened = decoded.stamp(home)
+    try:
+        result = train(run, rundir, machine)
+    except Stopped:
+        if opened not in (None, decoded.stamp(home)):
+            rundir.drop_checkpoints()
+        raise
+    check_data(rundir, home, opened, max(CHECK_S, CHECK_SHARE * result["seconds"]))
     line = attempt.lineage()
     result |= {
         "digest": joined(other.get("digest", "unknown") for other in line),
@@ -215,6 +227,25 @@ def _train(
     result["env_sha256"] = hashlib.sha256(rundir.env.read_bytes()).hexdigest()
     write_whole(rundir.result, to_json(result))
     rundir.drop_checkpoints()
+
+
+class Damaged(Exception):
+    """What the run was trained on is not what was decoded: it begins again."""
+
+
+def check_data(rundir: RunDir, home: Path, opened: tuple[int, int] | None, within_s: float) -> None:
+    """Raises Damaged where the set in `home` rotted since it was opened, or was decoded again
+    because another worker found that. Then it counts as none, and nothing goes on from it."""
+    if opened not in (None, decoded.stamp(home)):
+        rundir.drop_checkpoints()
+        raise Damaged(f"{home}: was found damaged and decoded again while this run trained on it")
+    wrong = decoded.damage(home, within_s)
+    if wrong in (None, decoded.OLDER):
+        return
+    decoded.discard(home.parent, home.name)
+    decoded.begin_again(rundir.path.parent, home.name)
+    rundir.drop_checkpoints()
+    raise Damaged(f"{home}: {wrong}; this run was trained on it, and begins again")
 
 
 def joined(digests: Iterable[str | None]) -> str | None:

@@ -180,7 +180,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
             edited = [*_edited(Ledger(db), store, sweeps)] if version == VERSION else []
             states = Ledger(db).states()
     except sqlite3.Error as error:
-        broken = error.sqlite_errorcode in (
+        broken = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) in (
             sqlite3.SQLITE_CORRUPT,
             sqlite3.SQLITE_NOTADB,
             sqlite3.SQLITE_ERROR,  # no such table
@@ -188,7 +188,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         hint = f"; {repair}" if broken else ""
         yield Finding("problem", "ledger", f"{store.ledger}: {error}{hint}")
         return None
-    except TypeError:  # no version in it
+    except (TypeError, UnicodeDecodeError):  # no version in it, or no text that is one
         yield Finding("problem", "ledger", f"{store.ledger}: not a whole ledger; {repair}")
         return None
     if faults != ["ok"]:

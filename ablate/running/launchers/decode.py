@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from ablate.running.launchers.ask import ask
 from ablate.shared import decoded
 from ablate.shared.decoded import facts, named, words
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import RunDir, read_json
+from ablate.shared.rundir import read_json
 
 
 def decode(spec: Mapping[str, Any], store: Path, watching: Any) -> None:
@@ -49,10 +48,8 @@ def remarks(data: Mapping[str, Any], store: Path) -> list[str]:
 
 
 def check(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> None:
-    """A decoded set that is not as it was written is said to be so, and is none from now on.
-
-    What is half trained on a damaged one begins again: nobody knows since when it is damaged.
-    """
+    """A decoded set that is not as it was written is said to be so, and is none from now on. What
+    is half trained on a damaged one begins again."""
     fingerprint, cache = data["fingerprint"], store / "cache"
     home = cache / fingerprint
     if not home.is_dir():
@@ -65,11 +62,4 @@ def check(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> N
     say(f"data={data['name']}: {home}: {wrong}; decoding it again")
     decoded.discard(cache, fingerprint)
     if wrong != decoded.OLDER:
-        for path in (store / "runs").glob("*"):
-            run = RunDir(path)
-            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-                if run.read_spec()["data"]["fingerprint"] != fingerprint or run.has_result():
-                    continue
-                if run.lock.acquire():
-                    run.drop_checkpoints()
-                    run.lock.release()
+        decoded.begin_again(store / "runs", fingerprint)
