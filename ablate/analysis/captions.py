@@ -519,9 +519,9 @@ def data_notes(block: Sequence[Scores]) -> list[str]:
     """What was found in the images of a column when they were decoded, as its runs recorded it."""
     said: dict[str, dict[str, None]] = {}
     for found in block:
-        name = found.cell.spec["data"]["name"]
         for result in found.results:
             for key, text in decoded.words(result).items():
+                name = found.cell.spec["data"]["name"]
                 how = " (data.broken=skip)" if key == "left_out" else ""
                 said.setdefault(f"data={name}: {text}{how}", {})[found.cell.row] = None
     whole = len({found.cell.row for found in block if found.results})
