@@ -20,11 +20,13 @@ from typing import Any, Literal, NamedTuple
 from ablate import plugin, spec
 from ablate.choices import CHOICES
 from ablate.fingerprint import (
+    BUNDLED,
     class_folders,
     fingerprint,
     local_files,
     local_splits,
     parse_slice,
+    wanted,
 )
 from ablate.spec import UserError
 
@@ -411,20 +413,23 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
                 f"classes; there must be a folder for each of two or more"
             )
         data["classes"] = len(names)
+    present = BUNDLED.get(data["source"])  # None where only fetching the set would tell
+    if data["path"] is not None:
+        present = local_splits(Path(data["path"]), data["name"])
     for key in ("validation", "test"):
         if data[key] == "auto":
-            present = local_splits(_folder(data, key), data["name"])
-            data[key] = key if key in present else 0.1
-    wanted = {
+            if present is None:
+                _folder(data, key)  # says why it can't be
+            data[key] = key if key in (present or ()) else 0.1
+    named = {
         key: parse_slice(key, data[key]).split
         for key in ("train", "validation", "test")
         if isinstance(data[key], str)
     }
-    if data["path"] is not None and data["hub"] is not None:
-        present = local_splits(Path(data["path"]), data["name"])
-        missing = sorted(set(wanted.values()) - set(present))
+    if data["path"] is not None and data["hub"] is not None and present is not None:
+        missing = sorted(set(named.values()) - set(present))
         if missing and len(present) == 1:
-            shares = {key: 0.1 for key in ("validation", "test") if key in wanted}
+            shares = {key: 0.1 for key in ("validation", "test") if key in named}
             data = {**data, "train": present[0], **shares}
             note = (
                 f"data={data['name']}: {data['path']} has split {present[0]!r} alone: "
@@ -432,6 +437,8 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
             )
             if note not in notes:
                 notes.append(note)
+    if present is not None:
+        wanted(data, present)
     return {**data, "fingerprint": fingerprint(data, memo)}
 
 

@@ -19,6 +19,7 @@ import typer  # noqa: E402
 
 from ablate import __version__  # noqa: E402
 from ablate.cli import driving, keeping, looking, publishing, tuning  # noqa: E402
+from ablate.cli.mistakes import UsageError, told  # noqa: E402
 from ablate.spec import Failure, UserError  # noqa: E402
 
 if _LISTENS:
@@ -26,12 +27,11 @@ if _LISTENS:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Does this change to a Vision Transformer help, and how sure are we?",
 )
-data = typer.Typer(no_args_is_help=True, help="The images that runs learn from.")
+data = typer.Typer(help="The images that runs learn from.")
 
 for command in (
     driving.sweep,
@@ -60,13 +60,16 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), nl=False)
+        raise typer.Exit(2)
 
 
 def main() -> None:
@@ -88,27 +91,30 @@ def main() -> None:
 def _run() -> int:
     """Run the command; its exit code."""
     try:
-        app(standalone_mode=True)
+        return app(prog_name="ablate", standalone_mode=False) or 0
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # typer and rich would say 1
             raise BrokenPipeError from ended
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        raise
+    except UsageError as error:
+        return _told(told(error), 2)
     except (UserError, Failure) as error:
-        return _told(str(error), 2 if isinstance(error, UserError) else 1)
+        return _told(f"ablate: {error}", 2 if isinstance(error, UserError) else 1)
+    except typer.Abort:  # Ctrl-C, or no more input, where it asked
+        raise KeyboardInterrupt from None
     except BrokenPipeError:
         raise
     except sqlite3.Error as error:
         broken = not isinstance(error, sqlite3.OperationalError)
         remedy = "; `ablate doctor --repair` makes it again from the run folders" if broken else ""
-        return _told(f"the store's ledger.db: {error}{remedy}", 1)
+        return _told(f"ablate: the store's ledger.db: {error}{remedy}", 1)
     except OSError as error:  # a store that is a file, or can't be written to
         place = f"{error.filename}: " if error.filename else ""
-        return _told(f"{place}{error.strerror or error}", 1)
-    return 0
+        return _told(f"ablate: {place}{error.strerror or error}", 1)
 
 
 def _told(line: str, code: int) -> int:
     if "--debug" in sys.argv:
         traceback.print_exc()
-    print(f"ablate: {line}", file=sys.stderr)
+    print(line, file=sys.stderr)
     return code

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ablate.cli.mistakes import number
 from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, print_table
 from ablate.spec import Failure, UserError, unknown
 
@@ -181,11 +182,17 @@ def plan(
     each: Each = False,
     detect: Annotated[
         float | None,
-        typer.Option(metavar="POINTS", help="Seeds and hours to find a gain as small as this."),
+        typer.Option(
+            parser=number, metavar="POINTS", help="Seeds and hours to find a gain as small as this."
+        ),
     ] = None,
     spread: Annotated[
         float | None,
-        typer.Option(metavar="POINTS", help="With --detect: of runs, instead of the measured."),
+        typer.Option(
+            parser=number,
+            metavar="POINTS",
+            help="With --detect: of runs, instead of the measured.",
+        ),
     ] = None,
     on: Annotated[
         str | None,
@@ -193,7 +200,9 @@ def plan(
     ] = None,
     mfu: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="With --on: of the peak that trainings reach."),
+        typer.Option(
+            parser=number, metavar="SHARE", help="With --on: of the peak that trainings reach."
+        ),
     ] = None,
     store: StoreDir = RUNS,
     debug: Debug = False,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ablate.cli.mistakes import one_of
 from ablate.cli.out import check_out, write_out
 from ablate.cli.words import (
     RUNS,
@@ -100,7 +101,8 @@ def table(
     across: Across = None,
     each: Each = False,
     format: Annotated[
-        Format | None, typer.Option(help="Default: rich on a terminal, md elsewhere.")
+        Format | None,
+        typer.Option(**one_of(Format), help="Default: rich on a terminal, md elsewhere."),
     ] = None,
     show: Annotated[
         str | None,
