@@ -14,7 +14,7 @@ from ablate.plan import FIRST_TUNING_SEED, Analysis, Cell, Choice, Plan, Tune
 from ablate.report.across import pooled_gains
 from ablate.report.looks import Look, changes
 from ablate.report.looks import look as look_of
-from ablate.report.scores import METRICS, Scores, short
+from ablate.report.scores import LARGEST, METRICS, Scores, by_seed, short
 
 if TYPE_CHECKING:
     from ablate.report.paper import Beside
@@ -387,6 +387,11 @@ def entry_notes(
         texts.append(
             f"{_seeds(found.main.never).capitalize()} never got there: counted, not averaged, so "
             f"no verdict."
+        )
+    for name, values in found.beyond.items():
+        texts.append(
+            f"Its {METRICS[name].name} is left out: {by_seed(values)}; no interval can be computed "
+            f"beyond {LARGEST:g}."
         )
     if gain and gain.own in ("spread", "outlier") and gain.ratio is not None:
         left, test = ("left the pool; ", "0.1 %") if gain.own == "outlier" else ("", "5 %")
