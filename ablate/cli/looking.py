@@ -136,12 +136,14 @@ def table(
     from ablate.report.published import SHOW, WHERE, published
 
     if words and words[0].startswith(WHERE):
+        if words[1:] or scale or name or across or each or against or strict or bundle:
+            raise UserError(f"{words[0]}: takes --format, --show and --transpose; leave others out")
         parts = check_show(show) if show is not None else SHOW
         print_rendered(published(words[0].removeprefix(WHERE)), format, parts, transpose)
         return
     if bundle is not None:
         if words or scale or name or across or each:
-            raise UserError("--from: a bundle is of one sweep; leave its name out")
+            raise UserError("--from: a bundle is of one sweep; leave its name and words out")
         from ablate.report.bundle import Bundle
 
         exported = Bundle(bundle)
