@@ -257,6 +257,15 @@ def stop(
     sweep: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Default: whichever is driven.")
     ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            parser=number,
+            metavar="SECONDS",
+            help="Give up then. Default: wait until Ctrl-C.",
+            show_default=False,
+        ),
+    ] = math.inf,
     store: StoreDir = RUNS,
     debug: Debug = False,
 ) -> None:
@@ -265,10 +274,12 @@ def stop(
     from ablate.ledger import Store
     from ablate.report.live import begin
 
+    if not timeout > 0:
+        raise UserError(f"--timeout: must be more than 0 seconds, got {timeout:g}")
     kept = Store(store)
     if kept.driver.is_held():
         begin("stopping: workers write their checkpoints")
-    stopped = turns.stop(kept, sweep, begin)
+    stopped = turns.stop(kept, sweep, begin, timeout)
     if stopped is None:
         print(f"nothing of {sweep or store} runs")
         return
