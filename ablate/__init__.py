@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # typing is long to import, and no Ctrl-C is ours to hear before `ablate.cli`
 if TYPE_CHECKING:
     import pandas as pd
 

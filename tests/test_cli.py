@@ -109,7 +109,13 @@ def test_a_reader_that_goes_and_a_ctrl_c_at_any_moment_are_no_word_of_ours(first
         ) as done:
             done.stdout.close()
             assert (done.wait(60), done.stderr.read()) == (141, b"")
-    for module in ("typer.models", "ablate.cli.keeping", "hydra.core", "ablate.launch.ask"):
+    for module in (
+        "sqlite3",
+        "typer.models",
+        "ablate.cli.keeping",
+        "hydra.core",
+        "ablate.launch.ask",
+    ):
         with subprocess.Popen(
             [sys.executable, "-X", "importtime", ABLATE, "plan", *ROWS],
             cwd=folder,
@@ -205,6 +211,8 @@ def test_a_sweep_that_was_not_driven_is_answered_with_those_that_were(driven):
     mistake(driven("table", "tinny", code=2), "'tinny'", "did you mean 'tiny'?")
     mistake(driven("status", "quickstart", code=2), "'quickstart'", "tiny")
     mistake(driven("table", "stem=none,dpn", code=2), "'stem=none,dpn'", "tiny")
+    again = "`ablate sweep block.attn=pre,post model.depth=1 train.steps=3 seeds=2 --as tiny"
+    mistake(driven("sweep", "tiny", "seeds=3", code=2), "tiny: names what was driven", again)
 
 
 UNREADABLE = [

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import sqlite3
-import sys
-import traceback
-from typing import Annotated
 
 _LISTENS = signal.getsignal(signal.SIGINT) is signal.default_int_handler
 if _LISTENS:  # Ctrl-C while modules are loaded ends the process, without a traceback
     with contextlib.suppress(ValueError):  # a thread may not say so
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import os  # noqa: E402
+import sqlite3  # noqa: E402
+import sys  # noqa: E402
+import traceback  # noqa: E402
+from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
 

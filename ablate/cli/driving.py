@@ -50,6 +50,7 @@ def sweep(
 
     again = _retry(retry)
     kept = Store(store)
+    _check_name(words or [""], kept)
     plan, settings = make_plan(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
@@ -83,14 +84,33 @@ def sweep(
     _close(kept, outcome)
 
 
+def _check_name(words: list[str], store: Store) -> None:
+    """Raises UserError where the first word is no file's name, but that of a driven sweep."""
+    from ablate.sweep.file import sweep_files
+
+    name = words[0]
+    if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
+        return
+    if (plan := _driven(name, store)) is not None:
+        raise UserError(
+            f"{name}: names what was driven, not what to drive; give its words: "
+            f"`ablate sweep {shlex.join([*plan.words, *words[1:]])}`"
+        )
+
+
+def _driven(name: str, store: Store) -> Plan | None:
+    """The plan of that name, None where there is none that can be read."""
+    try:
+        return store.read_plan(name)
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return None  # not whole: it is written again
+
+
 def _check_words(plan: Plan, store: Store) -> None:
     """Raises UserError where the store has a sweep of this name that says other runs."""
     from ablate.sweep import alike
 
-    try:
-        before = store.read_plan(plan.name)
-    except (LookupError, TypeError, AttributeError, ValueError):
-        return  # not whole: it is written again
+    before = _driven(plan.name, store)
     if before is None:
         return
     with contextlib.suppress(UserError):  # words of old that can't be read now are others
@@ -225,6 +245,7 @@ def plan(
             raise UserError(f"{option}: must be more than 0 points, got {value:g}")
     devices = None if on is None else Devices.parse(on, mfu)
     kept = Store(store)
+    _check_name(words or [""], kept)
     made, settings = make_plan(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
