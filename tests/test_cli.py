@@ -587,6 +587,15 @@ def test_off_a_terminal_there_is_no_colour_whatever_the_environment_says(driven)
         assert "\x1b" not in done.out + done.err, words
 
 
+def test_without_standard_streams_a_sweep_is_driven_and_its_files_are_its_own(driven):
+    line = f"exec {ABLATE} {' '.join(SWEEP)} seeds=3 <&- >&- 2>&-"
+    assert subprocess.run(line, shell=True, cwd=driven.folder, timeout=120).returncode == 0
+    assert "6 finished" in driven("status").out
+    assert driven("verify").out.startswith("verified: 6 runs")
+    text = subprocess.run(f"{ABLATE} table --format mdd >&- 2>&1", shell=True, cwd=driven.folder)
+    assert text.returncode == 2
+
+
 @pytest.mark.parametrize("words", ["table", "status"])
 def test_a_reader_that_leaves_early_gets_no_traceback(driven, words):
     reading, writing = os.pipe()

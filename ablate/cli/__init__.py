@@ -76,6 +76,7 @@ def _main(
 def main() -> None:
     """`ablate`: exit code 2 for the user's mistake, 1 for a failure, each with one line; 130 after
     Ctrl-C and 141 where nobody reads what is printed, as other commands, without a word."""
+    _open_closed()
     try:
         code = _run()
         sys.stdout.flush()
@@ -87,6 +88,16 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the interpreter ends
     sys.exit(code)
+
+
+def _open_closed() -> None:
+    """Of a shell's `>&-`: else the next file that is opened would be what workers print to."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
 
 
 def _run() -> int:
