@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
+import sys
 
-_LISTENS = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-if _LISTENS:  # Ctrl-C while modules are loaded ends the process, without a traceback
-    with contextlib.suppress(ValueError):  # a thread may not say so
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+_OURS = [arg.rpartition("/")[2] for arg in sys.argv[:1]] == ["ablate"] and (
+    signal.getsignal(signal.SIGINT) is signal.default_int_handler
+)
+if _OURS:  # until `main` answers it, Ctrl-C ends the process without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import os  # noqa: E402
 import sqlite3  # noqa: E402
-import sys  # noqa: E402
 import traceback  # noqa: E402
 from typing import Annotated  # noqa: E402
 
@@ -22,10 +22,6 @@ from ablate import __version__  # noqa: E402
 from ablate.cli import driving, keeping, looking, publishing, tuning  # noqa: E402
 from ablate.cli.mistakes import UsageError, told  # noqa: E402
 from ablate.spec import Failure, UserError  # noqa: E402
-
-if _LISTENS:
-    with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 app = typer.Typer(
     add_completion=False,
@@ -76,8 +72,10 @@ def _main(
 def main() -> None:
     """`ablate`: exit code 2 for the user's mistake, 1 for a failure, each with one line; 130 after
     Ctrl-C and 141 where nobody reads what is printed, as other commands, without a word."""
-    _open_closed()
     try:
+        if _OURS:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        _open_closed()
         code = _run()
         sys.stdout.flush()
     except BrokenPipeError:  # `ablate table | head`
