@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import pooled_gains
-from ablate.analysis.scores import METRICS, Scores, short
+from ablate.analysis.scores import LARGEST, METRICS, Scores, by_seed, short
 from ablate.planning.plan import FIRST_TUNING_SEED, Analysis, Cell, Choice, Plan, Tune
 from ablate.shared import decoded
 from ablate.store.ledger import REMEDY
@@ -388,6 +388,11 @@ def entry_notes(
         texts.append(
             f"{_seeds(found.main.never).capitalize()} never got there: counted, not averaged, so "
             f"no verdict."
+        )
+    for name, values in found.beyond.items():
+        texts.append(
+            f"Its {METRICS[name].name} is left out: {by_seed(values)}; no interval can be computed "
+            f"beyond {LARGEST:g}."
         )
     if gain and gain.own in ("spread", "outlier") and gain.ratio is not None:
         left, test = ("left the pool; ", "0.1 %") if gain.own == "outlier" else ("", "5 %")

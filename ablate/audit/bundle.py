@@ -237,6 +237,16 @@ class Bundle(Store):
         return results
 
 
+def check_folder(folder: Path) -> None:
+    """May a bundle be written there? Raises UserError."""
+    folder = folder.resolve()
+    if not folder.parent.is_dir():
+        raise UserError(f"{folder.parent}: no such folder")
+    earlier = Bundle(folder).is_one
+    if not earlier and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"{folder}: is there already, and no earlier export; name another folder")
+
+
 def export(
     plan: Plan,
     store: Store,
@@ -247,17 +257,13 @@ def export(
 ) -> None:
     """Write the bundle of a sweep. Its verdicts are a look, which the store keeps.
 
-    `anonymous`: without host, user, folders, logs; `diffs`: with what was not committed. Raises
-    UserError where `folder` holds anything but an earlier bundle, which is replaced, and Failure
-    where a run's files are not those that it left, where a file of an anonymous bundle would name
-    a folder or a host, or the disk is full.
+    `anonymous`: without host, user, folders, logs; `diffs`: with what was not committed. An earlier
+    bundle is replaced. Raises UserError where `folder` holds anything else, and Failure where a
+    run's files are not those that it left, where a file of an anonymous bundle would name a folder
+    or a host, or the disk is full.
     """
+    check_folder(folder)
     folder = folder.resolve()
-    if not folder.parent.is_dir():
-        raise UserError(f"{folder.parent}: no such folder")
-    earlier = Bundle(folder).is_one
-    if not earlier and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"{folder}: is there already, and no earlier export; name another folder")
     made = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         made.mkdir()

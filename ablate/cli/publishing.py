@@ -79,6 +79,7 @@ def export(
 
     if anonymous and with_diff:
         raise UserError("--with-diff: a diff says whose work it is; leave it or --anonymous out")
+    bundle.check_folder(folder)
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each, read=True)

