@@ -93,7 +93,7 @@ def test_what_may_be_a_picture_and_is_not_read_is_counted(tmp_path: Path) -> Non
     for name in ("a/1.heic", "a/2.HEIC", "b/1.jxl", "b/.3.heic", "b/notes.txt"):
         (tmp_path / "images" / name).write_bytes(b"something")
     composer = Composer(tmp_path / "store")
-    tree = {**PLAIN, "path": str(tmp_path / "images"), "classes": None}
+    tree = {**PLAIN, "path": str(tmp_path / "images"), "classes": None, "test": 4}
     for size in (8, 16):  # said once
         composer.run({**composer.tree(composer.merge([])), "data": tree | {"size": size}})
     line = "images that are not read: 2 .heic, 1 .jxl; convert them to PNG or JPEG"
