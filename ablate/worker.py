@@ -47,7 +47,8 @@ from ablate.rundir import (
 from ablate.signals import noted
 from ablate.train import rehearsal
 from ablate.train.calibrate import seconds_per_step
-from ablate.train.loop import DTYPES, Machine, Stopped, train
+from ablate.train.loop import Machine, Stopped, train
+from ablate.train.training import DTYPES
 
 EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_LOST = 76, 1, 71, 72
 
@@ -64,10 +65,9 @@ def _digest() -> str:
         "sealed",
         "fingerprint",
         "decoded",
-        "predictions",
     )
     files = [package / f"{name}.py" for name in (*shared, "worker")]
-    for folder in ("train", "task", "data", "model"):
+    for folder in ("metrics", "train", "task", "data", "model"):
         files += sorted((package / folder).rglob("*.py"))
     text = hashlib.sha256()
     for file in files:

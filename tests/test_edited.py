@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 import ablate
-from ablate import cli, predictions
+from ablate import cli
 from ablate.ledger import Ledger, Store
+from ablate.metrics import classify
 from ablate.report import cost
 from ablate.rundir import Metrics, to_json
 from ablate.spec import Failure
@@ -50,7 +51,7 @@ def leave(store: Store, run: Any, top1: float) -> None:
         **{"device": "cpu", "threads": 1, "torch": "2", "kernel": "k", "micro_batch": 9},
         **{"train_loss": 0.1, "prior_loss": 2.3, "fingerprint": "f", "plugins": {"norm": None}},
         **{"parameters": 7, "multiply_adds": 9, "images_per_s": 3.0, "peak_bytes": None},
-        "test": predictions.metrics(told, 10),
+        "test": classify.score(told, 10),
         "validation": {key[4:]: value for key, value in scores.items()},
         "metrics_sha256": hashlib.sha256(folder.metrics.read_bytes()).hexdigest(),
         "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),

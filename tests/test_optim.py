@@ -15,6 +15,7 @@ from ablate import spec
 from ablate.data.batches import Batches
 from ablate.model import build
 from ablate.spec import UserError
+from ablate.task import classify
 from ablate.train import calibrate
 from ablate.train.optim import (
     Average,
@@ -313,7 +314,7 @@ def test_a_timed_step_does_what_a_trained_one_does(monkeypatch):
         monkeypatch.setattr(owner, name, noted)
 
     spy(Batches, "mixed")
-    spy(calibrate.classify, "loss")
+    spy(classify, "loss")
     spy(torch.optim.SGD, "step")
     spy(torch.nn.utils, "clip_grad_norm_")
     spy(Average, "update")

@@ -20,7 +20,7 @@ from ablate import sealed, spec, worker
 from ablate.fingerprint import fingerprint
 from ablate.model import build
 from ablate.rundir import RunDir
-from ablate.train import loop
+from ablate.train import journal
 from ablate.train.checkpoint import read_checkpoint
 from ablate.train.loop import Machine, Stopped, train
 
@@ -188,7 +188,7 @@ def test_the_checkpoint_that_was_gone_on_from_outlives_a_damaged_newer_one(run, 
     last.write_bytes(last.read_bytes()[:-1])
     run.stop(rundir, newest - older + 1)
     assert [step for step, _ in rundir.checkpoints()] == [newest + 1, older]
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
+    monkeypatch.setattr(journal, "CHECKPOINT_SHARE", math.inf)
     run.stop(rundir, 2, checkpoint_s=0)  # one after each step
     assert [step for step, _ in rundir.checkpoints()] == [newest + 3, newest + 2]
     assert run.resume(rundir) == newest + 3
@@ -200,7 +200,7 @@ def test_a_checkpoint_of_a_version_without_seals_is_gone_on_from(run):
     for step, path in rundir.checkpoints():
         found = read_checkpoint(path, step)
         assert found is not None
-        sums = found.progress
+        sums = found.state
         old = (
             f'{{"step": {step}, "loss_sum": {sums.loss_sum!r}, "loss_steps": {sums.loss_steps}, '
             f'"bad_step": -1, "seconds": 1.0, "micro_batch": 512}}'

@@ -20,9 +20,9 @@ import pytest
 from conftest import Shell
 from test_table import PLANTED, make_plan, plant, tabulate
 
-from ablate import predictions
 from ablate.launch import Slot
 from ablate.ledger import Ledger, Store, result_detail
+from ablate.metrics import classify
 from ablate.plan import Analysis, Plan
 from ablate.report import looks
 from ablate.report.formats import render
@@ -101,9 +101,9 @@ def test_the_test_metrics_follow_from_the_predictions_in_every_order(driven):
     store = Store(driven)
     folder = store.rundir(run_of(store))
     table, result = np.load(folder.predictions), folder.read_result()
-    assert predictions.metrics(table, 10) == result["test"]
-    assert predictions.metrics(table[::-1], 10) == result["test"]
-    assert predictions.metrics(table, 9).keys() == {"n", "loss", "top1"}
+    assert classify.score(table, 10) == result["test"]
+    assert classify.score(table[::-1], 10) == result["test"]
+    assert classify.score(table, 9).keys() == {"n", "loss", "top1"}
 
 
 def test_unfinished_runs_are_counted_and_torn_files_named(store):
@@ -312,7 +312,7 @@ def test_a_forger_must_forge_every_seal(store):
     table = np.load(folder.predictions)
     table["rank"][:50] = 0
     np.save(folder.predictions, table)
-    result = folder.read_result() | {"test": predictions.metrics(table, 10)}
+    result = folder.read_result() | {"test": classify.score(table, 10)}
     result["predictions_sha256"] = hashlib.sha256(folder.predictions.read_bytes()).hexdigest()
     folder.result.write_bytes(to_json(result))
     assert [line.split(": ", 1)[1] for line in checked(store).findings] == [

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ablate import choices, spec
+from ablate.metrics import TASKS
 from ablate.model.host import Host
 from ablate.model.init import initialise
 from ablate.model.perceptron import Perceptron
@@ -58,7 +59,7 @@ def vit(run: spec.Run) -> ViT:
     return ViT(
         run.model,
         Patches(run.data.size, run.model.patch, run.data.channels),
-        run.data.classes,
+        _outputs(run),
         norm=_constructor("norm", run.norm),
         stem=_constructor("stem", run.stem),
         block=_constructor("block", run.block),
@@ -70,7 +71,12 @@ def mlp(run: spec.Run) -> Perceptron:
     """A multilayer perceptron, not yet initialised."""
     values = run.data.size**2 * run.data.channels
     norm = _constructor("norm", run.norm)
-    return Perceptron(run.model, values, run.data.classes, norm=norm)
+    return Perceptron(run.model, values, _outputs(run), norm=norm)
+
+
+def _outputs(run: spec.Run) -> int:
+    """How many values the head gives."""
+    return TASKS[run.task].outputs(run.data.classes)
 
 
 HOSTS = {"vit": vit, "mlp": mlp}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.plan import Plan
 from ablate.report.captions import count
 from ablate.report.cost import Costs
-from ablate.report.scores import METRICS, Curves, Results, by_replicate, scores
+from ablate.report.scores import Curves, Results, by_replicate, scores
 from ablate.report.table import method_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def forecast(
     """
     from ablate import stats
 
-    of = METRICS[plan.analysis.metric]
+    of = plan.metric
     counts = sorted({method_of(plan, column.label).contrasts for column in plan.columns})
     n = len(plan.replicates)
     power = f"{100 * stats.POWER:.0f} % power"
@@ -68,7 +68,7 @@ def _spread(
 
     from ablate import stats
 
-    points = METRICS[plan.analysis.metric].points
+    points = plan.metric.points
     if assumed is not None:
         return stats.Spread(assumed), 0.0, f"spread {assumed:g} {points}, as given"
     cells = [cell for cell in plan.cells if cell.column == column]

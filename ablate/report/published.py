@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ablate.metrics import DEFAULT, TASKS
 from ablate.report.across import verdict_of
 from ablate.report.captions import Footnotes, names
 from ablate.report.paper import (
@@ -40,7 +41,7 @@ def published(name: str) -> Table:
     return Table(
         sweep=WHERE + name,
         title=f"{table.source}, {name}, as published",
-        metric="top1",
+        metric=TASKS[DEFAULT].metrics[0].key,
         baseline=table.baseline,
         seeds=tuple(range(n)),
         family="column",

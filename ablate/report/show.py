@@ -11,18 +11,19 @@ import math
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from ablate.ledger import FINAL, Ledger, RunState, Store
+from ablate.metrics import TASKS, TaskChoice
 from ablate.plan import PlannedRun
 from ablate.report.find import planned_as
 from ablate.report.live import duration
 from ablate.report.status import speed
 from ablate.rundir import RunDir
-from ablate.spec import Failure
+from ablate.spec import Failure, task_of
 
 History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
 
@@ -80,6 +81,7 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
     where = str(seen.folder.path) + ("" if seen.folder.path.is_dir() else " (not there)")
     metrics = [] if seen.withheld else seen.folder.read_metrics()
     none = f"withheld: {seen.withheld}" if seen.withheld else ""
+    task = TASKS[task_of(seen.configuration or {})]
     return "\n".join(
         [
             f"run {run}: {seen.label}",
@@ -92,7 +94,7 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
                 _grouped(_pick(leaves(seen.result), RESULT)),
                 none or _none(seen.folder.result, final),
             ),
-            *_section("curves", _curves(metrics), none or _none(seen.folder.metrics, final)),
+            *_section("curves", _curves(metrics, task), none or _none(seen.folder.metrics, final)),
             *_section("provenance", _grouped(facts(seen)), _none(seen.folder.env, begun)),
             *_section(
                 "configuration"
@@ -155,17 +157,14 @@ def _end(attempt: Mapping[str, Any], worker: object) -> str:
     return "not noted"  # in a store of old
 
 
-CURVES: dict[str, tuple[str, Callable[[Sequence[float]], float]]] = {
-    "train_loss": ("lowest", min),
-    "val_loss": ("lowest", min),
-    "val_top1": ("highest", max),
-    "lr": ("highest", max),
-}
-
-
-def _curves(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+def _curves(metrics: Sequence[Mapping[str, Any]], task: TaskChoice) -> list[str]:
+    """Of the training loss, the metrics that every run has, and the rate: a line each."""
+    always = [metric for metric in task.metrics if not metric.needs]
+    less = [f"val_{metric.key}" for metric in always if metric.sign < 0]
+    more = [f"val_{metric.key}" for metric in always if metric.sign > 0]
     rows = []
-    for name, (what, best) in CURVES.items():
+    for name in ("train_loss", *less, *more, "lr"):
+        what, best = ("lowest", min) if name in ("train_loss", *less) else ("highest", max)
         values = [line[name] for line in metrics if _is_number(line.get(name))]
         if values:
             words = f"first {values[0]:.4g}, last {values[-1]:.4g}, {what} {best(values):.4g}"

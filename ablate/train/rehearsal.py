@@ -21,7 +21,7 @@ from ablate.rundir import RunDir
 from ablate.spec import Run
 from ablate.train.calibrate import seconds_per_step
 from ablate.train.checkpoint import read_checkpoint
-from ablate.train.cost import cost
+from ablate.train.cost import peak_bytes
 from ablate.train.loop import Machine, Stopped, train
 
 ROUNDS = 3  # of timings with and without deterministic algorithms, in turn
@@ -70,8 +70,12 @@ def leg(run: Run, folder: Path, cache: Path, device: torch.device, until: int) -
         train(run, RunDir(folder), machine)  # returns at once where the loss is not finite
     except Stopped:
         diverged = False
-    peak = cost(0.0, 0, device)["peak_bytes"]
-    return {"step": end.step, "total": end.total, "peak_bytes": peak, "diverged": diverged}
+    return {
+        "step": end.step,
+        "total": end.total,
+        "peak_bytes": peak_bytes(device),
+        "diverged": diverged,
+    }
 
 
 def compare(straight: Path, resumed: Path) -> dict[str, Any]:
@@ -99,7 +103,7 @@ def _state(folder: Path) -> dict[str, Tensor]:
     found = [read_checkpoint(path, step) for step, path in RunDir(folder).checkpoints()[:1]]
     if not found or found[0] is None:  # it diverged, or its disk rots
         return {}
-    sums = {key: value for key, value in vars(found[0].progress).items() if key != "seconds"}
+    sums = {key: value for key, value in vars(found[0].state).items() if key != "seconds"}
     values = {f"progress.{k}": torch.tensor(v, dtype=torch.float64) for k, v in sums.items()}
     return found[0].tensors | values
 
