@@ -152,7 +152,7 @@ def test_an_older_store_is_verified_as_far_as_it_can_be(tmp_path):
         "data=digits is not decoded here: it was not checked",
         "4 of 4 runs were recorded before results were sealed",
         "4 of 4 runs were written before metrics were sealed",
-        "4 of 4 runs keep losses in single precision: their test loss is so, too",
+        "4 of 4 runs keep their loss in single precision: the test's is so, too",
     ]
     run = run_of(store, "pre#0", "fixture")
     folder = store.rundir(run)
