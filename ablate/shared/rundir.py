@@ -24,6 +24,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from ablate.shared.metrics import TASKS
+
 _temporary = itertools.count()
 
 FORMAT = 1  # of run.json and result.json; raised when a reader of the old would be wrong
@@ -209,7 +211,8 @@ _RESULT: dict[str, Callable[[Any], bool]] = {
     **{"plugins": _some(_is_text), "probes_sha256": _some(_is_text)},
     **dict.fromkeys(("left_out", "overlap"), _is_shares),
 }
-_SCORES = ("top1", "loss", "n")  # of a test set, in every finished run
+# What a test set's scores have in every finished run, by its task, which a result does not say.
+_SCORES = [{"n", *(m.key for m in task.metrics if not m.needs)} for task in TASKS.values()]
 
 
 def _result(content: bytes) -> dict[str, Any] | None:
@@ -231,7 +234,7 @@ def _is_scored(result: Mapping[str, Any]) -> bool:
     if result["status"] != "finished":
         return True
     test = result.get("test") or {}
-    return all(test.get(name) is not None for name in _SCORES)
+    return any(all(test.get(name) is not None for name in names) for names in _SCORES)
 
 
 _NOTES = dict.fromkeys(("pid", "step", "total", "done", "from_step", "from_at"), is_number)

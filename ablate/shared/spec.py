@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, TypeGuard, get_args, get_origin
 
+from ablate.shared import metrics
 from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, PROBES, SAID, Param
 from ablate.shared.errors import UserError, unknown
 
@@ -199,6 +200,7 @@ class Run:
     # What it measures of itself beside the metrics. It changes no weight, yet it is part of the id:
     # a finished run without a probe's file is another run than one that has it.
     probe: tuple[str, ...] = ()
+    task: str = metrics.DEFAULT  # what it learns, one of `metrics.TASKS`
 
     @property
     def id(self) -> str:
@@ -231,15 +233,27 @@ def identity(run: Run) -> str:
 
 def tree_identity(tree: Mapping[str, Any]) -> str:
     """`identity`, of what `to_tree` made of a run, now or before fields were added."""
-    kept = {key: value for key, value in effective(tree).items() if key not in ("seed", "probe")}
+    apart = ("seed", "probe", "task")
+    kept = {key: value for key, value in effective(tree).items() if key not in apart}
     probes = {"probe": tree["probe"]} if tree.get("probe") else {}
+    task = {} if task_of(tree) == metrics.DEFAULT else {"task": tree["task"]}
     for section, key in NOT_IDENTITY:
         kept[section] = {k: v for k, v in kept[section].items() if k != key}
     for section in kept:
         for key, before in _added_in(section, kept[section]).items():
             if kept[section].get(key, before) == before:
                 kept[section] = {k: v for k, v in kept[section].items() if k != key}
-    return json.dumps(kept | probes, sort_keys=True, separators=(",", ":"))
+    return json.dumps(kept | probes | task, sort_keys=True, separators=(",", ":"))
+
+
+def task_of(tree: Mapping[str, Any]) -> str:
+    """The name of the task that the plain tree of a run says."""
+    return str(tree.get("task", metrics.DEFAULT))
+
+
+def classes_of(tree: Mapping[str, Any]) -> int:
+    """Of the data that the plain tree of a run says."""
+    return int(tree["data"]["classes"])
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,10 +270,13 @@ def run_id(identity: str, seed: int) -> str:
 
 
 def to_tree(spec: Any) -> dict[str, Any]:
-    """Plain dicts of a spec, for JSON. A choice is written flat: name and settings."""
+    """Plain dicts of a spec, for JSON. A choice is written flat: name and settings. The task is
+    said where it is another than that of every run from before there were several."""
     tree: dict[str, Any] = {}
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
+        if field.name == "task" and value == metrics.DEFAULT:
+            continue
         if isinstance(value, Chosen):
             own = dataclasses.asdict(value.plugin) if value.plugin else {}
             tree[field.name] = {"name": value.name, **own, **value.settings}
@@ -295,6 +312,7 @@ def build(tree: Mapping[str, Any]) -> Run:
         eval=section(Eval, tree["eval"], "eval"),
         seed=coerce(tree["seed"], int, "seed"),
         probe=_probes(tree.get("probe", [])),
+        task=_task(task_of(tree)),
     )
     _check(run)
     return run
@@ -406,6 +424,12 @@ def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
         if param.host is not None and tree.get(key, param.default) is None
     }
     return Chosen(name, settings_of(kind, params, {**before, **tree, **hosts}))
+
+
+def _task(name: str) -> str:
+    if name not in metrics.TASKS:
+        raise unknown("task", name, metrics.TASKS)
+    return name
 
 
 def _probes(names: Any) -> tuple[str, ...]:
