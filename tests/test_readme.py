@@ -1,140 +1,42 @@
-"""The README does what it says: its commands parse, its files are there, its how-tos are followed.
+"""The README is short, and its table the quick start's; its how-tos and those of docs/ work."""
 
-What it shows is taken from it: commands from ```sh blocks, files from the blocks behind
-`<!-- file: PATH -->`, table entries from those behind `<!-- entry: TABLE -->`.
-"""
-
-import dataclasses
 import os
-import pkgutil
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-import typer
-import yaml
 from conftest import REPOSITORY
-from typer.testing import CliRunner
+from pages import PAGES, README, blocks, commands
 
-import ablate
-from ablate import cli
-from ablate.planning import compose, expand
-from ablate.planning.plan import Analysis
-from ablate.planning.sweep_file import KEYS
-from ablate.report.plot import Nothing
+from ablate.planning import expand
 from ablate.shared import choices
-from ablate.store.ledger import Ledger, Store
 
-README = (REPOSITORY / "README.md").read_text()
+TEXT = PAGES[README]
+CHOICES, CLASSIFY = "ablate/shared/choices.py", "ablate/shared/metrics/classify.py"
+TASKS = "ablate/shared/metrics/__init__.py"
 TABLES = {  # where entries go: the file, and the line that a new one is put behind
-    "NORMS": ("ablate/shared/choices.py", "NORMS: dict[str, Choice] = {\n"),
-    "STEMS": ("ablate/shared/choices.py", "STEMS: dict[str, Choice] = {\n"),
+    "NORMS": (CHOICES, "NORMS: dict[str, Choice] = {\n"),
+    "STEMS": (CHOICES, "STEMS: dict[str, Choice] = {\n"),
     "PLACES": ("ablate/training/model/block.py", "PLACES = {\n"),
+    "CLASSIFY": (
+        CLASSIFY,
+        '        Metric(*("loss", "test loss", "loss", "", "nats", 1.0, 4), math.log, sign=-1),\n',
+    ),
+    "score": (CLASSIFY, '        found[name] = int((table["rank"] < rank).sum()) / number\n'),
+    "IMPORTS": (TASKS, "from ablate.shared.metrics.metric import Metric, TaskChoice, threshold\n"),
+    "TASKS": (TASKS, "TASKS: dict[str, TaskChoice] = {DEFAULT: CLASSIFY}\n"),
 }
 PLACEMENT = 'Placement = Literal["pre", '
 
 
-def blocks(marker: str) -> dict[str, str]:
-    """what the marker names -> the code block behind it."""
-    found = re.findall(rf"<!-- {marker}: (\S+) -->\n```\w+\n(.*?)```", README, re.DOTALL)
-    assert found
-    return dict(found)
-
-
-def commands() -> list[list[str]]:
-    """Every `ablate ...` line of the sh blocks, in order, as words."""
-    lines = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL)).splitlines()
-    found = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("ablate ")]
-    assert found
-    return found
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A user's folder that has what the README takes for granted, and the files that it shows."""
-    home = tmp_path_factory.mktemp("user")
-    for name in ("train", "test"):
-        file = home / "data" / "cifar10" / f"{name}.parquet"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(name)  # plans read contents only for their hash
-    for name in ("cat/1.png", "dog/1.png"):
-        (home / "photos" / name).parent.mkdir(parents=True)
-        (home / "photos" / name).write_bytes(b"")
-    for name, text in blocks("file").items():
-        if not name.startswith("ablate/"):
-            (home / name).parent.mkdir(parents=True, exist_ok=True)
-            (home / name).write_text(text)
-    return home
-
-
-def planned(words):
-    """The plan of a `sweep` or `plan` command, read as the command line reads it."""
-    command = typer.main.get_command(cli.app).commands[words[0]]
-    given = command.make_context(words[0], list(words[1:])).params
-    options = {key: given[key] for key in ("scale", "name", "across", "each")}
-    return expand.plan(given["words"] or [], store=Path("runs"), **options)[0]
-
-
-def test_every_command_of_the_readme_is_right(folder, monkeypatch):
-    """In order, as a reader types them. `sweep` only plans and notes what it would drive."""
-    monkeypatch.chdir(folder)
-    store = Store(Path("runs"))
-    shown = set()
-    for words in commands():
-        shown.add(words[0])
-        if words[0] in ("sweep", "plan"):
-            plan = planned(words)
-            if words[0] == "sweep":
-                with Ledger.driving(store) as ledger:
-                    store.write_plan(plan)
-                    ledger.plan(plan)
-        else:
-            done = CliRunner().invoke(cli.app, words)
-            if words[0] == "plot":  # of a sweep without results it says what to type
-                assert isinstance(done.exception, Nothing), (words, done.exception)
-                continue
-            assert done.exit_code == 0, (words, done.output, done.exception)
-    assert shown == set(typer.main.get_command(cli.app).commands)
-
-
-def test_every_option_that_changes_a_plan_is_shown():
-    options = ("--scale", "--as", "--replace", "--across", "--each", "--retry")
-    for option in (*options, "--store", "--debug"):
-        assert option in README, option
-
-
-def test_every_file_that_is_named_exists(folder):
-    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README)
-    inside = re.findall(r"`((?:ablate|conf|sweeps|tests|benchmarks|\.ci)/[\w./-]*\w)`", README)
-    assert links
-    assert inside
-    for name in {*links, *inside} - blocks("file").keys():
-        assert name.startswith("http") or (REPOSITORY / name).exists(), name
-    for anchor in re.findall(r"\]\(#([^)]+)\)", README):
-        assert anchor in [
-            title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.+)$", README, re.M)
-        ]
-
-
-def test_the_layer_drawing_has_every_module():
-    drawing = re.search(r"```\n CONTROL HALF.*?```", README, re.DOTALL)[0]
-    modules = {module.name for module in pkgutil.iter_modules(ablate.__path__)}
-    named = set(re.findall(r"(?:^|  )(\w+)/?(?=\s|$)", drawing, re.M))
-    assert modules <= named, modules - named
-
-
-def test_every_key_of_a_sweep_file_and_of_its_analysis_is_explained():
-    keys = [*KEYS, *(field.name for field in dataclasses.fields(Analysis))]
-    for key in keys:
-        assert re.search(rf"^\| `{key}` \|", README, re.M), key
+def test_it_is_short():
+    assert len(TEXT.splitlines()) <= 200
 
 
 def test_the_table_is_that_of_the_quick_start():
-    table = re.search(r"<!-- quickstart table -->(.*?)<!-- end -->", README, re.DOTALL)[1]
+    table = re.search(r"<!-- quickstart table -->(.*?)<!-- end -->", TEXT, re.DOTALL)[1]
     rows = re.findall(r"^\| ([^|*]+?) \| [\d.]+ \[", table, re.M)
     plan, _ = expand.plan(["quickstart"], store=Path("nowhere"))
     assert rows == [row.label for row in plan.rows]
@@ -142,14 +44,17 @@ def test_the_table_is_that_of_the_quick_start():
     assert "UNFINISHED" not in table
 
 
-def test_a_recipe_and_a_dataset_are_files_of_the_users_own(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    tree, _ = compose.resolve(["recipe=longer", "data=pets"], Path("runs"))
-    assert (
-        tree["train"]["epochs"]
-        == yaml.safe_load(blocks("file")["conf/recipe/longer.yaml"])["train"]["epochs"]
-    )
-    assert (tree["data"]["classes"], tree["data"]["size"]) == (2, 64)
+def test_five_commands_are_shown_with_what_they_print():
+    section = re.search(r"^## Five commands\n(.*?)^## ", TEXT, re.M | re.DOTALL)[1]
+    shown = re.findall(r"```sh\n(ablate .*)\n```\n```text\n(.*?)```", section, re.DOTALL)
+    assert len(shown) == 5
+    plan, _ = expand.plan(["quickstart"], store=Path("nowhere"))
+    labels = [row.label for row in plan.rows]
+    runs = f"{len(labels)} variants x {len(plan.seeds)} seeds = {len(plan.runs)} runs"
+    assert runs in shown[0][1]
+    assert f"{len(plan.runs)} runs: " in shown[2][1]
+    for _, text in shown:
+        assert any(label in text for label in labels)
 
 
 def run(words, folder, sources=None):
@@ -164,45 +69,72 @@ def run(words, folder, sources=None):
     )
 
 
-def test_how_to_use_a_norm_of_ones_own(tmp_path):
-    (tmp_path / "mynorms.py").write_text(blocks("file")["mynorms.py"])
-    words = next(words for words in commands() if any("mynorms:" in word for word in words))
-    done = run([*words[:-1], "norm.power=2", "train.steps=3", "seeds=2"], tmp_path)
+def rows(text: str) -> set[str]:
+    """Labels of a Markdown table's rows with two finished runs."""
+    return set(re.findall(r"^\| (.+?) \| [\d.]+ \[.* \| 2 \| ", text, re.M))
+
+
+def test_how_to_use_norms_of_ones_own(tmp_path):
+    names = {}
+    for page in (README, "docs/extending.md"):
+        word = next(w for c in commands(page) for w in c if re.search(r"^norm=.*\w+:\w+", w))
+        name = word.partition(",")[2]
+        names[page] = name
+        file = f"{name.partition(':')[0]}.py"
+        (tmp_path / file).write_text(blocks("file")[file])
+    short = ["train.steps=3", "seeds=2"]
+    norm = f"norm=layernorm,{','.join(names.values())}"
+    done = run(["sweep", norm, "norm.power=2", *short], tmp_path)
     assert "norm.power: expected a key among" in done.stderr  # layernorm has none
-    done = run([*words[:-1], "train.steps=3", "seeds=2"], tmp_path)
+    done = run(["sweep", norm, *short], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^\| mynorms:MeanNorm \| [\d.]+ \[.* \| 2 \| ", done.stdout, re.M), (
-        done.stdout
-    )
+    assert rows(done.stdout) == {"layernorm", *names.values()}
 
 
 def followed(home: Path) -> Path:
-    """A copy of the sources in which the how-tos for a norm, a placement and a stem were done."""
+    """A copy of the sources in which every how-to of the pages was done."""
     for name in ("ablate", "conf", "sweeps"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / name, home / name, ignore=ignored)
     for name, text in blocks("file").items():
         if name.startswith("ablate/"):
-            assert not (home / name).exists(), f"{name}: the README makes it anew"
+            assert not (home / name).exists(), f"{name}: the page makes it anew"
             (home / name).write_text(text)
     for table, text in blocks("entry").items():
         file, line = TABLES[table]
         source = (home / file).read_text()
-        assert source.count(line) == 1, f"{file} has no line {line!r}: the README says it has"
+        assert source.count(line) == 1, f"{file} has no line {line!r}: the page says it has"
         (home / file).write_text(source.replace(line, line + text))
-    source = (home / "ablate/shared/choices.py").read_text()
+    source = (home / CHOICES).read_text()
     assert source.count(PLACEMENT) == 1
-    (home / "ablate/shared/choices.py").write_text(source.replace(PLACEMENT, f'{PLACEMENT}"all", '))
+    (home / CHOICES).write_text(source.replace(PLACEMENT, f'{PLACEMENT}"all", '))
     return home
 
 
-def test_how_to_add_a_norm_a_placement_and_a_stem(tmp_path):
+def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(tmp_path):
     sources = followed(tmp_path / "sources")
     words = ["norm=layernorm,mynorm", "stem=none,mystem", "block.attn=pre,all"]
     done = run(["sweep", *words, "--each", "train.steps=3", "seeds=2"], tmp_path, sources)
     assert done.returncode == 0, done.stdout + done.stderr
-    for label in ("mynorm", "mystem", "all"):
-        assert re.search(rf"^\| {label} \| [\d.]+ \[.* \| 2 \| ", done.stdout, re.M), done.stdout
+    assert {"mynorm", "mystem", "all"} <= rows(done.stdout)
     results = list(tmp_path.glob("runs/runs/*/result.json"))
     assert len(results) == 8
     assert "mynorm" not in choices.NORMS
+
+    done = run(
+        ["table", "analysis.metric=top3", "--show", "accuracy,n,top1,top5"], tmp_path, sources
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| top3 % [95 % CI] |" in done.stdout
+    means = re.findall(
+        r"^\| \S+ \| ([\d.]+) .*? \| 2 \| ([\d.]+) .*? \| ([\d.]+) ", done.stdout, re.M
+    )
+    assert len(means) == 4
+    assert all(float(top1) < float(top3) < float(top5) for top3, top1, top5 in means)
+    assert run(["verify"], tmp_path, sources).returncode == 0
+
+    words = ["task=regress", "stem=none,mystem", "train.steps=3", "seeds=2"]
+    done = run(["sweep", *words], tmp_path, sources)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert rows(done.stdout) == {"none", "mystem"}
+    assert "| mae classes [95 % CI] |" in done.stdout

@@ -1,0 +1,257 @@
+"""The manual does what it says: its commands parse, its links lead somewhere, its keys are all
+there, and the architecture page describes the code that is."""
+
+import ast
+import dataclasses
+import pkgutil
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from conftest import REPOSITORY
+from pages import PAGES, README, blocks, commands
+from typer.testing import CliRunner
+
+import ablate
+from ablate import cli
+from ablate.planning import compose, expand, sweep_file, tuning
+from ablate.planning.plan import Analysis
+from ablate.report.plot import Nothing
+from ablate.store.ledger import Ledger, Store
+
+COMMANDS = typer.main.get_command(cli.app).commands
+ALL = "\n".join(PAGES.values())
+ARCHITECTURE = PAGES["docs/architecture.md"]
+EXTERNAL = ("http://", "https://")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A user's folder that has what the pages take for granted, and the files that they show."""
+    home = tmp_path_factory.mktemp("user")
+    for name in ("train", "test"):
+        file = home / "data" / "cifar10" / f"{name}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)  # plans read contents only for their hash
+    for name in ("cat/1.png", "dog/1.png"):
+        (home / "photos" / name).parent.mkdir(parents=True)
+        (home / "photos" / name).write_bytes(b"")
+    for name, text in blocks("file").items():
+        if not name.startswith("ablate/"):
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).write_text(text)
+    return home
+
+
+# --- Commands, options, keys --------------------------------------------------------------------
+
+
+def planned(words):
+    """The plan of a `sweep` or `plan` command, read as the command line reads it."""
+    given = COMMANDS[words[0]].make_context(words[0], list(words[1:])).params
+    options = {key: given[key] for key in ("scale", "name", "across", "each")}
+    return expand.plan(given["words"] or [], store=Path("runs"), **options)[0]
+
+
+def test_every_command_of_the_pages_is_right(folder, monkeypatch):
+    """In order, as a reader types them. `sweep` only plans and notes what it would drive.
+
+    A command that several pages show is typed once, but for `sweep`, which says what is last.
+    """
+    monkeypatch.chdir(folder)
+    store = Store(Path("runs"))
+    shown, typed = set(), []
+    for page in PAGES:
+        for words in commands(page):
+            shown.add(words[0])
+            if words in typed and words[0] != "sweep":
+                continue
+            typed.append(words)
+            if words[0] in ("sweep", "plan"):
+                plan = planned(words)
+                if words[0] == "sweep":
+                    with Ledger.driving(store) as ledger:
+                        store.write_plan(plan)
+                        ledger.plan(plan)
+                continue
+            done = CliRunner().invoke(cli.app, words)
+            if words[0] == "plot":  # of a sweep without results it says what to type
+                assert isinstance(done.exception, Nothing), (page, words, done.exception)
+                continue
+            assert done.exit_code == 0, (page, words, done.output, done.exception)
+    assert shown == set(COMMANDS)
+
+
+def options() -> set[str]:
+    """Every long option of every command but --help, subcommands included."""
+    found = {"--version"}
+    for command in COMMANDS.values():
+        for one in (command, *getattr(command, "commands", {}).values()):
+            for param in one.params:
+                found |= {name for name in param.opts if name.startswith("--")}
+    return found - {"--help"}
+
+
+def test_every_command_and_option_is_explained():
+    for name in COMMANDS:
+        assert f"ablate {name}" in ALL, name
+    table = re.findall(r"^\| (`--[^|]+)\|", PAGES["docs/command-line.md"], re.M)
+    explained = {name for row in table for name in re.findall(r"--[\w-]+", row)}
+    assert explained == options()
+
+
+def test_no_option_is_named_that_is_not_there():
+    texts = re.findall(r"`[^`\n]+`", prose(ALL))
+    named = {name for text in texts for name in re.findall(r"--[a-z][\w-]*", text)}
+    assert len(named) > 20
+    assert named <= {*options(), "--help"}
+
+
+@pytest.mark.parametrize(
+    ("page", "keys"),
+    [
+        ("docs/sweep-files.md", sweep_file.KEYS),
+        ("docs/sweep-files.md", [field.name for field in dataclasses.fields(Analysis)]),
+        ("docs/tuning.md", tuning.KEYS),
+    ],
+    ids=["sweep file", "analysis", "tune"],
+)
+def test_every_key_is_explained(page, keys):
+    rows = re.findall(r"^\| `(\w+)` \|", PAGES[page], re.M)
+    assert set(keys) <= {*rows}
+
+
+def test_what_a_scale_and_an_entry_take_is_explained():
+    page = PAGES["docs/sweep-files.md"]
+    scales = re.search(r"^\| `scales` \| `NAME: \{(.+?)\}`", page, re.M)[1]
+    assert set(scales.split(", ")) == set(sweep_file.SCALE_KEYS)
+    entries = set(re.findall(r"^\| `(\w+): \{key: \[values\], \.\.\.\}` \|", page, re.M))
+    assert entries == set(sweep_file.GENERATORS)
+
+
+def test_every_shipped_sweep_is_named():
+    for path in (REPOSITORY / "sweeps").glob("*.yaml"):
+        assert f"`{path.stem}`" in PAGES["docs/sweep-files.md"], path.stem
+
+
+def test_a_recipe_and_a_dataset_are_files_of_the_users_own(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    tree, _ = compose.resolve(["recipe=longer", "data=pets"], Path("runs"))
+    shown = yaml.safe_load(blocks("file")["conf/recipe/longer.yaml"])
+    assert tree["train"]["epochs"] == shown["train"]["epochs"]
+    assert (tree["data"]["classes"], tree["data"]["size"]) == (2, 64)
+
+
+# --- Links --------------------------------------------------------------------------------------
+
+
+def prose(text: str) -> str:
+    """Without code blocks."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(text: str) -> set[str]:
+    """Of its headings, as code hosts make them."""
+    titles = re.findall(r"^#+ (.+)$", prose(text), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_index_has_every_page():
+    pages = {path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.glob("docs/*")}
+    assert pages == PAGES.keys() - {README}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page):
+    home = (REPOSITORY / page).parent
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(PAGES[page])):
+        if target.startswith(EXTERNAL):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (home / name).resolve() if name else REPOSITORY / page
+        assert path.is_relative_to(REPOSITORY), target
+        assert path.exists(), target
+        if anchor:
+            assert anchor in anchors(path.read_text()), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_is_named_exists(page):
+    inside = r"`((?:ablate|conf|sweeps|tests|benchmarks|docs|\.ci)/[\w./-]*\w)`"
+    for name in {*re.findall(inside, PAGES[page])} - blocks("file").keys():
+        assert (REPOSITORY / name).exists(), name
+
+
+# --- The architecture page ----------------------------------------------------------------------
+
+
+def ranks() -> dict[str, int]:
+    """room -> its place in the import contract, 0 at the top; rooms of a line share it."""
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = contracts["contracts"][0]["layers"]
+    found = {
+        room.strip().removeprefix("ablate."): place
+        for place, line in enumerate(layers)
+        for room in line.split("|")
+    }
+    return {**found, "training": found["shared"] - 0.5}  # above what both halves share
+
+
+def may_import(room: str, other: str) -> bool:
+    """Downhill: the same room, or one below it, and never from one half into the other."""
+    if "training" in (room, other) and room != other:
+        return room == "training" and other in ("shared", "version")
+    return room == other or ranks()[room] < ranks()[other]
+
+
+def test_the_drawing_has_every_module():
+    drawing = re.search(r"```\n CONTROL HALF.*?```", ARCHITECTURE, re.DOTALL)[0]
+    modules = {module.name for module in pkgutil.iter_modules(ablate.__path__)}
+    assert modules == ranks().keys()
+    named = re.findall(r"(?:^|  )(\w+)/?(?=\s|$)", drawing, re.M)
+    assert modules <= {*named}, modules - {*named}
+    rooms = [name for name in named if name in modules - {"training"}]
+    assert rooms == sorted(rooms, key=ranks().__getitem__)
+
+
+def test_the_way_of_one_run_goes_downhill():
+    section = re.search(r"^## The way of one run\n(.*?)^## ", ARCHITECTURE, re.M | re.DOTALL)[1]
+    steps = re.findall(r"^\d+\. \*\*\w[\w ]*\.\*\* \[`(ablate/[\w/]+\.py)`\]", section, re.M)
+    assert len(steps) == len(re.findall(r"^\d+\. ", section, re.M))
+    assert 8 <= len(steps) <= 12
+    assert len(steps) == len({*steps})
+    seen = 0
+    for file in steps:
+        room = file.split("/")[1]
+        for node in ast.walk(ast.parse((REPOSITORY / file).read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not getattr(node, "level", 0), f"{file}: a relative import hides its room"
+            for name in names:
+                top, _, rest = name.partition(".")
+                if top == "ablate" and rest:
+                    seen += 1
+                    assert may_import(room, rest.split(".")[0]), f"{file} imports {name}"
+    assert seen > 50
+    assert not may_import("store", "running")  # uphill
+    assert not may_import("running", "analysis")  # beside it
+    assert not may_import("running", "training")
+
+
+def test_the_glossary_is_of_this_code():
+    section = re.search(r"^## Glossary\n(.*)", ARCHITECTURE, re.M | re.DOTALL)[1]
+    lines = re.findall(
+        r"^\| (\w+) \| (.+) \| \[`([\w/.]+)`\]\(\.\./([\w/.]+)\) `(\w+)` \|$", section, re.M
+    )
+    assert len(lines) == 20 == len({noun for noun, *_ in lines})
+    assert len(lines) == len(re.findall(r"^\| \w+ \| .*`", section, re.M))
+    for noun, meaning, file, link, name in lines:
+        assert file == link
+        tree = ast.parse((REPOSITORY / file).read_text())
+        kinds = (ast.ClassDef, ast.FunctionDef)
+        defined = {node.name for node in tree.body if isinstance(node, kinds)}
+        assert name in defined, f"{noun}: {file} has no {name}"
+        assert len(meaning) < 110, noun
