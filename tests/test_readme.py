@@ -51,9 +51,11 @@ def test_five_commands_are_shown_with_what_they_print():
     plan, _ = expand.plan(["quickstart"], store=Path("nowhere"))
     labels = [row.label for row in plan.rows]
     runs = f"{len(labels)} variants x {len(plan.seeds)} seeds = {len(list(plan.runs()))} runs"
-    assert runs in shown[0][1]
-    assert f"{len(list(plan.runs()))} runs: " in shown[2][1]
-    for _, text in shown:
+    plans, sweeps, states, tables, verifies = (text for _, text in shown)
+    assert runs in plans
+    assert f"{len(list(plan.runs()))} runs: " in states
+    assert f"verified: {len(list(plan.runs()))} runs, " in verifies
+    for text in (plans, sweeps, states, tables):
         assert any(label in text for label in labels)
 
 
