@@ -17,9 +17,9 @@ from test_kill import wait_for
 from ablate.running.driver import drive
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
-from ablate.running.progress import Progress
 from ablate.running.turns import driving
 from ablate.store.ledger import Ledger, Store, repair
+from ablate.store.progress import SweepProgress
 
 TINY = ("model.depth=1", "train.epochs=3", "launcher.checkpoint_s=0.1", "--as", "faults")
 WORDS = ("sweep", "block.attn=pre,post", "seeds=2", *TINY)
@@ -149,7 +149,7 @@ class Said:
     def say(self, text: str) -> None:
         self.lines.append(text)
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: SweepProgress) -> None:
         pass
 
 
@@ -164,7 +164,7 @@ def test_a_place_where_two_runs_lose_their_device_is_given_up_and_they_go_elsewh
     with driving(store, plan.name, lambda: contextlib.nullcontext(said)) as ledger:
         outcome = drive(plan, store, ledger, launcher, settings, said)
     launcher.free()
-    assert outcome.counts == {"finished": 4}
+    assert outcome.progress.counts == {"finished": 4}
     assert outcome.retired == ("gpu:0",)
     assert "gpu:0 is given up: 2 runs lost their device there" in said.lines
     with Ledger.reading(store) as ledger:

@@ -26,12 +26,12 @@ from launcher_contract import SETTINGS, end, until
 from ablate.planning.compose import resolve
 from ablate.planning.plan import Analysis, Cell, Column, Plan, Row
 from ablate.report.show import compared, shown, sparkline
-from ablate.report.status import standing
 from ablate.running import launchers
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import Lock, RunDir
 from ablate.store.find import find_run
 from ablate.store.ledger import Ledger, RunState, Store
+from ablate.store.progress import observe
 
 TINY = ("model.depth=1", "train.epochs=32", "eval.every=8")
 SWEEP = ("sweep", "block.attn=pre,post", *TINY, "--as", "story", "launcher.checkpoint_s=0.1")
@@ -445,7 +445,7 @@ def test_a_look_at_a_large_store_probes_only_runs_without_a_result(tmp_path, mon
         probed = []
         monkeypatch.setattr(Lock, "is_held", lambda lock: probed.append(lock.path.parent.name))
         begun = time.monotonic()
-        now = standing(made, list(made.runs()), store, ledger)
+        now = observe(made, list(made.runs()), store, ledger)
         assert time.monotonic() - begun < 1
     assert sorted(probed) == sorted([*list(known)[:3], tmp_path.name])
     assert now.counts == {"finished": 1997, "started": 3}

@@ -22,11 +22,10 @@ from typing import Any
 from ablate.analysis.table import tabulate
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.formats import render
-from ablate.report.show import History
 from ablate.shared import decoded, predictions, spec
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir, read_json
-from ablate.store.ledger import FINAL, Ledger, RunState, Store, fold
+from ablate.store.ledger import FINAL, History, Ledger, RunState, Store, fold
 
 SINGLE = 2**-23  # relative rounding of the losses in files of older versions
 

@@ -1,4 +1,4 @@
-"""One driver a store: whose turn it is, looking at another's sweep, and stopping it."""
+"""One driver a store: whose turn it is, and stopping a sweep."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import os
 import platform
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from ablate.planning.plan import Plan
-from ablate.running.driver import ROOM_AGAIN, SPARE_BYTES, full, has_room
-from ablate.running.progress import Progress, View, Working
+from ablate.running.driver import View
+from ablate.running.room import ROOM_AGAIN, SPARE_BYTES, full, has_room
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import Lock, make_folder
+from ablate.shared.rundir import make_folder
 from ablate.store.ledger import Ledger, Store
+from ablate.store.progress import driver_of, observe
 
 Watching = Callable[[], AbstractContextManager[View]]
 
@@ -62,22 +61,9 @@ def _await_turn(store: Store, view: View) -> None:
             )
         plan = store.read_plan(str(notes.get("sweep")))  # each time: a search makes it grow
         if plan is not None:
-            view.show(observe(store, plan))
+            with Ledger.reading(store) as ledger:
+                view.show(observe(plan, list(plan.runs()), store, ledger))
     view.say("that process has ended")
-
-
-def observe(store: Store, plan: Plan) -> Progress:
-    """How far a sweep is, seen from outside."""
-    runs = {run.id: run for run in plan.runs()}
-    with Ledger.reading(store) as ledger:
-        states = ledger.states(runs)
-    working = [
-        Working(runs[run], folder, None, child=False, notes=folder.lock.notes())
-        for run, state in states.items()
-        if state.status == "started" and (folder := store.rundir(run)).lock.is_held()
-    ]
-    counts = Counter(str(state.status) for state in states.values())
-    return Progress(len(runs) + plan.to_come, counts, working)
 
 
 def stop(store: Store, sweep: str | None, say: Callable[[str], None]) -> str | None:
@@ -88,16 +74,15 @@ def stop(store: Store, sweep: str | None, say: Callable[[str], None]) -> str | N
     Returns when its driver and workers are gone, each with a checkpoint; None where nothing runs.
     Raises UserError where another sweep than `sweep` is driven.
     """
-    if store.driver.is_held():
-        driven = str(store.driver.notes().get("sweep"))
+    if (driver := driver_of(store)) is not None:
+        driven = str(driver.sweep)
         if sweep not in (None, driven):
             raise UserError(f"{store.root}: {driven!r} is driven now, not {sweep!r}")
-        pid = store.driver.notes().get("pid")
         frozen = _Frozen(say)
         heard = False  # a second signal would kill its workers
-        while store.driver.is_held() and store.driver.notes().get("pid") == pid:  # or it is another
+        while (now := driver_of(store)) is not None and now.pid == driver.pid:  # or it is another
             heard = heard or store.driver.signal(signal.SIGTERM)
-            frozen.look(store.driver)
+            frozen.look(now.pid)
             time.sleep(0.1)
         return driven
     with Ledger.reading(store) as ledger:
@@ -105,13 +90,14 @@ def stop(store: Store, sweep: str | None, say: Callable[[str], None]) -> str | N
         started = [run for run, state in states.items() if state.status == "started"]
     plan = store.read_plan(sweep or names[0]) if names else None
     mine = {run.id for run in plan.runs()} if plan else set()
-    left = [lock for run in started if run in mine and (lock := store.rundir(run).lock).is_held()]
-    for lock in left:
-        lock.signal(signal.SIGTERM)
+    folders = [store.rundir(run) for run in started if run in mine]
+    left = [folder for folder in folders if store.liveness.alive(folder)]
+    for folder in left:
+        store.liveness.stop(folder)
     frozen = _Frozen(say)
-    while held := [lock for lock in left if lock.is_held()]:
-        for lock in held:
-            frozen.look(lock)
+    while alive := [folder for folder in left if store.liveness.alive(folder)]:
+        for folder in alive:
+            frozen.look(store.liveness.notes(folder).get("pid"))
         time.sleep(0.1)
     return plan.name if plan and left else None
 
@@ -123,8 +109,7 @@ class _Frozen:
         self.say = say
         self.said: set[int] = set()
 
-    def look(self, lock: Lock) -> None:
-        pid = lock.notes().get("pid")
+    def look(self, pid: object) -> None:
         if not isinstance(pid, int) or pid in self.said:
             return
         with contextlib.suppress(OSError):
