@@ -159,7 +159,7 @@ def test_a_place_where_two_runs_lose_their_device_is_given_up_and_they_go_elsewh
     (broken.folder / "fault").write_text("AcceleratorError 0")
     store, said = Store(broken.folder / "runs"), Said()
     plan, settings = make_plan(ALL[1:-2], store=store.root, name="faults")
-    launcher = Local({**settings, "runs_per_gpu": 1}, store.cache)
+    launcher = Local(settings, store.cache)
     launcher.slots = [Slot(f"gpu:{n}", f"gpu:{n}", "cpu", visible=str(n)) for n in range(2)]
     with driving(store, plan.name, lambda: contextlib.nullcontext(said)) as ledger:
         outcome = drive(plan, store, ledger, launcher, settings, said)

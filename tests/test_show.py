@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ABLATE, Shell
-from launcher_contract import SETTINGS, end, until
+from launcher_contract import end, settings, until
 
 from ablate.planning.compose import resolve
 from ablate.planning.plan import Analysis, Cell, Column, Plan, Row
@@ -291,7 +291,7 @@ def test_an_edited_plug_in_shows(own, monkeypatch):
     """Two runs of one version, the file edited between them."""
     monkeypatch.chdir(own.folder)
     store = Store(Path("runs"))
-    launcher = launchers.make({"name": "local", **SETTINGS}, store.cache)
+    launcher = launchers.make(settings("local"), store.cache)
     ids, digests = [], []
     for seed, factor in ((0, 1.0), (1, 0.5)):
         Path("mine.py").write_text(NORM.format(factor=factor))

@@ -13,21 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ablate.shared.choices import Choice
+from ablate.planning.launcher import LAUNCHERS
 from ablate.shared.errors import unknown
 from ablate.shared.rundir import RunDir
 from ablate.store.liveness import Liveness
-
-LAUNCHERS: dict[str, Choice] = {
-    "local": Choice(
-        "one run a GPU, or a CPU core where there is none",
-        "-",
-        "ablate.running.launchers.local:Local",
-    ),
-    "inline": Choice(
-        "in this process, one after another", "-", "ablate.running.launchers.inline:Inline"
-    ),
-}
 
 
 @dataclass(frozen=True)
