@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.running.assign import LOSSES, Lost, assign, blame
+from ablate.running.journal import Journal
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
 from ablate.running.room import Room
 from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FULL, LOST, RunDir
 from ablate.shared.signals import ENDING, noted
-from ablate.store.ledger import FINAL, Ledger, RunState, Store, result_detail
+from ablate.store.ledger import FINAL, Ledger, Store, result_detail
 from ablate.store.liveness import Liveness
 from ablate.store.progress import Driver, SweepProgress, Worker
 
@@ -110,18 +109,16 @@ class _Drive:
         self.attempts, self.hang_s = settings["attempts"], settings["hang_s"]
         self.plan, self.search = plan, search
         self.runs: dict[str, PlannedRun] = {}
-        self.states: dict[str, RunState] = {}
-        self.counts: Counter[str] = Counter()
         self.results = 0  # recorded since the search was asked
         self.pending: list[str] = []
         self.working: dict[str, _Working] = {}
         self.room = Room(store, view.say)
         self.lost: Lost = {}
         self.retired: dict[str, None] = {}  # places given up
-        self.signals: list[int] = []
 
     def run(self, retry: Sequence[str]) -> Outcome:
         with noted(*ENDING) as self.signals:
+            self.journal = Journal(self.ledger, self.room, self.signals)
             self._take(self.plan, retry)
             while (self.pending or self.working) and not self.signals:
                 self._fill()
@@ -142,13 +139,11 @@ class _Drive:
         self.ledger.plan(plan)
         self.plan = plan
         new = {run.id: run for run in plan.runs() if run.id not in self.runs}
-        states = self.ledger.states(new)
         self.runs |= new
-        self.states |= states
-        self.counts.update(str(state.status) for state in states.values())
+        self.journal.add(new)
         for run in new:
-            if self.states[run].status in retry:
-                self._record(run, "retried")
+            if self.journal.states[run].status in retry:
+                self.journal.record(run, "retried")
             self._settle(run)
 
     def _grow(self) -> None:
@@ -176,10 +171,10 @@ class _Drive:
         """Do what `next_step` says until it says nothing new."""
         folder = self.store.rundir(run)
         while True:
-            if exit is None and self.states[run].status == "started":
+            if exit is None and self.journal.states[run].status == "started":
                 exit = self._notes(folder).get("exit")
             step = next_step(
-                self.states[run],
+                self.journal.states[run],
                 result=self._has_result(run, folder),
                 alive=self.store.liveness.alive(folder),
                 exit=exit,
@@ -188,7 +183,9 @@ class _Drive:
             if step.record == "result":
                 self._record_result(run, folder)
             elif step.record is not None:
-                self._record(run, step.record, reason=exit or self._notes(folder).get("error"))
+                self.journal.record(
+                    run, step.record, reason=exit or self._notes(folder).get("error")
+                )
                 if step.record in ("failed", "oom"):
                     self.view.say(f"{step.record}: {self.runs[run].label}: {self._why(folder)}")
             if step.then == "again":
@@ -201,33 +198,18 @@ class _Drive:
 
     def _has_result(self, run: str, folder: RunDir) -> bool:
         """A recorded result must still be whole; a new one is read when it is recorded."""
-        if self.states[run].status in FINAL:
+        if self.journal.states[run].status in FINAL:
             return folder.read_result() is not None
         return folder.has_result()
-
-    def _record(self, run: str, kind: str, **detail: Any) -> None:
-        """Append an event; on a full disk wait until there is room, or a signal."""
-        while True:
-            try:
-                state = self.ledger.record(run, kind, **detail)
-                self.counts[self.states[run].status] -= 1
-                self.counts[state.status] += 1
-                self.states[run] = state
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_FULL or self.signals:
-                    raise
-                self.room.ran_out()
-                time.sleep(1)
 
     def _record_result(self, run: str, folder: RunDir) -> None:
         result = folder.read_result()
         if result is None:  # a name without whole content: a disk that lied; train it again
             folder.result.unlink()
-            self._record(run, "interrupted", reason="result.json was not whole")
+            self.journal.record(run, "interrupted", reason="result.json was not whole")
             self.pending.append(run)
             return
-        self._record(run, result["status"], **result_detail(folder, result))
+        self.journal.record(run, result["status"], **result_detail(folder, result))
         self.results += 1
         self.view.say(_summary(self.runs[run].label, result))
 
@@ -240,8 +222,8 @@ class _Drive:
         return self.store.liveness.notes(folder)
 
     def _adopt(self, run: str, folder: RunDir) -> None:
-        if self.states[run].status != "started":
-            self._record(run, "started", step=newest(folder))
+        if self.journal.states[run].status != "started":
+            self.journal.record(run, "started", step=newest(folder))
         name = self._notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
         by = self.store.liveness
@@ -263,7 +245,7 @@ class _Drive:
             try:
                 folder.create(self.runs[run].spec())
                 folder.lock.clear()  # an old worker's last words are not the new one's
-                self._record(run, "started", step=newest(folder), slot=slot.name)
+                self.journal.record(run, "started", step=newest(folder), slot=slot.name)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
@@ -275,8 +257,8 @@ class _Drive:
 
     def _next(self) -> tuple[str, Slot] | None:
         working = {run: worker.slot for run, worker in self.working.items()}
-        slots = self.launcher.slots
-        return assign(self.pending, working, slots, self.states, self.lost, self.retired)
+        slots, states = self.launcher.slots, self.journal.states
+        return assign(self.pending, working, slots, states, self.lost, self.retired)
 
     def _places(self) -> set[str]:
         return {slot.place for slot in self.launcher.slots}
@@ -312,17 +294,17 @@ class _Drive:
         exit = exit or (DISK_FULL if code == EXIT_DISK_FULL else None)
         if not folder.has_result():
             if worker.killed:
-                self._record(run, "hung")
+                self.journal.record(run, "hung")
                 self.view.say(f"hung: {worker.run.label}: no sign of life for {self.hang_s:.0f} s")
             elif exit == DISK_FULL:
                 self.room.ran_out()
             elif exit == LOST:
-                self._record(run, "died", step=newest(folder), code=code, reason=LOST)
+                self.journal.record(run, "died", step=newest(folder), code=code, reason=LOST)
                 self.view.say(f"{LOST}: {worker.run.label}: {self._why(folder)}")
                 if worker.slot is not None:
                     self._blame(run, worker.slot.place)
             elif exit is None and code is not None and code != EXIT_TAKEN and not self.signals:
-                self._record(run, "died", step=newest(folder), code=code)
+                self.journal.record(run, "died", step=newest(folder), code=code)
                 self.view.say(f"died: {worker.run.label}: {_code(code)} (see {folder.log})")
         elif worker.slot is not None:
             self.lost = {**self.lost, worker.slot.place: frozenset()}  # it works
@@ -345,13 +327,13 @@ class _Drive:
         return SweepProgress(
             sweep=self.plan.name,
             total=len(self.runs) + self.plan.to_come,
-            counts={status: count for status, count in self.counts.items() if count},
+            counts=self.journal.counts,
             workers=[
                 Worker(w.run, w.slot.name if w.slot else str(w.notes.get("slot", "?")), w.notes)
                 for w in self.working.values()
             ],
             waiting=self.room.waiting,
-            states=self.states,
+            states=self.journal.states,
             driver=Driver(os.getpid(), self.plan.name),
         )
 
