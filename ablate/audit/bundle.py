@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.reading import read
 from ablate.analysis.table import Results
-from ablate.audit.verify import Verified, folded, remake
+from ablate.audit.verify import Verified, remake
 from ablate.planning.plan import Cell, Plan
 from ablate.report.formats import FORMATS, render
 from ablate.report.formats.tidy import inert
@@ -38,7 +38,7 @@ from ablate.shared.errors import Failure, UserError, unknown
 from ablate.shared.rundir import RunDir, is_number, read_json, to_json
 from ablate.store.find import computed, driven, instance, sweeps
 from ablate.store.ledger import FINAL, History, Ledger, Look, Store, Unrecorded
-from ablate.store.record import histories, load_records
+from ablate.store.record import folded, histories, load_records
 from ablate.version import __version__
 
 if TYPE_CHECKING:

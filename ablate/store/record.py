@@ -12,7 +12,9 @@ from typing import Any
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.shared.rundir import RunDir
 from ablate.store.find import planned_as
-from ablate.store.ledger import History, Ledger, RunState, Store, fold
+from ablate.store.ledger import FINAL, History, Ledger, RunState, Store, fold
+
+Recorded = tuple[str, dict[str, Any]]  # the event of a result: kind, detail
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,16 @@ def histories(plan: Plan, ledger: Ledger) -> dict[str, History]:
         return {run.id: ledger.events(run.id) for run in plan.runs()}
 
 
+def folded(history: History) -> tuple[RunState, Recorded | None]:
+    """What its events make of a run, and the last of them that is a result."""
+    state, last = RunState(), None
+    for _, kind, detail in history:
+        state = fold(state, kind, detail)
+        if kind in FINAL:
+            last = kind, detail
+    return state, last
+
+
 def _load(
     store: Store,
     run: str,
@@ -82,8 +94,6 @@ def _load(
     """`seal`: the hash of its result as it was recorded, None where none was."""
     folder = store.rundir(run)
     result, withheld = folder.sealed_result(seal, curves=True)
-    state = None
-    for _, kind, detail in events:
-        state = fold(state or RunState(), kind, detail)
+    state = folded(events)[0] if events else None
     attempts = folder.read_attempts()
     return RunRecord(folder, planned, events, state, attempts, result or {}, withheld)

@@ -15,7 +15,7 @@ from ablate.store.liveness import HostLock
 class Inline(HostLock):
     """`start` returns when the run is done. Everything loads into this process, torch included.
 
-    So nothing of its own is there to stop; a signal during a start reaches the worker itself.
+    A signal meanwhile reaches the worker itself, and none of its own is left to stop afterwards.
     """
 
     def __init__(self, settings: Mapping[str, Any], cache: Path) -> None:
