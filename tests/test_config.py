@@ -17,11 +17,7 @@ from ablate.shared import choices, spec
 from ablate.shared.errors import UserError
 
 STORE = Path("store")
-OPTIONS = sorted(
-    (path.parent.name, path.stem)
-    for path in shipped("conf").glob("*/*.yaml")
-    if path.parent.name != "launcher"
-)
+OPTIONS = sorted((path.parent.name, path.stem) for path in shipped("conf").glob("*/*.yaml"))
 
 # A run as `run.json` keeps it. What stands here has been trained somewhere: it never changes.
 GOLDEN: dict[str, Any] = {
@@ -194,6 +190,17 @@ def test_the_launcher_is_no_part_of_a_run() -> None:
     assert resolve(["launcher=inline", "launcher.attempts=1"], STORE) == (plain, identity)
     assert "launcher" not in plain
     assert Composer(STORE).launcher({})["name"] == "local"
+
+
+def test_a_launcher_has_settings_of_its_own_beside_the_drivers() -> None:
+    composer = Composer(STORE)
+    common = {"attempts": 3, "hang_s": 1800.0, "checkpoint_s": 60.0}
+    assert composer.launcher({}) == {"name": "local", **common, "runs_per_gpu": 1}
+    assert composer.launcher({"launcher": "inline"}) == {"name": "inline", **common}
+    Path("conf", "launcher").mkdir(parents=True)
+    Path("conf", "launcher", "two.yaml").write_text("name: local\nruns_per_gpu: 2\n")
+    mine = Composer(STORE).launcher({"launcher": "two", "launcher.attempts": 9})
+    assert mine == {"name": "local", **common, "attempts": 9, "runs_per_gpu": 2}
 
 
 # --- The user's own conf ------------------------------------------------------------------------

@@ -24,10 +24,10 @@ import ablate
 from ablate.audit import bundle
 from ablate.audit.bundle import Bundle
 from ablate.report.formats import FORMATS
-from ablate.report.gather import histories
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import to_json
 from ablate.store.ledger import Ledger, Store
+from ablate.store.record import histories
 
 WHO = {
     "HOME": "/tmp/home-of-zaphod",

@@ -30,6 +30,7 @@ from ablate.shared.metrics import classify
 from ablate.shared.rundir import RunDir, to_json
 from ablate.store import looks
 from ablate.store.ledger import Ledger, Store, result_detail
+from ablate.store.liveness import HostLock
 
 GOLDEN = Path(__file__).parent / "golden"
 # Two runs that finish, two that diverge.
@@ -373,7 +374,7 @@ def test_a_run_trained_again_gives_the_same_bits(driven, shell):
     assert not store.reruns.exists()
 
 
-class Same:
+class Same(HostLock):
     """Starts no worker: what it would leave is copied from another store."""
 
     slots = (Slot("cpu:0", "cpu", "cpu"),)

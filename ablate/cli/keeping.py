@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ablate.audit.bundle import Bundle
     from ablate.audit.verify import Verified
     from ablate.running.launchers import Slot
-    from ablate.shared.rundir import RunDir
     from ablate.store.ledger import Store
 
 
@@ -175,9 +174,9 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
     from ablate.report.live import begin, view
     from ablate.running import launchers
     from ablate.running.launchers.decode import decode
-    from ablate.running.progress import Progress, Working
     from ablate.store.find import find_run, planned_as
     from ablate.store.ledger import Ledger
+    from ablate.store.progress import SweepProgress, Worker
 
     composer = Composer(store.root)
     chosen, others = split_launcher(once(parse(word, composer.groups) for word in words))
@@ -187,15 +186,14 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
         sweeps = planned_as(store, ledger, find_run(store, ledger, text))
     if not sweeps:
         raise UserError(f"--rerun: {text}: no sweep has it")
-    run = sweeps[0][1]
+    sweep, run = sweeps[0]
     begin(f"training {run.label} once more")
     launcher = launchers.make(composer.launcher(chosen), store.cache)
     try:
         with view() as watching:
 
-            def show(folder: RunDir, slot: Slot, notes: Mapping[str, Any]) -> None:
-                worker = Working(run, folder, slot, child=True, notes=dict(notes))
-                watching.show(Progress(1, {}, [worker]))
+            def show(slot: Slot, notes: Mapping[str, Any]) -> None:
+                watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes)]))
 
             decode(run.cell.spec, store.root, watching)
             machine, lines = rerun(store, run, launcher, show)

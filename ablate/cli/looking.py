@@ -90,7 +90,7 @@ def show(
             print(shown(kept, ledger, found))
     if log:
         try:
-            print_log(kept.rundir(found), sys.stdout.buffer, follow)
+            print_log(kept, found, sys.stdout.buffer, follow)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 

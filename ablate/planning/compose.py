@@ -13,12 +13,13 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from ablate.planning.launcher import LAUNCHERS, launcher_params, launcher_settings
 from ablate.shared import plugin, spec
-from ablate.shared.choices import CHOICES
+from ablate.shared.choices import CHOICES, Param
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.fingerprint import (
     BUNDLED,
@@ -180,17 +181,6 @@ class Merged:
     height: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class Launcher:
-    """What `launcher` may say. None of it changes a result."""
-
-    name: Literal["local", "inline"]
-    attempts: int
-    hang_s: float
-    checkpoint_s: float
-    runs_per_gpu: int
-
-
 @contextlib.contextmanager
 def placed(layers: Sequence[Layer], otherwise: str) -> Iterator[None]:
     """Put before a UserError's key the place where that key was set, or its group chosen."""
@@ -232,7 +222,7 @@ class Composer:
             }
         tree, self.defaults = _compose("config", [])
         self._composed[tuple(sorted(self.defaults.items()))] = tree
-        # The options that spec's tables generate stand in one section each: they need no compose.
+        # The options that our tables generate stand in one section each: they need no compose.
         self._generated = {
             (kind, name): section
             for kind, options in _generated().items()
@@ -310,11 +300,7 @@ class Composer:
         tree = dict(self._compose(merged.choices))
         for key, value in merged.values.items():
             _put(tree, key, value)
-        chosen = asdict(spec.section(Launcher, tree["launcher"], "launcher"))
-        for key, value in chosen.items():
-            if key != "name" and not value > 0:
-                raise UserError(f"launcher.{key}: must be more than 0, got {value}")
-        return chosen
+        return launcher_settings(tree["launcher"])
 
     def _compose(self, choices: Mapping[str, str]) -> dict[str, Any]:
         key = tuple(sorted({**self.defaults, **choices}.items()))
@@ -487,7 +473,7 @@ def _search_user_conf_first() -> None:
 
 @contextlib.contextmanager
 def _hydra() -> Iterator[None]:
-    """Hydra, initialised on our folder, the user's, and the groups that spec's tables generate."""
+    """Hydra, initialised on our folder, the user's, and the groups that our tables generate."""
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
@@ -513,13 +499,17 @@ def _generated() -> dict[str, dict[str, dict[str, Any]]]:
     Without those that have a file: Hydra would take the other for that file's schema.
     """
     folders = [shipped("conf"), Path("conf")]
+    tables: dict[str, dict[str, Mapping[str, Param]]] = {
+        **{k: {name: c.params for name, c in table.items()} for k, table in CHOICES.items()},
+        "launcher": {name: launcher_params(name) for name in LAUNCHERS},
+    }
     return {
         kind: {
-            name: {"name": name, **{key: p.default for key, p in choice.params.items()}}
-            for name, choice in table.items()
+            name: {"name": name, **{key: p.default for key, p in params.items()}}
+            for name, params in table.items()
             if not any((folder / kind / f"{name}.yaml").exists() for folder in folders)
         }
-        for kind, table in CHOICES.items()
+        for kind, table in tables.items()
     }
 
 

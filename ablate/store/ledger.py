@@ -35,6 +35,7 @@ from ablate.shared.rundir import (
     read_json,
     write_whole,
 )
+from ablate.store.liveness import HostLock, Liveness
 
 Status = Literal[
     "planned", "started", "interrupted", "finished", "diverged", "pruned", "failed", "oom", "hung"
@@ -78,6 +79,7 @@ def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
 
 REMEDY = "remove the run's folder, and the same `ablate sweep` trains it again"  # what was edited
 
+History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
 Look = dict[str, Any]  # of a sweep: its name, seeds, and since format 3 what `report.looks` says
 
 
@@ -101,6 +103,7 @@ class Store:
         self.runs = root / "runs"
         self.ledger = root / "ledger.db"
         self.driver = Lock(root / "driver.lock")
+        self.liveness: Liveness = HostLock()  # of its runs' workers, whoever started them
         self.looks = root / "looks.jsonl"
         self.cache = root / "cache"
         self.studies = root / "studies"  # searches, for optuna-dashboard

@@ -1,7 +1,8 @@
 """Starting workers somewhere and asking after them: one small protocol, one table of launchers.
 
-A launcher owns slots; the driver says which run takes which. What outlives the driver is a run's
-folder and the lock in it, so that any later driver can adopt a worker that this one started.
+A launcher owns slots; the driver says which run takes which. It answers for the workers that it
+started; what outlives it is a run's folder, through which `Store.liveness` answers a later driver,
+who can so adopt them, and every reader.
 """
 
 from __future__ import annotations
@@ -12,20 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ablate.shared.choices import Choice
+from ablate.planning.launcher import LAUNCHERS
 from ablate.shared.errors import unknown
 from ablate.shared.rundir import RunDir
-
-LAUNCHERS: dict[str, Choice] = {
-    "local": Choice(
-        "one run a GPU, or a CPU core where there is none",
-        "-",
-        "ablate.running.launchers.local:Local",
-    ),
-    "inline": Choice(
-        "in this process, one after another", "-", "ablate.running.launchers.inline:Inline"
-    ),
-}
+from ablate.store.liveness import Liveness
 
 
 @dataclass(frozen=True)
@@ -38,10 +29,10 @@ class Slot:
     visible: str | None = None  # CUDA_VISIBLE_DEVICES of the worker
 
 
-class Launcher(Protocol):
+class Launcher(Liveness, Protocol):
     """What the driver needs. `tests/launcher_contract.py` holds every launcher to it."""
 
-    slots: Sequence[Slot]
+    slots: Sequence[Slot]  # what it offers now
 
     def warm(self) -> None:
         """Workers will be wanted: begin to load what they need; returns at once."""
@@ -52,11 +43,8 @@ class Launcher(Protocol):
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         """{run id: exit code} of own workers that ended since the last poll.
 
-        Waits up to `wait_s` seconds for the first. A code is no proof of death: the lock is.
+        Waits up to `wait_s` seconds for the first. A code is no proof of death: `alive` is.
         """
-
-    def stop(self, run: RunDir, now: bool = False) -> None:
-        """Ask the folder's worker to checkpoint and stop; `now`: kill it. Its own or adopted."""
 
     def free(self) -> None:
         """Let go of helpers. Workers that still run are left alone."""

@@ -9,10 +9,14 @@ from typing import Any
 
 from ablate.running.launchers import Slot, worker_options
 from ablate.shared.rundir import RunDir
+from ablate.store.liveness import HostLock
 
 
-class Inline:
-    """`start` returns when the run is done. Everything loads into this process, torch included."""
+class Inline(HostLock):
+    """`start` returns when the run is done. Everything loads into this process, torch included.
+
+    A signal meanwhile reaches the worker itself, and none of its own is left to stop afterwards.
+    """
 
     def __init__(self, settings: Mapping[str, Any], cache: Path) -> None:
         self.slots = [Slot("inline", "cpu", "cpu")]
@@ -32,9 +36,6 @@ class Inline:
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         exits, self._exits = self._exits, {}
         return exits
-
-    def stop(self, run: RunDir, now: bool = False) -> None:
-        """Nothing runs between two starts; a signal during one reaches the worker itself."""
 
     def free(self) -> None:
         pass

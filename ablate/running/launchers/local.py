@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from ablate.running.launchers import Slot, worker_options
 from ablate.shared.rundir import RunDir
+from ablate.store.liveness import HostLock
 
 # Activations are no longer mapped and unmapped at every step: 1.2-1.3x on CPU. Read by malloc when
 # a process starts, so they must be set before the server does; a forked child is too late.
@@ -31,7 +32,7 @@ MALLOC = {
 }
 
 
-class Local:
+class Local(HostLock):
     """One worker a GPU (`runs_per_gpu` for more); without a GPU one a core, one thread each."""
 
     def __init__(self, settings: Mapping[str, Any], cache: Path) -> None:
@@ -79,13 +80,12 @@ class Local:
         return exits
 
     def stop(self, run: RunDir, now: bool = False) -> None:
-        number = signal.SIGKILL if now else signal.SIGTERM
         if run.id in self._children:  # its parent, the server, can't mistake it
-            request = {"run": run.id, "signal": int(number)}
+            request = {"run": run.id, "signal": int(signal.SIGKILL if now else signal.SIGTERM)}
             with contextlib.suppress(BrokenPipeError):
                 self._pipes()[0].write(json.dumps(request).encode() + b"\n")
                 return
-        run.lock.signal(number)
+        super().stop(run, now)
 
     def free(self) -> None:
         """The server ends when its input does; workers have sessions of their own."""
