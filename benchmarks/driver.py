@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file, save
 
 from ablate.planning.compose import resolve
+from ablate.shared.build import build_run
 from ablate.shared.rundir import Metrics, RunDir
-from ablate.shared.spec import build as build_spec
 from ablate.training.checkpoint import Progress, save_checkpoint
 from ablate.training.model import build
 from ablate.training.optim import Average, make_optimizer
@@ -55,7 +55,7 @@ def driver(seconds: float) -> None:
 def checkpoint(arch: str) -> None:
     words = [f"model.arch={arch}", "data=imagenet1k", "recipe=augreg"]
     with tempfile.TemporaryDirectory() as place:
-        run = build_spec(resolve(words, Path(place))[0])
+        run = build_run(resolve(words, Path(place))[0])
         model = build(run)
         optimizer, average = make_optimizer(model, run.optim), Average(model, run.train.ema)
         for parameter in model.parameters():

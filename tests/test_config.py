@@ -13,7 +13,8 @@ import pytest
 
 from ablate.planning import compose
 from ablate.planning.compose import Composer, Layer, parse, resolve, shipped
-from ablate.shared import choices, spec
+from ablate.shared import choices
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 
 STORE = Path("store")
@@ -115,17 +116,17 @@ def images(*folders: str) -> None:
     ],
 )
 def test_golden_ids(changes: dict[str, Any], identity: str) -> None:
-    assert spec.build({**copy.deepcopy(GOLDEN), **changes}).id == identity
+    assert build_run({**copy.deepcopy(GOLDEN), **changes}).id == identity
 
 
 def test_what_is_no_part_of_a_run_is_no_part_of_its_id() -> None:
-    plain = spec.build(GOLDEN)
+    plain = build_run(GOLDEN)
     elsewhere = {**GOLDEN, "data": {**GOLDEN["data"], "path": "/elsewhere"}}
-    assert spec.build(elsewhere).id == plain.id
+    assert build_run(elsewhere).id == plain.id
     spelled = {**GOLDEN["model"], "arch": "Ti/4"}  # every field is given, so arch says nothing
-    assert spec.build({**GOLDEN, "model": spelled}).id == plain.id
+    assert build_run({**GOLDEN, "model": spelled}).id == plain.id
     whole = {**GOLDEN, "optim": {**GOLDEN["optim"], "clip": 1, "warmup_epochs": 4}}
-    assert spec.build(whole).id == plain.id
+    assert build_run(whole).id == plain.id
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist5k"])
@@ -163,7 +164,7 @@ def test_every_option_of_conf_composes_and_builds(group: str, name: str) -> None
     if group == "recipe":  # those for ImageNet say something for its models and colours alone
         words += ["model.arch=B/16", "data=imagenet1k"]
     tree, identity = resolve(words, STORE)
-    assert spec.build(tree).id == identity
+    assert build_run(tree).id == identity
     if group == "data":
         assert tree["data"]["name"] == name
 

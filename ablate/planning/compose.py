@@ -1,7 +1,7 @@
 """From settings to a run: Hydra composes the groups, values are put on its plain tree.
 
 A compose takes as long as hundreds of builds, so it is done once per distinct set of group choices.
-What Hydra would let pass (`+typo=1`, `optim.lr=abc`, `~recipe`) is refused here or in `spec.build`.
+What Hydra would let pass (`+typo=1`, `optim.lr=abc`, `~recipe`) is refused here or in `build_run`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from ablate.shared import plugin, spec
+from ablate.shared.build import build_run, is_plugin, of_today, section
 from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.fingerprint import (
@@ -27,6 +28,7 @@ from ablate.shared.fingerprint import (
     local_splits,
     parse_slice,
 )
+from ablate.shared.keys import Key
 
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
 _HERE = Path(__file__).resolve().parent.parent
@@ -181,11 +183,11 @@ class Merged:
 class Launcher:
     """What `launcher` may say. None of it changes a result."""
 
-    name: Literal["local", "inline"]
-    attempts: int
-    hang_s: float
-    checkpoint_s: float
-    runs_per_gpu: int
+    name: Annotated[Literal["local", "inline"], Key("which starts the workers")]
+    attempts: Annotated[int, Key("times that a run is started whose worker dies", above=0)]
+    hang_s: Annotated[float, Key("seconds without a step that are a hang", above=0)]
+    checkpoint_s: Annotated[float, Key("seconds between two checkpoints", above=0)]
+    runs_per_gpu: Annotated[int, Key("runs at once on a GPU", above=0)]
 
 
 @contextlib.contextmanager
@@ -247,7 +249,7 @@ class Composer:
                 (choices if key in self.groups else values)[key] = value
                 height[key] = n
         for group, name in choices.items():
-            if group in CHOICES and spec.is_plugin(name):
+            if group in CHOICES and is_plugin(name):
                 self._generated.setdefault((group, name), {"name": name})
             elif name not in self.groups[group]:
                 own = ["module:Class"] if group in CHOICES else []
@@ -295,11 +297,11 @@ class Composer:
         run = {**tree, "data": self._data[key]}
         for kind in CHOICES:
             chosen = tree.get(kind)
-            if isinstance(chosen, Mapping) and spec.is_plugin(chosen.get("name")):
+            if isinstance(chosen, Mapping) and is_plugin(chosen.get("name")):
                 run[kind] = plugin.complete(kind, chosen, Path.cwd())
         if seed is not None:
             run["seed"] = seed
-        return spec.build(spec.of_today(run))
+        return build_run(of_today(run))
 
     def launcher(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The launcher's settings, from `launcher=NAME` and `launcher.KEY=VALUE` alone."""
@@ -307,11 +309,7 @@ class Composer:
         tree = dict(self._compose(merged.choices))
         for key, value in merged.values.items():
             _put(tree, key, value)
-        chosen = asdict(spec.section(Launcher, tree["launcher"], "launcher"))
-        for key, value in chosen.items():
-            if key != "name" and not value > 0:
-                raise UserError(f"launcher.{key}: must be more than 0, got {value}")
-        return chosen
+        return asdict(section(Launcher, tree["launcher"], "launcher"))
 
     def _compose(self, choices: Mapping[str, str]) -> dict[str, Any]:
         key = tuple(sorted({**self.defaults, **choices}.items()))
@@ -395,8 +393,8 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
         raise UserError("data.fingerprint: is computed; leave it out")
     filled = {**data, "fingerprint": ""}
     if "classes" in data and data["classes"] is None:
-        filled["classes"] = 0
-    spec.section(spec.Data, filled, "data")  # before any file is looked at
+        filled["classes"] = 2  # for the moment: they are counted
+    section(spec.Data, filled, "data")  # before any file is looked at
     data = dict(data)
     if data["path"] is not None:
         if data["source"] != "datasets":
@@ -482,8 +480,8 @@ def _hydra() -> Iterator[None]:
     store = ConfigStore.instance()
     for kind, options in _generated().items():
         store.repo.pop(kind, None)  # it is global: what tables held once would stay
-        for name, section in options.items():
-            store.store(group=kind, name=name, node=section, provider="ablate")
+        for name, node in options.items():
+            store.store(group=kind, name=name, node=node, provider="ablate")
     OmegaConf.clear_resolver("oc.env")  # in a list of defaults Hydra resolves it by itself
     try:
         with initialize_config_dir(str(shipped("conf")), version_base="1.3"):

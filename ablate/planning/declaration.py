@@ -15,8 +15,9 @@ from typing import Any
 
 from ablate.planning.compose import MOST, Layer, plain, show
 from ablate.planning.plan import FIRST_TUNING_SEED, Analysis, Tune, check_metric
-from ablate.shared import spec
+from ablate.shared.build import coerce
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.keys import hints
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,9 @@ def changed(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
 
 
 def _analysis_value(key: str, value: Any, place: str) -> Any:
-    hints = spec.hints(Analysis)
-    if key not in hints:
-        raise unknown(place, key, hints, "a key among")
+    types = hints(Analysis)
+    if key not in types:
+        raise unknown(place, key, types, "a key among")
     if key == "looks":
         if not isinstance(value, list) or not all(
             isinstance(n, int) and not isinstance(n, bool) and n > 1 for n in value
@@ -147,7 +148,7 @@ def _analysis_value(key: str, value: Any, place: str) -> Any:
                 value, place, "NAME: {across: ..., from: ..., to: ...}"
             ).items()
         }
-    value = spec.coerce(value, hints[key], place)
+    value = coerce(value, types[key], place)
     if key == "metric":
         check_metric(value, place)
     if key == "alpha" and not 0 < value < 1:

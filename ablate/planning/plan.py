@@ -14,9 +14,11 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from ablate.shared.build import build_run
 from ablate.shared.errors import unknown
+from ablate.shared.keys import hints
 from ablate.shared.rundir import is_number
-from ablate.shared.spec import Run, build, hints, run_id, tree_identity
+from ablate.shared.spec import Run, run_id, tree_identity
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,7 @@ class PlannedRun:
         return {**self.cell.spec, "seed": self.seed}
 
     def run(self) -> Run:
-        return build(self.spec())
+        return build_run(self.spec())
 
 
 @dataclass(frozen=True)

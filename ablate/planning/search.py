@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ablate.planning.plan import Cell, Choice, Plan, Stage, Trial, Tune, file_name
 from ablate.shared import spec
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import sync_folder
 
@@ -362,7 +363,7 @@ def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
     for key, value in values.items():
         section, _, leaf = key.rpartition(".")
         _section(changed, section, key)[leaf] = value
-    whole = spec.to_tree(spec.build({**changed, "seed": 0}))
+    whole = spec.to_tree(build_run({**changed, "seed": 0}))
     del whole["seed"]
     return whole
 

@@ -34,7 +34,7 @@ from ablate.planning.declaration import (
 from ablate.planning.plan import Analysis, Tune
 from ablate.planning.tuning import tuning
 from ablate.planning.words import DEFAULT_SEEDS, Line, section_of, seeds_of
-from ablate.shared import spec
+from ablate.shared.build import coerce
 from ablate.shared.errors import UserError, unknown
 
 KEYS = (
@@ -357,11 +357,11 @@ def _paper(raw: Any, place: str) -> dict[str, Any]:
     paper: dict[str, Any] = {}
     for key, value in mapping_at(raw, place, PAPER_FORM).items():
         if key == "table":
-            paper[key] = spec.coerce(value, str, f"{place}.table")
+            paper[key] = coerce(value, str, f"{place}.table")
         elif key in PAPER_KEYS:
             names = mapping_at(value, f"{place}.{key}", "{LABEL: name}")
             paper[key] = {
-                str(label): spec.coerce(name, str, f"{place}.{key}: {label}")
+                str(label): coerce(name, str, f"{place}.{key}: {label}")
                 for label, name in names.items()
             }
         else:

@@ -10,8 +10,9 @@ from typing import Any
 
 from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
 from ablate.planning.plan import Stage, Tune
-from ablate.shared import spec
+from ablate.shared.build import coerce
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.keys import hints
 
 STAGE_KEYS = ("space", "trials", "at")
 OWN = ("repeats", "sampler", "pruner", "seed", "round")
@@ -36,13 +37,13 @@ def tuning(raw: Mapping[str, Any], words: Mapping[str, Any], place: str, seeds: 
     for key in words:
         if key not in ("trials", *OWN):
             raise unknown(f"tune.{key}", key, ("trials", *OWN))
-    hints, read = spec.hints(Tune), {}
+    types, read = hints(Tune), {}
     for key in OWN:
         where, value = (
             (f"tune.{key}", words[key]) if key in words else (f"{place}.{key}", raw.get(key))
         )
         if value is not None:
-            read[key] = spec.coerce(value, hints[key], where)
+            read[key] = coerce(value, types[key], where)
     tune = Tune((), **read)
     if tune.round < 1 or tune.seed < 0:
         raise UserError(f"{place}: round must be at least 1 and seed at least 0")
@@ -105,7 +106,7 @@ def _stage(raw: Mapping[str, Any], place: str, default: int) -> Stage:
     }
     if not space:
         raise UserError(f"{place}.space: expected {FORM}, got nothing")
-    trials = spec.coerce(raw.get("trials", default), int, f"{place}.trials")
+    trials = coerce(raw.get("trials", default), int, f"{place}.trials")
     if trials < 1:
         raise UserError(f"{place}.trials: expected at least 1, got {trials}")
     at = settings_at(raw.get("at", {}), f"{place}.at")

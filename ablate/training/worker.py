@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from ablate.shared import choices, spec
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import (
     DISK_FULL,
@@ -162,7 +163,7 @@ def _train(
 ) -> None:
     torch.set_num_threads(options["threads"])
     device = torch.device(options["device"])
-    run = spec.build(rundir.read_spec())
+    run = build_run(rundir.read_spec())
     attempt.note(
         at=time.time(),
         pid=os.getpid(),
@@ -289,7 +290,7 @@ def answer_describe(question: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1 if device.type == "cpu" else 4)
     cache, counts, answers = Path(question["cache"]), {}, {}
     for key, tree in question["specs"].items():
-        run = spec.build(tree)
+        run = build_run(tree)
         if run.data.fingerprint not in counts:
             counts[run.data.fingerprint] = count(run.data, cache)
         examples = counts[run.data.fingerprint]
@@ -351,7 +352,7 @@ def answer_prepare(question: dict[str, Any]) -> dict[str, Any]:
             last = time.monotonic()
             print(json.dumps({"done": done, "total": total}), file=sys.stderr, flush=True)
 
-    data, cache = spec.build(question["spec"]).data, Path(question["cache"])
+    data, cache = build_run(question["spec"]).data, Path(question["cache"])
     if not question.get("look"):
         prepare(data, cache, progress)
     found = look(data, cache)
@@ -370,7 +371,7 @@ def answer_rehearse(question: dict[str, Any]) -> dict[str, Any]:
     """{"spec": tree, "cache", "device", "folder", "until": step, "halfway": folder | null,
     "against": folder | null} -> what `rehearsal.leg` says of `folder`. In `halfway` the same is
     then stopped at half its steps; `against`: "compared", what `rehearsal.compare` says."""
-    run, device = spec.build(question["spec"]), resume_check.set_up(question["device"])
+    run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
     folder, cache = Path(question["folder"]), Path(question["cache"])
     with blaming(run):
         answer = resume_check.leg(run, folder, cache, device, question["until"])
@@ -383,7 +384,7 @@ def answer_rehearse(question: dict[str, Any]) -> dict[str, Any]:
 
 def answer_deterministic(question: dict[str, Any]) -> dict[str, float]:
     """{"spec": tree, "device"} -> {"ratio"}: see rehearsal.deterministic_ratio."""
-    run, device = spec.build(question["spec"]), resume_check.set_up(question["device"])
+    run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
     return {"ratio": resume_check.deterministic_ratio(run, device)}
 
 
