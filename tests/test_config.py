@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from ablate.planning import compose
-from ablate.planning.compose import Composer, Layer, parse, resolve, shipped
+from ablate.planning.compose import Composer, Layer, resolve
+from ablate.planning.conf import compose_config, shipped
+from ablate.planning.overrides import parse
 from ablate.shared import choices
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
@@ -175,7 +177,7 @@ def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it() -> N
         assert composer.groups[kind] == sorted(table)
         for name in table:
             merged = composer.merge([Layer("", {kind: name})])
-            composed, _ = compose._compose("config", [f"{kind}={name}"])
+            composed, _ = compose_config("config", [f"{kind}={name}"])
             del composed["launcher"]
             assert composer.tree(merged) == composed
 
@@ -271,12 +273,9 @@ def test_words(word: str, key: str, values: tuple[object, ...]) -> None:
     assert [type(value) for value in parsed.values] == [type(value) for value in values]
 
 
-_compose = compose._compose
-
-
 @functools.cache
 def _composed(name: str, words: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
-    return _compose(name, list(words))
+    return compose_config(name, list(words))
 
 
 def compose_once(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -294,7 +293,7 @@ def wrong_words() -> list[list[str]]:
 def test_a_wrong_word_is_told_in_one_line(
     line: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compose, "_compose", compose_once)
+    monkeypatch.setattr(compose, "compose_config", compose_once)
     pattern = ".*".join(map(re.escape, told.split("...")))
     with pytest.raises(UserError, match=f"^{pattern}$"):
         resolve(line.split(), STORE)

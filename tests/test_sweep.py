@@ -16,7 +16,7 @@ import pytest
 
 from ablate.analysis.paper import beside
 from ablate.planning import compose, expand
-from ablate.planning.compose import shipped
+from ablate.planning.conf import shipped
 from ablate.planning.plan import Plan
 from ablate.shared import choices, spec
 from ablate.shared.build import section
@@ -31,7 +31,7 @@ SMALL = "variants: [{a: {}}, {b: {stem: dpn}}]\n"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with a `sweeps` in it; nothing of the user's is in reach."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compose, "_compose", compose_once)
+    monkeypatch.setattr(compose, "compose_config", compose_once)
     (tmp_path / "sweeps").mkdir()
     return tmp_path
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def later_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the examples of SWEEPS.md name and later issues bring, stubbed."""
-    monkeypatch.setattr(compose, "_compose", _compose)
+    monkeypatch.setattr(compose, "compose_config", _compose)
     shutil.copytree(STUBS, folder, dirs_exist_ok=True)
     stub = choices.Choice("a stub", "-", "nowhere:Nothing")
     for block in ("normformer", "subln", "bnffn"):
@@ -49,7 +49,7 @@ def later_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(choices.ARCHS, "mnist_vit", choices.Arch(64, 4, 8, "-", patch=7))
 
 
-_compose = compose._compose
+_compose = compose.compose_config
 
 
 @functools.cache

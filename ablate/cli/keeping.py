@@ -84,8 +84,9 @@ def _config(
     words: list[str] | None, scale: str | None, store: Path
 ) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
     """(what it is called, its spec and those beside it in its sweep, the launcher's settings)."""
-    from ablate.planning.compose import Composer, Layer, once, parse, split_launcher
+    from ablate.planning.compose import Composer, Layer
     from ablate.planning.expand import plan as make_plan
+    from ablate.planning.overrides import once, parse, split_launcher
     from ablate.shared.spec import to_tree
 
     if words and "=" in words[0] and scale is None:
@@ -167,7 +168,8 @@ def _say(found: Verified, name: str, what: str = "") -> None:
 
 def _rerun(store: Store, text: str, words: list[str]) -> None:
     from ablate.audit.rerun import SAME, Stopped, rerun
-    from ablate.planning.compose import Composer, once, parse, split_launcher
+    from ablate.planning.compose import Composer
+    from ablate.planning.overrides import once, parse, split_launcher
     from ablate.report.live import begin, view
     from ablate.running import launchers
     from ablate.running.launchers.decode import decode

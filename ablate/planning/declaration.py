@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ablate.planning.compose import MOST, Layer, plain, show
+from ablate.planning.compose import Layer
+from ablate.planning.overrides import MOST, plain, show
 from ablate.planning.plan import FIRST_TUNING_SEED, Analysis, Tune, check_metric
 from ablate.shared.build import coerce
 from ablate.shared.errors import UserError, unknown

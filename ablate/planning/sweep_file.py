@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.compose import Layer, check_resolvers, check_yaml, once, parse, shipped, show
+from ablate.planning.compose import Layer
+from ablate.planning.conf import check_resolvers, shipped
 from ablate.planning.declaration import (
     Exclude,
     Item,
@@ -31,9 +32,11 @@ from ablate.planning.declaration import (
     settings_at,
     shown,
 )
+from ablate.planning.overrides import once, parse, show
 from ablate.planning.plan import Analysis, Tune
 from ablate.planning.tuning import tuning
 from ablate.planning.words import DEFAULT_SEEDS, Line, section_of, seeds_of
+from ablate.planning.yaml_size import check_yaml
 from ablate.shared.build import coerce
 from ablate.shared.errors import UserError, unknown
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ablate.analysis import paper
-from ablate.planning.compose import shipped
+from ablate.planning.conf import shipped
 from ablate.report.plot import KINDS as PLOTS
 from ablate.running.launchers import LAUNCHERS
 from ablate.shared import choices
