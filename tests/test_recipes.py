@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from test_config import GOLDEN
 
+from ablate.planning.cell_search import applied
 from ablate.planning.compose import resolve
-from ablate.planning.search import applied
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError

@@ -23,8 +23,9 @@ import pytest
 from conftest import ABLATE, Shell
 from launcher_contract import SETTINGS, end, until
 
+from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve
-from ablate.planning.plan import Analysis, Cell, Column, Plan, Row
+from ablate.planning.plan import Analysis, Plan
 from ablate.report.show import compared, shown, sparkline
 from ablate.report.status import standing
 from ablate.running import launchers

@@ -16,7 +16,8 @@ from rich.console import Console
 
 from ablate.analysis import stats
 from ablate.analysis import table as report
-from ablate.planning.plan import Analysis, Cell, Column, Plan, Row
+from ablate.planning.cell import Cell, Column, Row
+from ablate.planning.plan import Analysis, Plan
 from ablate.report.formats import CSV_FIELDS, render
 from ablate.shared.errors import UserError
 from ablate.store.looks import Look

@@ -28,8 +28,9 @@ from test_table import tabulate
 import ablate
 from ablate.analysis import stats
 from ablate.analysis.scores import short
+from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan as make_plan
-from ablate.planning.plan import FIRST_TUNING_SEED, Plan
+from ablate.planning.plan import Plan
 from ablate.planning.search import Search
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Store

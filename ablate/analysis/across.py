@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.scores import METRICS, Scores, by_replicate
-from ablate.planning.plan import Cell, Column, Plan
+from ablate.planning.cell import Cell, Column
+from ablate.planning.plan import Plan
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.analysis.stats import Estimate, Method, RowGain

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import pooled_gains
 from ablate.analysis.scores import METRICS, Scores, short
-from ablate.planning.plan import FIRST_TUNING_SEED, Analysis, Cell, Choice, Plan, Tune
+from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Choice, Tune
+from ablate.planning.plan import Analysis, Plan
 from ablate.store.ledger import REMEDY
 from ablate.store.looks import Look, changes
 from ablate.store.looks import look as look_of

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ablate.analysis.captions import names
-from ablate.planning.plan import Cell, Column, Plan
+from ablate.planning.cell import Cell, Column
+from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError, unknown
 
 FILE = Path(__file__).with_name("paper_tables.csv")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.planning.plan import Cell, Plan, threshold
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan, threshold
 from ablate.shared.errors import UserError
 
 Results = Mapping[str, Mapping[str, Any] | None]  # run id -> result.json, None or absent: no result

@@ -35,7 +35,8 @@ from ablate.analysis.scores import (
     number,
     scores,
 )
-from ablate.planning.plan import Choice, Column, Plan, check_metric
+from ablate.planning.cell import Choice, Column
+from ablate.planning.plan import Plan, check_metric
 from ablate.shared.errors import Failure
 from ablate.store.looks import Look
 

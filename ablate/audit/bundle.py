@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from ablate.analysis.reading import read
 from ablate.analysis.table import Results
 from ablate.audit.verify import Verified, folded, remake
-from ablate.planning.plan import Cell, Plan
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS, render
 from ablate.report.formats.tidy import inert
 from ablate.report.frames import curves_frame, runs_frame

@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ablate.planning.cell import FIRST_TUNING_SEED, Tune
 from ablate.planning.compose import Layer
 from ablate.planning.overrides import MOST, plain, show
-from ablate.planning.plan import FIRST_TUNING_SEED, Analysis, Tune, check_metric
+from ablate.planning.plan import Analysis, check_metric
 from ablate.shared.build import coerce
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import hints

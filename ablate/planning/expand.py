@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ablate.planning.cell import Cell, Column, Row, Tune
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown
 from ablate.planning.overrides import Word, show
-from ablate.planning.plan import Analysis, Cell, Column, Plan, Row, Tune
+from ablate.planning.plan import Analysis, Plan
 from ablate.planning.sweep_file import find, from_file, load, sweep_files
 from ablate.planning.tree import value_at
 from ablate.planning.words import Line, from_words, read_line

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablate.planning.cell import Tune
 from ablate.planning.compose import Layer
 from ablate.planning.conf import check_resolvers, shipped
 from ablate.planning.declaration import (
@@ -33,7 +34,7 @@ from ablate.planning.declaration import (
     shown,
 )
 from ablate.planning.overrides import once, parse, show
-from ablate.planning.plan import Analysis, Tune
+from ablate.planning.plan import Analysis
 from ablate.planning.tuning import tuning
 from ablate.planning.words import DEFAULT_SEEDS, Line, section_of, seeds_of
 from ablate.planning.yaml_size import check_yaml

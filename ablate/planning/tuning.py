@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ablate.planning.cell import Stage, Tune
 from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
-from ablate.planning.plan import Stage, Tune
 from ablate.shared.build import coerce
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import hints

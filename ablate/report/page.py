@@ -17,7 +17,8 @@ from typing import Any
 from ablate.analysis.scores import METRICS, number
 from ablate.analysis.table import Table
 from ablate.analysis.verdicts import said, summary
-from ablate.planning.plan import Cell, Plan
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan
 from ablate.report.formats.layout import DEFAULT, sheet
 from ablate.report.gather import Known, provenance
 from ablate.report.live import duration

@@ -10,7 +10,8 @@ from typing import Any
 
 from ablate.analysis import captions
 from ablate.analysis.scores import METRICS
-from ablate.planning.plan import Cell, Plan, Trial
+from ablate.planning.cell import Cell, Trial
+from ablate.planning.plan import Plan
 from ablate.report.formats import grid
 from ablate.report.formats.tidy import inert
 from ablate.shared.errors import UserError
