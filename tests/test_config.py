@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ablate.planning import compose
-from ablate.planning.compose import Composer, Layer, resolve
+from ablate.planning.compose import Composer, SettingsLayer, resolve
 from ablate.planning.conf import compose_config, shipped
 from ablate.planning.overrides import parse
 from ablate.shared import choices
@@ -176,7 +176,7 @@ def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it() -> N
     for kind, table in choices.CHOICES.items():
         assert composer.groups[kind] == sorted(table)
         for name in table:
-            merged = composer.merge([Layer("", {kind: name})])
+            merged = composer.merge([SettingsLayer("", {kind: name})])
             composed, _ = compose_config("config", [f"{kind}={name}"])
             del composed["launcher"]
             assert composer.tree(merged) == composed
@@ -189,7 +189,7 @@ def test_a_new_choice_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
         tree, _ = resolve(["norm=mine", "norm.alpha=2"], STORE)
     assert tree["norm"] == {"name": "mine", "alpha": 2.0}
     with pytest.raises(UserError, match=r"^norm: expected one of "):
-        Composer(STORE).merge([Layer("", {"norm": "mine"})])
+        Composer(STORE).merge([SettingsLayer("", {"norm": "mine"})])
 
 
 def test_the_launcher_is_no_part_of_a_run() -> None:

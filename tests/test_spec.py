@@ -7,7 +7,7 @@ import typing
 import pytest
 from test_config import GOLDEN
 
-from ablate.planning.compose import Launcher
+from ablate.planning.compose import LauncherSettings
 from ablate.shared import choices, spec
 from ablate.shared.build import build_run, section, value_of
 from ablate.shared.errors import UserError
@@ -17,7 +17,7 @@ SECTIONS = {
     name: cls
     for name, cls in hints(spec.Run).items()
     if dataclasses.is_dataclass(cls) and name not in choices.CHOICES
-} | {"launcher": Launcher}
+} | {"launcher": LauncherSettings}
 KEYS = [f"{name}.{key}" for name, cls in SECTIONS.items() for key in hints(cls)]
 # Each says it in a comment.
 COMMENTED = ("data.overlap", "data.broken")
@@ -67,7 +67,7 @@ def test_a_number_out_of_bounds_is_refused_by_its_key(key: str) -> None:
 def test_the_launchers_keys_are_bounded_too() -> None:
     tree = {"name": "local", "attempts": 3, "hang_s": 9, "checkpoint_s": 9, "runs_per_gpu": 0}
     with pytest.raises(UserError, match=r"^launcher\.runs_per_gpu: must be more than 0, got 0"):
-        section(Launcher, tree, "launcher")
+        section(LauncherSettings, tree, "launcher")
 
 
 def test_a_settings_bounds_hold_for_every_choice_that_has_it() -> None:

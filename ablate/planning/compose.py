@@ -31,7 +31,7 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import Key
 
 
-class Layer(NamedTuple):
+class SettingsLayer(NamedTuple):
     """Settings (`recipe: quick, optim.lr: 0.1`) and where they were written ("": command line)."""
 
     place: str
@@ -49,7 +49,7 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class Launcher:
+class LauncherSettings:
     """What `launcher` may say. None of it changes a result."""
 
     name: Annotated[Literal["local", "inline"], Key("which starts the workers")]
@@ -60,7 +60,7 @@ class Launcher:
 
 
 @contextlib.contextmanager
-def placed(layers: Sequence[Layer], otherwise: str) -> Iterator[None]:
+def placed(layers: Sequence[SettingsLayer], otherwise: str) -> Iterator[None]:
     """Put before a UserError's key the place where that key was set, or its group chosen."""
     try:
         yield
@@ -107,7 +107,7 @@ class Composer:
             for name, section in options.items()
         }
 
-    def merge(self, layers: Sequence[Layer]) -> Merged:
+    def merge(self, layers: Sequence[SettingsLayer]) -> Merged:
         """The layers as one. Raises UserError for a choice that there is not, and where a choice
         would overwrite a value of a lower layer."""
         choices: dict[str, Any] = {}
@@ -174,11 +174,11 @@ class Composer:
 
     def launcher(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The launcher's settings, from `launcher=NAME` and `launcher.KEY=VALUE` alone."""
-        merged = self.merge([Layer("", settings)])
+        merged = self.merge([SettingsLayer("", settings)])
         tree = dict(self._compose(merged.choices))
         for key, value in merged.values.items():
             put(tree, key, value)
-        return asdict(section(Launcher, tree["launcher"], "launcher"))
+        return asdict(section(LauncherSettings, tree["launcher"], "launcher"))
 
     def _compose(self, choices: Mapping[str, str]) -> dict[str, Any]:
         key = tuple(sorted({**self.defaults, **choices}.items()))
@@ -213,7 +213,7 @@ def resolve(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]:
             raise UserError(f"{key}: belongs to a sweep; one run has seed=N")
     launcher, settings = split_launcher(settings)
     composer.launcher(launcher)
-    run = composer.run(composer.tree(composer.merge([Layer("", settings)])))
+    run = composer.run(composer.tree(composer.merge([SettingsLayer("", settings)])))
     return spec.to_tree(run), run.id
 
 
@@ -227,7 +227,7 @@ def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str
     for key in settings:
         if not key.startswith("data."):
             raise UserError(f"{key}: belongs to a run; what is prepared takes data.KEY=VALUE")
-    tree = composer.tree(composer.merge([Layer("", {"data": name, **settings})]))
+    tree = composer.tree(composer.merge([SettingsLayer("", {"data": name, **settings})]))
     size = tree["data"].get("size") if isinstance(tree["data"], Mapping) else None
     if isinstance(size, int) and size > 0:  # a patch that divides the image, whatever its size
         tree["model"] = {**tree["model"], "arch": f"mu/{size}"}

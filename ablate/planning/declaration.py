@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ablate.planning.cell import FIRST_TUNING_SEED, Tune
-from ablate.planning.compose import Layer
+from ablate.planning.compose import SettingsLayer
 from ablate.planning.overrides import MOST, plain, show
 from ablate.planning.plan import Analysis, check_metric
 from ablate.shared.build import coerce
@@ -58,7 +58,7 @@ class Sweep:
     title: str
     rows: tuple[Item, ...]
     columns: tuple[Item, ...]
-    under: tuple[Layer, ...]  # base, and that of the scale
+    under: tuple[SettingsLayer, ...]  # base, and that of the scale
     over: Mapping[str, Any]  # the command line
     baseline: str | None
     seeds: tuple[int, ...]
@@ -70,16 +70,18 @@ class Sweep:
     own: Collection[str] = ()  # what of `analysis` and `paper` the scale says: "paper.columns"
     tune: Tune | None = None
 
-    def layers(self, row: Item, column: Item, overrides: Iterable[Override] = ()) -> list[Layer]:
+    def layers(
+        self, row: Item, column: Item, overrides: Iterable[Override] = ()
+    ) -> list[SettingsLayer]:
         """A cell's settings, the lowest first."""
         if not self.place:  # words are on one level, rows' and columns' among them
-            return [Layer("", {**self.over, **column.settings, **row.settings})]
+            return [SettingsLayer("", {**self.over, **column.settings, **row.settings})]
         return [
             *self.under,
-            Layer(column.place, column.settings),
-            Layer(row.place, row.settings),
-            *(Layer(override.place, override.then) for override in overrides),
-            Layer("", self.over),
+            SettingsLayer(column.place, column.settings),
+            SettingsLayer(row.place, row.settings),
+            *(SettingsLayer(override.place, override.then) for override in overrides),
+            SettingsLayer("", self.over),
         ]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.cell import Tune
-from ablate.planning.compose import Layer
+from ablate.planning.compose import SettingsLayer
 from ablate.planning.conf import check_resolvers, shipped
 from ablate.planning.declaration import (
     Exclude,
@@ -142,9 +142,9 @@ def from_file(
     merged = {key: {**whole.get(key, {}), **scaled.get(key, {})} for key in ("analysis", "paper")}
     if merged["paper"] and "table" not in merged["paper"]:
         raise UserError(f"{place}: paper: table: missing; expected {PAPER_FORM}")
-    under = [Layer(f"{place}: base", whole.get("base", {}))]
+    under = [SettingsLayer(f"{place}: base", whole.get("base", {}))]
     if scale is not None:
-        under.append(Layer(f"{place}: scales.{scale}.base", scaled.get("base", {})))
+        under.append(SettingsLayer(f"{place}: scales.{scale}.base", scaled.get("base", {})))
     baseline = content.get("baseline")
     if baseline is None and reader.globbed:
         raise UserError(f"{place}: baseline: must be named where glob() is used")
