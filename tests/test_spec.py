@@ -7,7 +7,9 @@ import typing
 import pytest
 from test_config import GOLDEN
 
+from ablate.planning.cell import Tune
 from ablate.planning.compose import LauncherSettings
+from ablate.planning.plan import Analysis
 from ablate.shared import choices, spec
 from ablate.shared.build import build_run, section, value_of
 from ablate.shared.errors import UserError
@@ -17,17 +19,20 @@ SECTIONS = {
     name: cls
     for name, cls in hints(spec.Run).items()
     if dataclasses.is_dataclass(cls) and name not in choices.CHOICES
-} | {"launcher": LauncherSettings}
+} | {"launcher": LauncherSettings, "analysis": Analysis}
 KEYS = [f"{name}.{key}" for name, cls in SECTIONS.items() for key in hints(cls)]
 # Each says it in a comment.
 COMMENTED = ("data.overlap", "data.broken")
 
 
-@pytest.mark.parametrize("key", [*KEYS, "run.seed", "run.probe"])
+TUNE = [f"tune.{key}" for key in hints(Tune) if key != "stages"]
+
+
+@pytest.mark.parametrize("key", [*KEYS, *TUNE, "run.seed", "run.probe"])
 def test_every_key_says_what_it_does_in_a_line(key: str) -> None:
     name, _, field = key.partition(".")
     if key not in COMMENTED:
-        line = keys({**SECTIONS, "run": spec.Run}[name])[field].line
+        line = keys({**SECTIONS, "run": spec.Run, "tune": Tune}[name])[field].line
         assert 0 < len(line) < 90
         assert line.isprintable()
 
@@ -52,7 +57,7 @@ def test_bounds(bounds: Bounds, inside: list[object], outside: list[object], sai
         assert str(caught.value) == f"a.key: must be {said}, got {value!r}"
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key.partition(".")[0] != "launcher"])
+@pytest.mark.parametrize("key", [key for key in KEYS if key.partition(".")[0] in GOLDEN])
 def test_a_number_out_of_bounds_is_refused_by_its_key(key: str) -> None:
     """In the whole tree: every section asks its keys."""
     name, _, field = key.partition(".")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from ablate.shared.keys import Key
 
 
 @dataclass(frozen=True)
@@ -122,11 +124,15 @@ class Tune:
     """
 
     stages: tuple[Stage, ...]
-    sampler: Literal["tpe", "random", "cmaes", "grid"] = "tpe"
-    pruner: Literal["none", "median", "hyperband"] = "none"
-    seed: int = 0
-    round: int = 4  # trials asked at a time; told in their order
-    repeats: int | None = None
+    sampler: Annotated[
+        Literal["tpe", "random", "cmaes", "grid"], Key("Optuna's sampler, which asks the trials")
+    ] = "tpe"
+    pruner: Annotated[
+        Literal["none", "median", "hyperband"], Key("Optuna's pruner, which ends trials early")
+    ] = "none"
+    seed: Annotated[int, Key("of the sampler, and of the trials' trainings", least=0)] = 0
+    round: Annotated[int, Key("trials asked at a time, and told in their order", least=1)] = 4
+    repeats: Annotated[int | None, Key("searches a cell; null: one for every seed", least=1)] = None
 
     @property
     def trials_each(self) -> int:

@@ -17,7 +17,7 @@ from ablate.planning.cell import FIRST_TUNING_SEED, Tune
 from ablate.planning.compose import SettingsLayer
 from ablate.planning.overrides import MOST, plain, show
 from ablate.planning.plan import Analysis, check_metric
-from ablate.shared.build import coerce
+from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import hints
 
@@ -152,13 +152,9 @@ def _analysis_value(key: str, value: Any, place: str) -> Any:
                 value, place, "NAME: {across: ..., from: ..., to: ...}"
             ).items()
         }
-    value = coerce(value, types[key], place)
+    value = value_of(Analysis, key, value, place)
     if key == "metric":
         check_metric(value, place)
-    if key == "alpha" and not 0 < value < 1:
-        raise UserError(f"{place}: must be between 0 and 1, got {value}")
-    if key == "margin" and value is not None and not value > 0:
-        raise UserError(f"{place}: must be more than 0 points, got {value}")
     return value
 
 

@@ -12,12 +12,12 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Choice, Column, Row, Stage, Trial, Tune
 from ablate.shared.build import build_run
 from ablate.shared.errors import unknown
-from ablate.shared.keys import hints
+from ablate.shared.keys import Key, hints
 from ablate.shared.rundir import is_number
 from ablate.shared.spec import Run, run_id, tree_identity
 
@@ -50,15 +50,33 @@ def check_metric(name: str, place: str) -> None:
 class Analysis:
     """How the table is computed (STATISTICS in the README); fixed before results exist."""
 
-    metric: str = "top1"  # one that `check_metric` lets pass
-    spread: Literal["pooled", "paired", "welch"] = "pooled"
-    screen: bool = True
-    family: Literal["column", "table"] = "column"
-    margin: float | None = None  # points
-    alpha: float = 0.05
-    looks: tuple[int, ...] = ()  # declared numbers of seeds at which a verdict is read
-    diverged: Literal["omit", "chance"] = "omit"
-    contrasts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # One that `check_metric` lets pass.
+    metric: Annotated[str, Key("what is compared, of the last step's model on the test set")] = (
+        "top1"
+    )
+    spread: Annotated[
+        Literal["pooled", "paired", "welch"],
+        Key(
+            "the spread between seeds that intervals use: of all rows, of pairs, or of the two rows"
+        ),
+    ] = "pooled"
+    screen: Annotated[bool, Key("rows and a baseline out of line are judged otherwise")] = True
+    family: Annotated[
+        Literal["column", "table"], Key("which contrasts an interval is simultaneous over")
+    ] = "column"
+    margin: Annotated[
+        float | None, Key("points: adds the verdicts no worse than and same within", above=0)
+    ] = None
+    alpha: Annotated[float, Key("the error of a family", above=0, below=1)] = 0.05
+    looks: Annotated[
+        tuple[int, ...], Key("declared numbers of seeds at which a verdict is read")
+    ] = ()
+    diverged: Annotated[
+        Literal["omit", "chance"], Key("a diverged run is left out, or scored at chance")
+    ] = "omit"
+    contrasts: Annotated[
+        Mapping[str, Mapping[str, Any]], Key("by how much gains change between columns")
+    ] = field(default_factory=dict)
 
     @property
     def judged(self) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 
 from ablate.planning.cell import Stage, Tune
 from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
-from ablate.shared.build import coerce
+from ablate.shared.build import coerce, value_of
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.keys import hints
 
 STAGE_KEYS = ("space", "trials", "at")
 OWN = ("repeats", "sampler", "pruner", "seed", "round")
@@ -37,18 +36,14 @@ def tuning(raw: Mapping[str, Any], words: Mapping[str, Any], place: str, seeds: 
     for key in words:
         if key not in ("trials", *OWN):
             raise unknown(f"tune.{key}", key, ("trials", *OWN))
-    types, read = hints(Tune), {}
+    read = {}
     for key in OWN:
         where, value = (
             (f"tune.{key}", words[key]) if key in words else (f"{place}.{key}", raw.get(key))
         )
         if value is not None:
-            read[key] = coerce(value, types[key], where)
+            read[key] = value_of(Tune, key, value, where)
     tune = Tune((), **read)
-    if tune.round < 1 or tune.seed < 0:
-        raise UserError(f"{place}: round must be at least 1 and seed at least 0")
-    if tune.repeats is not None and tune.repeats < 1:
-        raise UserError(f"{place}: repeats must be at least 1, got {tune.repeats}")
     searches = tune.repeats or max(LEAST_SEARCHES, seeds)
     stage = _grid if tune.sampler == "grid" else functools.partial(_shared, searches=searches)
     if "stages" in raw:
