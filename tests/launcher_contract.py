@@ -14,7 +14,8 @@ import pytest
 from ablate.planning.compose import resolve
 from ablate.running import launchers
 from ablate.running.launchers import Launcher
-from ablate.shared.rundir import EXIT_TAKEN, FAILED, RunDir, to_json, write_whole
+from ablate.shared.files import to_json, write_whole
+from ablate.shared.rundir import EXIT_TAKEN, FAILED, RunDir
 
 SETTINGS = {"attempts": 3, "hang_s": 1800, "checkpoint_s": 60, "runs_per_gpu": 1}
 TINY = ("model.depth=1", "train.steps=3")

@@ -15,7 +15,8 @@ from test_data import DIGITS, describe, folders
 
 from ablate.running.launchers.decode import check
 from ablate.shared import decoded
-from ablate.shared.rundir import RunDir, to_json
+from ablate.shared.files import to_json
+from ablate.shared.rundir import RunDir
 from ablate.training.data.cache import open_cached, prepare
 
 DATA = describe(**DIGITS)

@@ -22,7 +22,8 @@ from ablate.planning.expand import plan as make_plan
 from ablate.running import estimate
 from ablate.shared import predictions
 from ablate.shared.errors import Failure
-from ablate.shared.rundir import Metrics, to_json
+from ablate.shared.files import to_json
+from ablate.shared.rundir import Metrics
 from ablate.store.ledger import Ledger, Store
 
 WORDS = ["optim.lr=0.001,0.003", "recipe=quick", "seeds=3"]

@@ -21,7 +21,6 @@ LONG_FILES = {
     "analysis/captions.py",
     "analysis/table.py",
     "audit/bundle.py",
-    "shared/rundir.py",
     "store/ledger.py",
     "training/data/cache.py",
     "training/data/source.py",

@@ -25,7 +25,7 @@ from test_sets import take
 
 from ablate.planning.compose import resolve_data
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import Lock
+from ablate.shared.lock import Lock
 from ablate.shared.spec import Data
 from ablate.training.data import cache, source
 

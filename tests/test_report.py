@@ -29,7 +29,7 @@ from ablate.report.formats import render
 from ablate.report.gather import gather
 from ablate.report.page import page
 from ablate.report.plot import figures
-from ablate.shared.rundir import to_json
+from ablate.shared.files import to_json
 from ablate.store.ledger import Store
 
 FAILS = '<b>fails</b> & "x"'

@@ -30,7 +30,8 @@ from ablate.report.show import compared, shown, sparkline
 from ablate.report.status import standing
 from ablate.running import launchers
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import Lock, RunDir
+from ablate.shared.lock import Lock
+from ablate.shared.rundir import RunDir
 from ablate.store.find import find_run
 from ablate.store.ledger import Ledger, RunState, Store
 

@@ -27,7 +27,8 @@ from ablate.report.formats import render
 from ablate.running.launchers import Slot
 from ablate.shared import predictions
 from ablate.shared.errors import Failure
-from ablate.shared.rundir import RunDir, to_json
+from ablate.shared.files import to_json
+from ablate.shared.rundir import RunDir
 from ablate.store import looks
 from ablate.store.ledger import Ledger, Store, result_detail
 

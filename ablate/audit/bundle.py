@@ -37,7 +37,8 @@ from ablate.report.plot import figures
 from ablate.report.show import History
 from ablate.shared import spec
 from ablate.shared.errors import Failure, UserError, unknown
-from ablate.shared.rundir import RunDir, is_number, read_json, to_json
+from ablate.shared.files import is_number, read_json, to_json
+from ablate.shared.rundir import RunDir
 from ablate.store.find import computed, driven, instance, sweeps
 from ablate.store.ledger import FINAL, Ledger, Look, Store, Unrecorded
 from ablate.version import __version__

@@ -25,7 +25,8 @@ from ablate.report.formats import render
 from ablate.report.show import History
 from ablate.shared import decoded, predictions, spec
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import RunDir, read_json
+from ablate.shared.files import read_json
+from ablate.shared.rundir import RunDir
 from ablate.store.ledger import FINAL, Ledger, RunState, Store, fold
 
 SINGLE = 2**-23  # relative rounding of the losses in files of older versions

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Choice, Column, Row, Stage, Trial, Tune
 from ablate.shared.build import build_run
 from ablate.shared.errors import unknown
+from ablate.shared.files import is_number
 from ablate.shared.keys import Key, hints
-from ablate.shared.rundir import is_number
 from ablate.shared.spec import Run, run_id, tree_identity
 
 METRICS = ("top1", "top5", "loss", "auc", "epochs_to:SHARE")

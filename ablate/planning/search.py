@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ablate.planning.cell import Cell
 from ablate.planning.cell_search import CellSearch, Lines, Metrics, Results, ids_of
 from ablate.planning.plan import Plan, file_name
-from ablate.shared.rundir import sync_folder
+from ablate.shared.files import sync_folder
 
 if TYPE_CHECKING:
     import optuna

@@ -15,7 +15,7 @@ from ablate.planning.plan import Plan
 from ablate.report.formats import grid
 from ablate.report.formats.tidy import inert
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import to_json
+from ablate.shared.files import to_json
 from ablate.store.ledger import RunState
 
 FIELDS = ("score", "error", "state", "chosen", "id")

@@ -20,7 +20,8 @@ from ablate.planning.plan import Plan, PlannedRun
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
 from ablate.running.progress import Outcome, Progress, View, Working
-from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FULL, LOST, RunDir
+from ablate.shared.files import FULL
+from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, LOST, RunDir
 from ablate.shared.signals import ENDING, noted
 from ablate.store.ledger import FINAL, Ledger, RunState, Store, result_detail
 

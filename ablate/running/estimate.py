@@ -15,7 +15,7 @@ from ablate.running.devices import Devices
 from ablate.running.launchers import Launcher
 from ablate.running.launchers.ask import ask
 from ablate.shared import spec
-from ablate.shared.rundir import is_number, read_json, to_json, write_whole
+from ablate.shared.files import is_number, read_json, to_json, write_whole
 from ablate.store.ledger import FINAL, RunState, Store
 from ablate.version import __version__
 

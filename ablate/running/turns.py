@@ -16,7 +16,8 @@ from ablate.planning.plan import Plan
 from ablate.running.driver import ROOM_AGAIN, SPARE_BYTES, full, has_room
 from ablate.running.progress import Progress, View, Working
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import Lock, make_folder
+from ablate.shared.files import make_folder
+from ablate.shared.lock import Lock
 from ablate.store.ledger import Ledger, Store
 
 Watching = Callable[[], AbstractContextManager[View]]

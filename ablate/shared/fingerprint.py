@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import read_json, write_whole
+from ablate.shared.files import read_json, write_whole
 
 IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 LARGE, MANY = 1 << 30, 50_000  # bytes and files that take seconds to hash

@@ -26,8 +26,10 @@ from typing import Any, Literal, NamedTuple
 
 from ablate.planning.plan import Plan, PlannedRun, file_name, fits
 from ablate.shared.errors import Failure, UserError
+from ablate.shared.files import make_folder, read_json, write_whole
+from ablate.shared.lock import Lock
 from ablate.shared.rundir import FINAL as FINAL
-from ablate.shared.rundir import Lock, RunDir, make_folder, read_json, write_whole
+from ablate.shared.rundir import RunDir
 
 Status = Literal[
     "planned", "started", "interrupted", "finished", "diverged", "pruned", "failed", "oom", "hung"

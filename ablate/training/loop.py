@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ablate.shared.rundir import Metrics, RunDir, write_whole
+from ablate.shared.files import write_whole
+from ablate.shared.rundir import Metrics, RunDir
 from ablate.shared.spec import Run
 from ablate.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from ablate.training.cost import cost, utilisation

@@ -29,18 +29,16 @@ import torch
 from ablate.shared import choices, spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
+from ablate.shared.files import FULL, to_json, write_whole
 from ablate.shared.rundir import (
     DISK_FULL,
     EXIT_DISK_FULL,
     EXIT_TAKEN,
     FAILED,
-    FULL,
     LOST,
     OOM,
     STOPPED,
     RunDir,
-    to_json,
-    write_whole,
 )
 from ablate.shared.signals import noted
 from ablate.training import resume_check

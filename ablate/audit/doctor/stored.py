@@ -17,7 +17,8 @@ from pathlib import Path
 from ablate.audit.doctor.finding import Finding, Findings, counted, size, some
 from ablate.planning.plan import Plan
 from ablate.shared import decoded
-from ablate.shared.rundir import Lock, read_json, write_whole
+from ablate.shared.files import read_json, write_whole
+from ablate.shared.lock import Lock
 from ablate.store.ledger import FINAL, VERSION, Ledger, RunState, Store
 
 States = Mapping[str, RunState]
@@ -316,6 +317,6 @@ def _entries(top: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_leftover(name: str) -> bool:
-    """A temporary name (see rundir.write_whole) whose process is dead."""
+    """A temporary name (see files.write_whole) whose process is dead."""
     parts = re.fullmatch(r"\..+\.(\d+)\.\d+", name)
     return parts is not None and not Path("/proc", parts[1]).exists()

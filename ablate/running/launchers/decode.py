@@ -11,7 +11,8 @@ from typing import Any
 from ablate.running.launchers.ask import ask
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import RunDir, read_json
+from ablate.shared.files import read_json
+from ablate.shared.rundir import RunDir
 
 
 def decode(spec: Mapping[str, Any], store: Path, watching: Any) -> None:

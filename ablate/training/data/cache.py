@@ -39,8 +39,9 @@ import torch
 
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
+from ablate.shared.files import FULL, read_json, sync_folder, to_json, write_whole
 from ablate.shared.fingerprint import fingerprint
-from ablate.shared.rundir import FULL, Lock, read_json, sync_folder, to_json, write_whole
+from ablate.shared.lock import Lock
 from ablate.shared.spec import Data
 from ablate.training.data import source
 from ablate.training.data.pool import Array, Chunk, Target, write

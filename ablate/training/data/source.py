@@ -22,6 +22,7 @@ import numpy as np
 from PIL import Image
 
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.files import FULL
 from ablate.shared.fingerprint import (
     Slice,
     class_folders,
@@ -31,7 +32,6 @@ from ablate.shared.fingerprint import (
     split_folder,
     split_of,
 )
-from ablate.shared.rundir import FULL
 from ablate.shared.spec import Data
 from ablate.training.data.picture import Example, decode
 from ablate.training.keyed import key
