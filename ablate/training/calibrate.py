@@ -9,7 +9,7 @@ import torch
 
 from ablate.shared.spec import Run
 from ablate.training.data.batches import Batches, View
-from ablate.training.data.cache import Split
+from ablate.training.data.cached import Split
 from ablate.training.keyed import Draws, Step
 from ablate.training.loop import DTYPES, arithmetic, inputs
 from ablate.training.model import build

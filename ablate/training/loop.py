@@ -21,7 +21,8 @@ from ablate.shared.spec import Run
 from ablate.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from ablate.training.cost import cost, utilisation
 from ablate.training.data.batches import Batches, View, evaluation_batches, resident, shaken_once
-from ablate.training.data.cache import Split, prepare
+from ablate.training.data.cache import prepare
+from ablate.training.data.cached import Split
 from ablate.training.keyed import Draws, Step
 from ablate.training.memory import micro_batch
 from ablate.training.model import build

@@ -43,7 +43,8 @@ from ablate.shared.rundir import (
 from ablate.shared.signals import noted
 from ablate.training import resume_check
 from ablate.training.calibrate import seconds_per_step
-from ablate.training.data.cache import count, look, prepare, shown
+from ablate.training.data.building import shown
+from ablate.training.data.cache import count, look, prepare
 from ablate.training.loop import DTYPES, Machine, Stopped, train
 from ablate.training.model.attention import kernel
 from ablate.training.model.count import describe

@@ -18,7 +18,7 @@ from ablate.shared.choices import PROBES
 from ablate.shared.files import write_whole
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
-from ablate.training.data.cache import Split
+from ablate.training.data.cached import Split
 from ablate.training.model import Host
 from ablate.training.probes.probe import Probe
 
