@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 from ablate.version import __version__ as __version__
+
+TYPE_CHECKING = False  # typing is long to import, and no Ctrl-C is ours to hear before `ablate.cli`
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def load(

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from ablate import cli
+
 
 @pytest.fixture(scope="session")
 def oracle():
@@ -100,6 +102,22 @@ class Shell:
 @pytest.fixture
 def shell(tmp_path) -> Shell:
     return Shell(tmp_path)
+
+
+@pytest.fixture
+def ask(monkeypatch, capfd):
+    """`ablate WORDS` in this process: its exit code and all that it printed."""
+
+    def ask(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["ablate", *words])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, "".join(capfd.readouterr())
+
+    return ask
 
 
 @pytest.fixture

@@ -110,6 +110,7 @@ def test_a_reader_that_goes_and_a_ctrl_c_at_any_moment_are_no_word_of_ours(first
             done.stdout.close()
             assert (done.wait(60), done.stderr.read()) == (141, b"")
     for module in (
+        "sqlite3",
         "typer.models",
         "ablate.cli.keeping",
         "hydra.core",
@@ -144,6 +145,7 @@ MISTAKES = [
     ("sweep stem=none", ["nothing to sweep", "quickstart", "stem=none,dpn"]),
     ("sweep quickstart --retry nonsense", ["--retry", "'nonsense'", "failed, oom, hung"]),
     ("config optim.lr=fast", ["optim.lr", "number", "'fast'"]),
+    ("sweep stem=none,dpn data.train=trian", ["data.train", "'trian'", "present: train"]),
     ("config norm.eps=-1", ["norm.eps", "negative", "-1"]),
     ("config train.epochs=1e12", ["train.epochs", "at most 100,000,000,000"]),
     ("config probe=[scales,scales]", ["probe", "scales is given twice"]),
@@ -163,7 +165,9 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("line", "named"), MISTAKES, ids=[line for line, _ in MISTAKES])
 def test_a_mistake_is_told_in_one_line_before_anything_trains(shell, line, named):
-    mistake(shell(*line.split(), code=2), *named)
+    done = shell(*line.split(), code=2)
+    mistake(done, *named)
+    assert not done.out or " train." in line  # what a worker judges has a first line before
     nothing_trained(shell)
 
 
@@ -207,12 +211,49 @@ def test_a_sweep_that_was_not_driven_is_answered_with_those_that_were(driven):
     mistake(driven("table", "tinny", code=2), "'tinny'", "did you mean 'tiny'?")
     mistake(driven("status", "quickstart", code=2), "'quickstart'", "tiny")
     mistake(driven("table", "stem=none,dpn", code=2), "'stem=none,dpn'", "tiny")
+    again = "`ablate sweep block.attn=pre,post model.depth=1 train.steps=3 seeds=2 --as tiny"
+    mistake(driven("sweep", "tiny", "seeds=3", code=2), "tiny: names what was driven", again)
 
 
-def test_an_option_that_there_is_not_is_the_users_mistake(driven):
-    assert "xml" in driven("table", "--format", "xml", code=2).err
-    assert "--bogus" in driven("table", "--bogus", code=2).err
-    assert "tabel" in driven("tabel", code=2).err
+UNREADABLE = [
+    ("tabel", "ablate: no such command 'tabel'. Did you mean 'table'? The commands are sweep, "),
+    ("data prep digits", "ablate data: no such command 'prep'. Did you mean 'prepare'? "),
+    ("data", "ablate data: missing command. The commands are prepare"),
+    ("table --formt md", "ablate table: option: expected one of --scale, "),
+    ("table --formt md", "got '--formt' (did you mean '--format'?)"),
+    ("table --format mdd", "ablate table: --format: expected one of rich, md, latex, "),
+    ("table --format mdd", "got 'mdd' (did you mean 'md'?)"),
+    ("trials --format xml", "ablate trials: --format: expected one of rich, md, csv, json, got "),
+    ("table --format", "ablate table: option '--format' requires an argument"),
+    ("plan lr --detect x", "ablate plan: --detect: expected a number, got 'x'"),
+    ("export", "ablate export: DIR: is missing: a new folder, or an earlier export"),
+    ("show a b", "ablate show: got unexpected extra argument(s) (b); usage: ablate show "),
+]
+
+
+def test_words_that_no_command_can_read_are_one_line_too():
+    for words in dict.fromkeys(words for words, _ in UNREADABLE):
+        done = subprocess.run([ABLATE, *words.split()], capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), words
+        for other, said in UNREADABLE:
+            assert other != words or said in done.stderr
+
+
+def test_words_beside_a_sweep_are_its_own_or_refused(driven):
+    """By every command that reads a sweep. None is passed over."""
+    only = "analysis.KEY=VALUE alone; `ablate sweep block.attn=pre,post model.depth=1 train.steps=3"
+    for words in (["table"], ["status"], ["verify"], ["report"], ["trials"], ["export", "out"]):
+        mistake(driven(words[0], "tiny", "seeds=3", *words[1:], code=2), "seeds=3: tiny", only)
+    mistake(driven("plot", "tiny", "stem=dpn", "gain", code=2), "stem=dpn: tiny is read as it was")
+    mistake(driven("table", "seeds=3", code=2), "seeds=3: tiny is read as it was driven")
+    mistake(driven("table", "tiny", "--each", code=2), "options: tiny is read as it was driven")
+    mistake(driven("table", "paper:T1L", "seeds=3", code=2), "paper:T1L: takes --format, --show")
+    tiny = ("--as", "tiny")
+    mistake(driven("table", *ROWS[:2], *tiny, code=2), "--as tiny: was driven by other words")
+    mistake(
+        driven("table", *ROWS, "seeds=3", *tiny, code=2), "seeds=3: tiny was driven with 2 seed"
+    )
+    assert driven("table", *ROWS, "seeds=[1,0]", *tiny).out == driven("table", "tiny").out
 
 
 def test_debug_shows_the_traceback_and_the_same_line(shell):
@@ -544,6 +585,15 @@ def test_off_a_terminal_there_is_no_colour_whatever_the_environment_says(driven)
     ):
         done = driven(*words, FORCE_COLOR="1", TERM="xterm-256color")
         assert "\x1b" not in done.out + done.err, words
+
+
+def test_without_standard_streams_a_sweep_is_driven_and_its_files_are_its_own(driven):
+    line = f"exec {ABLATE} {' '.join(SWEEP)} seeds=3 <&- >&- 2>&-"
+    assert subprocess.run(line, shell=True, cwd=driven.folder, timeout=120).returncode == 0
+    assert "6 finished" in driven("status").out
+    assert driven("verify").out.startswith("verified: 6 runs")
+    text = subprocess.run(f"{ABLATE} table --format mdd >&- 2>&1", shell=True, cwd=driven.folder)
+    assert text.returncode == 2
 
 
 @pytest.mark.parametrize("words", ["table", "status"])

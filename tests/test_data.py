@@ -23,6 +23,7 @@ import pytest
 import torch
 from PIL import Image
 
+from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.spec import Augment, Data
@@ -496,7 +497,7 @@ def test_a_squeezed_set_has_shapes_and_others_have_ones(tmp_path: Path) -> None:
         pixels, _ = squeeze(Example("test", images[first], 0), 12, 3)
         np.testing.assert_array_equal(got.images[0].numpy(), pixels)
     assert sorted(file.name for file in cached.folder.glob("*aspects*")) == [
-        f"{split}.aspects.npy" for split in sorted(cached_files.SPLITS)
+        f"{split}.aspects.npy" for split in sorted(SPLITS)
     ]
     plain = describe(path=folder, size=12, validation="train[15:]", train="train[:15]")
     cut = cache.prepare(plain, tmp_path / "cache")
@@ -526,7 +527,7 @@ def test_a_folder_of_class_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert cache.count(data, tmp_path) == {"train": 15, "validation": 6, "test": 3}
     cached = cache.prepare(data, tmp_path / "cache")
     assert cached.class_names == ["a", "b", "c"]
-    parts = [cached.split(split) for split in cached_files.SPLITS]
+    parts = [cached.split(split) for split in SPLITS]
     assert [len(part) for part in parts] == [15, 6, 3]
     labels = torch.cat([part.labels for part in parts])
     assert labels.bincount().tolist() == [8, 8, 8]
@@ -726,7 +727,7 @@ def test_a_hub_set_is_read_at_its_revision(
         hub = cache.prepare(data, tmp_path / "cache")
         assert asked == [("somebody/small", "abc")]
         local = cache.prepare(describe(path=small, **settings), tmp_path / "cache")
-        for split in cached_files.SPLITS:
+        for split in SPLITS:
             assert torch.equal(hub.split(split).images, local.split(split).images)
             assert torch.equal(hub.split(split).labels, local.split(split).labels)
 

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -295,9 +296,14 @@ def test_repair_makes_the_same_table(store):
     shell = Shell(store.root.parent)
     table = shell("table", "fixture", "--format", "csv").out
     break_middle(store.ledger)
-    first, second, *others = shell("doctor", "--repair").out.splitlines()
-    assert first == "the old ledger is runs/ledger.db.broken-1 now"
-    assert second == "made again from plans and run folders: sweeps: 1; runs: 4 finished"
+    first, *lost, last = shell("doctor", "--repair").out.partition("\nok ")[0].splitlines()
+    assert re.fullmatch(
+        r"the old ledger is runs/ledger.db.broken-\d{4}-\d\d-\d\dT[\d-]{8} now", first
+    )
+    assert all(line.startswith("runs/ledger.db: ") for line in lost)
+    assert last.startswith("made again from ")
+    assert last.endswith("plans and run folders: sweeps: 1; runs: 4 finished")
+    others = shell("doctor", "--repair").out.splitlines()[2:]
     assert {line.split()[0] for line in others} == {"ok"}
     assert shell("table", "fixture", "--format", "csv").out == table
 
@@ -355,8 +361,8 @@ def test_folders_and_ledger_are_held_against_each_other(store):
         (
             "problem",
             "runs",
-            f"1 run ({d.id}) whose result is not what the ledger says; `ablate doctor --repair` "
-            f"takes the results'",
+            f"1 run ({d.id}) whose result is not what the ledger says; `ablate verify` names what "
+            f"was edited, `ablate doctor --repair` mends the ledger",
         ),
         (
             "warning",

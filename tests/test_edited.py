@@ -8,7 +8,7 @@ import io
 import json
 import math
 import shutil
-import sys
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 import ablate
-from ablate import cli
+from ablate.audit.doctor import examine_store
 from ablate.planning.expand import plan as make_plan
 from ablate.running import estimate
 from ablate.shared import predictions
 from ablate.shared.errors import Failure
-from ablate.shared.files import to_json
+from ablate.shared.files import to_json, write_sealed
 from ablate.shared.rundir import Metrics
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger, Store, result_detail, sealed
 
 WORDS = ["optim.lr=0.001,0.003", "recipe=quick", "seeds=3"]
 NAME = "planted"
@@ -77,22 +77,6 @@ def made(tmp_path_factory) -> Path:
 def store(made, tmp_path, monkeypatch) -> Store:
     monkeypatch.chdir(tmp_path)
     return Store(shutil.copytree(made, tmp_path / "runs"))
-
-
-@pytest.fixture
-def ask(monkeypatch, capfd) -> Callable[..., tuple[int, str]]:
-    """`ablate WORDS` in this process: its exit code and all that it printed."""
-
-    def ask(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["ablate", *words])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, "".join(capfd.readouterr())
-
-    return ask
 
 
 def first(store: Store) -> Any:
@@ -190,12 +174,143 @@ def test_a_run_that_begins_again_has_no_seal_until_it_is_recorded(store):
 
 
 def test_results_recorded_before_hashes_were_taken_are_read_as_they_are(store, ask):
-    import sqlite3
-
     with sqlite3.connect(store.ledger) as db:
         db.execute("UPDATE event SET detail = '{}' WHERE kind = 'finished'")
     edit(store.rundir(first(store).id).result, b'"top1": 0.')
     assert "edited" not in ask("table")[1]
+
+
+GO_BY_IT = (
+    *(("status",), ("table",), ("trials",), ("plot", "forest"), ("report", "--out", "page.html")),
+    *(("export", "out"), ("show", "RUN"), ("gc", "--yes"), ("stop",)),
+)
+
+
+def test_an_edited_plan_is_named_by_every_command_that_goes_by_it(store, ask):
+    """Whole, and such as a sweep could have planned: only its seal says that it was edited."""
+    path, run = store.plan_path(NAME), first(store).id
+    whole, remedy = path.read_bytes(), "the same `ablate sweep` writes it again"
+    assert ask("table")[0] == 0
+    path.write_text(changed(path, "analysis", "margin", to=50.0))
+    for words in GO_BY_IT:
+        code, said = ask(*(run if word == "RUN" else word for word in words))
+        assert code == 1, words
+        line = f"ablate: runs/sweeps/{NAME}.json: was edited since it was planned; {remedy}\n"
+        assert said.endswith(line), words
+    with pytest.raises(Failure, match="was edited since it was planned"):
+        ablate.load(store="runs")
+    code, said = ask("verify")
+    assert (code, f"{NAME}.json: is not the plan that was sealed" in said) == (1, True)
+    problems = [finding.text for finding in examine_store(store) if finding.level == "problem"]
+    assert f"{path}: was edited since it was planned; {remedy}" in problems
+    assert ask("sweep", *WORDS, "--as", NAME)[0] == 0
+    assert path.read_bytes() == whole
+    assert f"{NAME}.json" not in ask("verify")[1]
+
+
+def test_a_plan_taken_from_its_file_is_said_to_be_until_a_sweep_seals_it(store, ask):
+    assert f"note: {NAME}.json: was taken from its file as it lay there" in ask("verify")[1]
+    assert ask("sweep", *WORDS, "--as", NAME)[0] == 0
+    assert "was taken from its file" not in ask("verify")[1]
+
+
+def test_an_edited_seal_of_a_plan_is_the_ledger_s_fault(store, ask):
+    with sqlite3.connect(store.ledger) as db:
+        (number,) = db.execute("SELECT number FROM event WHERE kind = 'plan'").fetchone()
+        db.execute("UPDATE event SET detail = replace(detail, 'sha256', 'sha')")
+    db.close()
+    code, said = ask("table")
+    assert code == 1
+    assert said.endswith(
+        f"ablate: ledger.db: event {number}, the plan of '{NAME}', was edited, or one before it "
+        f"was taken out; `ablate doctor --repair` makes the ledger again\n"
+    )
+    code, said = ask("verify")
+    assert (code, f"plan of {NAME}: ledger.db: event {number} is not as" in said) == (1, True)
+    assert ask("doctor", "--repair")[0] == 0
+    assert ask("table")[0] == 0
+
+
+def test_an_edited_env_is_named_by_whoever_prints_it(store, ask, tmp_path):
+    run = first(store)
+    folder = store.rundir(run.id)
+    seal_env(store)
+    assert "edited" not in ask("show", run.label)[1]
+    assert "env.json" not in ask("verify")[1]
+    whole = folder.env.read_bytes()
+    assert b"tampered" not in whole
+    folder.env.write_text(changed(folder.env, "attempts", 0, "exit", to="tampered"))
+    said = f"runs/runs/{run.id}/env.json was edited since the run ended"
+    assert f"attempts\n  withheld: {said}" in ask("show", run.label)[1]
+    code, text = ask("show", run.label, "--against", run.label)
+    assert (code, said in text) == (0, True)
+    assert "tampered" not in text
+    code, text = ask("verify")
+    assert code == 1
+    assert f"{run.id} {run.label}: env.json: is not the file that was written" in text
+    assert "edited" not in ask("table")[1]  # whose numbers are not of it
+    assert ask("report", "--out", "page.html")[0] == 0
+    assert "env.json is not as the run left it" in (tmp_path / "page.html").read_text()
+    code, text = ask("export", "out")
+    assert (code, run.id in text, "env.json" in text) == (1, True, True)
+    folder.env.unlink()
+    assert f"runs/{run.id}/env.json: missing" in ask("show", run.label)[1]
+    assert f"{run.label}: env.json: missing" in ask("verify")[1]
+
+
+def test_a_bundle_covers_env_json_an_anonymous_one_what_is_left_of_it(store, ask, tmp_path):
+    seal_env(store)
+    for out, *words in (("plain",), ("nobody", "--anonymous")):
+        assert ask("export", out, *words)[0] == 0
+        code, text = ask("verify", out)
+        assert code == 0, text
+        env = tmp_path / out / "specs" / first(store).id / "env.json"
+        env.write_text(changed(env, "attempts", 0, "exit", to="tampered"))
+        code, text = ask("verify", out)
+        assert (code, f"specs/{first(store).id}/env.json: not as" in text) == (1, True)
+        assert ("result.json has its hash" in text) is (out == "plain")
+
+
+def seal_env(store: Store) -> None:
+    """As workers do at the end; older ones did not."""
+    with Ledger.driving(store) as ledger:
+        for run in store.folders():
+            folder = store.rundir(run)
+            result = json.loads(folder.result.read_bytes())
+            result["env_sha256"] = hashlib.sha256(folder.env.read_bytes()).hexdigest()
+            folder.result.write_bytes(to_json(result))
+            ledger.record(run, "finished", **result_detail(folder, result))
+
+
+@pytest.mark.parametrize("content", ["[]", '{"status": "unknown"}', "3"])
+def test_a_result_of_other_json_is_not_called_torn(store, ask, content):
+    path = store.rundir(first(store).id).result
+    path.write_text(content)
+    code, text = ask("verify")
+    assert code == 1
+    assert "result.json: not what a worker writes, and the ledger says finished" in text
+    path.write_text("{")
+    assert "result.json: torn, and" in ask("verify")[1]
+
+
+def test_a_rotten_probe_is_named_and_its_run_withheld_where_probes_are_drawn(store, ask, tmp_path):
+    run = first(store)
+    folder = store.rundir(run.id)
+    np.savez(folder.probe("tokens"), layer=np.zeros(3))
+    result = json.loads(folder.result.read_bytes())
+    result["probes_sha256"] = {
+        "tokens": hashlib.sha256(folder.probe("tokens").read_bytes()).hexdigest()
+    }
+    folder.result.write_bytes(to_json(result))
+    with Ledger.driving(store) as ledger:
+        ledger.record(run.id, "finished", **result_detail(folder, result))
+    said = "probe-tokens.npz was edited since the run ended"
+    for edited in (False, True):
+        assert ask("report", "--out", "page.html")[0] == 0
+        assert (said in (tmp_path / "page.html").read_text()) == edited
+        assert (said in ask("plot", "curves")[1]) == edited
+        assert "ithheld" not in ask("table")[1]
+        edit(folder.probe("tokens"), b"PK")
 
 
 # --- Forged -------------------------------------------------------------------------------------
@@ -221,7 +336,7 @@ def of_a_result(path: Path) -> list[str]:
         *(("validation", value) for value in (3, [1], {"top1": []})),
         *(("step", "x"), ("seconds", {}), ("plugins", [3]), ("probes_sha256", [])),
         *(("collapsed", "no"), ("parameters", "7"), ("kernel", 3), ("digest", [1])),
-        *(("metrics_sha256", 3), ("train_loss", math.inf)),
+        *(("metrics_sha256", 3), ("train_loss", math.inf), ("env_sha256", [3])),
     ]
     return [changed(path, key, to=value) for key, value in changes]
 
@@ -298,6 +413,28 @@ def survive(store: Store, ask: Callable[..., tuple[int, str]], every: int) -> No
         shutil.copytree(whole, store.root)
 
 
+def test_a_forged_event_of_a_plan_is_a_line_in_every_command(store, ask):
+    """Its seals hold: the forger knows how they are made."""
+    details = ["[]", "{}", "3", "null", '{"sha256": 3}', '{"sha256": ["x"]}', '{"sha256"', *DEEP]
+    whole = store.ledger.read_bytes()
+    for number, detail in enumerate([*details, json.dumps({"sha256": "0" * 64})]):
+        with sqlite3.connect(store.ledger) as db:
+            (last,) = db.execute("SELECT seal FROM event ORDER BY number DESC").fetchone()
+            (event,) = sealed(last, [(1.0, f"plan of {NAME}", "plan", detail)])
+            row = "INSERT INTO event (at, run, kind, detail, seal) VALUES (?, ?, ?, ?, ?)"
+            db.execute(row, event)
+        db.close()
+        for words in (("table",), ("verify",), ("gc",)):
+            code, said = ask(*words)
+            assert code == 1, said
+            assert "Traceback" not in said
+            assert [line.count("ablate: ") for line in said.splitlines()].count(1) == 1, said
+        if number == 0:
+            assert ask("doctor", "--repair")[0] == 0
+            assert ask("table")[0] == 0
+        store.ledger.write_bytes(whole)
+
+
 @pytest.mark.slow
 def test_forged_json_is_a_line_in_every_command(store, ask):
     survive(store, ask, 1)
@@ -324,7 +461,9 @@ def test_what_costs_were_cached_counts_only_where_it_is_an_answer(store):
     answer = {"parameters": 3, "multiply_adds": 9, "examples": {"train": 5}, "warnings": []}
     forged = [3, {}, {**answer, "multiply_adds": 0}, {**answer, "examples": 3}]
     forged += [{**answer, "examples": {}}, {**answer, "step_s": "x"}, {**answer, "parameters": []}]
-    path.write_text(json.dumps({f"{n}": tree for n, tree in enumerate([*forged, answer])}))
+    write_sealed(path, {f"{n}": tree for n, tree in enumerate([*forged, answer])})
     assert estimate._known(store) == {f"{len(forged)}": answer}
+    edit(path, b'"parameters": ')
+    assert estimate._known(store) == {}
     path.write_text("[]")
     assert estimate._known(store) == {}

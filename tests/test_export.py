@@ -356,6 +356,24 @@ def test_what_can_not_be_made_anonymous_is_not_written(exported, tmp_path, monke
     assert bundle.check(Bundle(tmp_path / "out")).findings == []
 
 
+@pytest.mark.parametrize("name", ["environment.json", "manifest.json", "events.json", "RESULT"])
+def test_a_pipe_in_a_file_s_place_is_named_and_nobody_waits_for_it(out, name):
+    where = next((out / "specs").iterdir()) / "result.json" if name == "RESULT" else out / name
+    where.unlink()
+    os.mkfifo(where)
+    calls = [
+        lambda: bundle.check(Bundle(out)).findings,
+        lambda: Bundle(out).recompute(*Bundle(out).read()),
+        lambda: ablate.load(store=out),
+    ]
+    for call in calls:
+        try:
+            said = str(call())
+        except (UserError, Failure, OSError) as error:
+            said = str(error)
+        assert where.name in said or "no bundle" in said or "no store" in said
+
+
 def test_diffs_go_along_when_asked_for(exported, tmp_path):
     exported("export", "tiny", str(tmp_path / "out"), "--with-diff")
     (diff,) = (name for name in files(tmp_path / "out") if name.startswith("diffs/"))

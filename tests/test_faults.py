@@ -19,7 +19,8 @@ from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
 from ablate.running.progress import Progress
 from ablate.running.turns import driving
-from ablate.store.ledger import Ledger, Store, repair
+from ablate.store.ledger import Ledger, Store
+from ablate.store.repair import repair
 
 TINY = ("model.depth=1", "train.epochs=3", "launcher.checkpoint_s=0.1", "--as", "faults")
 WORDS = ("sweep", "block.attn=pre,post", "seeds=2", *TINY)
@@ -194,6 +195,9 @@ def test_a_lost_ledger_is_made_again_from_the_folders(kept, calm, first):
         assert ledger.broken_seals() == []
         for run in ledger.states():
             assert [kind for _, kind, _ in ledger.events(run)] == ["planned", "finished"]
+        ((kind, detail),) = ledger.plan_events("faults")
+        # The same sweep has sealed anew what was taken from the file.
+        assert (kind, "rebuilt" in detail) == ("plan", first == "table")
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + bytes(200)])
@@ -207,7 +211,7 @@ def test_a_broken_ledger_is_named_with_its_remedy_and_repaired(kept, calm, conte
             assert "`ablate doctor --repair`" in said
             assert said.count("\n") == 1
         with store.driver.held():
-            assert repair(store).read_bytes() == content
+            assert repair(store).aside.read_bytes() == content
     assert kept("table", "faults", "--format", "csv").out == calm
 
 

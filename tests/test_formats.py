@@ -247,7 +247,7 @@ def test_a_column_of_bare_numbers_is_headed_by_what_they_are():
     assert [column["label"] for column in kept] == ["1", "2"]
 
 
-LURES = ("=cmd|'/c calc'!A1", "@SUM(A1)", "+1-2", "![x](http://e.org/p.png)", "[x]: http://e.org")
+LURES = ("=cmd|'/c calc'!A1", "@octocat", "+1-2", "![x](http://e.org/p.png)", "[x]: http://e.org")
 
 
 def test_no_viewer_runs_or_fetches_what_a_label_says():
@@ -263,8 +263,9 @@ def test_no_viewer_runs_or_fetches_what_a_label_says():
     tokens = MarkdownIt("commonmark").enable("table").parse(render(table, "md"))
     inline = [child for token in tokens for child in token.children or ()]
     assert not {"link_open", "image"} & {child.type for child in inline}
-    shown = ["".join(child.content for child in t.children) for t in tokens if t.children]
-    assert set(rows) <= set(shown)
+    texts = [[c.content for c in t.children if c.type == "text"] for t in tokens if t.children]
+    assert set(rows) <= {"".join(parts) for parts in texts}
+    assert not any("@octo" in part for parts in texts for part in parts)  # who would be told
 
 
 def test_latex_is_escaped_and_signs_are_no_hyphens():

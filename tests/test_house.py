@@ -21,6 +21,7 @@ LONG_FILES = {
     "analysis/captions.py",
     "analysis/table.py",
     "audit/bundle.py",
+    "audit/verify.py",
     "store/ledger.py",
     "training/worker.py",
 }

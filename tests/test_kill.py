@@ -280,12 +280,13 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     other = Shell(shell.folder, number=10)
     assert "'killed' is driven now, not 'else'" in other("stop", "else", code=2).err
     os.kill(driver.pid, signal.SIGSTOP)
-    stopping = other.start("stop")
-    says = f"process {driver.pid} is frozen: `kill -CONT {driver.pid}`"
-    wait_for(lambda: says in (shell.folder / "12.err").read_text())
-    os.kill(driver.pid, signal.SIGCONT)
-    thaw(pids)
-    assert re.match(r"stopped killed after \d of 4; the same", other.end(stopping, 20).out)
+    gave_up = other("stop", "--timeout", "0.5", code=1)
+    says = f"process {driver.pid} is frozen: `kill -CONT {driver.pid}` lets it go on, and stop"
+    assert f"{says}; Ctrl-C ends the waiting\n" in gave_up.err
+    assert gave_up.err.splitlines()[-1].startswith("ablate: stop: gave up after 0.5 s: process ")
+    for pid in pids:
+        assert re.search(rf"^process {pid} \((pre|post)#\d\) is frozen: ", gave_up.err, re.M)
+    thaw([driver.pid, *pids])  # they were told
     assert shell.end(driver, timeout=20).code == 128 + signal.SIGTERM
     assert workers(shell.folder) == []
     driver = shell.start(*WORDS)
@@ -313,8 +314,11 @@ def test_stop_returns_although_another_sweep_takes_its_turn(shell):
     second = waiting.start(*SWEEP[:-1], "after", "seeds=50")
     wait_for(lambda: "drives runs already" in (shell.folder / "21.out").read_text())
     stopping = other.start("stop")
+    for pid in pids:  # whom the living driver waits for
+        said = f"process {pid} ("
+        wait_for(lambda said=said: said in (shell.folder / "11.err").read_text())
     thaw(pids)
-    assert "stopped killed after" in other.end(stopping, timeout=30).out
+    assert re.match(r"stopped killed after \d of 4; the s", other.end(stopping, timeout=30).out)
     assert shell.end(driver, timeout=20).code == 128 + signal.SIGTERM
     assert second.poll() is None
     assert "stopped after after" in other("stop").out

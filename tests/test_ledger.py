@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Analysis, Plan, file_name
-from ablate.shared.errors import UserError
+from ablate.shared.errors import Failure, UserError
 from ablate.store.ledger import Ledger, RunState, Store, fold
 
 
@@ -103,6 +103,57 @@ def test_plans_are_plain_json_and_come_back(store):
     assert [run.id for run in plan.runs()] == ["a0", "b0", "a1", "b1"]  # seed-major
 
 
+def test_a_plan_counts_from_when_it_is_announced_and_its_forerunner_until_it_is_written(store):
+    """A crash comes between any two of the three steps, and a reader, too."""
+    first, second = small_plan(), small_plan(seeds=(0, 1, 2))
+    with Ledger.driving(store) as ledger:
+        for step in (ledger.announce, store.write_plan, ledger.plan):
+            step(first)
+        store.write_plan(second)
+        with pytest.raises(Failure, match=r"p\.json: was edited since it was planned; the same"):
+            ledger.sealed_plan(store, "p")
+        store.write_plan(first)
+        ledger.announce(second)
+        assert ledger.sealed_plan(store, "p") == first
+        store.write_plan(second)
+        assert ledger.sealed_plan(store, "p") == second
+        ledger.plan(second)
+        assert ledger.sealed_plan(store, "p") == second
+        store.write_plan(first)
+        with pytest.raises(Failure, match="was edited since it was planned"):
+            ledger.sealed_plan(store, "p")
+        count = len(ledger.events("plan of p"))
+        for step in (ledger.announce, store.write_plan, ledger.plan):
+            step(second)
+        assert len(ledger.events("plan of p")) == count == 4
+
+
+def test_a_plan_that_a_driver_writes_between_two_looks_of_a_reader_is_no_edit(store, monkeypatch):
+    first, second = small_plan(), small_plan(seeds=(0, 1, 2))
+    with Ledger.driving(store) as ledger:
+        for step in (ledger.announce, store.write_plan, ledger.plan):
+            step(first)
+        with Ledger.reading(store) as reader:
+            seals = reader.plan_seals
+
+            def late(sweep: str) -> list[str]:
+                for step in (ledger.announce, store.write_plan, ledger.plan):
+                    step(second)
+                return seals(sweep)
+
+            monkeypatch.setattr(reader, "plan_seals", late)
+            assert reader.sealed_plan(store, "p") == second
+
+
+def test_a_plan_without_its_seal_was_never_planned_here(store):
+    with Ledger.driving(store) as ledger:
+        for step in (ledger.announce, store.write_plan, ledger.plan):
+            step(small_plan())
+        ledger._db.execute("DELETE FROM event WHERE run = 'plan of p'")
+        with pytest.raises(Failure, match="was never planned here"):
+            ledger.sealed_plan(store, "p")
+
+
 @pytest.mark.parametrize(
     "name", ["../../etc/passwd", "..", ".", "", "a/b", "\0", "x" * 999, "model.arch=Ti/4,S/4", "é"]
 )
@@ -156,6 +207,14 @@ class Interleaved(RuleBasedStateMachine):
             new = {"status": "planned", "attempts": 0, "oom": 0, "hung": 0, "step": 0}
             if run.id not in self.model:
                 self.model[run.id], self.events[run.id] = new, ["planned"]
+
+    @rule(seeds=st.integers(1, 3), name=st.sampled_from(["p", "q"]), written=st.booleans())
+    def die_planning(self, seeds, name, written):
+        """No row of it counts, and it may be in its file or not."""
+        plan = small_plan(name, tuple(range(seeds)))
+        self.ledger.announce(plan)
+        if written:
+            self.store.write_plan(plan)
 
     @rule(run=st.sampled_from(RUNS), kind=st.sampled_from(ENDS))
     def end(self, run, kind):
@@ -225,6 +284,8 @@ class Interleaved(RuleBasedStateMachine):
             assert reader.broken_seals() == []
             assert not reader.lacks_its_end()
             assert reader.looks() == self.store.looks_view() == self.looks
+            for name in "pq":
+                assert reader.sealed_plan(self.store, name) == self.store.read_plan(name)
             for run, kinds in self.events.items():
                 assert [kind for _, kind, _ in reader.events(run)] == kinds
 

@@ -109,7 +109,10 @@ def test_all_bad_images_are_named_at_once_in_order(tmp_path: Path) -> None:
         with pytest.raises(UserError) as refused:
             cache.prepare(data, tmp_path / "cache", processes=processes)
         line = str(refused.value)
-        assert line.startswith("data: 22 of 300 images can't be read, mend or remove them: ")
+        assert line.startswith(
+            "data: 22 of 300 images can't be read; mend or remove them, or leave them out with "
+            "data.broken=skip: "
+        )
         assert re.findall(r"images/(./\d+.png): not a readable image: ", line) == bad[:20]
         assert line.endswith("; and 2 more")
     assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
@@ -305,7 +308,7 @@ def test_mistakes_in_what_to_prepare_are_told_in_one_line(
         ("cifar10 data.path=nowhere", f"data.path: {tmp_path}/nowhere: no such folder"),
         ("cifar10 model.depth=3", "model.depth: belongs to a run; "),
         ("cifar10 data.channels=2", "data.channels: expected one of 1, 3, got 2"),
-        ("cifar10 data.size=0", "data.size: must be more than 0, got 0"),
+        ("cifar10 data.size=0", "data.size: must be more than 0 and at most 65,536, got 0"),
         ("cifar10 data.cache_size=16", "data.cache_size: 16 is less than data.size 32"),
         ("cifar10 data.train='train[5]'", "data.train: expected a split, or a slice of one"),
         ("imagefolder data.path=one", f"data.path: {tmp_path}/one: cat is all that there is"),

@@ -104,7 +104,7 @@ def test_without_a_repository_or_git_or_an_answer_in_time_there_is_none(
 
 # --- What attempts note -------------------------------------------------------------------------
 
-COST = ("seconds", "images_per_s", "peak_bytes", "utilisation")
+COST = ("seconds", "images_per_s", "peak_bytes", "utilisation", "env_sha256")
 TINY = ("model.depth=1", "train.steps=6", "train.batch=16")
 
 

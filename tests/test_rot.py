@@ -8,12 +8,12 @@ import math
 import random
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
+from damage import DAMAGES, spoil
 from safetensors.torch import load, load_file, save, save_file
 
 from ablate.shared import spec
@@ -25,42 +25,10 @@ from ablate.training.checkpoint import read_checkpoint
 from ablate.training.loop import Machine, Stopped, train
 from ablate.training.model import build
 
-PAGE = 4096
 # Costs; and code that took part, which the stopped one, trained without a worker, has not noted.
-OTHERWISE = ("seconds", "images_per_s", "peak_bytes", "utilisation", "digest")
+OTHERWISE = ("seconds", "images_per_s", "peak_bytes", "utilisation", "digest", "env_sha256")
 STOPS = (5, 4)  # steps that the first worker did, and the second: 2 are an epoch
 TOTAL = 12
-
-
-def truncated(content: bytes, moment: random.Random) -> bytes:
-    return content[: moment.randrange(len(content))]
-
-
-def flipped(content: bytes, moment: random.Random) -> bytes:
-    """One bit or a few; half of the time in the first page, where the header is."""
-    rotten = bytearray(content)
-    end = moment.choice([min(PAGE, len(rotten)), len(rotten)])
-    for _ in range(moment.choice([1, 1, 2, 8])):
-        rotten[moment.randrange(end)] ^= 1 << moment.randrange(8)
-    return bytes(rotten)
-
-
-def zeroed(content: bytes, moment: random.Random) -> bytes:
-    first = PAGE * moment.randrange(math.ceil(len(content) / PAGE))
-    page = content[first : first + PAGE]
-    return content[:first] + bytes(len(page)) + content[first + PAGE :]
-
-
-def deleted(content: bytes, moment: random.Random) -> None:
-    return None
-
-
-DAMAGES: tuple[Callable[[bytes, random.Random], bytes | None], ...] = (
-    truncated,
-    flipped,
-    zeroed,
-    deleted,
-)
 
 
 class Interrupted:
@@ -136,13 +104,7 @@ def test_the_result_is_that_of_the_undisturbed_run(run, damage, times, capfd):
         assert (newest, older) == (sum(STOPS), STOPS[0])
         files = [last, before, rundir.metrics]
         for path in moment.choice([[last], [before], [rundir.metrics], files[:2], files]):
-            whole = path.read_bytes()
-            rotten = damage(whole, moment)
-            assert rotten != whole
-            if rotten is None:
-                path.unlink()
-            else:
-                path.write_bytes(rotten)
+            assert spoil(path, damage, moment)
         begun.add(run.resume(rundir))
         assert run.same(rundir)
         shutil.rmtree(rundir.path)
@@ -233,11 +195,7 @@ def test_rotten_moments_of_the_data_are_computed_again(damage, tmp_path):
     (path,) = tmp_path.iterdir()
     content = path.read_bytes()
     for _ in range(20):
-        rotten = damage(content, moment)
-        if rotten is None:
-            path.unlink()
-        else:
-            path.write_bytes(rotten)
+        spoil(path, damage, moment)
         assert all(torch.equal(tensor, whole[name]) for name, tensor in fitted().items())
         again, _ = sealed.read(path)
         assert torch.equal(again["mean"], load(content)["mean"])

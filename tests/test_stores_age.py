@@ -3,6 +3,7 @@ version whose ledger had format N, and is never written again."""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sqlite3
 from pathlib import Path
@@ -17,7 +18,7 @@ WORDS = ("sweep", "block.attn=pre,post", "model.depth=1", "model.width=16", "mod
 SHORT = ("train.steps=4", "train.batch=32", "--as", "fixture")
 
 
-OLD = [("store-1", 2), ("store-2", 3)]  # its seeds
+OLD = [("store-1", 2), ("store-2", 3), ("store-3", 3)]  # its seeds
 
 
 def old(folder: Path, name: str) -> Path:
@@ -36,6 +37,7 @@ def test_its_table_is_what_it_was(shell, name, seeds):
 @pytest.mark.parametrize(("name", "seeds"), OLD)
 def test_its_ledger_migrates_once_and_its_events_are_sealed(tmp_path, name, seeds):
     store = Store(old(tmp_path, name))
+    looks = [look["seeds"][-1] + 1 for look in store.looks_view()]
     lines = store.looks.read_bytes()
     with sqlite3.connect(store.ledger) as db:
         before = db.execute("SELECT number, at, run, kind, detail FROM event").fetchall()
@@ -43,15 +45,17 @@ def test_its_ledger_migrates_once_and_its_events_are_sealed(tmp_path, name, seed
         with Ledger.reading(store) as ledger:
             assert ledger.broken_seals() == []
             assert {state.status for state in ledger.states().values()} == {"finished"}
-            assert ledger.looks() == [
-                {"sweep": "fixture", "seeds": list(range(n))} for n in range(2, seeds + 1)
-            ]
+            seen = [{key: look[key] for key in ("sweep", "seeds")} for look in ledger.looks()]
+            assert seen == [{"sweep": "fixture", "seeds": list(range(n))} for n in looks]
+            sealed = hashlib.sha256(store.plan_path("fixture").read_bytes()).hexdigest()
+            assert ledger.plan_events("fixture") == [("plan", {"sha256": sealed, "rebuilt": True})]
     assert store.looks.read_bytes() == lines
     with sqlite3.connect(store.ledger) as db:
         assert db.execute("SELECT version FROM meta").fetchall() == [(VERSION,)]
         after = db.execute("SELECT number, at, run, kind, detail FROM event").fetchall()
     assert after[: len(before)] == before
-    assert len(after) == len(before) + seeds - 1
+    kinds = [kind for *_, kind, _ in after[len(before) :]]
+    assert kinds == ["look"] * (len(looks) if name != "store-3" else 0) + ["plan"]
 
 
 def test_a_look_of_old_counts_where_seeds_grow(tmp_path, capsys):

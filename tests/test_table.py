@@ -654,14 +654,26 @@ def test_chance_is_a_guess():
     assert entries(table)["b"].accuracy.mean == pytest.approx(math.log(10))
 
 
-def test_a_loss_that_no_variance_can_be_taken_of_is_left_out_and_named_where_it_is_asked_for():
+def test_a_loss_that_no_variance_can_be_taken_of_is_left_out_and_named():
     plan = make_plan(["base", "row"])
     results = plant(plan, {"base": [90, 91, 92], "row": [91, 92, 93.5]})
     results["row@#1"]["test"]["loss"] = 1e200
     table = tabulate(plan, results)
     assert [entry.n for entry in table.entries] == [3, 3]
     assert "inf" not in render(table, "json") + render(table, "csv")
-    with pytest.raises(UserError, match=r"analysis.metric: loss of 'row' is up to 1e\+200: "):
+    note = "Its test loss is left out: 1e+200 in seed 1; no interval can be computed beyond 1e+60."
+    for format in ("md", "latex", "html", "json"):
+        text = render(table, format).replace("\\", "")
+        assert note in text, format
+    results["row@#2"]["test"]["loss"] = math.nan
+    results["row@#0"]["test"]["top5"] = None  # not measured, which is no such value
+    notes = tabulate(plan, results).footnotes
+    assert [text for text in notes if "left out" in text] == [
+        "Its test loss is left out: 1e+200 in seed 1, nan in seed 2; no interval can be computed "
+        "beyond 1e+60."
+    ]
+    results["row@#2"]["test"]["loss"] = 0.1
+    with pytest.raises(UserError, match=r"metric: loss of 'row' is 1e\+200 in seed 1: no interval"):
         tabulate(make_plan(["base", "row"], metric="loss"), results)
     results["row@#1"]["test"]["loss"] = 1e50
     text = render(tabulate(make_plan(["base", "row"], metric="loss"), results), "md")

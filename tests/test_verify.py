@@ -150,8 +150,12 @@ def test_an_older_store_is_verified_as_far_as_it_can_be(tmp_path):
     assert found.findings == []
     assert found.runs == 4
     assert found.notes == [
+        "fixture.json: was taken from its file as it lay there, when the ledger was migrated or "
+        "made again: until the same `ablate sweep` seals it nobody knows whether it was edited "
+        "before",
         "data=digits is not decoded here: it was not checked",
         "4 of 4 runs were recorded before results were sealed",
+        "4 of 4 runs ended before env.json was sealed: it is not covered",
         "4 of 4 runs were written before metrics were sealed",
         "4 of 4 runs keep losses in single precision: their test loss is so, too",
     ]

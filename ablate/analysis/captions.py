@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import pooled_gains
-from ablate.analysis.scores import METRICS, Scores, short
+from ablate.analysis.scores import LARGEST, METRICS, Scores, by_seed, short
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Choice, Tune
 from ablate.planning.plan import Analysis, Plan
+from ablate.shared import decoded
 from ablate.store.ledger import REMEDY
 from ablate.store.looks import Look, changes
 from ablate.store.looks import look as look_of
@@ -389,6 +390,11 @@ def entry_notes(
             f"{_seeds(found.main.never).capitalize()} never got there: counted, not averaged, so "
             f"no verdict."
         )
+    for name, values in found.beyond.items():
+        texts.append(
+            f"Its {METRICS[name].name} is left out: {by_seed(values)}; no interval can be computed "
+            f"beyond {LARGEST:g}."
+        )
     if gain and gain.own in ("spread", "outlier") and gain.ratio is not None:
         left, test = ("left the pool; ", "0.1 %") if gain.own == "outlier" else ("", "5 %")
         texts.append(
@@ -513,6 +519,22 @@ def mixed(block: Sequence[Scores]) -> list[tuple[str, str]]:
             ]
             sentences.append((key, f"Runs differ in their {name}: {', '.join(parts)}."))
     return sentences
+
+
+def data_notes(block: Sequence[Scores]) -> list[str]:
+    """What was found in the images of a column when they were decoded, as its runs recorded it."""
+    said: dict[str, dict[str, None]] = {}
+    for found in block:
+        for result in found.results:
+            for key, text in decoded.words(result).items():
+                name = found.cell.spec["data"]["name"]
+                how = " (data.broken=skip)" if key == "left_out" else ""
+                said.setdefault(f"data={name}: {text}{how}", {})[found.cell.row] = None
+    whole = len({found.cell.row for found in block if found.results})
+    return [
+        f"{text}." if len(rows) == whole else f"{text}: {names(list(rows))}."
+        for text, rows in said.items()
+    ]
 
 
 def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:

@@ -78,6 +78,7 @@ class Scores:
     missing: tuple[int, ...]
     diverged: Mapping[int, int | None]  # seed -> step
     collapsed: tuple[int, ...]
+    beyond: Mapping[str, Mapping[int, float]]  # metric -> seed -> a value too large to compute with
     results: tuple[Mapping[str, Any], ...]
 
     @property
@@ -116,18 +117,22 @@ def scores(
         return _values(name, cell, plan, finished, diverged, curves)
 
     name = plan.analysis.metric
-    tested = {m: [r["test"].get(m) for r in finished.values()] for m in TESTED}
-    measured = {m for m in TESTED if all(v is not None and v <= LARGEST for v in tested[m])}
+    tested = {m: {seed: r["test"].get(m) for seed, r in finished.items()} for m in TESTED}
+    beyond = {
+        m: {seed: v for seed, v in of_seed.items() if v is not None and not abs(v) <= LARGEST}
+        for m, of_seed in tested.items()
+    }
+    measured = {m for m in TESTED if None not in tested[m].values() and not beyond[m]}
     others = [m for m in TESTED if m in measured and finished] + [
         m for m in also if m not in TESTED
     ]
     for asked in (name, *also):
         if asked in TESTED and asked not in measured:
             place = "analysis.metric" if asked == name else "--show"
-            if None not in tested[asked]:
+            if beyond[asked]:
                 raise UserError(
-                    f"{place}: {asked} of {cell.row!r} is up to {max(tested[asked]):.3g}: no "
-                    f"interval can be computed beyond {LARGEST:g}; choose top1"
+                    f"{place}: {asked} of {cell.row!r} is {by_seed(beyond[asked])}: no interval "
+                    f"can be computed beyond {LARGEST:g}; choose another metric"
                 )
             raise UserError(
                 f"{place}: {asked} was not measured for {cell.row!r} "
@@ -140,8 +145,14 @@ def scores(
         missing=tuple(missing),
         diverged=diverged,
         collapsed=tuple(seed for seed, result in finished.items() if result.get("collapsed")),
+        beyond={name: values for name, values in beyond.items() if values},
         results=tuple(found),
     )
+
+
+def by_seed(values: Mapping[int, float]) -> str:
+    """ "1e+200 in seed 1, nan in seed 2"."""
+    return ", ".join(f"{value:.3g} in seed {seed}" for seed, value in values.items())
 
 
 def _values(

@@ -307,7 +307,8 @@ def _column(
     footnotes: Footnotes,
     extra: _Extra,
 ) -> TableColumn:
-    column_footnotes = footnotes.of([sentence for _, sentence in captions.mixed(block)])
+    mixed = [sentence for _, sentence in captions.mixed(block)]
+    column_footnotes = footnotes.of([*mixed, *captions.data_notes(block)])
     method = method_of(plan, of.label)
     gains = _gains(plan, block, method)
     base = next((found for found in block if found.cell.row == plan.baseline), None)

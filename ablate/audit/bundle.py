@@ -57,6 +57,7 @@ ATTEMPT = {
     *("at", "ended", "exit", "from_step", "seed", "fingerprint", "kernel", "digest", "device"),
     *("driver", "packages", "plugins", "python", "threads"),
 }
+ANONYMOUS = "anonymous"  # says such an env.json
 EVENT = {"sweep", "step", "seconds", "device", "result_sha256", "rebuilt", "code"}
 PLACES = {(section, key) for section, key in spec.NOT_IDENTITY if key in ("path", "folder")}
 RAW = ("sweep.json", "specs", "predictions", "events.json", "looks.jsonl", "environment.json")
@@ -113,6 +114,13 @@ class _BundledRun(RunDir):
         super().__init__(path)
         vars(self)["predictions"] = predictions
 
+    def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
+        """Of an anonymous bundle env.json is not what the run left: the manifest alone has it."""
+        content = read_json(self.env)
+        if isinstance(content, dict) and content.get(ANONYMOUS) is True:
+            return self.read_attempts(), ""
+        return super().sealed_attempts(result)
+
 
 class Bundle(Store):
     """A bundle is a store of one sweep, whose ledger is a file of events."""
@@ -138,6 +146,11 @@ class Bundle(Store):
         return format if isinstance(format, int) else 0
 
     @property
+    def is_sealed(self) -> bool:
+        """Has it a manifest, or should it have one? Older formats had none."""
+        return self.format >= SEALED or os.path.lexists(self.manifest)
+
+    @property
     def is_one(self) -> bool:
         return self.format > 0
 
@@ -146,7 +159,7 @@ class Bundle(Store):
         one of its own files is not as it was exported."""
         if not self.is_one:
             raise UserError(f"{self.root}: no bundle of `ablate export DIR`")
-        if self.format >= SEALED:
+        if self.is_sealed:
             listed = self.read_manifest()
             for path in (self.environment, self.plan_path(""), self.events, self.looks):
                 if listed.get(path.name) != _sha256(path):
@@ -157,15 +170,16 @@ class Bundle(Store):
 
     def read_manifest(self) -> dict[str, str]:
         """The hash of every file by its place in the bundle. Raises Failure where that lacks."""
-        manifest = read_json(self.manifest)
-        files = manifest.get("files") if isinstance(manifest, dict) else None
-        if not isinstance(files, dict):
-            raise Failure(f"{self.manifest}: missing or not whole")
-        return files
+        match read_json(self.manifest):
+            case {"files": dict(files), "seal": seal} if seal == _seal(files):
+                return files
+            case {"files": dict(files), **others} if not others:  # of a version before
+                return files
+        raise Failure(f"{self.manifest}: missing, or not as it was exported")
 
     def write_manifest(self) -> None:
         files = {name: _sha256(self.root / name) for name in self.names()}
-        self.manifest.write_bytes(to_json({"files": files}))
+        self.manifest.write_bytes(to_json({"files": files, "seal": _seal(files)}))
 
     def names(self) -> list[str]:
         """The place of every file but the manifest; of a link, wherever it leads, too."""
@@ -225,6 +239,16 @@ class Bundle(Store):
         return results
 
 
+def check_folder(folder: Path) -> None:
+    """May a bundle be written there? Raises UserError."""
+    folder = folder.resolve()
+    if not folder.parent.is_dir():
+        raise UserError(f"{folder.parent}: no such folder")
+    earlier = Bundle(folder).is_one
+    if not earlier and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"{folder}: is there already, and no earlier export; name another folder")
+
+
 def export(
     plan: Plan,
     store: Store,
@@ -235,17 +259,13 @@ def export(
 ) -> None:
     """Write the bundle of a sweep. Its verdicts are a look, which the store keeps.
 
-    `anonymous`: without host, user, folders, logs; `diffs`: with what was not committed. Raises
-    UserError where `folder` holds anything but an earlier bundle, which is replaced, and Failure
-    where a run's files are not those that it left, where a file of an anonymous bundle would name
-    a folder or a host, or the disk is full.
+    `anonymous`: without host, user, folders, logs; `diffs`: with what was not committed. An earlier
+    bundle is replaced. Raises UserError where `folder` holds anything else, and Failure where a
+    run's files are not those that it left, where a file of an anonymous bundle would name a folder
+    or a host, or the disk is full.
     """
+    check_folder(folder)
     folder = folder.resolve()
-    if not folder.parent.is_dir():
-        raise UserError(f"{folder.parent}: no such folder")
-    earlier = Bundle(folder).is_one
-    if not earlier and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"{folder}: is there already, and no earlier export; name another folder")
     made = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         made.mkdir()
@@ -260,6 +280,8 @@ def export(
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
+    for path in _leftovers(folder):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _replace(made: Path, folder: Path) -> None:
@@ -274,6 +296,13 @@ def _replace(made: Path, folder: Path) -> None:
         aside.rename(folder)
         raise
     shutil.rmtree(aside)
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    """What exports to that folder left when they were killed."""
+    ours = re.compile(rf"\.{re.escape(folder.name)}\.(\d+)(\.old)?")
+    found = ((ours.fullmatch(path.name), path) for path in folder.parent.iterdir())
+    return [path for match, path in found if match and not Path(f"/proc/{match[1]}").exists()]
 
 
 def _fill(bundle: Bundle, store: Store) -> None:
@@ -425,7 +454,8 @@ def _forget_places(folder: RunDir) -> None:
     attempts = folder.read_attempts()
     folder.env.unlink(missing_ok=True)
     if attempts:
-        folder.write_attempts([{k: v for k, v in one.items() if k in ATTEMPT} for one in attempts])
+        left = [{key: part for key, part in one.items() if key in ATTEMPT} for one in attempts]
+        folder.write_attempts(left, **{ANONYMOUS: True})
 
 
 def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
@@ -508,7 +538,7 @@ def check(bundle: Bundle) -> Verified:
 
 def _unlike(bundle: Bundle, found: Verified) -> Iterator[tuple[str, str]]:
     """(file, what is wrong with it), by the manifest."""
-    if 0 < bundle.format < SEALED:
+    if not bundle.is_sealed and bundle.is_one:
         found.notes.append(
             f"the bundle has format {bundle.format}, without a manifest: whether events.json, "
             f"env.json and figures are as they were exported can't be said"
@@ -517,7 +547,7 @@ def _unlike(bundle: Bundle, found: Verified) -> Iterator[tuple[str, str]]:
     try:
         listed = bundle.read_manifest()
     except Failure:
-        yield bundle.manifest.name, "missing or not whole"
+        yield bundle.manifest.name, "missing, or not as it was exported"
         return
     names = bundle.names()
     for name in sorted(listed.keys() - set(names)):
@@ -565,6 +595,11 @@ def _is_regular(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
+def _seal(files: Mapping[str, Any]) -> str:
+    """Of a manifest."""
+    return hashlib.sha256(to_json(files)).hexdigest()
+
+
 def _sha256(path: Path) -> str | None:
     """None of what is no regular file."""
     if not _is_regular(path):
@@ -584,5 +619,5 @@ def opened(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, Hist
     store = Store(root)
     with Ledger.reading(store) as ledger:
         known = sweeps(store, ledger)
-        plan = driven(store, known, (instance(name, known) or name) if name else known[0])
+        plan = driven(store, ledger, known, (instance(name, known) or name) if name else known[0])
         return computed(store, plan), store, histories(plan, ledger)

@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import io
 import math
+import sqlite3
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,8 +25,8 @@ from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.formats import render
 from ablate.report.show import History
 from ablate.shared import decoded, predictions, spec
-from ablate.shared.errors import UserError
-from ablate.shared.files import read_json
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.files import open_file, read_file, read_json
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import FINAL, Ledger, RunState, Store, fold
 
@@ -103,12 +104,13 @@ class _Check:
         place = self.store.ledger.name
         for number in ledger.broken_seals():
             self.found.findings.append(
-                f"{ledger.run_of(number) or 'a look'}: {place}: event {number} is not as it was "
+                f"{ledger.about(number) or 'a look'}: {place}: event {number} is not as it was "
                 f"written, or one before it was taken out"
             )
         if ledger.lacks_its_end():
             self.found.findings.append(f"{place}: its last events were taken out")
         self._looks(ledger)
+        self._plan(ledger)
         if ledger.planned(self.plan.name) != list(enumerate(r.id for r in self.plan.runs())):
             self.found.findings.append(
                 f"{place}: its planned runs of {self.plan.name!r} are not those of "
@@ -121,7 +123,7 @@ class _Check:
                 continue
             try:
                 state, last = folded(ledger.events(run.id))
-            except (ValueError, KeyError, TypeError) as error:
+            except sqlite3.DatabaseError as error:
                 self.finding(run, place, f"an event of it can't be read ({error})")
                 continue
             row = dataclasses.asdict(self.states[run.id])
@@ -132,6 +134,28 @@ class _Check:
                     )
             if last is not None:
                 self.last[run.id] = last
+
+    def _plan(self, ledger: Ledger) -> None:
+        """Is its file the one that was planned?"""
+        path = self.store.plan_path(self.plan.name)
+        try:
+            told = ledger.plan_events(self.plan.name)
+        except Failure as error:
+            self.found.findings.append(str(error))
+            return
+        if not (told or ledger.seals_plans()):
+            self.found.notes.append(f"{path.name}: was planned before plans were sealed")
+        elif _sha256(path) not in [detail["sha256"] for _, detail in told]:
+            self.found.findings.append(
+                f"{path.name}: is not the plan that was sealed in {self.store.ledger.name}; the "
+                f"same `ablate sweep` writes it again"
+            )
+        elif "rebuilt" in told[-1][1]:
+            self.found.notes.append(
+                f"{path.name}: was taken from its file as it lay there, when the ledger was "
+                f"migrated or made again: until the same `ablate sweep` seals it nobody knows "
+                f"whether it was edited before"
+            )
 
     def _looks(self, ledger: Ledger) -> None:
         """Is the file that says at what verdicts were read what the ledger says?"""
@@ -170,6 +194,7 @@ class _Check:
         self.trained_on[run.id] = result.get("data_sha256")
         self._result(run, folder, result, status)
         self._spec(run, folder)
+        self._env(run, folder, result)
         last = self._metrics(run, folder, result)
         for name, sha256 in result.get("probes_sha256", {}).items():
             self._hash(run, folder.probe(name), sha256)
@@ -192,8 +217,9 @@ class _Check:
         self.unchecked["have no result yet"] += 1
         torn = [path for path in (folder.result, folder.run) if path.exists()]
         for path in torn:
-            if not isinstance(read_json(path), dict):
-                self.found.notes.append(f"{run.id} {run.label} ({status}): {path.name} is torn")
+            if path == folder.result or not isinstance(read_json(path), dict):
+                what = f"{path.name} is {_what_lacks(path)}"
+                self.found.notes.append(f"{run.id} {run.label} ({status}): {what}")
 
     def _result(
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any], status: str
@@ -204,6 +230,8 @@ class _Check:
         kind, detail = self.last[run.id]
         if "result_sha256" not in detail:
             self.unchecked["were recorded before results were sealed"] += 1
+        elif detail["result_sha256"] == _sha256(folder.result) and "rebuilt" in detail:
+            self.unchecked["were recorded from their files when the ledger was made again"] += 1
         elif detail["result_sha256"] != _sha256(folder.result):
             self.finding(run, folder.result, "is not the file that was recorded in the ledger")
         told = {"status": kind, **{key: detail.get(key) for key in ("seconds", "device")}}
@@ -223,6 +251,13 @@ class _Check:
             content.get("spec") != run.spec() and _id(content.get("spec")) != run.id
         ):
             self.finding(run, folder.run, "is another run's: its id is no hash of what it says")
+
+    def _env(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:
+        if "env_sha256" not in result:
+            self.unchecked["ended before env.json was sealed: it is not covered"] += 1
+        elif folder.sealed_attempts(result)[1]:
+            what = "is not the file that was written: result.json has its hash"
+            self.finding(run, folder.env, what if folder.env.exists() else "missing")
 
     def _metrics(
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]
@@ -259,7 +294,7 @@ class _Check:
         import numpy as np
 
         try:
-            table = np.load(io.BytesIO(folder.predictions.read_bytes()))
+            table = np.load(io.BytesIO(read_file(folder.predictions)))
             made = predictions.metrics(table, int(run.cell.spec["data"]["classes"]))
         except Exception as error:  # whatever numpy says of bytes that are not its own
             self.finding(run, folder.predictions, f"can't be read ({error})")
@@ -379,11 +414,14 @@ def _id(tree: Any) -> str | None:
 
 
 def _what_lacks(path: Path) -> str:
-    return "torn" if path.exists() else "missing"
+    """Of a file that can't be read as what it should be."""
+    if not path.exists():
+        return "missing"
+    return "torn" if read_json(path) is None else "not what a worker writes"
 
 
 def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

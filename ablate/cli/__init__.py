@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import sqlite3
 import sys
-import traceback
-from typing import Annotated
 
-_LISTENS = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-if _LISTENS:  # Ctrl-C while modules are loaded ends the process, without a traceback
-    with contextlib.suppress(ValueError):  # a thread may not say so
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+_OURS = [arg.rpartition("/")[2] for arg in sys.argv[:1]] == ["ablate"] and (
+    signal.getsignal(signal.SIGINT) is signal.default_int_handler
+)
+if _OURS:  # until `main` answers it, Ctrl-C ends the process without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import os  # noqa: E402
+import sqlite3  # noqa: E402
+import traceback  # noqa: E402
+from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
 
 from ablate.cli import driving, keeping, looking, publishing, tuning  # noqa: E402
+from ablate.cli.mistakes import UsageError, told  # noqa: E402
 from ablate.shared.errors import Failure, UserError  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 
-if _LISTENS:
-    with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Does this change to a Vision Transformer help, and how sure are we?",
 )
-data = typer.Typer(no_args_is_help=True, help="The images that runs learn from.")
+data = typer.Typer(help="The images that runs learn from.")
 
 for command in (
     driving.sweep,
@@ -60,19 +57,25 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), nl=False)
+        raise typer.Exit(2)
 
 
 def main() -> None:
     """`ablate`: exit code 2 for the user's mistake, 1 for a failure, each with one line; 130 after
     Ctrl-C and 141 where nobody reads what is printed, as other commands, without a word."""
     try:
+        if _OURS:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        _open_closed()
         code = _run()
         sys.stdout.flush()
     except BrokenPipeError:  # `ablate table | head`
@@ -85,30 +88,43 @@ def main() -> None:
     sys.exit(code)
 
 
+def _open_closed() -> None:
+    """Of a shell's `>&-`: else the next file that is opened would be what workers print to."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", closefd=False))
+
+
 def _run() -> int:
     """Run the command; its exit code."""
     try:
-        app(standalone_mode=True)
+        return app(prog_name="ablate", standalone_mode=False) or 0
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # typer and rich would say 1
             raise BrokenPipeError from ended
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        raise
+    except UsageError as error:
+        return _told(told(error), 2)
     except (UserError, Failure) as error:
-        return _told(str(error), 2 if isinstance(error, UserError) else 1)
+        return _told(f"ablate: {error}", 2 if isinstance(error, UserError) else 1)
+    except typer.Abort:  # Ctrl-C, or no more input, where it asked
+        raise KeyboardInterrupt from None
     except BrokenPipeError:
         raise
     except sqlite3.Error as error:
         broken = not isinstance(error, sqlite3.OperationalError)
         remedy = "; `ablate doctor --repair` makes it again from the run folders" if broken else ""
-        return _told(f"the store's ledger.db: {error}{remedy}", 1)
+        return _told(f"ablate: the store's ledger.db: {error}{remedy}", 1)
     except OSError as error:  # a store that is a file, or can't be written to
         place = f"{error.filename}: " if error.filename else ""
-        return _told(f"{place}{error.strerror or error}", 1)
-    return 0
+        return _told(f"ablate: {place}{error.strerror or error}", 1)
 
 
 def _told(line: str, code: int) -> int:
     if "--debug" in sys.argv:
         traceback.print_exc()
-    print(f"ablate: {line}", file=sys.stderr)
+    print(line, file=sys.stderr)
     return code

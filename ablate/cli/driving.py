@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import shlex
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ablate.cli.mistakes import number
 from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, print_table
 from ablate.shared.errors import Failure, UserError, unknown
 
@@ -49,6 +51,7 @@ def sweep(
 
     again = _retry(retry)
     kept = Store(store)
+    _check_name(words or [""], kept)
     plan, settings = make_plan(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
@@ -82,14 +85,33 @@ def sweep(
     _close(kept, outcome)
 
 
+def _check_name(words: list[str], store: Store) -> None:
+    """Raises UserError where the first word is no file's name, but that of a driven sweep."""
+    from ablate.planning.sweep_file import sweep_files
+
+    name = words[0]
+    if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
+        return
+    if (plan := _driven(name, store)) is not None:
+        raise UserError(
+            f"{name}: names what was driven, not what to drive; give its words: "
+            f"`ablate sweep {shlex.join([*plan.words, *words[1:]])}`"
+        )
+
+
+def _driven(name: str, store: Store) -> Plan | None:
+    """The plan of that name, None where there is none that can be read."""
+    try:
+        return store.read_plan(name)
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return None  # not whole: it is written again
+
+
 def _check_words(plan: Plan, store: Store) -> None:
     """Raises UserError where the store has a sweep of this name that says other runs."""
     from ablate.planning.expand import alike
 
-    try:
-        before = store.read_plan(plan.name)
-    except (LookupError, TypeError, AttributeError, ValueError):
-        return  # not whole: it is written again
+    before = _driven(plan.name, store)
     if before is None:
         return
     with contextlib.suppress(UserError):  # words of old that can't be read now are others
@@ -145,11 +167,12 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
 
 def _prepare(plan: Plan, store: Store, watching: Any) -> None:
     """Decode what is not decoded yet, or not any more as it was written, before anything trains: a
-    bad image ends the command here."""
+    bad image ends the command here, a full disk pauses it."""
     from ablate.running.launchers.decode import decode
+    from ablate.running.turns import with_room
 
     for spec in {cell.spec["data"]["fingerprint"]: cell.spec for cell in plan.cells}.values():
-        decode(spec, store.root, watching)
+        with_room(store, watching.say, functools.partial(decode, spec, store.root, watching))
 
 
 def _close(store: Store, outcome: Outcome) -> None:
@@ -181,11 +204,17 @@ def plan(
     each: Each = False,
     detect: Annotated[
         float | None,
-        typer.Option(metavar="POINTS", help="Seeds and hours to find a gain as small as this."),
+        typer.Option(
+            parser=number, metavar="POINTS", help="Seeds and hours to find a gain as small as this."
+        ),
     ] = None,
     spread: Annotated[
         float | None,
-        typer.Option(metavar="POINTS", help="With --detect: of runs, instead of the measured."),
+        typer.Option(
+            parser=number,
+            metavar="POINTS",
+            help="With --detect: of runs, instead of the measured.",
+        ),
     ] = None,
     on: Annotated[
         str | None,
@@ -193,7 +222,9 @@ def plan(
     ] = None,
     mfu: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="With --on: of the peak that trainings reach."),
+        typer.Option(
+            parser=number, metavar="SHARE", help="With --on: of the peak that trainings reach."
+        ),
     ] = None,
     store: StoreDir = RUNS,
     debug: Debug = False,
@@ -216,6 +247,7 @@ def plan(
             raise UserError(f"{option}: must be more than 0 points, got {value:g}")
     devices = None if on is None else Devices.parse(on, mfu)
     kept = Store(store)
+    _check_name(words or [""], kept)
     made, settings = make_plan(
         words or [], store=store, scale=scale, name=name, across=across or (), each=each
     )
@@ -248,6 +280,15 @@ def stop(
     sweep: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Default: whichever is driven.")
     ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            parser=number,
+            metavar="SECONDS",
+            help="Give up then. Default: wait until Ctrl-C.",
+            show_default=False,
+        ),
+    ] = math.inf,
     store: StoreDir = RUNS,
     debug: Debug = False,
 ) -> None:
@@ -256,10 +297,12 @@ def stop(
     from ablate.running import turns
     from ablate.store.ledger import Store
 
+    if not timeout > 0:
+        raise UserError(f"--timeout: must be more than 0 seconds, got {timeout:g}")
     kept = Store(store)
     if kept.driver.is_held():
         begin("stopping: workers write their checkpoints")
-    stopped = turns.stop(kept, sweep, begin)
+    stopped = turns.stop(kept, sweep, begin, timeout)
     if stopped is None:
         print(f"nothing of {sweep or store} runs")
         return

@@ -65,19 +65,23 @@ def _repair(store: Store) -> None:
     """Make the ledger again, and say what it holds now."""
     from collections import Counter
 
-    from ablate.store.ledger import Ledger, repair
+    from ablate.store.ledger import Ledger
+    from ablate.store.repair import repair
 
     if not store.root.is_dir():
         raise UserError(f"no store at {store.root}: name one with --store DIR (or ABLATE_STORE)")
     with _alone(store, "doctor --repair"):
-        aside = repair(store)
+        done = repair(store)
     with Ledger.reading(store) as ledger:
         sweeps, states = ledger.sweeps(), ledger.states()
-    if aside is not None:
-        print(f"the old ledger is {aside} now")
+    if done.aside is not None:
+        print(f"the old ledger is {done.aside} now")
+    for line in done.lines:
+        print(line)
     counts = Counter(state.status for state in states.values())
     what = ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "none"
-    print(f"made again from plans and run folders: sweeps: {len(sweeps):,}; runs: {what}")
+    events = f"{done.events:,} events, " if done.events else ""
+    print(f"made again from {events}plans and run folders: sweeps: {len(sweeps):,}; runs: {what}")
 
 
 def _config(
@@ -137,7 +141,7 @@ def verify(
         _rerun(kept, rerun, words or [])
         return
     with Ledger.reading(kept) as ledger:
-        plan = planned(kept, ledger, words, scale, name, across, each)
+        plan = planned(kept, ledger, words, scale, name, across, each, sealed=False)
         begin(f"checking the runs of {plan.name}")
         found = check(plan, kept, ledger)
     _say(found, plan.name)
@@ -231,12 +235,13 @@ def gc(
     with Ledger.reading(place):
         pass  # there is a store
     with _alone(place, "gc"), Ledger.driving(place) as ledger:
-        plans = kept(place, ledger, forget)
+        plans, known = kept(place, ledger, forget), ledger.sweeps()
         found = rubbish(place, plans)
         for path in links(place):
             print(f"left alone: {path} is a link, and what it leads to may be another store's")
         for name in forget:
-            print(f"to forget: the sweep {name!r}")
+            there = name in known or place.plan_path(name).exists()
+            print(f"to forget: the sweep {name!r}" if there else f"forgotten already: {name!r}")
         for line in summary(found):
             print(line)
         if not (found or forget):
@@ -251,12 +256,19 @@ def gc(
         print(f"removed {decimal(collect(place, ledger, plans, found, forget))}")
 
 
+ALONE = ("doctor --repair", "gc")  # what takes the driver's place
+
+
 @contextlib.contextmanager
 def _alone(store: Store, command: str) -> Iterator[None]:
     """The driver's lock. Raises Failure where somebody has it."""
     if not store.driver.acquire(wait_s=1.0):
-        pid = store.driver.notes().get("pid", "?")
-        raise Failure(f"{store.root}: process {pid} drives this store; `ablate stop` stops it")
+        notes = store.driver.notes()
+        pid, sweep = notes.get("pid", "?"), notes.get("sweep")
+        what = "drives this store; `ablate stop` stops it"
+        if sweep in ALONE:
+            what = f"does `ablate {sweep}` in this store; wait for its end"
+        raise Failure(f"{store.root}: process {pid} {what}")
     try:
         store.driver.note(pid=os.getpid(), host=platform.node(), sweep=command)
         yield
@@ -280,7 +292,7 @@ def prepare(
     from ablate.planning.compose import resolve_data
     from ablate.report.live import begin, view
     from ablate.running.launchers.ask import ask
-    from ablate.running.launchers.decode import check, overlap
+    from ablate.running.launchers.decode import check, remarks
     from ablate.store.ledger import Store
 
     kept = Store(store)
@@ -302,7 +314,7 @@ def prepare(
         print("stopped; the same command goes on")
         raise typer.Exit(130) from None
     print(f"data={name} is there: {_images(found)}")
-    if line := overlap(spec["data"], kept.root):
+    for line in remarks(spec["data"], kept.root):
         print(line)
 
 

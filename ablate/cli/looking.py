@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ablate.cli.mistakes import one_of
 from ablate.cli.out import check_out, write_out
 from ablate.cli.words import (
     RUNS,
@@ -100,7 +101,8 @@ def table(
     across: Across = None,
     each: Each = False,
     format: Annotated[
-        Format | None, typer.Option(help="Default: rich on a terminal, md elsewhere.")
+        Format | None,
+        typer.Option(**one_of(Format), help="Default: rich on a terminal, md elsewhere."),
     ] = None,
     show: Annotated[
         str | None,
@@ -134,12 +136,14 @@ def table(
     from ablate.store.ledger import Ledger, Store
 
     if words and words[0].startswith(WHERE):
+        if words[1:] or scale or name or across or each or against or strict or bundle:
+            raise UserError(f"{words[0]}: takes --format, --show and --transpose; leave others out")
         parts = check_show(show) if show is not None else SHOW
         print_rendered(published(words[0].removeprefix(WHERE)), format, parts, transpose)
         return
     if bundle is not None:
         if words or scale or name or across or each:
-            raise UserError("--from: a bundle is of one sweep; leave its name out")
+            raise UserError("--from: a bundle is of one sweep; leave its name and words out")
         from ablate.audit.bundle import Bundle
 
         exported = Bundle(bundle)
@@ -191,7 +195,7 @@ def plot(
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
     begin(f"drawing {kind} of {made.name}")
     out = out or Path(f"{file_name(made.name)}-{kind}.svg")
-    results, withheld = kept.results(made.runs(), curves=True)
+    results, withheld = kept.results(made.runs(), curves=True, probes=True)
     if kind in ("gain", "forest"):  # their intervals are read
         table = read(made, kept, results, withheld=withheld).table
     else:

@@ -39,7 +39,7 @@ def report(
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
         begin(f"reading the runs of {made.name}")
-        runs = gather(made, kept, histories(made, ledger))
+        runs = gather(made, kept, histories(made, ledger), probes=True)
     path = out or Path(f"{file_name(made.name)}.html")
     reading = read(
         made,
@@ -79,6 +79,7 @@ def export(
 
     if anonymous and with_diff:
         raise UserError("--with-diff: a diff says whose work it is; leave it or --anonymous out")
+    bundle.check_folder(folder)
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each, read=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ablate.cli.mistakes import one_of
 from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, planned
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def trials(
     across: Across = None,
     each: Each = False,
     format: Annotated[
-        Format | None, typer.Option(help="Default: rich on a terminal, md elsewhere.")
+        Format | None,
+        typer.Option(**one_of(Format), help="Default: rich on a terminal, md elsewhere."),
     ] = None,
     store: StoreDir = RUNS,
     debug: Debug = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from enum import StrEnum
@@ -55,30 +56,43 @@ def planned(
     across: list[str] | None,
     each: bool,
     read: bool = False,
+    sealed: bool = True,
 ) -> Plan:
     """The driven plan that these words name: the last one for none, else a name or its words.
 
     `analysis.KEY=VALUE` changes it for a command by which verdicts are `read`, which is a look;
-    others refuse a value that is not the driven one.
+    others refuse a value that is not the driven one. `sealed`: see `find.driven`. Raises UserError
+    for any other word that says another sweep than the driven one.
     """
+    from ablate.planning.compose import Composer
     from ablate.planning.declaration import changed
-    from ablate.planning.words import analysis_apart
+    from ablate.planning.expand import plan as make_plan
+    from ablate.planning.sweep_file import sweep_files
+    from ablate.planning.words import analysis_apart, read_line
     from ablate.store.find import computed, driven, instance, sweeps
 
     known = sweeps(store, ledger)
     words, analysis = analysis_apart(words or ())
-    wanted = name
-    if wanted is None and words:
-        single = len(words) == 1 and not (scale or across or each)
-        wanted = instance(words[0], known) if single else None
-        if wanted is None and single and "=" not in words[0] and not words[0].endswith(".yaml"):
+    options = bool(scale or across or each)
+    made, wanted = None, name
+    if wanted is None and len(words) == 1 and not options:
+        wanted = instance(words[0], known)
+        if wanted is None and "=" not in words[0] and not words[0].endswith(".yaml"):
             wanted = words[0]  # a bare name, of no sweep driven here
-    if wanted is None and words:
-        from ablate.planning.expand import plan as make_plan
-
-        made, _ = make_plan(words, store=store.root, scale=scale, across=across or (), each=each)
+    if (words or options) and (wanted is None or name is not None):
+        first = words[0] if words else ""
+        line = read_line(words, Composer(store.root).groups)
+        if name is None and first in known and first not in sweep_files():
+            raise _more_than_a_name(driven(store, ledger, known, first, sealed), words[1:])
+        if name is None and line.file is None and not any(word.swept for word in line.settings):
+            raise _more_than_a_name(driven(store, ledger, known, known[0], sealed), words)
+        made, _ = make_plan(
+            words, store=store.root, scale=scale, name=name, across=across or (), each=each
+        )
         wanted = made.name
-    plan = driven(store, known, wanted or known[0])
+    plan = driven(store, ledger, known, wanted or known[0], sealed)
+    if made is not None:
+        _check_said(made, plan, store)
     if read:
         plan = computed(store, plan)
     found = changed(plan.analysis, analysis)
@@ -89,6 +103,41 @@ def planned(
                 f"`plot` and `export` read it with yours"
             )
     return replace(plan, analysis=found)
+
+
+def _more_than_a_name(plan: Plan, others: list[str]) -> UserError:
+    """A name says all that there is to say of what is read."""
+    return UserError(
+        f"{shlex.join(others) or 'options'}: {plan.name} is read as it was driven, and takes "
+        f"analysis.KEY=VALUE alone; `ablate sweep {shlex.join(plan.words)}` with more seeds "
+        f"extends it, with other words and --as NAME it is another sweep"
+    )
+
+
+def _check_said(made: Plan, plan: Plan, store: Store) -> None:
+    """Raises UserError where the words that `made` is of say other runs than the driven plan."""
+    from ablate.planning.expand import alike
+
+    if not alike(plan.words, made.words, store.root):  # by --as
+        raise UserError(
+            f"--as {plan.name}: was driven by other words, `ablate sweep "
+            f"{shlex.join(plan.words)}`; leave yours out to read it"
+        )
+    said = {word.partition("=")[0]: word for word in made.words}
+    if "seeds" in said and set(made.seeds) != set(plan.seeds):
+        more = set(made.seeds) > set(plan.seeds)
+        again = shlex.join(["ablate", "sweep", *made.words])
+        raise UserError(
+            f"{said['seeds']}: {plan.name} was driven with {len(plan.seeds)} seeds, and all of "
+            f"them are read, by analysis.KEY=VALUE at most; "
+            + (f"`{again}` trains more" if more else f"with --as NAME, `{again}` is another sweep")
+        )
+    images = [{cell.spec["data"]["fingerprint"] for cell in p.cells} for p in (made, plan)]
+    if "data.path" in said and images[0] != images[1]:
+        raise UserError(
+            f"{said['data.path']}: holds other images than those that {plan.name} was driven with; "
+            f"leave it out to read what was trained on those"
+        )
 
 
 def print_table(

@@ -9,20 +9,24 @@ from typing import Any
 
 from ablate.shared import spec
 from ablate.shared.build import section
-from ablate.shared.errors import UserError
-from ablate.shared.fingerprint import (
+from ablate.shared.dataset import (
+    BUNDLED,
     class_folders,
-    fingerprint,
     local_files,
     local_splits,
     parse_slice,
+    unread,
+    wanted,
 )
+from ablate.shared.errors import UserError
+from ablate.shared.fingerprint import fingerprint
 
 
 def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
     """The `data` section with what its files say: path, classes, splits, fingerprint.
 
-    Local files that lack a split of the hub's set are cut anew, and that is added to `notes`.
+    Local files that lack a split of the hub's set are cut anew, and that is added to `notes`, as
+    are images that are not read.
     Raises UserError for keys and types that are wrong and for data that is not there.
     """
     if not isinstance(data, Mapping):
@@ -47,20 +51,23 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
                 f"classes; there must be a folder for each of two or more"
             )
         data["classes"] = len(names)
+    present = BUNDLED.get(data["source"])  # None where only fetching the set would tell
+    if data["path"] is not None:
+        present = local_splits(Path(data["path"]), data["name"])
     for key in ("validation", "test"):
         if data[key] == "auto":
-            present = local_splits(_folder(data, key), data["name"])
-            data[key] = key if key in present else 0.1
-    wanted = {
+            if present is None:
+                _folder(data, key)  # says why it can't be
+            data[key] = key if key in (present or ()) else 0.1
+    named = {
         key: parse_slice(key, data[key]).split
         for key in ("train", "validation", "test")
         if isinstance(data[key], str)
     }
-    if data["path"] is not None and data["hub"] is not None:
-        present = local_splits(Path(data["path"]), data["name"])
-        missing = sorted(set(wanted.values()) - set(present))
+    if data["path"] is not None and data["hub"] is not None and present is not None:
+        missing = sorted(set(named.values()) - set(present))
         if missing and len(present) == 1:
-            shares = {key: 0.1 for key in ("validation", "test") if key in wanted}
+            shares = {key: 0.1 for key in ("validation", "test") if key in named}
             data = {**data, "train": present[0], **shares}
             note = (
                 f"data={data['name']}: {data['path']} has split {present[0]!r} alone: "
@@ -68,7 +75,15 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
             )
             if note not in notes:
                 notes.append(note)
-    return {**data, "fingerprint": fingerprint(data, memo)}
+    if present is not None:
+        wanted(data, present)
+    taken = fingerprint(data, memo)
+    if data["path"] is not None:
+        found = unread(Path(data["path"]))
+        note = f"data={data['name']}: {data['path']}: {found}"
+        if found and note not in notes:
+            notes.append(note)
+    return {**data, "fingerprint": taken}
 
 
 def _folder(data: Mapping[str, Any], key: str) -> Path:

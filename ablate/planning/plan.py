@@ -7,6 +7,7 @@ that a table needs to know of a sweep, so that an edited sweep file leaves old t
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -209,6 +210,10 @@ class Plan:
             "tune": self.tune and asdict(self.tune),
             "trials": [{**vars(trial), "cell": _cell_tree(trial.cell)} for trial in self.trials],
         }
+
+    def to_bytes(self) -> bytes:
+        """The file of the plan, whose hash the ledger seals."""
+        return json.dumps(self.to_tree(), sort_keys=True).encode()
 
     @classmethod
     def from_tree(cls, tree: Any) -> Plan:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ablate.planning.cell import Cell
 from ablate.planning.cell_search import CellSearch, Lines, Metrics, Results, ids_of
 from ablate.planning.plan import Plan, file_name
-from ablate.shared.files import sync_folder
+from ablate.shared.files import make_folder, sync_folder
 
 if TYPE_CHECKING:
     import optuna
@@ -83,7 +83,7 @@ class Search:
         from optuna.trial import TrialState
 
         told = (TrialState.COMPLETE, TrialState.PRUNED)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         path = folder / f"{file_name(self._plan.name)}.log"
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as place:
             journal = Path(place) / "journal"

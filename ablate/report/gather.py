@@ -44,9 +44,11 @@ def histories(plan: Plan, ledger: Ledger) -> dict[str, History]:
         return {run.id: ledger.events(run.id) for run in plan.runs()}
 
 
-def gather(plan: Plan, store: Store, histories: Mapping[str, History]) -> list[Known]:
-    """Every run of the plan, in its order."""
-    sound = store.results(plan.runs(), curves=True)
+def gather(
+    plan: Plan, store: Store, histories: Mapping[str, History], probes: bool = False
+) -> list[Known]:
+    """Every run of the plan, in its order. `probes`: what they measured is read, too."""
+    sound = store.results(plan.runs(), curves=True, probes=probes)
     return [_known(plan, run, store, histories.get(run.id, ()), sound) for run in plan.runs()]
 
 
@@ -55,6 +57,8 @@ def _known(plan: Plan, run: PlannedRun, store: Store, history: History, sound: S
     state = RunState()
     for _, kind, detail in history:
         state = fold(state, kind, detail)
+    result = sound.results[run.id]
+    attempts, unsealed = folder.sealed_attempts(result)
     return Known(
         run,
         Seen(
@@ -63,9 +67,10 @@ def _known(plan: Plan, run: PlannedRun, store: Store, history: History, sound: S
             state=state,
             events=history,
             spec=None,  # as planned: a run's id is a hash of it
-            attempts=folder.read_attempts(),
-            result=sound.results[run.id],
+            attempts=attempts,
+            result=result,
             withheld=sound.withheld.get(run.id, ""),
+            unsealed=unsealed,
         ),
     )
 

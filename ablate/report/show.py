@@ -39,6 +39,7 @@ class Seen:
     attempts: Sequence[Mapping[str, Any]]
     result: Mapping[str, Any] | None
     withheld: str = ""  # why there is no result, where a file is not the one that the run left
+    unsealed: str = ""  # why there are no attempts, where env.json is not
 
     @property
     def configuration(self) -> Mapping[str, Any] | None:
@@ -57,15 +58,17 @@ def look(store: Store, ledger: Ledger, run: str) -> Seen:
     except ValueError:
         spec = None
     result, why = folder.sealed_result(ledger.seals([run]).get(run), curves=True)
+    attempts, unsealed = folder.sealed_attempts(result)
     return Seen(
         folder,
         planned_as(store, ledger, run),
         ledger.states([run]).get(run),
         ledger.events(run),
         spec,
-        folder.read_attempts(),
+        attempts,
         result,
         why,
+        unsealed,
     )
 
 
@@ -80,20 +83,21 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
     where = str(seen.folder.path) + ("" if seen.folder.path.is_dir() else " (not there)")
     metrics = [] if seen.withheld else seen.folder.read_metrics()
     none = f"withheld: {seen.withheld}" if seen.withheld else ""
+    unsealed = f"withheld: {seen.unsealed}" if seen.unsealed else _none(seen.folder.env, begun)
     return "\n".join(
         [
             f"run {run}: {seen.label}",
             *(f"  of {sweep}: {planned.label}{_trial(planned)}" for sweep, planned in seen.planned),
             f"  in {where}",
             *_section(f"status: {_status(seen)}", map(_event, seen.events)),
-            *_section("attempts", _attempts(seen), _none(seen.folder.env, begun)),
+            *_section("attempts", _attempts(seen), unsealed),
             *_section(
                 "result",
                 _grouped(_pick(leaves(seen.result), RESULT)),
                 none or _none(seen.folder.result, final),
             ),
             *_section("curves", _curves(metrics), none or _none(seen.folder.metrics, final)),
-            *_section("provenance", _grouped(facts(seen)), _none(seen.folder.env, begun)),
+            *_section("provenance", _grouped(facts(seen)), unsealed),
             *_section(
                 "configuration"
                 + ("" if seen.spec else f", as planned ({_none(seen.folder.run, begun)})"),
@@ -223,6 +227,7 @@ def print_log(folder: RunDir, out: BinaryIO, follow: bool) -> None:
 # --- Two runs -----------------------------------------------------------------------------------
 
 CODE = ("digest", "plugins", "packages", "python", "git")
+EDITED = "withheld: env.json is not as the run left it"
 ENVIRONMENT = ("device", "driver", "threads", "kernel", "micro_batch", "platform", "host")
 NOTED = (*CODE, *ENVIRONMENT, "fingerprint", "command", "folder")
 RESULT = (
@@ -252,7 +257,9 @@ def compared(store: Store, ledger: Ledger, one: str, other: str) -> str:
         found = [f"{file}: missing or not whole" for file in lost] or _side_by_side(texts, keys)
         lines += _section(title, found, "nothing differs")
     lines += _section("result", _side_by_side(results, list(results[0] | results[1])), "none yet")
-    lines += [f"  withheld: {seen.withheld}" for seen in runs if seen.withheld]
+    lines += [
+        f"  withheld: {why}" for seen in runs for why in (seen.withheld, seen.unsealed) if why
+    ]
     return "\n".join(lines)
 
 
@@ -270,7 +277,8 @@ def facts(seen: Seen) -> dict[str, str]:
         for key, text in _pick(leaves(whole), NOTED).items():
             merged.setdefault(key, {})[text] = None
     told = _pick(leaves(seen.result), ("digest", "plugins", "device", "kernel", "micro_batch"))
-    return {key: " + ".join(texts) for key, texts in merged.items()} | told
+    known = {key: " + ".join(texts) for key, texts in merged.items()} | told
+    return known | ({"attempts": EDITED} if seen.unsealed else {})
 
 
 def _pick(texts: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:

@@ -244,7 +244,7 @@ def watch(plan: Plan, store: Store, ledger: Ledger) -> None:
                 return
             time.sleep(1)
             if plan.to_come:  # its search makes it grow
-                plan = store.read_plan(plan.name) or plan
+                plan = ledger.sealed_plan(store, plan.name) or plan
                 runs = list(plan.runs())
 
     if sys.stdout.isatty():

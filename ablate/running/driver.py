@@ -21,7 +21,7 @@ from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
 from ablate.running.progress import Outcome, Progress, View, Working
 from ablate.shared.files import FULL
-from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, LOST, RunDir
+from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, LOST, ROTTEN, RunDir
 from ablate.shared.signals import ENDING, noted
 from ablate.store.ledger import FINAL, Ledger, RunState, Store, result_detail
 
@@ -107,6 +107,7 @@ class _Drive:
 
     def _take(self, plan: Plan, retry: Sequence[str] = ()) -> None:
         """Note a plan, and do what its runs need that are new here."""
+        self.ledger.announce(plan)
         self.store.write_plan(plan)
         self.ledger.plan(plan)
         self.plan = plan
@@ -312,10 +313,10 @@ class _Drive:
                 self.view.say(f"hung: {worker.run.label}: no sign of life for {self.hang_s:.0f} s")
             elif exit == DISK_FULL:
                 self._pause()
-            elif exit == LOST:
-                self._record(run, "died", step=newest(folder), code=code, reason=LOST)
-                self.view.say(f"{LOST}: {worker.run.label}: {self._why(folder)}")
-                if worker.slot is not None:
+            elif exit in (LOST, ROTTEN):
+                self._record(run, "died", step=newest(folder), code=code, reason=exit)
+                self.view.say(f"{exit}: {worker.run.label}: {self._why(folder)}")
+                if exit == LOST and worker.slot is not None:
                     self._blame(run, worker.slot.place)
             elif exit is None and code is not None and code != EXIT_TAKEN and not self.signals:
                 self._record(run, "died", step=newest(folder), code=code)

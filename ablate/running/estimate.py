@@ -15,7 +15,7 @@ from ablate.running.devices import Devices
 from ablate.running.launchers import Launcher
 from ablate.running.launchers.ask import ask
 from ablate.shared import spec
-from ablate.shared.files import is_number, read_json, to_json, write_whole
+from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
 from ablate.store.ledger import FINAL, RunState, Store
 from ablate.version import __version__
 
@@ -187,7 +187,8 @@ def _left_s(
 
 
 def _mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:
-    done = [finished[run]["seconds"] for run in cell.ids.values() if run in finished]
+    told = (finished.get(run, {}).get("seconds") for run in cell.ids.values())
+    done = [float(seconds or 0) for seconds in told if is_number(seconds)]
     return sum(done) / len(done) if done else None
 
 
@@ -267,15 +268,14 @@ def _asked(
     }
     answers: dict[str, dict[str, Any]] = ask("describe", question)
     path = _cache(store)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, to_json(_known(store) | answers))
+    make_folder(path.parent)
+    write_sealed(path, _known(store) | answers)
     return answers
 
 
 def _known(store: Store) -> dict[str, dict[str, Any]]:
     """The answers in the store's cache; whatever else stands there is asked again."""
-    tree = read_json(_cache(store))
-    return {k: v for k, v in tree.items() if _is_answer(v)} if isinstance(tree, dict) else {}
+    return {k: v for k, v in (read_sealed(_cache(store)) or {}).items() if _is_answer(v)}
 
 
 def _is_answer(tree: Any) -> bool:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
+import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ablate.planning.plan import Plan
 from ablate.running.driver import ROOM_AGAIN, SPARE_BYTES, full, has_room
+from ablate.running.launchers.ask import NoRoom
 from ablate.running.progress import Progress, View, Working
-from ablate.shared.errors import UserError
+from ablate.shared.errors import Failure, UserError, unknown
 from ablate.shared.files import make_folder
 from ablate.shared.lock import Lock
 from ablate.store.ledger import Ledger, Store
@@ -41,14 +44,41 @@ def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
 
 def await_room(store: Store, view: Watching) -> None:
     """Return when a driver's first words (its notes, the ledger, the plan) fit on the disk."""
-    above = store.root.absolute().parents
-    place = next(folder for folder in (store.root, *above) if folder.is_dir())
+    place = _there(store.root)
     if not has_room(place, SPARE_BYTES):
         with view() as watching:
             watching.say(full(store))
             while not has_room(place, SPARE_BYTES):
                 time.sleep(1)
             watching.say(ROOM_AGAIN)
+
+
+def with_room(store: Store, say: Callable[[str], None], work: Callable[[], None]) -> None:
+    """Do `work`. Where the store's disk has no room for it: again, as soon as it has.
+
+    Raises NoRoom where it is another disk that is full.
+    """
+    while True:
+        try:
+            return work()
+        except NoRoom as error:
+            place, size = _there(store.cache), error.needed + SPARE_BYTES
+            if not error.needed and _is_free(place, size):
+                raise
+            say(f"{error}: make space, the sweep goes on")
+        while not _is_free(place, size):
+            time.sleep(1)
+        say(ROOM_AGAIN)
+
+
+def _is_free(folder: Path, size: int) -> bool:
+    """`has_room`, which would fill a disk for a moment that has less."""
+    return shutil.disk_usage(folder).free >= size and has_room(folder, size)
+
+
+def _there(folder: Path) -> Path:
+    """The folder, or the first above it that there is."""
+    return next(f for f in (folder, *folder.absolute().parents) if f.is_dir())
 
 
 def _await_turn(store: Store, view: View) -> None:
@@ -81,58 +111,87 @@ def observe(store: Store, plan: Plan) -> Progress:
     return Progress(len(runs) + plan.to_come, counts, working)
 
 
-def stop(store: Store, sweep: str | None, say: Callable[[str], None]) -> str | None:
+def stop(
+    store: Store, sweep: str | None, say: Callable[[str], None], timeout_s: float = math.inf
+) -> str | None:
     """Stop the sweep that is driven, or whose workers a dead driver left; returns its name.
 
     A process that is frozen hears nothing: that is said, and it is waited for.
 
     Returns when its driver and workers are gone, each with a checkpoint; None where nothing runs.
-    Raises UserError where another sweep than `sweep` is driven.
+    Raises UserError where another sweep than `sweep` is driven, or there is none of that name, and
+    Failure where they are not gone after `timeout_s`; what was told to stop stops later, then.
     """
     if store.driver.is_held():
         driven = str(store.driver.notes().get("sweep"))
         if sweep not in (None, driven):
             raise UserError(f"{store.root}: {driven!r} is driven now, not {sweep!r}")
         pid = store.driver.notes().get("pid")
-        frozen = _Frozen(say)
+        left = _workers(store, store.read_plan(driven))
+        waiting = _Waiting(say, timeout_s)
         heard = False  # a second signal would kill its workers
         while store.driver.is_held() and store.driver.notes().get("pid") == pid:  # or it is another
             heard = heard or store.driver.signal(signal.SIGTERM)
-            frozen.look(store.driver)
-            time.sleep(0.1)
+            waiting.on({"": store.driver} | _held(left))
         return driven
     with Ledger.reading(store) as ledger:
-        states, names = ledger.states(), ledger.sweeps()
-        started = [run for run, state in states.items() if state.status == "started"]
-    plan = store.read_plan(sweep or names[0]) if names else None
-    mine = {run.id for run in plan.runs()} if plan else set()
-    left = [lock for run in started if run in mine and (lock := store.rundir(run).lock).is_held()]
-    for lock in left:
+        names = ledger.sweeps()
+        if sweep is not None and sweep not in names:
+            raise unknown("sweep", sweep, names, f"one driven in {store.root}:")
+        plan = ledger.sealed_plan(store, sweep or names[0]) if names else None
+    left = _workers(store, plan)
+    for lock in left.values():
         lock.signal(signal.SIGTERM)
-    frozen = _Frozen(say)
-    while held := [lock for lock in left if lock.is_held()]:
-        for lock in held:
-            frozen.look(lock)
-        time.sleep(0.1)
+    waiting = _Waiting(say, timeout_s)
+    while held := _held(left):
+        waiting.on(held)
     return plan.name if plan and left else None
 
 
-class _Frozen:
-    """Says of every process that was stopped (SIGSTOP, Ctrl-Z) how it goes on, once."""
+def _workers(store: Store, plan: Plan | None) -> dict[str, Lock]:
+    """The locks of the runs that somebody trains now, by the runs' labels."""
+    if plan is None or not store.ledger.exists():
+        return {}
+    runs = {run.id: run.label for run in plan.runs()}
+    with Ledger.reading(store) as ledger:
+        states = ledger.states(runs)
+    started = [run for run, state in states.items() if state.status == "started"]
+    return _held({runs[run]: store.rundir(run).lock for run in started})
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
-        self.said: set[int] = set()
 
-    def look(self, lock: Lock) -> None:
-        pid = lock.notes().get("pid")
-        if not isinstance(pid, int) or pid in self.said:
-            return
-        with contextlib.suppress(OSError):
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            if state == "T":
-                self.said.add(pid)
-                self.say(
-                    f"process {pid} is frozen: `kill -CONT {pid}` lets it go on, and stop; Ctrl-C "
-                    f"ends the waiting"
-                )
+def _held(locks: Mapping[str, Lock]) -> dict[str, Lock]:
+    return {label: lock for label, lock in locks.items() if lock.is_held()}
+
+
+class _Waiting:
+    """Waits for processes to end, and says of every one that was stopped (SIGSTOP, Ctrl-Z) how it
+    goes on, once."""
+
+    def __init__(self, say: Callable[[str], None], timeout_s: float) -> None:
+        self._say = say
+        self._timeout_s = timeout_s
+        self._since = time.monotonic()
+        self._frozen: dict[int, str] = {}
+
+    def on(self, locks: Mapping[str, Lock]) -> None:
+        """Wait a moment. `locks`: what is held yet, by the label of its run, "" of the driver's.
+        Raises Failure when the time is over."""
+        frozen = {pid: text for label, lock in locks.items() for pid, text in _frozen(label, lock)}
+        for pid in frozen.keys() - self._frozen.keys():
+            self._say(f"{frozen[pid]}; Ctrl-C ends the waiting")
+        self._frozen |= frozen
+        if time.monotonic() - self._since >= self._timeout_s:
+            left = ", ".join(label or "the driver" for label in locks)
+            why = "; ".join(frozen.values()) or f"told to stop, and not ended yet: {left}"
+            raise Failure(f"stop: gave up after {self._timeout_s:g} s: {why}")
+        time.sleep(0.1)
+
+
+def _frozen(label: str, lock: Lock) -> Iterator[tuple[int, str]]:
+    """(process, how it goes on), if the lock's holder is stopped."""
+    pid = lock.notes().get("pid")
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "T" and isinstance(pid, int):
+            whose = f" ({label})" if label else ""
+            yield pid, f"process {pid}{whose} is frozen: `kill -CONT {pid}` lets it go on, and stop"

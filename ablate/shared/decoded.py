@@ -1,28 +1,41 @@
 """Are the bytes of a decoded set those that were written? Hashes of its files, and their check.
+And what was found while it was decoded, in numbers and words.
 
     meta.json
+        counts     images a split
+        left_out   by split, lines that name the images that could not be read, and why
+        overlap    by split, how many of its images are in a split before it, too
         sha256     by file, of each block of BLOCK bytes in order
         seal       of everything else in meta.json
 
-What wrote a set seals it; what drives a sweep asks once, before anything trains.
+What wrote a set seals it; what drives a sweep asks once, before anything trains. Each worker asks
+again before it writes its result, for a share of the time that it trained: what rotted meanwhile
+was trained on, and counts no more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import math
 import os
-from collections.abc import Mapping
+import random
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ablate.shared.files import read_json, to_json
 from ablate.shared.lock import Lock
+from ablate.shared.rundir import RunDir
 
 BLOCK = 64 << 20  # bytes: a large file is read by all cores at once
 LARGE = 4 << 30  # bytes that take seconds to read
 META = "meta.json"
+SPLITS = ("train", "validation", "test")
 _READ = 1 << 20
+_NAMED = 20  # images, of however many
 
 OLDER = "was decoded by an older version, which noted no hashes"
 
@@ -33,15 +46,26 @@ def hashes(home: Path, names: Mapping[str, int]) -> dict[str, list[str]]:
     As fast as they can be read: hashing waits for no other thread.
     """
     blocks = [(name, at) for name, size in names.items() for at in range(0, size, BLOCK)]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        digests = pool.map(lambda block: _hash(home / block[0], block[1]), blocks)
-        found: dict[str, list[str]] = {name: [] for name in names}
-        for (name, _), digest in zip(blocks, digests, strict=True):
-            found[name].append(digest)
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for (name, _), digest in _each(home, blocks, math.inf).items():
+        assert digest is not None
+        found[name].append(digest)
     return found
 
 
-def _hash(path: Path, first: int) -> str:
+_Block = tuple[str, int]  # file, first byte
+
+
+def _each(home: Path, blocks: list[_Block], until: float) -> dict[_Block, str | None]:
+    """The sha256 of each; None of those that are not begun at a time of the monotonic clock."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        digests = pool.map(lambda block: _hash(home / block[0], block[1], until), blocks)
+        return dict(zip(blocks, digests, strict=True))
+
+
+def _hash(path: Path, first: int, until: float) -> str | None:
+    if time.monotonic() > until:
+        return None
     digest, last = hashlib.sha256(), first + BLOCK
     with open(path, "rb", buffering=0) as file:
         file.seek(first)
@@ -61,6 +85,46 @@ def digest(meta: Mapping[str, Any]) -> str:
     return hashlib.sha256(to_json(meta["sha256"])).hexdigest()
 
 
+def facts(meta: Any) -> dict[str, dict[str, list[int]]]:
+    """{"left_out", "overlap": {split: [images, of how many]}}, where there are some: what
+    `result.json` keeps. {} of what is no whole meta.json."""
+    if not is_sealed(meta):
+        return {}
+    counts = meta["counts"]
+    left_out = {split: len(lines) for split, lines in meta.get("left_out", {}).items()}
+    overlap = meta.get("overlap", {})
+    found = {
+        "left_out": {split: [n, counts[split] + n] for split, n in left_out.items()},
+        "overlap": {split: [n, counts[split]] for split, n in overlap.items()},
+    }
+    return {key: splits for key, splits in found.items() if splits}
+
+
+def words(facts: Mapping[str, Any]) -> dict[str, str]:
+    """What `facts` says, by its keys. Whatever else a mapping holds is passed over."""
+    return {
+        key: f"{' and '.join(_share(s, *facts[key][s]) for s in SPLITS if s in facts[key])} {verb}"
+        for key, verb in _WORDS.items()
+        if facts.get(key)
+    }
+
+
+_WORDS = {
+    "left_out": "can't be read and are left out",
+    "overlap": "are in another split, too, pixel for pixel",
+}
+
+
+def _share(split: str, number: int, of: int) -> str:
+    return f"{number:,} of {of:,} {'training' if split == 'train' else split} images"
+
+
+def named(lines: Sequence[str]) -> str:
+    """The first of them, and how many more."""
+    more = f"; and {len(lines) - _NAMED:,} more" if len(lines) > _NAMED else ""
+    return "; ".join(lines[:_NAMED]) + more
+
+
 def _seal(meta: Mapping[str, Any]) -> str:
     return hashlib.sha256(to_json({key: meta[key] for key in meta if key != "seal"})).hexdigest()
 
@@ -76,19 +140,29 @@ def size(home: Path) -> int:
     return sum(meta["bytes"].values()) if is_sealed(meta) else 0
 
 
-def damage(home: Path) -> str | None:
-    """What is wrong with the decoded set in `home`, in words; None: every byte is as written."""
+def damage(home: Path, within_s: float = math.inf) -> str | None:
+    """What is wrong with the decoded set in `home`, in words; None: every byte is as written, or
+    all that could be read `within_s` seconds, blocks drawn at random."""
     meta = read_json(home / META)
     if not is_sealed(meta):
         older = isinstance(meta, dict) and not {"sha256", "seal"} & meta.keys()
         return OLDER if older else f"{META} is not as it was written"
+    expected = {
+        (name, BLOCK * n): digest
+        for name, digests in meta["sha256"].items()
+        for n, digest in enumerate(digests)
+    }
+    blocks = random.Random().sample([*expected], len(expected))  # of all ranks, others each time
     try:
-        found = hashes(home, meta["bytes"])
+        found = _each(home, blocks, time.monotonic() + within_s)
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except OSError as error:  # a disk that fails reads no bytes at all
         return f"{Path(error.filename or home).name} can't be read ({error.strerror})"
-    wrong = [name for name in found if found[name] != meta["sha256"][name]]
+    differ = {
+        name for (name, at), digest in found.items() if digest not in (None, expected[name, at])
+    }
+    wrong = [name for name in meta["bytes"] if name in differ]
     return f"{' and '.join(wrong)}: not the bytes that were written" if wrong else None
 
 
@@ -105,3 +179,24 @@ def discard(cache: Path, fingerprint: str) -> None:
                 measured.unlink(missing_ok=True)
         finally:
             lock.release()
+
+
+def begin_again(runs: Path, fingerprint: str) -> None:
+    """What is half trained on a damaged set has no checkpoint from now on: nobody knows since when
+    it is damaged. Left alone is what somebody trains at the moment."""
+    for path in runs.glob("*"):
+        run = RunDir(path)
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            if run.read_spec()["data"]["fingerprint"] != fingerprint or run.has_result():
+                continue
+            if run.lock.acquire():
+                run.drop_checkpoints()
+                run.lock.release()
+
+
+def stamp(home: Path) -> tuple[int, int] | None:
+    """What changes when the set is decoded again; None while there is none."""
+    with contextlib.suppress(OSError):
+        found = (home / META).stat()
+        return found.st_ino, found.st_mtime_ns
+    return None

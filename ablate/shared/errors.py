@@ -18,7 +18,12 @@ def unknown(
     place: str, value: object, choices: Iterable[object], what: str = "one of"
 ) -> UserError:
     """The error for a value outside its choices, with the nearest one where there is one."""
+    return UserError(f"{place}: {expected(value, choices, what)}")
+
+
+def expected(value: object, choices: Iterable[object], what: str = "one of") -> str:
+    """What `unknown` says of the value, without the place."""
     names = [str(choice) for choice in choices]
     near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return UserError(f"{place}: expected {what} {', '.join(names)}, got {value!r}{hint}")
+    return f"expected {what} {', '.join(names)}, got {value!r}{hint}"

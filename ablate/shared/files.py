@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import json
 import math
 import os
+import stat
+from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +59,63 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+class NotRegular(OSError):
+    """What should be a file is a pipe or a device, which might never end."""
+
+
+def open_file(path: Path) -> BufferedReader:
+    """A regular file, to be read. Raises NotRegular for anything else, and so waits for nobody."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotRegular(errno.EINVAL, "is no regular file", str(path))
+    return open(descriptor, "rb")
+
+
+def read_file(path: Path) -> bytes:
+    """All of a regular file. Raises as `open_file`."""
+    with open_file(path) as file:
+        return file.read()
+
+
 def to_json(value: Any) -> bytes:
     return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
 def read_json(path: Path) -> Any:
-    """The parsed file, or None where it is missing, torn, not JSON, or nested without end."""
+    """The parsed file, or None where it is missing, no file, torn, not JSON, or nested without
+    end."""
     try:
-        tree = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        tree = json.loads(read_file(path))
+    except (FileNotFoundError, NotADirectoryError, NotRegular, ValueError, RecursionError):
         return None
     return tree if is_shallow(tree) else None
+
+
+BLANK = "0" * 64
+
+
+def write_sealed(path: Path, tree: Mapping[str, Any]) -> None:
+    """Write a JSON object that carries the sha256 of the file, taken with BLANK in its place."""
+    content = json.dumps({"seal": BLANK, **tree}).encode()
+    write_whole(path, content.replace(BLANK.encode(), _sealed(content).encode(), 1))
+
+
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """The object that `write_sealed` wrote; None where there is none, or it is not as written."""
+    try:
+        content = read_file(path)
+        tree = json.loads(content)
+        seal = tree.pop("seal")
+        return tree if _sealed(content.replace(seal.encode(), BLANK.encode(), 1)) == seal else None
+    except (FileNotFoundError, NotADirectoryError, NotRegular, ValueError, RecursionError):
+        return None
+    except (LookupError, TypeError, AttributeError):  # other JSON
+        return None
+
+
+def _sealed(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def is_shallow(tree: Any) -> bool:

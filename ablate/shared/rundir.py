@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import os
 import re
 import time
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ablate.shared.files import (
     is_shallow,
     is_text,
     make_folder,
+    read_file,
     read_json,
     to_json,
     write_whole,
@@ -35,6 +36,7 @@ STOPPED = "stopped"  # asked to, checkpoint written
 DISK_FULL = "disk full"
 OOM = "oom"
 LOST = "device lost"
+ROTTEN = "data damaged"
 FAILED = "failed"  # an exception
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
@@ -55,12 +57,22 @@ def _some(one: Callable[[Any], bool]) -> Callable[[Any], bool]:
     )
 
 
+def _is_shares(value: Any) -> bool:
+    """{split: [images, of how many]}"""
+    return isinstance(value, dict) and all(
+        split in ("train", "validation", "test")
+        and isinstance(share, list)
+        and [type(number) for number in share] == [int, int]
+        for split, share in value.items()
+    )
+
+
 _NUMBERS = (
     *("step", "seconds", "train_loss", "prior_loss", "micro_batch", "threads", "parameters"),
     *("multiply_adds", "peak_bytes", "images_per_s", "utilisation"),
 )
 _TEXTS = (
-    *("metrics_sha256", "predictions_sha256", "weights_sha256"),
+    *("metrics_sha256", "predictions_sha256", "weights_sha256", "env_sha256"),
     *("kernel", "digest", "fingerprint", "device", "torch"),
 )
 _RESULT: dict[str, Callable[[Any], bool]] = {
@@ -68,6 +80,7 @@ _RESULT: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(_TEXTS, is_text),
     **{"collapsed": _is_bool, "test": _some(is_number), "validation": _some(is_number)},
     **{"plugins": _some(is_text), "probes_sha256": _some(is_text)},
+    **dict.fromkeys(("left_out", "overlap"), _is_shares),
 }
 _SCORES = ("top1", "loss", "n")  # of a test set, in every finished run
 
@@ -193,9 +206,10 @@ class RunDir:
         import numpy as np
 
         try:
-            with open(self.probe(name), "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            content = read_file(self.probe(name))
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 return dict(arrays)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        except Exception:  # whatever numpy and zip say of bytes that are not their own
             return None
 
     def create(self, spec: dict[str, Any]) -> None:
@@ -217,20 +231,21 @@ class RunDir:
     def read_result(self) -> dict[str, Any] | None:
         """The result, or None where there is no whole one, or other JSON in its place."""
         try:
-            return _result(self.result.read_bytes())
+            return _result(read_file(self.result))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def sealed_result(
-        self, sha256: str | None, curves: bool = False
+        self, sha256: str | None, curves: bool = False, probes: bool = False
     ) -> tuple[dict[str, Any] | None, str]:
         """The result for whoever prints it; and why it is withheld, "" where it is not.
 
         `sha256`: of the file that was recorded, None where none was. `curves`: `metrics.jsonl` is
-        read, too, so it must be the file that the result was made with.
+        read, too, so it must be the file that the result was made with; `probes`: so must be what
+        probes measured.
         """
         try:
-            content = self.result.read_bytes()
+            content = read_file(self.result)
         except (FileNotFoundError, NotADirectoryError):
             return None, ""
         edited = sha256 is not None and hashlib.sha256(content).hexdigest() != sha256
@@ -239,14 +254,16 @@ class RunDir:
             return None, f"{self.result}: missing or not whole"
         if edited:
             return None, f"{self.result} was edited since it was recorded"
-        sealed = result.get("metrics_sha256")
-        if curves and sealed is not None:
+        sealed = {self.metrics: result.get("metrics_sha256")} if curves else {}
+        if probes:
+            hashes = result.get("probes_sha256") or {}
+            sealed |= {self.probe(name): hashed for name, hashed in hashes.items()}
+        for path, hashed in sealed.items():
             try:
-                content = self.metrics.read_bytes()
+                if hashed not in (None, hashlib.sha256(read_file(path)).hexdigest()):
+                    return None, f"{path} was edited since the run ended"
             except FileNotFoundError:
-                return None, f"{self.metrics}: missing"
-            if hashlib.sha256(content).hexdigest() != sealed:
-                return None, f"{self.metrics} was edited since the run ended"
+                return None, f"{path}: missing"
         return result, ""
 
     def has_result(self) -> bool:
@@ -264,8 +281,21 @@ class RunDir:
         attempts = content.get("attempts", [content])
         return [a for a in attempts if isinstance(a, dict)] if isinstance(attempts, list) else []
 
-    def write_attempts(self, attempts: list[dict[str, Any]]) -> None:
-        write_whole(self.env, to_json({"format": FORMAT, "attempts": attempts}))
+    def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
+        """`read_attempts` for whoever prints them; and why they are withheld, "" where they are
+        not. `result`: as the run left it, None where it has none yet."""
+        sealed = result.get("env_sha256") if result is not None else None
+        if sealed is not None:
+            try:
+                content = self.env.read_bytes()
+            except FileNotFoundError:
+                return [], f"{self.env}: missing"
+            if hashlib.sha256(content).hexdigest() != sealed:
+                return [], f"{self.env} was edited since the run ended"
+        return self.read_attempts(), ""
+
+    def write_attempts(self, attempts: list[dict[str, Any]], **told: Any) -> None:
+        write_whole(self.env, to_json({"format": FORMAT, "attempts": attempts, **told}))
 
     def write_prune(self, step: int) -> None:
         """Tell the worker that its training counts up to `step`, and no further."""
@@ -323,6 +353,6 @@ class RunDir:
     def metrics_content(self) -> bytes:
         """b"" where the file is missing."""
         try:
-            return self.metrics.read_bytes()
+            return read_file(self.metrics)
         except FileNotFoundError:
             return b""

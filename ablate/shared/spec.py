@@ -73,8 +73,13 @@ class Data:
         int | None,
         Key("pixels: keep images squeezed into squares of this side; null: cut to a square"),
     ] = None
-    # Images that are in two splits, pixel for pixel: counted, or refused. Changes no number.
-    overlap: Literal["say", "error"] = "say"
+    overlap: Annotated[  # changes no number
+        Literal["say", "error"],
+        Key("images that are in two splits, pixel for pixel: counted, or refused"),
+    ] = "say"
+    broken: Annotated[
+        Literal["error", "skip"], Key("images that can't be read: refused, or left out")
+    ] = "error"
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ def find_run(store: Store, ledger: Ledger, text: str) -> str:
     if len(found) > 1:
         raise UserError(f"run: {text}: which of {_some(found)}?")
     if not found:
-        labels = [run.label for plan in plans(store, ledger) for run in plan.runs()]
-        near = list(dict.fromkeys(label for label in labels if label.startswith(text)))
+        planned = (run.label for plan in plans(store, ledger) for run in plan.runs())
+        labels = list(dict.fromkeys(planned))
+        near = [label for label in labels if label.startswith(text)]
         form = _some(near or labels) if labels else "LABEL@COLUMN#SEED"
         raise UserError(
             f"run: no id of {store.root} begins with {text!r}; "
@@ -86,11 +87,12 @@ def instance(word: str, known: list[str]) -> str | None:
     return instances[0] if instances else None
 
 
-def driven(store: Store, known: list[str], name: str) -> Plan:
-    """The plan of a sweep driven in the store; `known` are the names of all."""
+def driven(store: Store, ledger: Ledger, known: list[str], name: str, sealed: bool = True) -> Plan:
+    """The plan of a sweep driven in the store; `known` are the names of all. Without `sealed` as it
+    lies there, for whoever says what is wrong with it."""
     if name not in known:
         raise unknown("sweep", name, known, f"one driven in {store.root}:")
-    plan = store.read_plan(name)
+    plan = ledger.sealed_plan(store, name) if sealed else store.read_plan(name)
     if plan is None:
         raise Failure(f"{store.plan_path(name)}: not whole; `ablate sweep` writes it again")
     return plan
@@ -109,7 +111,7 @@ def computed(store: Store, plan: Plan) -> Plan:
 def plans(store: Store, ledger: Ledger) -> Iterator[Plan]:
     """The driven plans that are whole, the last driven first."""
     for name in ledger.sweeps():
-        plan = store.read_plan(name)
+        plan = ledger.sealed_plan(store, name)
         if plan is not None:
             yield plan
 

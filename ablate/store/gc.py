@@ -22,7 +22,7 @@ from typing import Literal
 
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, unknown
-from ablate.shared.files import read_json, sync_folder
+from ablate.shared.files import make_folder, read_json, sync_folder
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger, RunState, Store
@@ -54,11 +54,12 @@ class Rubbish:
 def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
     """The plans that stay when those in `forget` go.
 
-    Raises UserError for a name that is no sweep's, Failure where a plan can't be read, is missing
-    or lacks runs that the ledger has: what it refers to is unknown.
+    Raises UserError for a name that is no sweep's, Failure where a plan can't be read, is missing,
+    was edited or lacks runs that the ledger has: what it refers to is unknown.
     """
     forgotten = {store.plan_path(name) for name in forget}
-    names, plans = ledger.sweeps(), []
+    sweeps = ledger.sweeps()
+    names, plans = [*sweeps], []
     for path in store.plans():
         try:
             plan = Plan.from_tree(read_json(path)).checked()
@@ -78,11 +79,14 @@ def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
                 f"{store.plan_path(plan.name).name}; move it away, or back"
             )
         _agree(path, plan, ledger)
+        if plan.name in sweeps:
+            ledger.sealed_plan(store, plan.name)
         plans.append(plan)
     for name in forget:
-        if name not in names and not store.plan_path(name).exists():
+        gone = name not in names and not store.plan_path(name).exists()
+        if gone and not ledger.knew(name):  # else a gc that was killed has forgotten it
             raise unknown("sweep", name, dict.fromkeys(names), f"one of {store.root}:")
-    for name in ledger.sweeps():
+    for name in sweeps:
         if name not in forget and not store.plan_path(name).exists():
             raise Failure(
                 f"{store.plan_path(name)}: missing, so nobody knows which runs it has: the same "
@@ -211,7 +215,7 @@ def _throw_away(store: Store, items: Iterable[Rubbish]) -> int:
     if store.trash.is_symlink():
         raise Failure(f"{store.trash}: is a link, so nothing can be put there; remove it")
     _empty(store)
-    store.trash.mkdir(exist_ok=True)
+    make_folder(store.trash)
     places = (store.trash / str(number) for number in itertools.count())
     free = (place for place in places if not os.path.lexists(place))
     for item in items:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 import platform
@@ -22,11 +21,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from ablate.planning.plan import Plan, PlannedRun, file_name, fits
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import make_folder, read_json, write_whole
+from ablate.shared.files import is_number, make_folder, read_file, read_json, write_whole
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import FINAL as FINAL
 from ablate.shared.rundir import RunDir
@@ -122,15 +121,17 @@ class Store:
         with Ledger.reading(self) as ledger:
             return ledger.seals()
 
-    def results(self, runs: Iterable[PlannedRun], curves: bool = False) -> Sound:
+    def results(
+        self, runs: Iterable[PlannedRun], curves: bool = False, probes: bool = False
+    ) -> Sound:
         """What every reader that prints numbers reads: each result is the file that was recorded,
-        and with `curves` so are its metrics; others are withheld."""
+        with `curves` so are its metrics, with `probes` what they measured; others are withheld."""
         seals, sound = self.seals(), Sound({}, {})
         for run in runs:
             if run.id in sound.results:
                 continue
             folder = self.rundir(run.id)
-            sound.results[run.id], why = folder.sealed_result(seals.get(run.id), curves)
+            sound.results[run.id], why = folder.sealed_result(seals.get(run.id), curves, probes)
             if why:
                 sound.withheld[run.id] = f"{run.label}: {why}"
         return sound
@@ -159,10 +160,11 @@ class Store:
     def write_plan(self, plan: Plan) -> None:
         path = self.plan_path(plan.name)
         make_folder(path.parent)
-        write_whole(path, json.dumps(plan.to_tree(), sort_keys=True).encode())
+        write_whole(path, plan.to_bytes())
 
     def read_plan(self, name: str) -> Plan | None:
-        """The plan, None where it is missing or torn. Raises Failure for other JSON."""
+        """The plan as it lies there, None where it is missing or torn. Raises Failure for other
+        JSON. Whoever goes by it asks `Ledger.sealed_plan`, but for who writes it again."""
         path = self.plan_path(name)
         tree = read_json(path)
         try:
@@ -185,27 +187,30 @@ class Store:
         if not os.access(self.root, os.W_OK):
             raise Unrecorded("the store can't be written to")
         try:
-            with contextlib.closing(_connect(self, "rw")) as connection:
-                connection.execute("PRAGMA synchronous = FULL")
-                Ledger(connection).look(self, look)
+            written = None
+            while written != (file := self.ledger.stat().st_ino):  # or it was made again meanwhile
+                with contextlib.closing(_connect(self, "rw")) as connection:
+                    connection.execute("PRAGMA synchronous = FULL")
+                    Ledger(connection).look(self, look)
+                written = file
         except (sqlite3.OperationalError, OSError) as error:  # read-only, full, locked for long
             raise Unrecorded(str(error)) from error
 
     def looks_view(self) -> list[Look]:
         """Every whole line of `looks.jsonl`; one that a crash of an older version tore is none."""
         try:
-            lines = self.looks.read_bytes().split(b"\n")
+            lines = read_file(self.looks).split(b"\n")
         except FileNotFoundError:
             return []
         looks = []
         for line in lines:
             with contextlib.suppress(ValueError, RecursionError):
                 looks.append(json.loads(line))
-        return [look for look in looks if _is_look(look)]
+        return [look for look in looks if is_look(look)]
 
 
-def _is_look(tree: Any) -> bool:
-    """Format 3 says at what it was a look, older ones the seeds alone."""
+def is_look(tree: Any) -> bool:
+    """Is it one? Format 3 says at what it was a look, older ones the seeds alone."""
     match tree:
         case {"sweep": str(), "seeds": [*seeds], "columns": columns, "rows": rows, **rest}:
             return (
@@ -219,6 +224,15 @@ def _is_look(tree: Any) -> bool:
         case {"sweep": str(), "seeds": [*seeds]}:
             return all(type(seed) is int for seed in seeds)
     return False
+
+
+def plan_detail(text: str) -> dict[str, Any] | None:
+    """What an event says of a plan, None where no ledger says that."""
+    with contextlib.suppress(ValueError, RecursionError):
+        detail = json.loads(text)
+        if isinstance(detail, dict) and isinstance(detail.get("sha256"), str):
+            return detail
+    return None
 
 
 _SCHEMA = """
@@ -235,9 +249,12 @@ CREATE TABLE event (
     kind TEXT NOT NULL, detail TEXT NOT NULL, seal TEXT NOT NULL);
 CREATE INDEX event_run ON event (run);
 """
-VERSION = 3
-LOOK = "look"  # the only kind of event that is of no run: its run is ""
+VERSION = 4
+LOOK = "look"  # of no run: its run is ""
+PLANNING, PLAN = "planning", "plan"  # a plan is about to be written, it is: see `Ledger.plan`
+PLAN_OF = "plan of "  # and the name of the sweep stand where others have their run
 Event = tuple[float, str, str, str]  # at, run, kind, detail as JSON
+Row = tuple[int, float, str, str, str, str]  # its number, the event, its seal
 
 
 def sealed(before: str, events: Iterable[Event]) -> Iterator[tuple[float, str, str, str, str]]:
@@ -245,6 +262,24 @@ def sealed(before: str, events: Iterable[Event]) -> Iterator[tuple[float, str, s
     for event in events:
         before = hashlib.sha256(json.dumps([before, *event]).encode()).hexdigest()[:32]
         yield (*event, before)
+
+
+def holds(before: str, event: Event, seal: str) -> bool:
+    """Is this the seal of the event, as it was written behind the seal before it?"""
+    try:
+        return next(sealed(before, [event]))[-1] == seal
+    except TypeError:  # bytes, of no text that is written here
+        return False
+
+
+class Remains(NamedTuple):
+    """What can be read of a ledger that is made again."""
+
+    events: Sequence[Row] = ()  # as far as their seals hold
+    states: Mapping[str, RunState] = {}  # their fold
+    whole: bool = False  # are these all events: what they say counts, whatever lies in the files
+    looks: Sequence[Look] = ()  # further ones
+    planned: Mapping[str, tuple[float, Sequence[str]]] = {}  # by sweep: when driven, its runs
 
 
 class Ledger:
@@ -284,52 +319,113 @@ class Ledger:
             connection.execute("PRAGMA synchronous = FULL")
             ledger = cls(connection)
             with _transaction(connection):
-                new = not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+                new = not ledger._rows((int,), "SELECT 1 FROM sqlite_master LIMIT 1")
                 if new:
-                    for statement in filter(str.strip, _SCHEMA.split(";")):
-                        connection.execute(statement)
-                    connection.execute("INSERT INTO meta VALUES (?)", (VERSION,))
-                    ledger._rebuild(store)
+                    ledger.build(store, Remains(looks=store.looks_view()))
                 if _migrate(connection, store) or new:
-                    ledger._write_view(store)
+                    ledger.write_view(store)
             yield ledger
         finally:
             connection.close()
 
-    def _rebuild(self, store: Store) -> None:
-        """What the files know: every plan, every look, a result for every folder that has one."""
+    def build(self, store: Store, old: Remains) -> tuple[list[str], list[str]]:
+        """Fill an empty file with what is left of a ledger and what the files know: every plan, and
+        a result for every folder that has one. Inside a transaction.
+
+        Returns (sweeps, runs) whose plan or result was taken from its file as it lies there, since
+        no seal says what it was.
+        """
+        db = self._db
+        for statement in filter(str.strip, _SCHEMA.split(";")):
+            db.execute(statement)
+        db.execute("INSERT INTO meta VALUES (?)", (VERSION,))
+        db.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?)", old.events)
+        states = ((run, *dataclasses.astuple(state)) for run, state in old.states.items())
+        db.executemany("INSERT INTO run VALUES (?, ?, ?, ?, ?, ?)", states)
+        plans = self._take_plans(store, old)
+        runs = self._take_results(store, old)
+        looks = self.looks()
+        for look in old.looks:
+            if look not in looks:
+                looks.append(look)
+                self._seal([("", LOOK, look)])
+        return plans, runs
+
+    def _take_plans(self, store: Store, old: Remains) -> list[str]:
+        taken = []
         for path in reversed(store.plans()):
-            with contextlib.suppress(ValueError):  # doctor names it; its `ablate sweep` mends it
-                self._plan(Plan.from_tree(read_json(path)), driven=path.stat().st_mtime)
-        done = []
-        for run in self.states():
+            try:
+                plan = Plan.from_tree(read_json(path))
+            except ValueError:  # doctor names it; its `ablate sweep` mends it
+                continue
+            seals, sha256 = self.plan_seals(plan.name), _sha256(path)
+            if path != store.plan_path(plan.name) or (seals and old.whole and sha256 not in seals):
+                continue  # another's, or edited
+            self._plan(plan, driven=path.stat().st_mtime)
+            if sha256 not in seals:
+                self._seal_file(plan.name, sha256)
+                taken.append(plan.name)
+        for name in old.planned.keys() - set(self.sweeps()):
+            self._note(name, *old.planned[name])
+        return taken
+
+    def _take_results(self, store: Store, old: Remains) -> list[str]:
+        if old.whole:
+            return []
+        seals, taken = self.seals(), []
+        for run, state in self.states().items():
             result = store.rundir(run).read_result()
-            if result is not None:
-                detail = {**result_detail(store.rundir(run), result), "rebuilt": True}
-                done.append((run, result["status"], detail))
-        self._append(done)
-        self._seal([("", LOOK, look) for look in store.looks_view()])
+            if result is None:
+                continue
+            detail = {**result_detail(store.rundir(run), result), "rebuilt": True}
+            if state.status not in FINAL or seals.get(run) not in (None, detail["result_sha256"]):
+                taken.append((run, result["status"], detail))
+        self._append(taken)
+        return [run for run, _, _ in taken]
+
+    def _seal_file(self, sweep: str, sha256: str) -> None:
+        """Of a plan that nobody has sealed when it was written."""
+        self._seal([(PLAN_OF + sweep, PLAN, {"sha256": sha256, "rebuilt": True})])
 
     # --- Written by the driver ------------------------------------------------------------------
 
+    def announce(self, plan: Plan) -> None:
+        """Seal that this plan is about to be written: a file that a crash leaves is known."""
+        with _transaction(self._db):
+            self._seal_plan(plan, PLANNING)
+
     def plan(self, plan: Plan) -> None:
-        """Note what the sweep plans now; runs it planned before stay what they are."""
+        """Note, and seal, what the sweep plans now, once it is written; runs it planned before stay
+        what they are."""
         with _transaction(self._db):
             self._plan(plan, driven=time.time())
+            self._seal_plan(plan, PLAN)
+
+    def _seal_plan(self, plan: Plan, kind: str) -> None:
+        """Unless it is what was sealed last, as it was written."""
+        detail = {"sha256": hashlib.sha256(plan.to_bytes()).hexdigest()}
+        with contextlib.suppress(Failure):
+            if self.plan_events(plan.name)[:1] == [(PLAN, detail)]:
+                return
+        self._seal([(PLAN_OF + plan.name, kind, detail)])
 
     def _plan(self, plan: Plan, driven: float) -> None:
         runs = [run.id for run in plan.runs()]
+        self._note(plan.name, driven, runs)
         db = self._db
-        db.execute("INSERT OR REPLACE INTO sweep VALUES (?, ?)", (plan.name, driven))
-        db.execute("DELETE FROM planned WHERE sweep = ?", (plan.name,))
-        db.executemany(
-            "INSERT INTO planned VALUES (?, ?, ?)",
-            ((plan.name, position, run) for position, run in enumerate(runs)),
-        )
         known = {row[0] for row in db.execute("SELECT id FROM run")}
         fresh = dict.fromkeys(run for run in runs if run not in known)
         db.executemany("INSERT INTO run VALUES (?, 'planned', 0, 0, 0, 0)", zip(fresh))
         self._append([(run, "planned", {"sweep": plan.name}) for run in fresh])
+
+    def _note(self, sweep: str, driven: float, runs: Sequence[str]) -> None:
+        db = self._db
+        db.execute("INSERT OR REPLACE INTO sweep VALUES (?, ?)", (sweep, driven))
+        db.execute("DELETE FROM planned WHERE sweep = ?", (sweep,))
+        db.executemany(
+            "INSERT INTO planned VALUES (?, ?, ?)",
+            ((sweep, position, run) for position, run in enumerate(runs)),
+        )
 
     def record(self, run: str, kind: str, **detail: Any) -> RunState:
         """Append an event; returns the run's state after it."""
@@ -356,12 +452,12 @@ class Ledger:
 
     def _seal(self, events: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
         """Append (run, kind, detail) to the chain, inside a transaction that no other is in."""
-        last = self._db.execute("SELECT seal FROM event ORDER BY number DESC LIMIT 1").fetchone()
+        last = self._rows((str,), "SELECT seal FROM event ORDER BY number DESC LIMIT 1")
         now = time.time()
         rows = ((now, run, kind, json.dumps(detail)) for run, kind, detail in events)
         self._db.executemany(
             "INSERT INTO event (at, run, kind, detail, seal) VALUES (?, ?, ?, ?, ?)",
-            sealed(last[0] if last else "", rows),
+            sealed(last[0][0] if last else "", rows),
         )
 
     # --- Written by whoever reads a verdict -----------------------------------------------------
@@ -374,31 +470,55 @@ class Ledger:
             if look not in self.looks():
                 self._seal([("", LOOK, look)])
         with _transaction(self._db):  # whoever writes the view last has seen all looks
-            self._write_view(store)
+            self.write_view(store)
 
-    def _write_view(self, store: Store) -> None:
+    def write_view(self, store: Store) -> None:
+        """`looks.jsonl`, where it is not what the ledger says."""
         view = self.looks_text()
         if view != (store.looks.read_bytes() if store.looks.exists() else b""):
             write_whole(store.looks, view)
 
     # --- Read by everybody ----------------------------------------------------------------------
 
+    def _rows(self, types: tuple[type, ...], query: str, args: Sequence[Any] = ()) -> list[Any]:
+        """What the query finds. Raises DatabaseError for what was never written: SQLite notices
+        damage of its pages' structure, not of what stands in them."""
+        try:
+            rows = self._db.execute(query, args).fetchall()
+        except UnicodeDecodeError as error:
+            raise damaged(error) from error
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" in str(error):
+                raise damaged("a text in it is none") from error
+            raise
+        for row in rows:
+            if tuple(map(type, row)) != types:
+                raise damaged(f"a value in it has another type: {row!r:.80}")
+        return rows
+
     def states(self, runs: Iterable[str] | None = None) -> dict[str, RunState]:
         """The state of each of `runs` that the ledger knows; of all runs for None."""
         query = "SELECT id, status, attempts, oom, hung, step FROM run"
+        types = (str, str, int, int, int, int)
         if runs is None:
-            return {row[0]: RunState(*row[1:]) for row in self._db.execute(query)}
+            return {row[0]: _state(*row[1:]) for row in self._rows(types, query)}
         wanted = list(runs)
         if len(wanted) > 100:
             everything = self.states()
             return {run: everything[run] for run in wanted if run in everything}
         marks = ",".join("?" * len(wanted))
-        rows = self._db.execute(f"{query} WHERE id IN ({marks})", wanted)
-        return {row[0]: RunState(*row[1:]) for row in rows}
+        rows = self._rows(types, f"{query} WHERE id IN ({marks})", wanted)
+        return {row[0]: _state(*row[1:]) for row in rows}
 
     def sweeps(self) -> list[str]:
         """Names, the last driven first."""
-        return [row[0] for row in self._db.execute("SELECT name FROM sweep ORDER BY driven DESC")]
+        rows = self._rows((str,), "SELECT name FROM sweep ORDER BY driven DESC")
+        return [name for (name,) in rows]
+
+    def knew(self, sweep: str) -> bool:
+        """Was it ever the first to plan a run? Events stay when it is forgotten."""
+        query = "SELECT 1 FROM event WHERE kind = 'planned' AND detail = ? LIMIT 1"
+        return bool(self._rows((int,), query, (json.dumps({"sweep": sweep}),)))
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -412,12 +532,66 @@ class Ledger:
     def planned(self, sweep: str) -> list[tuple[int, str]]:
         """(position, run) of what the sweep planned last."""
         query = "SELECT position, run FROM planned WHERE sweep = ? ORDER BY position"
-        return list(self._db.execute(query, (sweep,)))
+        return self._rows((int, str), query, (sweep,))
 
-    def run_of(self, event: int) -> str:
-        """The run that an event, by its number, is about; "" for a look."""
-        row = self._db.execute("SELECT run FROM event WHERE number = ?", (event,)).fetchone()
-        return str(row[0])
+    def plan_events(self, sweep: str) -> list[tuple[str, dict[str, Any]]]:
+        """(kind, detail) of the newest events of its plan, back to when it was last written; what
+        was announced since may be in its file, too, or not: a crash came between.
+
+        Raises Failure where one of these events is not as it was written.
+        """
+        query = (
+            "SELECT number, at, run, kind, detail, seal FROM event WHERE run = ? "
+            "ORDER BY number DESC"
+        )
+        before = "SELECT seal FROM event WHERE number < ? ORDER BY number DESC LIMIT 1"
+        found: list[tuple[str, dict[str, Any]]] = []
+        if not self.seals_plans():
+            return found
+        types = (int, float, str, str, str, str)
+        for number, *event, seal in self._rows(types, query, (PLAN_OF + sweep,)):
+            last = self._rows((str,), before, (number,))
+            _, _, kind, detail = event
+            held = holds(last[0][0] if last else "", tuple(event), seal)
+            told = plan_detail(detail) if held else None
+            if told is None:
+                raise Failure(
+                    f"ledger.db: event {number}, the plan of {sweep!r}, was edited, or one before "
+                    f"it was taken out; `ablate doctor --repair` makes the ledger again"
+                )
+            found.append((kind, told))
+            if kind == PLAN:
+                break
+        return found
+
+    def plan_seals(self, sweep: str) -> list[str]:
+        """The hashes of which the file of its plan has one; [] where none was sealed. Raises
+        Failure, see `plan_events`."""
+        return [detail["sha256"] for _, detail in self.plan_events(sweep)]
+
+    def sealed_plan(self, store: Store, sweep: str) -> Plan | None:
+        """The plan, None where it is missing or torn. Raises Failure for other JSON, and where the
+        file is not the one that was planned."""
+        path, before = store.plan_path(sweep), ""
+        while (plan := store.read_plan(sweep)) is not None:
+            sha256, seals = _sha256(path), self.plan_seals(sweep)
+            if sha256 in seals or not (seals or self.seals_plans()):
+                break
+            if sha256 == before:  # else a driver has written it between the two looks
+                what = "was edited since it was planned" if seals else "was never planned here"
+                raise Failure(f"{path}: {what}; the same `ablate sweep` writes it again")
+            before = sha256
+        return plan
+
+    def seals_plans(self) -> bool:
+        """An older version's, which can't be migrated here, does not."""
+        version: int = self._db.execute("SELECT version FROM meta").fetchone()[0]
+        return version >= 4
+
+    def about(self, event: int) -> str:
+        """What an event, by its number, is about: a run, "plan of NAME", or "" for a look."""
+        rows = self._db.execute("SELECT run FROM event WHERE number = ?", (event,))
+        return "".join(str(run) for (run,) in rows)
 
     def lacks_its_end(self) -> bool:
         """Were the last events taken out? Their seals went with them, SQLite's count did not."""
@@ -429,15 +603,16 @@ class Ledger:
         """(time, kind, detail) of a run, oldest first."""
         query = "SELECT at, kind, detail FROM event WHERE run = ? ORDER BY number"
         return [
-            (at, kind, json.loads(detail)) for at, kind, detail in self._db.execute(query, (run,))
+            (at, kind, _detail(kind, detail))
+            for at, kind, detail in self._rows((float, str, str), query, (run,))
         ]
 
     def looks(self) -> list[Look]:
         """At which verdicts were read, of all sweeps, the oldest first."""
         if self._older is not None:
             return self._older
-        rows = self._db.execute("SELECT detail FROM event WHERE run = '' ORDER BY number")
-        return [json.loads(detail) for (detail,) in rows]
+        rows = self._rows((str,), "SELECT detail FROM event WHERE run = '' ORDER BY number")
+        return [_detail(LOOK, detail) for (detail,) in rows]
 
     def looks_text(self) -> bytes:
         """What `looks.jsonl` is: a look a line."""
@@ -446,33 +621,65 @@ class Ledger:
     def last_detail(self, kind: str) -> dict[str, dict[str, Any]]:
         """Each run's newest event of that kind, as its detail."""
         query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"
-        return {run: json.loads(detail) for run, detail in self._db.execute(query, (kind,))}
+        return {run: _detail(kind, text) for run, text in self._rows((str, str), query, (kind,))}
 
     def seals(self, runs: Sequence[str] = ()) -> dict[str, str]:
         """The hash of each run's result as it was recorded, where it was and still counts; of all
         runs where none are named."""
         marks = ",".join("?" * len(runs))
-        rows = self._db.execute(
+        rows = self._rows(
+            (str, str),
             f"SELECT event.run, event.detail FROM run JOIN event ON event.run = run.id "
             f"WHERE event.kind = run.status AND run.status IN {FINAL} "
             + (f"AND run.id IN ({marks}) " if runs else "")
             + "ORDER BY event.number",
             runs,
         )
-        found = {run: json.loads(detail).get("result_sha256") for run, detail in rows}
+        found = {run: _detail("finished", text).get("result_sha256") for run, text in rows}
         return {run: sha256 for run, sha256 in found.items() if sha256 is not None}
 
     def broken_seals(self) -> list[int]:
         """The numbers of events that are not as they were written, or that follow one taken out."""
-        rows = self._db.execute(
-            "SELECT at, run, kind, detail, seal, number FROM event ORDER BY number"
+        rows = self._rows(
+            (float, str, str, str, str, int),
+            "SELECT at, run, kind, detail, seal, number FROM event ORDER BY number",
         )
         broken, before = [], ""
         for at, run, kind, detail, seal, number in rows:
-            if next(sealed(before, [(at, run, kind, detail)]))[-1] != seal:
+            if not holds(before, (at, run, kind, detail), seal):
                 broken.append(number)
             before = seal
         return broken
+
+
+def damaged(what: object) -> sqlite3.DatabaseError:
+    return sqlite3.DatabaseError(f"damaged: {what}")
+
+
+def _state(status: Any, *counts: int) -> RunState:
+    if status not in get_args(Status):
+        raise damaged(f"no run is {status!r:.20}")
+    return RunState(status, *counts)
+
+
+def _detail(kind: str, text: str) -> dict[str, Any]:
+    """An event's detail, which `fold` can read. Raises DatabaseError for any other text."""
+    try:
+        tree = json.loads(text)
+        if kind == LOOK:
+            whole = is_look(tree)
+        elif kind in (PLANNING, PLAN):
+            whole = plan_detail(text) is not None
+        else:
+            fold(RunState(), kind, tree)
+            seal = tree.get("result_sha256")
+            whole = is_number(tree.get("step", 0)) and (seal is None or isinstance(seal, str))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(f"no event is {kind!r:.20}: {text!r:.60}") from error
+    if not whole:
+        raise damaged(f"no event is {kind!r:.20}: {text!r:.60}")
+    result: dict[str, Any] = tree
+    return result
 
 
 @contextmanager
@@ -492,33 +699,12 @@ def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "seconds": result.get("seconds"),
         "device": result.get("device"),
-        "result_sha256": hashlib.sha256(folder.result.read_bytes()).hexdigest(),
+        "result_sha256": _sha256(folder.result),
     }
 
 
-def repair(store: Store) -> Path | None:
-    """Put a ledger aside and make it again from plans and folders, under the driver's lock.
-
-    Returns where the old one lies now; None where there was none. What can be read of its looks is
-    kept, whatever the view says.
-    """
-    kept, looks = None, []
-    if store.ledger.exists():
-        with (
-            contextlib.suppress(sqlite3.Error, UserError, ValueError, TypeError),
-            contextlib.closing(_connect(store, "ro")) as old,
-        ):
-            looks = Ledger(old).looks() if _check_version(old, store) == VERSION else []
-        names = (store.ledger.with_name(f"ledger.db.broken-{n}") for n in itertools.count(1))
-        kept = next(path for path in names if not path.exists())
-        for suffix in ("-wal", "-shm", ""):  # the name without suffix last: only then it is lost
-            part = store.ledger.with_name(store.ledger.name + suffix)
-            if part.exists():
-                part.rename(kept.with_name(kept.name + suffix))
-    with Ledger.driving(store) as ledger:
-        for look in looks:
-            ledger.look(store, look)
-    return kept
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _migrate(db: sqlite3.Connection, store: Store) -> bool:
@@ -540,7 +726,13 @@ def _migrate(db: sqlite3.Connection, store: Store) -> bool:
         version = 2
     if version == 2:  # looks were lines of a file, of seeds alone
         Ledger(db)._seal([("", LOOK, look) for look in store.looks_view()])
-        db.execute("UPDATE meta SET version = 3")
+        version = 3
+    if version == 3:  # plans had no seals
+        for sweep in Ledger(db).sweeps():
+            with contextlib.suppress(Failure):  # no plan: nothing goes by it
+                if store.read_plan(sweep) is not None:
+                    Ledger(db)._seal_file(sweep, _sha256(store.plan_path(sweep)))
+        db.execute("UPDATE meta SET version = ?", (VERSION,))
     return found < VERSION
 
 
@@ -579,7 +771,7 @@ def _version(store: Store) -> int:
     opens it will say so."""
     with (
         contextlib.closing(sqlite3.connect(store.ledger, timeout=30)) as db,
-        contextlib.suppress(sqlite3.DatabaseError, TypeError),
+        contextlib.suppress(sqlite3.DatabaseError, TypeError, ValueError),
     ):
         begun = db.execute("SELECT 1 FROM sqlite_master").fetchone()
         return int(db.execute("SELECT version FROM meta").fetchone()[0]) if begun else 0
@@ -590,7 +782,9 @@ def _check_version(db: sqlite3.Connection, store: Store) -> int:
     """The ledger's version. Raises UserError for one that this ablate can't read."""
     try:
         version: int = db.execute("SELECT version FROM meta").fetchone()[0]
-    except (sqlite3.DatabaseError, TypeError) as error:
+        if type(version) is not int:
+            raise TypeError("no version in it")
+    except (sqlite3.DatabaseError, TypeError, UnicodeDecodeError) as error:
         raise UserError(
             f"{store.ledger}: not a whole ledger ({error}); "
             f"`ablate doctor --repair` makes it again from the run folders"

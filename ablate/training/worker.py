@@ -26,10 +26,10 @@ from typing import Any
 
 import torch
 
-from ablate.shared import choices, spec
+from ablate.shared import choices, decoded, spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.files import FULL, to_json, write_whole
+from ablate.shared.files import FULL, read_json, to_json, write_whole
 from ablate.shared.rundir import (
     DISK_FULL,
     EXIT_DISK_FULL,
@@ -37,6 +37,7 @@ from ablate.shared.rundir import (
     FAILED,
     LOST,
     OOM,
+    ROTTEN,
     STOPPED,
     RunDir,
 )
@@ -50,7 +51,8 @@ from ablate.training.model.attention import kernel
 from ablate.training.model.count import describe
 from ablate.training.model.plugin import digest
 
-EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_LOST = 76, 1, 71, 72
+EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_LOST, EXIT_ROTTEN = 76, 1, 71, 72, 73
+CHECK_S, CHECK_SHARE = 2.0, 0.02  # for a look at the data at a run's end, or of its time, if more
 
 
 def _digest() -> str:
@@ -90,10 +92,11 @@ def work(path: str, options: dict[str, Any]) -> int:
             rundir.lock.note(pid=os.getpid(), slot=options["slot"], phase="start")
             if not rundir.has_result():
                 _train(rundir, attempt, options, stopping)
-                attempt.end("result")
             return 0
         except Stopped:
             return _left(attempt, EXIT_STOPPED, STOPPED)
+        except Damaged as error:
+            return _left(attempt, EXIT_ROTTEN, ROTTEN, error)
         except torch.OutOfMemoryError as error:
             return _left(attempt, EXIT_OOM, OOM, error)
         except OSError as error:
@@ -197,7 +200,15 @@ def _train(
         beat=beat,
         say=rundir.say,
     )
-    result = train(run, rundir, machine)
+    home = machine.cache / run.data.fingerprint
+    opened = decoded.stamp(home)
+    try:
+        result = train(run, rundir, machine)
+    except Stopped:
+        if opened not in (None, decoded.stamp(home)):
+            rundir.drop_checkpoints()
+        raise
+    check_data(rundir, home, opened, max(CHECK_S, CHECK_SHARE * result["seconds"]))
     line = attempt.lineage()
     result |= {
         "digest": joined(other.get("digest", "unknown") for other in line),
@@ -209,9 +220,31 @@ def _train(
         "device": attempt.facts["device"],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        **decoded.facts(read_json(machine.cache / run.data.fingerprint / decoded.META)),
     }
+    attempt.end("result")  # the last word in env.json, which the result seals
+    result["env_sha256"] = hashlib.sha256(rundir.env.read_bytes()).hexdigest()
     write_whole(rundir.result, to_json(result))
     rundir.drop_checkpoints()
+
+
+class Damaged(Exception):
+    """What the run was trained on is not what was decoded: it begins again."""
+
+
+def check_data(rundir: RunDir, home: Path, opened: tuple[int, int] | None, within_s: float) -> None:
+    """Raises Damaged where the set in `home` rotted since it was opened, or was decoded again
+    because another worker found that. Then it counts as none, and nothing goes on from it."""
+    if opened not in (None, decoded.stamp(home)):
+        rundir.drop_checkpoints()
+        raise Damaged(f"{home}: was found damaged and decoded again while this run trained on it")
+    wrong = decoded.damage(home, within_s)
+    if wrong in (None, decoded.OLDER):
+        return
+    decoded.discard(home.parent, home.name)
+    decoded.begin_again(rundir.path.parent, home.name)
+    rundir.drop_checkpoints()
+    raise Damaged(f"{home}: {wrong}; this run was trained on it, and begins again")
 
 
 def joined(digests: Iterable[str | None]) -> str | None:
@@ -396,7 +429,8 @@ ANSWERS = {
 
 
 def main() -> int:
-    """Answer the VERB of the command line: a user's mistake is {"error": line}, exit code 2."""
+    """Answer the VERB of the command line: a user's mistake is {"error": line} and exit code 2, a
+    full disk the same with the bytes that are "needed" and exit code 1."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not end up in the answer
     try:
@@ -407,7 +441,8 @@ def main() -> int:
         if error.errno not in FULL:
             raise
         place = error.filename or "the store"
-        answer, code = {"error": f"{place}: {os.strerror(errno.ENOSPC)}"}, 1
+        line = f"{place}: {os.strerror(errno.ENOSPC)}"
+        answer, code = {"error": line, "needed": getattr(error, "needed", 0)}, 1
     json.dump(answer, out)
     out.close()
     return code

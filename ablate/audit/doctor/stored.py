@@ -17,6 +17,7 @@ from pathlib import Path
 from ablate.audit.doctor.finding import Finding, Findings, counted, size, some
 from ablate.planning.plan import Plan
 from ablate.shared import decoded
+from ablate.shared.errors import Failure
 from ablate.shared.files import read_json, write_whole
 from ablate.shared.lock import Lock
 from ablate.store.ledger import FINAL, VERSION, Ledger, RunState, Store
@@ -177,9 +178,10 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
             version = db.execute("SELECT version FROM meta").fetchone()[0]
             sweeps = Ledger(db).sweeps()
             looks = Ledger(db).looks_text() if version == VERSION else b""
+            edited = [*_edited(Ledger(db), store, sweeps)] if version == VERSION else []
             states = Ledger(db).states()
     except sqlite3.Error as error:
-        broken = error.sqlite_errorcode in (
+        broken = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) in (
             sqlite3.SQLITE_CORRUPT,
             sqlite3.SQLITE_NOTADB,
             sqlite3.SQLITE_ERROR,  # no such table
@@ -187,7 +189,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         hint = f"; {repair}" if broken else ""
         yield Finding("problem", "ledger", f"{store.ledger}: {error}{hint}")
         return None
-    except TypeError:  # no version in it
+    except (TypeError, UnicodeDecodeError):  # no version in it, or no text that is one
         yield Finding("problem", "ledger", f"{store.ledger}: not a whole ledger; {repair}")
         return None
     if faults != ["ok"]:
@@ -207,11 +209,23 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         if version == VERSION and looks != view:
             text = f"{store.looks} is not what the ledger says, which counts; the next writes it"
             yield Finding("warning", "looks", text)
+    for text in edited:
+        yield Finding("problem", "plans", text)
     for name in sweeps:
         if not store.plan_path(name).exists():
             text = f"sweep {name}: its plan is lost; the same `ablate sweep` writes it again"
             yield Finding("problem", "plans", text)
     return states
+
+
+def _edited(ledger: Ledger, store: Store, sweeps: list[str]) -> Iterator[str]:
+    """Of each plan that is whole, but not the one that was planned, what is wrong."""
+    for name in sweeps:
+        if _is_whole(store.plan_path(name)):
+            try:
+                ledger.sealed_plan(store, name)
+            except Failure as error:
+                yield str(error)
 
 
 def _plans(store: Store) -> Findings:
@@ -297,7 +311,8 @@ def _runs(store: Store, states: States, driven: bool, folders: list[str]) -> Fin
         yield Finding("problem", "runs", f"{some(torn, 'run')} with a torn result.json; {again}")
     if differing:
         text = f"{some(differing, 'run')} whose result is not what the ledger says"
-        yield Finding("problem", "runs", f"{text}; `ablate doctor --repair` takes the results'")
+        text += "; `ablate verify` names what was edited, `ablate doctor --repair` mends the ledger"
+        yield Finding("problem", "runs", text)
     if unknown and not driven:  # a driver is about to
         text = f"{some(unknown, 'run')} with a result that the ledger lacks"
         yield Finding("warning", "runs", f"{text}; the same `ablate sweep` records it")

@@ -29,7 +29,7 @@ FEW_ROWS = 3  # of which no column makes a grid of its own
 def check_show(text: str) -> tuple[str, ...]:
     """The parts of `--show`. Raises UserError for one that there is not."""
     show = tuple(part.strip() for part in text.split(",") if part.strip())
-    for part in show:
+    for part in show or (text,):
         if part not in SHOW and not is_metric(part):
             raise unknown("--show", part, (*SHOW, *NAMES))
     if not set(show) - {"ci"}:

@@ -70,10 +70,12 @@ def _prose(text: str) -> str:
 def _escape(text: str, ends: bool = False) -> str:
     """So that GitHub shows it as written, on one line of a table. `ends`: with its outer spaces.
 
-    No link, no image: nothing in a label is to be followed, or fetched by whoever looks.
+    No link, no image, no mention: nothing in a label is to be followed, or fetched by whoever
+    looks, nor calls somebody. GitHub takes an escaped or encoded `@` for one all the same.
     """
     for character in "\\|*_`~":
         text = text.replace(character, "\\" + character)
     text = re.sub(r"\](?=[(\[:])|(?<=:)/(?=/)|(?<=www)\.|!(?=\[)", r"\\\g<0>", text)
     text = re.sub(r"\s+", " ", text.replace("&", "&amp;").replace("<", "&lt;"))
+    text = re.sub(r"(?<![\w`])@(?=\w)", "@<!-- -->", text)
     return text if ends else text.strip()

@@ -17,6 +17,12 @@ from typing import IO, Any
 from ablate.shared.errors import Failure, UserError
 
 
+class NoRoom(Failure):
+    """The disk is full. `needed`: bytes that there would have to be; 0 where that is not known."""
+
+    needed: int = 0
+
+
 def ask(
     verb: str,
     question: dict[str, Any],
@@ -24,7 +30,8 @@ def ask(
 ) -> dict[str, Any]:
     """The worker's answer. `progress(done, total)` is called as it reports.
 
-    Raises UserError with the worker's line for the user's mistakes, Failure for anything else.
+    Raises UserError with the worker's line for the user's mistakes, NoRoom where the disk is full,
+    Failure for anything else.
     """
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "ablate.training.worker", verb],  # -P: not what lies here
@@ -55,10 +62,14 @@ def ask(
     if code == 0:
         result: dict[str, Any] = json.loads(answer)
         return result
-    if code == 2 and answer:
-        raise UserError(json.loads(answer)["error"])
-    last = json.loads(answer)["error"] if answer else (said or ["no word"])[-1]
-    raise Failure(f"worker {verb}: {last}")
+    if not answer:
+        raise Failure(f"worker {verb}: {(said or ['no word'])[-1]}")
+    told: dict[str, Any] = json.loads(answer)
+    if code == 2:
+        raise UserError(told["error"])
+    full = NoRoom(told["error"])
+    full.needed = told["needed"]
+    raise full
 
 
 def _listen(pipe: IO[bytes], progress: Callable[[int, int], None], said: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,15 +9,15 @@ from typing import Any
 
 from ablate.running.launchers.ask import ask
 from ablate.shared import decoded
+from ablate.shared.decoded import facts, named, words
 from ablate.shared.errors import UserError
 from ablate.shared.files import read_json
-from ablate.shared.rundir import RunDir
 
 
 def decode(spec: Mapping[str, Any], store: Path, watching: Any) -> None:
     """The set of a plain spec, checked where it is decoded, else decoded: once a drive.
 
-    Raises UserError for a bad image and as `overlap` does, Failure as `ask` does.
+    Raises UserError for a bad image and as `remarks` does, Failure as `ask` does.
     """
     data, cache = spec["data"], store / "cache"
     check(data, store, watching.say)
@@ -26,31 +25,31 @@ def decode(spec: Mapping[str, Any], store: Path, watching: Any) -> None:
     if new:
         question = {"spec": {**spec, "seed": 0}, "cache": str(cache)}
         ask("prepare", question, functools.partial(watching.reading, data["name"]))
-    if (line := overlap(data, store)) and new:
-        watching.say(line)
+    for line in remarks(data, store):
+        if new:
+            watching.say(line)
 
 
-def overlap(data: Mapping[str, Any], store: Path) -> str | None:
-    """How many images of a decoded set are in two splits, in words; None: in one each.
+def remarks(data: Mapping[str, Any], store: Path) -> list[str]:
+    """What must be known of a decoded set: images that are left out, or in two splits.
 
-    Raises UserError where there are some and `data.overlap` is "error".
+    Raises UserError where some are in two and `data.overlap` is "error".
     """
     meta = read_json(store / "cache" / data["fingerprint"] / decoded.META)
-    counts = meta.get("overlap") if isinstance(meta, dict) else None
-    if not counts:
-        return None
-    parts = [f"{n:,} of {meta['counts'][split]:,} {split} images" for split, n in counts.items()]
-    text = f"data={data['name']}: {' and '.join(parts)} are in another split, too, pixel for pixel"
-    if data.get("overlap") == "error":
-        raise UserError(f"data.overlap: {text}; take them out, or give data.overlap=say")
-    return text
+    found = {key: f"data={data['name']}: {text}" for key, text in words(facts(meta)).items()}
+    if "overlap" in found and data.get("overlap") == "error":
+        raise UserError(
+            f"data.overlap: {found['overlap']}; take them out, or give data.overlap=say"
+        )
+    if "left_out" in found:
+        lines = [line for split in decoded.SPLITS for line in meta["left_out"].get(split, ())]
+        found["left_out"] += f": {named(list(dict.fromkeys(lines)))}"
+    return [*found.values()]
 
 
 def check(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> None:
-    """A decoded set that is not as it was written is said to be so, and is none from now on.
-
-    What is half trained on a damaged one begins again: nobody knows since when it is damaged.
-    """
+    """A decoded set that is not as it was written is said to be so, and is none from now on. What
+    is half trained on a damaged one begins again."""
     fingerprint, cache = data["fingerprint"], store / "cache"
     home = cache / fingerprint
     if not home.is_dir():
@@ -63,11 +62,4 @@ def check(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> N
     say(f"data={data['name']}: {home}: {wrong}; decoding it again")
     decoded.discard(cache, fingerprint)
     if wrong != decoded.OLDER:
-        for path in (store / "runs").glob("*"):
-            run = RunDir(path)
-            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-                if run.read_spec()["data"]["fingerprint"] != fingerprint or run.has_result():
-                    continue
-                if run.lock.acquire():
-                    run.drop_checkpoints()
-                    run.lock.release()
+        decoded.begin_again(store / "runs", fingerprint)

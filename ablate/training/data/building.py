@@ -19,20 +19,26 @@ import numpy as np
 import PIL
 
 from ablate.shared import decoded
+from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
 from ablate.shared.files import FULL, read_json, sync_folder, to_json, write_whole
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.spec import Data
 from ablate.training.data import source
-from ablate.training.data.cached import FORMAT, SPLITS, array_file, mapped
-from ablate.training.data.pool import Array, Chunk, Target, write
+from ablate.training.data.cached import FORMAT, array_file, mapped
+from ablate.training.data.pool import Array, Chunk, Line, Target, write
 from ablate.training.data.stored import Source
 
-_NAMED = 20  # images that can't be read, of however many
 _REPORT = 128  # rows between two calls of `progress`
 _JOURNAL_S = 10.0  # what a killed build loses at most
 
 Progress = Callable[[int, int], None]
+
+
+class Full(OSError):
+    """The disk is full. `needed`: bytes that a build took, or would have taken."""
+
+    needed: int = 0
 
 
 def building_folder(folder: Path, name: str) -> Path:
@@ -43,7 +49,8 @@ JOURNAL = "journal.json"
 
 
 class Journal:
-    """How far a build is: {stored split: row}, all before it being decoded and on the disk.
+    """How far a build is: {stored split: row}, all before it being decoded and on the disk, and
+    which of them could not be read.
 
     Written by a thread of its own, since the disk may take seconds to have it all.
     """
@@ -61,15 +68,18 @@ class Journal:
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
 
-    def read(self) -> dict[str, int]:
-        """{} where there is nothing to go on with."""
+    def read(self) -> tuple[dict[str, int], list[Line]]:
+        """({}, []) where there is nothing to go on with."""
         content = read_json(self.path)
         if not isinstance(content, dict) or content.get("of") != self._of:
-            return {}
+            return {}, []
+        if not all(array.is_whole() for array in self._arrays):
+            return {}, []
         done: dict[str, int] = content["done"]
-        return done if all(array.is_whole() for array in self._arrays) else {}
+        lines: list[Line] = content.get("broken", [])
+        return done, [(line, [(split, row) for split, row in places]) for line, places in lines]
 
-    def note(self, done: dict[str, int]) -> None:
+    def note(self, done: dict[str, int], broken: list[Line]) -> None:
         """Now and then: what it is told in between is left out."""
         if time.monotonic() - self._noted_at < _JOURNAL_S:
             return
@@ -78,16 +88,22 @@ class Journal:
                 return
             self._writing.result()  # raises what writing it did
         self._noted_at = time.monotonic()
-        self._writing = self._writer.submit(self._write, dict(done))
+        self._writing = self._writer.submit(self._write, dict(done), list(broken))
 
     def close(self) -> None:
         self._writer.shutdown()
 
-    def _write(self, done: dict[str, int]) -> None:
+    def remove(self) -> None:
+        """For good: the arrays are about to be none that it speaks of."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+        sync_folder(self.path.parent)
+
+    def _write(self, done: dict[str, int], broken: list[Line]) -> None:
         for array in self._arrays:
             array.sync()
         with contextlib.suppress(OSError):  # the arrays have their room, even on a full disk
-            write_whole(self.path, to_json({"of": self._of, "done": done}))
+            write_whole(self.path, to_json({"of": self._of, "done": done, "broken": broken}))
 
 
 class Work:
@@ -121,7 +137,7 @@ class Work:
         self.journal = Journal(building / JOURNAL, self.arrays, rows)
 
     def allocate(self) -> None:
-        """Raises OSError that says how much room lacks."""
+        """Raises Full that says how much room lacks."""
         folder = self.arrays[0].path.parent
         free = shutil.disk_usage(folder).free
         try:
@@ -132,9 +148,7 @@ class Work:
             if error.errno not in FULL:
                 raise
             place = f"{folder.parent}: data={self.data.name} takes {shown(self.bytes)} decoded"
-            raise OSError(
-                error.errno, os.strerror(errno.ENOSPC), f"{place}, {shown(free)} are free"
-            ) from error
+            raise _full(f"{place}, {shown(free)} are free", self.bytes) from error
 
     def write_labels(self, opened: Source) -> int:
         """All of them, checked before an image is decoded; returns the largest."""
@@ -192,6 +206,39 @@ class Work:
                 if row == last:
                     break
 
+    def leave_out(self, broken: list[Line], names: list[str] | None) -> None:
+        """Take images out of all arrays. Raises UserError where a class or a split goes with them.
+
+        A build that is cut off here begins again.
+        """
+        for n, split in enumerate(SPLITS):
+            rows = sorted(row for _, places in broken for m, row in places if m == n)
+            if not rows:
+                continue
+            labels = mapped(self.labels[n].path).numpy()
+            kept = np.delete(labels, rows)
+            self._check_left(split, labels, kept, names)
+            self.journal.remove()
+            for arrays in (self.target.images, self.labels, self.target.aspects):
+                if arrays is not None:
+                    arrays[n].drop(rows)
+            self.counts[split] = len(kept)
+
+    def _check_left(
+        self, split: str, labels: np.ndarray, kept: np.ndarray, names: list[str] | None
+    ) -> None:
+        lost = np.setdiff1d(labels, kept)
+        if split == "train" and len(lost):
+            what = f"images of class {names[lost[0]] if names else lost[0]}"
+        elif not len(kept):
+            what = f"{split} images"
+        else:
+            return
+        raise UserError(
+            f"data.broken: none of the {what} of data={self.data.name} can be read, so there is "
+            f"nothing to skip to; data.broken=error names them"
+        )
+
     def _places(self, stored: str, split: str) -> np.ndarray:
         """int64: in which row of a split each stored row goes, -1 in none."""
         places = np.full(self.rows[stored], -1)
@@ -232,10 +279,19 @@ def build_cache(data: Data, folder: Path, progress: Progress, processes: int | N
             if file.name not in meta["bytes"] and file.name != decoded.META:
                 file.unlink()
     except BaseException as error:
-        lost = isinstance(error, UserError) or getattr(error, "errno", None) in FULL
-        if lost or not (building / JOURNAL).exists():
+        full = isinstance(error, OSError) and error.errno in FULL
+        took = sum(array.stat().st_size for array in building.glob("*.npy"))
+        if full or isinstance(error, UserError) or not (building / JOURNAL).exists():
             shutil.rmtree(building, ignore_errors=True)
+        if isinstance(error, OSError) and full and not isinstance(error, Full):
+            raise _full(error.filename or str(folder), took) from error
         raise
+
+
+def _full(what: str, needed: int) -> Full:
+    error = Full(errno.ENOSPC, os.strerror(errno.ENOSPC), what)
+    error.needed = needed
+    return error
 
 
 def _overlap(images: list[Array]) -> dict[str, int]:
@@ -250,17 +306,27 @@ def _overlap(images: list[Array]) -> dict[str, int]:
     return {split: number for split, number in found.items() if number}
 
 
-def _check_readable(broken: list[str], total: int) -> None:
+def _check_readable(broken: list[Line], total: int) -> None:
     """Raises UserError that names the images that can't be read: all at once, to be mended once."""
-    if len(broken) == 1:
-        raise UserError(broken[0])
     if broken:
-        more = f"; and {len(broken) - _NAMED:,} more" if len(broken) > _NAMED else ""
-        named = "; ".join(line.removeprefix("data: ") for line in broken[:_NAMED])
+        them = "it" if len(broken) == 1 else "them"
+        lines = [line.removeprefix("data: ") for line, _ in broken]
         raise UserError(
-            f"data: {len(broken):,} of {total:,} images can't be read, mend or remove them: "
-            f"{named}{more}"
+            f"data: {len(broken):,} of {total:,} images can't be read; mend or remove {them}, or "
+            f"leave {them} out with data.broken=skip: {decoded.named(lines)}"
         )
+
+
+def _left_out(data: Data, broken: list[Line]) -> dict[str, list[str]]:
+    """By split: the images that could not be read, and why, as they are called in their folder."""
+    found: dict[str, list[str]] = {}
+    for line, places in broken:
+        text = line.removeprefix("data: ")
+        if data.path is not None:
+            text = text.replace(f"{Path(data.path).expanduser().absolute()}{os.sep}", "")
+        for split in sorted({split for split, _ in places}):
+            found.setdefault(SPLITS[split], []).append(text)
+    return found
 
 
 def _check_unchanged(data: Data, hashes: Path) -> None:
@@ -282,7 +348,7 @@ def _decode(
         for array in work.arrays:
             stack.callback(array.close)
         stack.callback(work.journal.close)
-        done = work.journal.read()
+        done, broken = work.journal.read()
         if not done:
             work.allocate()
         for array in work.arrays:
@@ -292,22 +358,26 @@ def _decode(
         progress(images, total)
         ends: deque[tuple[str, int]] = deque()
         chunks = work.chunks(opened, done.copy(), ends)
-        broken: list[str] = []
         written = write(chunks, work.target, total - images, processes)
         for number, lines in stack.enter_context(contextlib.closing(written)):
             done.update([ends.popleft()])
             broken += lines
-            if not broken:  # nobody goes on with what can't be whole
-                work.journal.note(done)
+            if not broken or data.broken == "skip":  # nobody goes on with what can't be whole
+                work.journal.note(done, broken)
             images, before = images + number, images
             if images // _REPORT > before // _REPORT and images < total:
                 progress(images, total)
-        _check_readable(broken, total)
+        if data.broken == "error":
+            _check_readable(broken, total)
+        else:
+            work.leave_out(broken, opened.class_names)
         for array in work.arrays:
             array.sync()
         progress(total, total)
-    squeezed = {} if data.cache_size is None else {"cache_size": data.cache_size}
-    return squeezed | {
+    added: dict[str, Any] = {} if data.cache_size is None else {"cache_size": data.cache_size}
+    if broken:
+        added["left_out"] = _left_out(data, broken)
+    return added | {
         "format": FORMAT,
         "name": data.name,
         "counts": work.counts,

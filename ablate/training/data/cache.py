@@ -5,8 +5,9 @@
         train.labels.npy               int64 (N,)
         train.aspects.npy              float32 (N,), where there is a cache_size
         ...                            so for validation and test
-        meta.json                      written last: counts, class names, sizes of the files, and
-                                       their hashes (see `decoded`)
+        meta.json                      written last: counts, class names, images left out or in
+                                       two splits, sizes of the files, and their hashes (see
+                                       `decoded`)
     <folder>/<fingerprint>.lock        held by whoever builds it
     <folder>/.<fingerprint>.building/  what a builder has so far
         journal.json                   how far it is, every 10 seconds: the next one goes on there
@@ -24,10 +25,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ablate.shared.files import make_folder
 from ablate.shared.lock import Lock
 from ablate.shared.spec import Data
 from ablate.training.data import source
-from ablate.training.data.building import JOURNAL, Progress, Work, build_cache, building_folder
+from ablate.training.data.building import (
+    JOURNAL,
+    Progress,
+    Work,
+    build_cache,
+    building_folder,
+)
 from ablate.training.data.cached import Cached, open_cached
 
 _JOURNAL_KEPT_S = 7 * 86400
@@ -41,12 +49,12 @@ def prepare(
     `progress(done, total)` is called, in images, while it is built here or by somebody else whom
     we wait for; what it raises ends the call. `processes`: see `pool.write`. A build that was
     killed is gone on with; one that took less than ten seconds leaves nothing. Raises UserError
-    for bad data (see `source`) and for data that changed since `data.fingerprint` was taken,
-    OSError where the disk is full.
+    for bad data (see `source`) and for data that changed since `data.fingerprint` was taken, Full
+    where the disk is.
     """
     if cached := open_cached(data, folder):
         return cached
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     lock = _lock(folder, data.fingerprint)
     while not lock.acquire(wait_s=0.5):
         notes = lock.notes()
@@ -90,7 +98,7 @@ def look(data: Data, folder: Path) -> Look:
     if rows is None:
         return Look(home, False, None, None, 0)
     work = Work(data, rows, building_folder(folder, data.fingerprint))
-    done = sum(int(work.used[s][:row].sum()) for s, row in work.journal.read().items())
+    done = sum(int(work.used[s][:row].sum()) for s, row in work.journal.read()[0].items())
     return Look(home, False, work.counts, work.bytes, done)
 
 

@@ -17,7 +17,6 @@ from ablate.shared.spec import Data
 from ablate.training.data import source
 
 FORMAT = 1  # raised when the same data would be decoded to other pixels: old caches are rebuilt
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

@@ -3,36 +3,51 @@ load this and no torch."""
 
 from __future__ import annotations
 
+import importlib.util
 import io
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from ablate.shared.errors import UserError
+from ablate.shared.errors import Failure, UserError
+
+# Pillow tries no other decoder on what a stranger sent; the most frequent come first. AVIF is read
+# by versions from 11.3 on.
+FORMATS: tuple[str, ...] = ("PNG", "JPEG", "GIF", "BMP", "PPM", "WEBP", "TIFF")
+if importlib.util.find_spec("PIL.AvifImagePlugin"):
+    FORMATS += ("AVIF",)
+
+
+class Broken(UserError):
+    """An image whose bytes are none, or not whole: what `data.broken=skip` leaves out. What is
+    wrong with the machine (a disk that can't be read, too little memory) is no such thing."""
 
 
 @dataclass(frozen=True)
 class Example:
     """One image, still encoded (or a file, or an 8-bit image made here), and its class number.
 
-    `where` names it for error messages.
+    `where` names it for error messages; None is a row of a table that has no image.
     """
 
     where: str
-    image: bytes | Path | Image.Image
+    image: bytes | Path | Image.Image | None
     label: Any  # as stored; `source.class_number` says whether it is one
 
 
 def decode(example: Example, size: int, channels: int) -> np.ndarray:
     """The pixels: uint8 (size, size, channels), channels 1 or 3.
 
-    Grey is repeated over RGB, RGB weighted to grey (ITU-R 601), an alpha channel dropped, 16-bit
-    grey cut to its high byte (as Pillow does for 16-bit RGB), a photo turned upright by its EXIF
-    orientation. Another size: the centred square, its side the shorter one, resized (bilinear,
-    antialiased). Raises UserError naming the example where its bytes are no whole image.
+    Grey is repeated over RGB, RGB weighted to grey (ITU-R 601), an alpha channel dropped, grey of
+    12 or 16 bits cut to the highest 8 (as Pillow does for 16-bit RGB), a photo turned upright by
+    its EXIF orientation. Another size: the centred square, its side the shorter one, resized
+    (bilinear, antialiased). Raises Broken naming the example where its bytes are no whole image in
+    one of FORMATS, UserError where its file can't be read, Failure where the memory is too small.
     """
     return _read(example, size, channels, squeezed=False)[0]
 
@@ -44,21 +59,44 @@ def squeeze(example: Example, size: int, channels: int) -> tuple[np.ndarray, flo
 
 
 def _read(example: Example, size: int, channels: int, squeezed: bool) -> tuple[np.ndarray, float]:
+    content = example.image
+    if isinstance(content, str | Path):
+        content = _content(example.where, content)
     try:
-        if isinstance(example.image, Image.Image):
-            return _pixels(example.image, size, channels, squeezed)
-        content = example.image
-        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as image:
+        if isinstance(content, Image.Image):
+            return _pixels(content, size, channels, squeezed)
+        if not isinstance(content, bytes):
+            raise ValueError("none there")
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             return _pixels(image, size, channels, squeezed)
+    except MemoryError as error:
+        raise Failure(f"data: {example.where}: too little memory to decode it") from error
+    except UnidentifiedImageError as error:
+        what = (
+            f"no whole {', '.join(FORMATS[:-1])} or {FORMATS[-1]}" if content else "an empty file"
+        )
+        raise Broken(f"data: {example.where}: not a readable image: {what}") from error
     except Exception as error:  # Pillow's decoders raise whatever they meet: SyntaxError, struct...
         what = str(error) or type(error).__name__
-        raise UserError(f"data: {example.where}: not a readable image: {what}") from error
+        raise Broken(f"data: {example.where}: not a readable image: {what}") from error
+
+
+def _content(where: str, path: str | Path) -> bytes:
+    """A file's bytes. Opened only after it is known to be a file: a fifo would wait for ever."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UserError(f"data: {where}: is no regular file")
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UserError(f"data: {where}: {error.strerror}") from error
 
 
 def _pixels(
     image: Image.Image, size: int, channels: int, squeezed: bool
 ) -> tuple[np.ndarray, float]:
     width, height = image.size
+    depth = _depth(image)
     if squeezed:
         # A JPEG is decoded at 1/2, 1/4 or 1/8 where twice the size is left: 3 times as fast for
         # photographs. With less left, how sharp an image is would hang on how large it was.
@@ -68,11 +106,9 @@ def _pixels(
         image = ImageOps.exif_transpose(image)
         if orientation in _TURNED:
             width, height = height, width
-    if image.mode == "F":
-        raise ValueError("floating-point pixels (mode F) have no known range; store 8 or 16 bits")
-    if image.mode.startswith("I"):  # 16 bits, which Pillow would clip to 255; older ones say "I"
-        deep = np.asarray(image).astype(np.int64).clip(0, 65535)
-        image = Image.fromarray((deep >> 8).astype(np.uint8))
+    if depth > 8:  # Pillow would clip it to 255
+        high = np.asarray(image).astype(np.int64) >> (depth - 8)
+        image = Image.fromarray(high.astype(np.uint8))
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # straight to RGB, Pillow warns of the palette's alpha
     mode = "L" if channels == 1 else "RGB"
@@ -84,6 +120,22 @@ def _pixels(
     return np.asarray(image, dtype=np.uint8).reshape(size, size, channels), width / height
 
 
+def _depth(image: Image.Image) -> int:
+    """Bits of a pixel's channel: 8, or of grey the 12 or 16 that its file states. ValueError where
+    the file does not say from where to where its numbers go."""
+    tiff = image.format == "TIFF"
+    if image.mode == "F" or (image.mode == "I" and tiff):
+        kind = "floating-point" if image.mode == "F" else "32-bit or signed"
+        raise ValueError(f"{kind} pixels have no known range; store 8 or 16 bits")
+    if not image.mode.startswith("I"):
+        return 8
+    if tiff:
+        tags: Any = image
+        return int(tags.tag_v2[_BITS_PER_SAMPLE][0])
+    return 16  # of PGM, too, which Pillow scales to 16 bits; older ones call it "I"
+
+
+_BITS_PER_SAMPLE = 258
 _TURNED = (5, 6, 7, 8)  # EXIF orientations in which width and height change places
 
 

@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from ablate.shared.errors import Failure, UserError
-from ablate.training.data.picture import Example, decode, squeeze
+from ablate.shared.errors import Failure
+from ablate.training.data.picture import Broken, Example, decode, squeeze
 
 SOLO_S = 5.0  # what this process decodes within that needs no others
 _TRIED_S = 0.5  # long enough to tell
@@ -40,16 +40,18 @@ class Array:
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
         self.path = path
-        kind = np.dtype(dtype)
+        self._kind = np.dtype(dtype)
+        self._row = math.prod(shape[1:]) * self._kind.itemsize
+        self._file: int | None = None
+        self._shape(shape)
+
+    def _shape(self, shape: tuple[int, ...]) -> None:
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(
-            header, {"descr": kind.str, "fortran_order": False, "shape": shape}
+            header, {"descr": self._kind.str, "fortran_order": False, "shape": shape}
         )
-        self.bytes = len(header.getvalue()) + math.prod(shape) * kind.itemsize
-        self._header = header.getvalue()
-        self._kind = kind
-        self._row = math.prod(shape[1:]) * kind.itemsize
-        self._file: int | None = None
+        self.shape, self._header = shape, header.getvalue()
+        self.bytes = len(self._header) + shape[0] * self._row
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_file": None}  # each process opens it itself
@@ -62,6 +64,23 @@ class Array:
         """Row `row`, or several from there on."""
         content = np.asarray(values, dtype=self._kind).tobytes()
         self._write(len(self._header) + row * self._row, content)
+
+    def drop(self, rows: Sequence[int]) -> None:
+        """Leave out these rows, in ascending order: those behind them move up, in place. Of a file
+        where that was cut off nobody knows which rows are where."""
+        bounds = [-1, *rows, self.shape[0]]
+        at = len(self._header)
+        self._shape((self.shape[0] - len(rows), *self.shape[1:]))
+        to = len(self._header)  # of fewer rows no longer than it was
+        for dropped, end in itertools.pairwise(bounds):
+            first = at + (dropped + 1) * self._row
+            for start in range(first, at + end * self._row, _BYTES):
+                part = min(_BYTES, at + end * self._row - start)
+                if to != start:
+                    self._write(to, self._read(start, part))
+                to += part
+        self._write(0, self._header)
+        os.ftruncate(self.open(), self.bytes)
 
     def sync(self) -> None:
         """On the disk, all that any process wrote."""
@@ -86,6 +105,13 @@ class Array:
         while view:
             written = os.pwrite(self.open(), view, offset)
             view, offset = view[written:], offset + written
+
+    def _read(self, offset: int, size: int) -> bytes:
+        parts = []
+        while size and (part := os.pread(self.open(), size, offset)):
+            parts.append(part)
+            size, offset = size - len(part), offset + len(part)
+        return b"".join(parts)
 
 
 @dataclass
@@ -119,7 +145,7 @@ class Target:
     aspects: list[Array] | None
 
     def write(self, example: Example, places: list[tuple[int, int]]) -> None:
-        """Raises UserError, with the example's name, where it is no image."""
+        """Raises as `decode` does."""
         if self.aspects is None:
             pixels, aspect = decode(example, self.size, self.channels), 1.0
         else:
@@ -130,7 +156,8 @@ class Target:
                 self.aspects[target].put(row, aspect)
 
 
-Written = tuple[int, list[str]]  # images of a chunk, a line for each that could not be read
+Line = tuple[str, list[tuple[int, int]]]  # of an image that can't be read: why, its places
+Written = tuple[int, list[Line]]  # images of a chunk, those of them that can't be read
 
 
 def write(
@@ -160,18 +187,18 @@ def write(
             yield len(chunk.examples), _write(chunk, target)
 
 
-def _write(chunk: Chunk, target: Target) -> list[str]:
+def _write(chunk: Chunk, target: Target) -> list[Line]:
     return [line for line in _each(chunk, target) if line is not None]
 
 
-def _each(chunk: Chunk, target: Target) -> Iterator[str | None]:
-    """Decode and write each image; a line where it could not be read."""
+def _each(chunk: Chunk, target: Target) -> Iterator[Line | None]:
+    """Decode and write each image; why not, where it can't be read."""
     for example, places in zip(chunk.examples, chunk.places, strict=True):
         try:
             target.write(example, places)
             yield None
-        except UserError as error:
-            yield str(error)
+        except Broken as error:
+            yield str(error), places
 
 
 def _pooled(waiting: Iterator[Chunk], target: Target, processes: int) -> Iterator[Written]:
@@ -256,10 +283,10 @@ class _Process:
         except OSError:
             raise self._death() from None
 
-    def answer(self) -> list[str] | Exception:
+    def answer(self) -> list[Line] | Exception:
         """What of its chunk could not be read, or what it raised."""
         try:
-            answer: list[str] | Exception = self.pipe.recv()
+            answer: list[Line] | Exception = self.pipe.recv()
         except (EOFError, OSError):
             raise self._death() from None
         return answer
@@ -277,7 +304,7 @@ def serve(descriptor: int, parent: int) -> None:
         target: Target = pipe.recv()
         while True:
             chunk: Chunk = pipe.recv()
-            answer: list[str] | Exception
+            answer: list[Line] | Exception
             try:
                 answer = []
                 for line in _each(chunk, target):

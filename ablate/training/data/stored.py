@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.errors import UserError
-from ablate.shared.fingerprint import (
-    Slice,
-    parse_slice,
-)
+from ablate.shared.dataset import Slice, parse_slice, wanted
 from ablate.shared.spec import Data
 from ablate.training.data.picture import Example
 
@@ -48,23 +44,4 @@ def path_of(data: Data) -> Path:
 
 
 def wanted_splits(data: Data, present: list[str]) -> list[str]:
-    """The stored splits that `data` names; UserError for one that is not among those present."""
-    wanted: list[str] = []
-    for name in ("train", "validation", "test"):
-        if not isinstance(getattr(data, name), str):
-            continue
-        part = slice_of(data, name)
-        if part.split not in present:
-            raise UserError(
-                f"data.{name}: no split {part.split!r} in data={data.name}; "
-                f"present: {', '.join(present) or 'none'}"
-                + ("" if name == "train" else "; a count or a share is cut from train")
-            )
-        if name != "train" and part.text == data.train:
-            raise UserError(
-                f"data.{name}: {part.text!r} is the split to train on; "
-                f"give a count or a share to cut from it"
-            )
-        if part.split not in wanted:
-            wanted.append(part.split)
-    return wanted
+    return wanted(vars(data), present)

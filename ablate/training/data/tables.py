@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablate.shared.dataset import local_files, local_splits, split_of
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import FULL
-from ablate.shared.fingerprint import (
-    local_files,
-    local_splits,
-    split_of,
-)
 from ablate.shared.spec import Data
 from ablate.training.data.picture import Example
 from ablate.training.data.stored import Part, Source, path_of, slice_of, wanted_splits
@@ -163,15 +159,13 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
 
 
 def _example(where: str, cell: Any, label: Any) -> Example:
-    """From the values of a row: the image's bytes, or a struct of bytes and path."""
+    """From the values of a row: the image's bytes, or a struct of bytes and path; or nothing."""
     content, path = cell, None
     if isinstance(cell, dict):
         content, path = cell.get("bytes"), cell.get("path")
-    if content is not None:
-        return Example(where, content, label)
-    if path is not None:
+    if content is None and isinstance(path, str):
         return Example(f"{where} ({path})", Path(path), label)
-    raise UserError(f"data.image: {where}: no image")
+    return Example(where, content, label)
 
 
 def _columns(data: Data, table: _Table) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.shared.files import write_whole
+from ablate.shared.files import make_folder, write_whole
 from ablate.training import sealed
 from ablate.training.model.norm import LayerNorm
 from ablate.training.model.norm.shape import unrounded
@@ -74,7 +74,7 @@ class Whiten(nn.Module):
         except (OSError, sealed.Rotten, KeyError):
             mean, covariance = (moment.cpu() for moment in moments(batches, self.patches))
             if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 write_whole(path, *sealed.to_bytes({"mean": mean, "covariance": covariance}))
         self.mean.copy_(mean)
         self.matrix.copy_(whitening(covariance, self.kind))

@@ -1,0 +1,64 @@
+"""Words that no command can read (an option that there is not, a value of the wrong kind, an
+argument too few or too many), told in one line, as all other mistakes are."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Any
+
+import typer
+
+from ablate.shared.errors import expected
+
+UsageError: Any = typer.BadParameter.__base__  # of the click that this typer is made with
+
+
+def one_of(choices: type[StrEnum]) -> dict[str, Any]:
+    """What an option with these choices is declared with."""
+
+    def parse(text: str) -> StrEnum:
+        if text not in list(choices):
+            raise typer.BadParameter(expected(text, choices))
+        return choices(text)
+
+    return {"parser": parse, "metavar": "|".join(choices)}
+
+
+def number(text: str) -> float:
+    """The value of an option that is a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected a number, got {text!r}") from None
+
+
+def told(error: Any) -> str:
+    """A UsageError as one line: "ablate table: option: expected one of ..., got ..."."""
+    if error.ctx is None:  # of an option without its value, or with one too many
+        command = " ".join(word for word in sys.argv[1:2] if not word.startswith("-"))
+        return f"{f'ablate {command}'.rstrip()}: {_part(error.message)}"
+    return f"{error.ctx.command_path}: {_what(error, error.ctx)}"
+
+
+def _what(error: Any, context: typer.Context) -> str:
+    if wrong := getattr(error, "option_name", None):
+        options = [option for param in context.command.params for option in param.opts]
+        return f"option: {expected(wrong, [*filter(_is_long, options), '--help'])}"
+    if param := getattr(error, "param", None):
+        name = param.opts[0] if _is_long(param.opts[0]) else param.metavar or param.name
+        return f"{name}: {error.message or 'is missing: ' + _part(param.help)}"
+    if commands := getattr(context.command, "commands", None):
+        what = _part(error.message)  # which may end in a question
+        return f"{what}{'' if what.endswith('?') else '.'} The commands are {', '.join(commands)}"
+    return f"{_part(error.message)}; {_part(context.get_usage())}"
+
+
+def _is_long(option: str) -> bool:
+    return option.startswith("--")
+
+
+def _part(sentence: str) -> str:
+    """As a part of another sentence, in one line."""
+    text = " ".join(sentence.split()).rstrip(".")
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]

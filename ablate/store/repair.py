@@ -1,0 +1,195 @@
+"""`ablate doctor --repair`: the ledger made again from what is left of it, plans and run folders.
+
+The new one is written beside the old, which keeps its place until the last step, one rename: a kill
+at any moment leaves the old ledger, or the new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.files import sync_folder, write_whole
+from ablate.store.ledger import (
+    LOOK,
+    PLAN_OF,
+    VERSION,
+    Ledger,
+    Look,
+    Remains,
+    Row,
+    RunState,
+    Store,
+    fold,
+    holds,
+    is_look,
+    plan_detail,
+)
+
+UNREADABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR)
+BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+DAMAGE = (sqlite3.Error, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+BUSY_S = 5.0  # readers are gone in milliseconds, but for those that watch
+
+
+@dataclass
+class Repaired:
+    """`aside`: where the old ledger lies now, None where there was none; `events`: of it that are
+    kept; `lines`: what could not be read, or was taken from files whose seal could not."""
+
+    aside: Path | None = None
+    events: int = 0
+    lines: list[str] = field(default_factory=list)
+
+
+def repair(store: Store) -> Repaired:
+    """Make the ledger again, under the driver's lock.
+
+    Raises Failure where another process reads the old one on and on, UserError where a newer
+    version wrote it.
+    """
+    done = Repaired()
+    with _opened(store, done) as old, contextlib.closing(sqlite3.connect(":memory:")) as new:
+        remains = _remains(old, store, done)
+        ledger = Ledger(new)
+        plans, runs = ledger.build(store, remains)
+        new.commit()
+        done.events = len(remains.events)
+        for sweep in plans:
+            done.lines.append(
+                f"{store.plan_path(sweep)}: taken as it lies there: no seal of it could be read"
+            )
+        if runs:
+            done.lines.append(
+                f"results taken as they lie there, {len(runs):,}: no hash of them could be read"
+            )
+        done.aside = _put_aside(store)
+        write_whole(store.ledger, new.serialize())
+    with Ledger.driving(store) as ledger:
+        ledger.write_view(store)
+    return done
+
+
+@contextmanager
+def _opened(store: Store, done: Repaired) -> Iterator[sqlite3.Connection | None]:
+    """The old ledger, its write-ahead log folded in and nobody else at it; None where there is none
+    or SQLite makes nothing of the file."""
+    if not store.ledger.exists():
+        yield None
+        return
+    uri = f"{store.ledger.absolute().as_uri()}?mode=rw"
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S)) as db:
+        db.isolation_level = None
+        db.text_factory = bytes
+        old: sqlite3.Connection | None = db
+        if (version := _version(db)) > VERSION:
+            raise UserError(
+                f"{store.ledger}: written by a newer version of ablate (format {version}, this "
+                f"one reads up to {VERSION})"
+            )
+        try:
+            db.execute("PRAGMA journal_mode = DELETE")
+            db.execute("BEGIN EXCLUSIVE")
+        except sqlite3.DatabaseError as error:
+            code = error.sqlite_errorcode & 0xFF
+            if code in BUSY:
+                raise Failure(
+                    f"{store.ledger}: another process reads it (`status --watch`?): end that first"
+                ) from error
+            if code not in UNREADABLE:
+                raise
+            done.lines.append(f"{store.ledger}: nothing of it can be read ({error})")
+            old = None
+        yield old
+
+
+def _remains(old: sqlite3.Connection | None, store: Store, done: Repaired) -> Remains:
+    if old is None:
+        return Remains(looks=store.looks_view())
+    events, states, broken = _events(old)
+    if broken:
+        done.lines.append(f"{store.ledger}: {broken}")
+    looks: list[Look] = []
+    if broken or _version(old) < 3:  # older ones have their looks in the file alone
+        looks = [*_looks(old, events), *store.looks_view()]
+    planned: dict[str, tuple[float, list[str]]] = {}
+    try:
+        for name, driven in old.execute("SELECT name, driven FROM sweep"):
+            query = "SELECT run FROM planned WHERE sweep = ? ORDER BY position"
+            runs = [row[0].decode() for row in old.execute(query, (name.decode(),))]
+            planned[name.decode()] = float(driven), runs
+    except (sqlite3.Error, AttributeError, TypeError, ValueError) as error:
+        done.lines.append(f"{store.ledger}: its sweeps can't be read ({error})")
+    return Remains(events, states, not broken, looks, planned)
+
+
+def _version(old: sqlite3.Connection) -> int:
+    """Of its format; this one's where that can't be read."""
+    with contextlib.suppress(sqlite3.Error, TypeError, ValueError):
+        return int(old.execute("SELECT version FROM meta").fetchone()[0])
+    return VERSION
+
+
+def _events(old: sqlite3.Connection) -> tuple[list[Row], dict[str, RunState], str]:
+    """The events up to the first that is not as it was written, their fold, and where that is."""
+    events: list[Row] = []
+    states: dict[str, RunState] = {}
+    before, number = "", 0
+    try:
+        query = "SELECT number, at, run, kind, detail, seal FROM event ORDER BY number"
+        for number, at, *texts in old.execute(query):
+            run, kind, detail, seal = (text.decode() for text in texts)
+            if not holds(before, (at, run, kind, detail), seal):
+                raise ValueError(f"event {number} is not as it was written")
+            if run.startswith(PLAN_OF) and plan_detail(detail) is None:
+                raise ValueError(f"event {number} says nothing of a plan")
+            if run and not run.startswith(PLAN_OF):
+                states[run] = fold(states.get(run, RunState()), kind, json.loads(detail))
+            events.append((number, at, run, kind, detail, seal))
+            before = seal
+        counted = old.execute("SELECT seq FROM sqlite_sequence WHERE name = 'event'").fetchone()
+        if counted is not None and counted[0] != (events[-1][0] if events else 0):
+            raise ValueError("its last events were taken out")
+    except DAMAGE as error:
+        kept = f"{len(events):,} events are kept" if events else "none of its events is kept"
+        return events, states, f"{error}: {kept}"
+    return events, states, ""
+
+
+def _looks(old: sqlite3.Connection, events: list[Row]) -> list[Look]:
+    """Those behind the last event that is kept, as far as they can be read."""
+    looks = []
+    query = "SELECT detail FROM event WHERE number > ? AND kind = ? ORDER BY number"
+    with contextlib.suppress(sqlite3.Error):
+        for (detail,) in old.execute(query, (events[-1][0] if events else 0, LOOK)):
+            with contextlib.suppress(ValueError, TypeError, RecursionError):
+                looks.append(json.loads(detail))
+    return [look for look in looks if is_look(look)]
+
+
+def _put_aside(store: Store) -> Path | None:
+    """A second name for the old ledger, that tells when; it keeps its own until the new one takes
+    it. What SQLite could not fold into it loses its own: it would be taken for the new one's."""
+    aside = None
+    if store.ledger.exists():
+        stem = f"{store.ledger.name}.broken-{time.strftime('%Y-%m-%dT%H-%M-%S')}"
+        names = (stem if n == 1 else f"{stem}-{n}" for n in itertools.count(1))
+        paths = (store.ledger.with_name(name) for name in names)
+        aside = next(path for path in paths if not path.exists())
+        os.link(store.ledger, aside)
+        sync_folder(store.root)
+    for suffix in ("-wal", "-shm", "-journal"):
+        part = store.ledger.with_name(store.ledger.name + suffix)
+        if part.exists():
+            kept = aside or store.ledger.with_name(f"{store.ledger.name}.lost")
+            part.rename(kept.with_name(kept.name + suffix))
+    return aside

@@ -1,0 +1,206 @@
+"""kill -9 of `export` and of `gc` at any moment: the store opens, what is finished is there, a half
+export is no bundle, and the same command again does the rest. Real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_edited import NAME, WORDS, leave
+
+from ablate.audit import bundle
+from ablate.audit.bundle import Bundle
+from ablate.planning.expand import plan as make_plan
+from ablate.store.ledger import Ledger, Store
+
+# Each command is a process of its own, forked from one that has loaded what they load.
+SERVER = """
+import json, os, sys
+import matplotlib.backends.backend_svg, pandas, pyarrow.parquet, rich.console, scipy.stats
+from ablate import cli
+from ablate.audit import bundle; from ablate.store import gc as collect
+from ablate.report.plot import curves, gains
+
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(2, 1)
+        sys.argv = ["ablate", *json.loads(line)]
+        try:
+            cli.main()
+        except SystemExit as end:
+            sys.stdout.flush()
+            os._exit(end.code or 0)
+    print(pid, flush=True)
+    sys.stdin.readline()
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+class Server:
+    """Runs commands in a folder, whose last words are in its file `said`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.said = folder, folder / "said"
+        with open(self.said, "wb") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", SERVER],
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+            )
+
+    def start(self, *words: str) -> int:
+        """Its process."""
+        return self._ask(json.dumps(words))
+
+    def end(self) -> int:
+        """Its exit code. Before this its process id is nobody else's."""
+        return self._ask("")
+
+    def _ask(self, line: str) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(line, file=self.process.stdin, flush=True)
+        return int(self.process.stdout.readline())
+
+    def __call__(self, *words: str) -> float:
+        """To the end, which is 0; the seconds that it took."""
+        begun = time.monotonic()
+        self.start(*words)
+        assert self.end() == 0, self.said.read_text()[-3000:]
+        return time.monotonic() - begun
+
+    def killed(self, after: float, *words: str, seen: Path | None = None) -> None:
+        """Killed after so many seconds, or as soon as a file is seen, where it is not faster."""
+        pid, until = self.start(*words), time.monotonic() + after
+        while time.monotonic() < until and not (seen and seen.exists()):
+            time.sleep(0.0005)
+        os.kill(pid, signal.SIGKILL)
+        assert self.end() in (0, -signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[Server]:
+    """Beside a store with two sweeps, of which `other` has runs of its own."""
+    server = Server(tmp_path_factory.mktemp("killed"))
+    store = Store(server.folder / "whole")
+    for name, words in ((NAME, WORDS), ("other", [*WORDS, "optim.lr=0.001,0.1", "seeds=9"])):
+        settings = {word.partition("=")[0]: word for word in words}
+        plan, _ = make_plan(list(settings.values()), store=store.root, name=name)
+        store.write_plan(plan)
+        for n, run in enumerate(plan.runs()):
+            if not store.rundir(run.id).path.exists():
+                leave(store, run, 0.8 + 0.01 * (n % 2) + 0.003 * n)
+    with Ledger.driving(store):
+        pass
+    (store.root / "diffs").mkdir()
+    (store.root / "diffs" / f"{'a' * 16}.diff").write_text("of nobody")
+    os.utime(store.root / "diffs" / f"{'a' * 16}.diff", (1.0, 1.0))
+    yield server
+    assert server.process.stdin is not None
+    server.process.stdin.close()
+    server.process.wait(60)
+    server.process.stdout.close()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def runs(store: Store, sweep: str) -> dict[str, dict[str, bytes]]:
+    """The files of every run of it that has any."""
+    plan = store.read_plan(sweep)
+    assert plan is not None
+    folders = {run.id: store.rundir(run.id).path for run in plan.runs()}
+    return {run: contents(folder) for run, folder in folders.items() if folder.exists()}
+
+
+def check(store: Store, whole: dict[str, dict[str, bytes]]) -> None:
+    """It opens, and all that the sweep has is there and recorded."""
+    with Ledger.reading(store) as ledger:
+        assert NAME in ledger.sweeps()
+        assert ledger.broken_seals() == []
+        assert not ledger.lacks_its_end()
+        assert whole.keys() <= ledger.seals().keys()
+    assert runs(store, NAME) == whole
+
+
+def kill_exports(server: Server, kills: int) -> None:
+    moment = random.Random(kills)
+    store = Store(shutil.copytree(server.folder / "whole", server.folder / f"exported-{kills}"))
+    before = runs(store, NAME)
+    place = server.folder / f"place-{kills}"
+    place.mkdir()
+    words = ("export", NAME, str(place / "out"), "--store", str(store.root))
+    took = server(*words)
+    whole = contents(place / "out")
+    found: dict[str, int] = {"none": 0, "half": 0, "whole": 0}
+    for _ in range(kills):
+        if moment.random() < 0.5:
+            shutil.rmtree(place / "out", ignore_errors=True)
+        server.killed(moment.uniform(0, took), *words)
+        check(store, before)
+        for left in place.iterdir():
+            same = contents(left) == whole
+            found["whole" if same else "half"] += 1
+            if not same:
+                assert bundle.check(Bundle(left)).findings != [], left
+                assert left.name != "out"
+        found["none"] += not any(place.iterdir())
+        if moment.random() < 0.25:
+            server(*words)
+            assert contents(place / "out") == whole
+            assert [path.name for path in place.iterdir()] == ["out"]
+    server(*words)
+    assert [path.name for path in place.iterdir()] == ["out"]
+    assert min(found["half"], found["whole"]) > 0
+
+
+def kill_gcs(server: Server, kills: int) -> None:
+    moment = random.Random(kills)
+    whole = Store(server.folder / "whole")
+    before, others = runs(whole, NAME), runs(whole, "other")
+    own = others.keys() - before.keys()
+    words = ("gc", "other", "--yes", "--store")
+    root = server.folder / f"collected-{kills}"
+    shutil.copytree(whole.root, root)
+    took = server(*words, str(root))
+    middle = 0
+    for _ in range(kills):
+        shutil.rmtree(root)
+        store = Store(shutil.copytree(whole.root, root))
+        seen = moment.choice([None, store.trash / "0", store.trash / "3"])
+        server.killed((2 if seen else moment.random()) * took, *words, str(root), seen=seen)
+        check(store, before)
+        left = {run: contents(store.rundir(run).path) for run in own & store.folders()}
+        assert all(files == others[run] for run, files in left.items())
+        middle += store.trash.exists()
+        server(*words, str(root))
+        check(store, before)
+        assert store.folders() == before.keys()
+        assert not store.plan_path("other").exists()
+        assert not any(store.diffs.iterdir())
+        assert not store.trash.exists()
+        with Ledger.reading(store) as ledger:
+            assert ledger.sweeps() == [NAME]
+    assert middle > 0
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kill", [kill_exports, kill_gcs])
+def test_killed_at_any_moment(server: Server, kill: Any, kills: int):
+    kill(server, kills)

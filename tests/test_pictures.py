@@ -1,0 +1,611 @@
+"""What strangers' folders hold: formats, depths, what is no picture at all, what is broken."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+from conftest import ABLATE, Shell
+from PIL import Image
+from pyarrow import parquet
+from test_data import LOAD, describe, folders, in_process, jpeg, noise, png, saved
+from test_fingerprint import PLAIN
+from test_kill import wait_for
+
+from ablate.analysis.captions import data_notes
+from ablate.planning.compose import Composer
+from ablate.running.launchers.ask import NoRoom
+from ablate.running.turns import with_room
+from ablate.shared.decoded import SPLITS
+from ablate.shared.errors import UserError
+from ablate.shared.fingerprint import fingerprint
+from ablate.shared.rundir import RunDir
+from ablate.store.ledger import Store
+from ablate.training.data import cache, source
+from ablate.training.data.cached import open_cached
+from ablate.training.data.picture import FORMATS, Broken, Example, decode
+
+
+def read(content: bytes, channels: int = 3) -> np.ndarray:
+    return decode(Example("test", content, 0), 8, channels)
+
+
+def encoded(image: Image.Image, kind: str, **settings: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **settings)
+    return stream.getvalue()
+
+
+# --- Formats ------------------------------------------------------------------------------------
+
+
+def test_every_format_that_is_named_is_read_as_pillow_reads_it() -> None:
+    two = {"save_all": True, "append_images": [noise(1)]}
+    files = [encoded(noise(0), kind) for kind in FORMATS]
+    files += [encoded(noise(0), "GIF", **two), encoded(noise(0), "MPO", **two)]  # of the first
+    files += [encoded(noise(0, mode="L"), kind) for kind in ("PPM", "JPEG", "TIFF", "PNG")]
+    for content in files:
+        with Image.open(io.BytesIO(content)) as image:
+            expected = np.asarray(image.convert("RGB"))
+        np.testing.assert_array_equal(read(content), expected)
+
+
+def test_no_other_decoder_sees_what_a_stranger_sent() -> None:
+    for kind in ("ICO", "TGA", "JPEG2000", "PCX", "SGI", "DDS", "EPS"):
+        size = (16, 16)
+        content = encoded(noise(0, size, "RGBA" if kind == "ICO" else "RGB"), kind)
+        with Image.open(io.BytesIO(content)) as image:
+            assert image.format == kind  # Pillow alone would
+        with pytest.raises(Broken, match=r"not a readable image: no whole PNG, JPEG, .* or \w+$"):
+            read(content)
+
+
+@pytest.mark.parametrize("suffix", ["jfif", "avif", "JFIF"])
+def test_pictures_by_other_names_are_read(tmp_path: Path, suffix: str) -> None:
+    folders(tmp_path / "images", "abc", 4)
+    kind = "JPEG" if suffix.lower() == "jfif" else "AVIF"
+    if kind not in FORMATS:
+        pytest.skip("this Pillow reads no AVIF")
+    content = encoded(noise(77), kind)
+    (tmp_path / "images" / "b" / f"x.{suffix}").write_bytes(content)
+    cached = cache.prepare(describe(path=tmp_path / "images", test=2), tmp_path / "cache")
+    assert sum(cached.counts.values()) == 13
+    shown = {i.numpy().tobytes() for s in SPLITS for i in cached.split(s).images}
+    assert read(content).tobytes() in shown
+
+
+def test_what_may_be_a_picture_and_is_not_read_is_counted(tmp_path: Path) -> None:
+    folders(tmp_path / "images", "ab", 12)
+    for name in ("a/1.heic", "a/2.HEIC", "b/1.jxl", "b/.3.heic", "b/notes.txt"):
+        (tmp_path / "images" / name).write_bytes(b"something")
+    composer = Composer(tmp_path / "store")
+    tree = {**PLAIN, "path": str(tmp_path / "images"), "classes": None}
+    for size in (8, 16):  # said once
+        composer.run({**composer.tree(composer.merge([])), "data": tree | {"size": size}})
+    line = "images that are not read: 2 .heic, 1 .jxl; convert them to PNG or JPEG"
+    assert composer.notes == [f"data=mine: {tmp_path}/images: {line}"]
+    (tmp_path / "phone" / "a").mkdir(parents=True)
+    (tmp_path / "phone" / "a" / "1.heic").write_bytes(b"something")
+    with pytest.raises(UserError, match=r"nor images in folders \(.* not read: 1 .heic; convert "):
+        describe(path=tmp_path / "phone")
+
+
+# --- Depths -------------------------------------------------------------------------------------
+
+
+def tiff(pixels: np.ndarray, bits: int, order: str) -> bytes:
+    """Grey, uncompressed, one strip, written by hand. `order`: "<" or ">"."""
+    height, width = pixels.shape
+    if bits == 12:  # two pixels in three bytes, the higher bits first, whatever the byte order
+        a, b = pixels.reshape(-1, 2).astype(int).T
+        strip = np.stack([a >> 4, (a & 15) << 4 | b >> 8, b & 255], 1).astype(np.uint8).tobytes()
+    else:
+        strip = pixels.astype(f"{order}u2").tobytes()
+    tags = [(256, width), (257, height), (258, bits), (259, 1), (262, 1), (273, 0), (277, 1)]
+    tags += [(278, height), (279, len(strip))]
+    offset = 8 + 2 + 12 * len(tags) + 4
+    out = struct.pack(f"{order}2sHI", b"II" if order == "<" else b"MM", 42, 8)
+    out += struct.pack(f"{order}H", len(tags))
+    for tag, value in tags:
+        out += struct.pack(f"{order}HHII", tag, 4, 1, offset if tag == 273 else value)
+    return out + struct.pack(f"{order}I", 0) + strip
+
+
+def deep_png(pixels: np.ndarray) -> bytes:
+    """16-bit grey, by hand."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + check
+
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    head = struct.pack(">IIBBBBB", *pixels.shape[::-1], 16, 0, 0, 0, 0)
+    parts = (chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def test_grey_of_12_and_16_bits_keeps_its_range() -> None:
+    ramp = np.arange(64).reshape(8, 8)
+    for bits in (12, 16):
+        pixels = ramp * ((1 << bits) - 1) // 63  # from black to white
+        expected = pixels // 2 ** (bits - 8)
+        assert expected.min() == 0
+        assert expected.max() == 255
+        files = {"PGM": b"P5 8 8 %d\n" % ((1 << bits) - 1) + pixels.astype(">u2").tobytes()}
+        files |= {f"TIFF {order}": tiff(pixels, bits, order) for order in "<>" if bits == 16}
+        if bits == 12:
+            files["TIFF"] = tiff(pixels, 12, "<")
+        else:
+            files["PNG"] = deep_png(pixels)
+            image = Image.fromarray(pixels.astype(np.uint16))
+            files |= {kind: encoded(image, kind) for kind in ("PNG", "TIFF")}
+        for name, content in files.items():
+            got = read(content, 1)[..., 0].astype(int)
+            # PGM is scaled to 16 bits by Pillow first: 4095 to 65535, rounded.
+            slack = int(name == "PGM" and bits == 12)
+            assert np.abs(got - expected).max() <= slack, (name, bits)
+            np.testing.assert_array_equal(read(content)[..., 2], got)
+
+
+def test_a_deep_photo_is_turned_upright_with_its_depth() -> None:
+    pixels = np.arange(64).reshape(8, 8) * 4095 // 63
+    content = tiff(pixels, 12, "<")
+    with Image.open(io.BytesIO(content)) as image:
+        assert image.mode == "I;16"
+        assert np.asarray(image).max() == 4095  # what would be all but black, cut to its high byte
+    turned = bytearray(content)
+    at = turned.index(struct.pack("<H", 277))  # samples a pixel: 1 is the default
+    turned[at : at + 12] = struct.pack("<HHII", 274, 3, 1, 3)  # upside down
+    np.testing.assert_array_equal(read(bytes(turned), 1)[..., 0], (pixels >> 4)[::-1, ::-1])
+
+
+def test_pixels_of_no_known_range_are_refused() -> None:
+    signed = bytearray(tiff(np.zeros((8, 8), dtype=int), 16, "<"))
+    at = signed.index(struct.pack("<HH", 277, 4))
+    signed[at : at + 12] = struct.pack("<HHII", 339, 4, 1, 2)  # sample format: signed
+    for content, kind in (
+        (encoded(Image.fromarray(np.zeros((8, 8), dtype=np.float32)), "TIFF"), "floating-point"),
+        (encoded(Image.fromarray(np.zeros((8, 8), dtype=np.int32)), "TIFF"), "32-bit or signed"),
+        (bytes(signed), "32-bit or signed"),
+    ):
+        with pytest.raises(Broken, match=f"{kind} pixels have no known range; store 8 or 16 bits"):
+            read(content)
+
+
+# --- No pictures at all -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device", "folder"])
+@pytest.mark.timeout(60)
+def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path: Path, kind: str) -> None:
+    folders(tmp_path / "images", "abc", 4)
+    odd = tmp_path / "images" / "b" / "odd.png"
+    if kind == "fifo":
+        os.mkfifo(odd)
+    elif kind == "socket":
+        (tmp_path / "s").symlink_to(odd.parent)  # a socket's path is short
+        here = os.getcwd()
+        os.chdir(odd.parent)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(odd.name)
+        os.chdir(here)
+    elif kind == "device":
+        odd.symlink_to("/dev/zero")
+    else:
+        odd.mkdir()
+        noise(0).save(odd / "inside.png")
+    what = "is a folder with an image's name" if kind == "folder" else "is no regular file"
+    for broken in ("error", "skip"):
+        with pytest.raises(UserError, match=rf"^data\.path: {odd}: {what}"):
+            describe(path=tmp_path / "images", test=2, broken=broken)
+    table = {"image": [{"bytes": None, "path": str(odd)}] * 12, "label": [0, 1, 2] * 4}
+    (tmp_path / "tables").mkdir()
+    parquet.write_table(pyarrow.table(table), tmp_path / "tables" / "train.parquet")
+    data = describe(path=tmp_path / "tables", test=2, broken="skip")
+    with pytest.raises(UserError, match=rf"^data: row \d+ of .*{odd}\): is no regular file$"):
+        cache.prepare(data, tmp_path / "cache")
+
+
+# --- Broken -------------------------------------------------------------------------------------
+
+
+def bomb() -> bytes:
+    """A PNG that says that it has 2.5 billion pixels."""
+    content = bytearray(png(noise(0)))
+    content[16:24] = struct.pack(">II", 50_000, 50_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    return bytes(content)
+
+
+BROKEN = {
+    "a/truncated.jpg": lambda: jpeg(noise(0, (64, 64)))[:900],
+    "a/empty.png": lambda: b"",
+    "b/text.png": lambda: b"some words\n",
+    "c/bomb.png": bomb,
+}
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path) -> Path:
+    """60 images of three classes, four of them broken, each in its own way."""
+    root = tmp_path / "images"
+    folders(root, "abc", 20)
+    for (name, content), number in zip(BROKEN.items(), (3, 19, 0, 7), strict=True):
+        (root / name[0] / f"{number}.png").unlink()
+        (root / name).write_bytes(content())
+    return root
+
+
+SPOILT: dict[str, Any] = {"test": 0.3, "validation": 0.2}
+
+
+def expected_of(data: Any) -> dict[str, tuple[np.ndarray, list[int], list[str]]]:
+    """By split: images, labels and the names of what is left out; file by file, with Pillow."""
+    root = Path(data.path)
+    files = sorted(str(file) for file in root.glob("*/*"))
+    found = {}
+    for split, (_, rows) in source.cut(data, {"train": len(files)}).items():
+        images, labels, lost = [], [], []
+        for file in (files[row] for row in rows):
+            name = file.removeprefix(f"{root}/")
+            if name in BROKEN:
+                lost.append(name)
+            else:
+                images.append(np.asarray(Image.open(file).convert("RGB")))
+                labels.append("abc".index(name[0]))
+        found[split] = np.stack(images), labels, lost
+    return found
+
+
+def test_broken_pictures_are_left_out_where_that_is_asked(tmp_path: Path, spoilt: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        cache.prepare(describe(path=spoilt, **SPOILT), tmp_path / "cache")
+    line = str(refused.value)
+    assert line.startswith("data: 4 of 60 images can't be read; mend or remove them, or leave them")
+    assert "with data.broken=skip: " in line
+    data = describe(path=spoilt, broken="skip", **SPOILT)
+    expected = expected_of(data)
+    assert sum(len(lost) for *_, lost in expected.values()) == 4
+    assert expected["train"][2]  # else this tests little
+    contents = []
+    for processes in (0, 3):
+        cached = cache.prepare(data, tmp_path / f"{processes}", processes=processes)
+        contents.append({f.name: f.read_bytes() for f in cached.folder.iterdir()})
+        for split, (images, labels, _) in expected.items():
+            got = cached.split(split)
+            np.testing.assert_array_equal(got.images.numpy(), images)
+            assert got.labels.tolist() == labels
+            assert cached.counts[split] == len(labels)
+            np.load(cached.folder / f"{split}.images.npy")  # its size is what its header says
+    assert contents[0] == contents[1]
+    left_out = json.loads(contents[0]["meta.json"])["left_out"]
+    found = {split: [line.partition(": ")[0] for line in left_out[split]] for split in left_out}
+    assert found == {split: lost for split, (_, _, lost) in expected.items() if lost}
+    assert cache.prepare(data, tmp_path / "0").counts == cached.counts
+
+
+def test_shapes_stay_with_their_images(tmp_path: Path) -> None:
+    images: list[bytes | None] = [png(noise(i, (8 + i, 16))) for i in range(24)]
+    images[0] = images[22] = None
+    images[5] = b"words"
+    (tmp_path / "tables").mkdir()
+    cells = [{"bytes": image, "path": None} for image in images]
+    table = pyarrow.table({"image": cells, "label": [i % 3 for i in range(24)]})
+    parquet.write_table(table, tmp_path / "tables" / "train.parquet")
+    settings = {"train": "train[:18]", "validation": "train[18:]", "test": "train[18:]"}
+    data = describe(path=tmp_path / "tables", cache_size=12, broken="skip", **settings)
+    cached = cache.prepare(data, tmp_path / "cache")
+    kept = {"train": [*range(1, 5), *range(6, 18)], "test": [18, 19, 20, 21, 23]}
+    kept["validation"] = kept["test"]
+    for split, rows in kept.items():
+        got = cached.split(split)
+        np.testing.assert_allclose(got.aspects, [(8 + row) / 16 for row in rows])
+        assert got.labels.tolist() == [row % 3 for row in rows]
+    meta = json.loads((cached.folder / "meta.json").read_text())
+    assert {split: len(lines) for split, lines in meta["left_out"].items()} == {
+        "train": 2,
+        "validation": 1,
+        "test": 1,
+    }
+    assert meta["left_out"]["test"] == ["row 22 of train.parquet: not a readable image: none there"]
+
+
+def test_skip_is_part_of_what_a_run_is_and_error_is_as_before(spoilt: Path) -> None:
+    plain = PLAIN | {"path": str(spoilt)}
+    assert fingerprint(plain | {"broken": "error"}) == fingerprint(plain)
+    assert fingerprint(plain | {"broken": "skip"}) != fingerprint(plain)
+    from tiny import run
+
+    before, after = run(), run({"data.broken": "skip"})
+    assert before.id == run({"data.broken": "error"}).id != after.id
+    assert before.id == dataclasses.replace(after, data=before.data).id
+    with pytest.raises(UserError, match=r"^data\.broken: expected one of error, skip, got 'no'"):
+        run({"data.broken": "no"})
+
+
+def test_skip_leaves_out_no_class_and_no_split(tmp_path: Path) -> None:
+    folders(tmp_path / "images", "abc", 6)
+    for number in range(6):
+        (tmp_path / "images" / "b" / f"{number}.png").write_bytes(b"")
+    data = describe(path=tmp_path / "images", test=3, validation=3, broken="skip")
+    with pytest.raises(UserError, match=r"^data\.broken: none of the images of class b of data=sm"):
+        cache.prepare(data, tmp_path / "cache")
+    folders(tmp_path / "apart" / "train", "abc", 6)
+    folders(tmp_path / "apart" / "test", "a", 1)
+    (tmp_path / "apart" / "test" / "a" / "0.png").write_bytes(b"")
+    data = describe(path=tmp_path / "apart", validation=2, broken="skip")
+    with pytest.raises(UserError, match=r"^data\.broken: none of the test images of data=small"):
+        cache.prepare(data, tmp_path / "cache")
+    assert {file.suffix for file in (tmp_path / "cache").iterdir()} == {".lock"}
+
+
+def test_what_is_wrong_with_the_machine_is_left_out_by_nobody(
+    tmp_path: Path, spoilt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = {"image": [{"bytes": None, "path": "/no/such"}] * 12, "label": [0, 1, 2] * 4}
+    (tmp_path / "tables").mkdir()
+    parquet.write_table(pyarrow.table(gone), tmp_path / "tables" / "train.parquet")
+    data = describe(path=tmp_path / "tables", test=2, broken="skip")
+    with pytest.raises(UserError, match=r"\(/no/such\): No such file or directory$"):
+        cache.prepare(data, tmp_path / "cache")
+
+    def no_memory(*arguments: Any, **more: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", no_memory)
+    data = describe(path=spoilt, broken="skip", **SPOILT)
+    with pytest.raises(Exception, match="too little memory to decode it"):
+        cache.prepare(data, tmp_path / "cache", processes=0)
+
+
+KILLED = (
+    LOAD
+    + """
+from ablate.training.data import building, pool
+pool._IMAGES, building._JOURNAL_S, building._REPORT = 8, 0, 1
+journal = folder / f".{data.fingerprint}.building" / "journal.json"
+def kill(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+note = building.Journal.note
+def noting(self, *what):
+    note(self, *what)
+    self._writing.result()
+building.Journal.note = noting
+def progress(done, total):
+    if os.environ["AT"] == "journal" and journal.exists() and "truncated" in journal.read_text():
+        kill()
+drop = pool.Array.drop
+def dropping(array, rows):
+    os.ftruncate = kill  # all rows have moved
+    drop(array, rows)
+if os.environ["AT"] == "drop":
+    pool.Array.drop = dropping
+cache.prepare(data, folder, progress, processes=0)
+"""
+)
+
+
+@pytest.mark.parametrize("at", ["journal", "drop"])
+def test_a_build_killed_while_it_skips_gives_the_same_bytes(
+    tmp_path: Path, spoilt: Path, at: str
+) -> None:
+    data, folder = describe(path=spoilt, broken="skip", **SPOILT), tmp_path / "cache"
+    said = in_process(KILLED, DATA=saved(data, tmp_path), FOLDER=str(folder), AT=at)
+    assert said.returncode == -signal.SIGKILL, said.stderr
+    assert open_cached(data, folder) is None
+    assert (cache.look(data, folder).done > 0) == (at == "journal")
+    resumed, calm = cache.prepare(data, folder), cache.prepare(data, tmp_path / "calm")
+    for file in calm.folder.iterdir():
+        assert file.read_bytes() == (resumed.folder / file.name).read_bytes(), file.name
+
+
+# --- As a user sees it --------------------------------------------------------------------------
+
+PREPARE = ("data", "prepare", "imagefolder", "data.path=images", "data.size=8")
+SWEEP = ("sweep", "optim.lr=0.001,0.002", "data=imagefolder", "data.path=images", "data.size=8")
+SWEEP += ("data.broken=skip", "model.arch=mu/4", "model.depth=1", "train.batch=8", "train.steps=3")
+
+
+def test_what_is_left_out_or_twice_there_is_said_and_stands_in_the_table(shell: Shell) -> None:
+    images = shell.folder / "images"
+    for split, number, seed in (("train", 30, 0), ("test", 8, 1000)):
+        folders(images / split, "ab", number, seed=seed)
+    for number in range(25):
+        (images / "train" / "a" / f"{number}.png").write_bytes(b"words")
+    (images / "test" / "b" / "0.png").write_bytes(bomb())
+    shutil.copy(images / "train" / "b" / "3.png", images / "test" / "a" / "again.png")
+    (images / "test" / "a" / "1.heic").write_bytes(b"something")
+    words = (*SWEEP, "data.validation=6", "seeds=1", "--as", "spoilt")
+    out = shell(*words).out
+    assert f"note: data=imagefolder: {images}: images that are not read: 1 .heic; convert" in out
+    meta = json.loads(next((shell.folder / "runs" / "cache").glob("*/meta.json")).read_text())
+    lost = {split: len(lines) for split, lines in meta["left_out"].items()}
+    assert sum(lost.values()) == 26
+    counts = {split: meta["counts"][split] + lost.get(split, 0) for split in meta["counts"]}
+    assert counts == {"train": 54, "validation": 6, "test": 17}
+    shares = [
+        f"{lost[s]} of {counts[s]} {'training' if s == 'train' else s} images"
+        for s in ("train", "validation", "test")
+        if s in lost
+    ]
+    left_out = f"data=imagefolder: {' and '.join(shares)} can't be read and are left out"
+    twice = "data=imagefolder: 1 of 16 test images are in another split, too, pixel for pixel"
+    said = next(line for line in out.splitlines() if line.startswith(left_out))
+    assert said.startswith(f"{left_out}: train/a/0.png: not a readable image: no whole PNG, ")
+    assert said.endswith("; and 6 more")
+    assert said.count(".png: not a readable image: ") == 20
+    assert f"\n{twice}\n" in out
+    prepared = shell(*PREPARE, "data.broken=skip", "data.validation=6").out
+    assert said in prepared
+    assert twice in prepared
+
+    shell("export", "spoilt", "handed-on")
+    shutil.rmtree(shell.folder / "runs")
+    for table in (out, shell("table", "--from", "handed-on", "--format", "md").out):
+        assert table.count(f"{left_out} (data.broken=skip).") == 1
+        assert table.count(f"{twice}.") == 1
+
+
+@pytest.mark.parametrize("share", [3, [3], [3, None], ["3", 4], [3, 4, 5], None])
+def test_a_forged_count_is_no_result(tmp_path: Path, share: Any) -> None:
+    result = {"status": "diverged", "left_out": {"train": [3, 50_000]}}
+    for content, whole in (
+        (result, True),
+        (result | {"left_out": {"train": share}}, False),
+        (result | {"overlap": {"<b>": [3, 4]}}, False),
+    ):
+        (tmp_path / "result.json").write_text(json.dumps(content))
+        assert (RunDir(tmp_path).read_result() is not None) == whole
+
+
+def test_a_footnote_names_rows_where_not_all_have_such_data() -> None:
+    def scores(row: str, **result: Any) -> Any:
+        cell = SimpleNamespace(row=row, spec={"data": {"name": "mine"}})
+        return SimpleNamespace(cell=cell, results=[result])
+
+    some = {"left_out": {"train": [3, 50_000], "test": [1, 10_000]}}
+    text = "3 of 50,000 training images and 1 of 10,000 test images can't be read and are left out"
+    both = f"data=mine: {text} (data.broken=skip)"
+    assert data_notes([scores("a", **some), scores("b", **some)]) == [f"{both}."]
+    assert data_notes([scores("a"), scores("b", **some)]) == [f"{both}: b."]
+    assert data_notes([scores("a"), scores("b")]) == []
+
+
+def test_only_for_room_on_the_stores_disk_is_waited(tmp_path: Path) -> None:
+    said: list[str] = []
+    needs = [0, 1000]
+
+    def work() -> None:
+        if needs:
+            full = NoRoom("no space left")
+            full.needed = needs.pop()
+            raise full
+
+    with pytest.raises(NoRoom):  # another disk: here there is room
+        with_room(Store(tmp_path), said.append, work)
+    assert [line.partition(":")[0] for line in said] == ["no space left", "there is room again"]
+    with_room(Store(tmp_path), said.append, work)
+
+
+ON_A_SMALL_DISK = """
+mount -t tmpfs -o size=12m none runs
+head -c 9m /dev/zero > runs/ballast
+"$1" data prepare mnist5k > prepare.out 2> prepare.err || echo $? > prepare.code
+ls -A runs/cache > prepare.left
+exec "$@"
+"""
+
+
+def test_a_full_disk_while_a_set_is_decoded_pauses_the_sweep(shell: Shell) -> None:
+    runs = shell.folder / "runs"
+    runs.mkdir()
+    words = ("sweep", "optim.lr=0.001,0.002", "data=mnist5k", "model.arch=mu/14", "model.depth=1")
+    words += ("train.steps=2", "train.batch=8", "seeds=1", "--as", "small", "--yes")
+    with open(shell.folder / "out", "wb") as out:
+        driver = subprocess.Popen(
+            ["unshare", "-rm", "sh", "-ec", ON_A_SMALL_DISK, "sh", ABLATE, *words],
+            cwd=shell.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+        )
+
+    def said() -> str:
+        return (shell.folder / "out").read_text()
+
+    lack = "data=mnist5k takes 4.0 MB decoded, "
+    try:
+        wait_for(lambda: driver.poll() is not None or "make space" in said(), 240)
+        if "mount:" in said() or "unshare:" in said():
+            pytest.skip("may not mount a small tmpfs (unshare -rm)")
+        (line,) = (line for line in said().splitlines() if "make space, the sweep goes on" in line)
+        assert lack in line
+        assert "are free: No space left on device: " in line
+        told = {kind: (shell.folder / f"prepare.{kind}").read_text() for kind in ("code", "err")}
+        assert told["code"] == "1\n"
+        assert told["err"].splitlines()[-1].startswith("ablate: runs/cache: " + lack)
+        assert "Traceback" not in told["err"]
+        left = (shell.folder / "prepare.left").read_text().splitlines()
+        assert all(name.endswith(".lock") for name in left)
+        inside = Path(f"/proc/{driver.pid}/root{runs}")
+        assert not list(inside.glob("cache/*/meta.json"))
+        time.sleep(2)
+        assert driver.poll() is None
+        (inside / "ballast").unlink()
+        assert driver.wait(240) == 0, said()
+    finally:
+        driver.kill()
+        driver.wait()
+    assert said().count("make space") == said().count("there is room again") == 1
+    assert "UNFINISHED" not in said()
+
+
+# --- Killed at any moment -----------------------------------------------------------------------
+
+
+def killed_often(shell: Shell, tmp_path: Path, kills: int) -> None:
+    """`ablate data prepare`, it alone or with all its processes, at random moments."""
+    images, moment = tmp_path / "images", random.Random(kills)
+    folders(images, "ab", 150)
+    for number in range(3):
+        os.truncate(images / "a" / f"{number}.png", 50)
+    words = ("data", "prepare", "imagefolder", f"data.path={images}", "data.size=64")
+    words += ("data.cache_size=200", "data.broken=skip")
+    begun = time.monotonic()
+    shell(*words, "--store", "calm")
+    whole_s = time.monotonic() - begun
+
+    def contents(store: str) -> dict[str, bytes]:
+        homes = (shell.folder / store / "cache").glob("*/meta.json")
+        return {f.name: f.read_bytes() for home in homes for f in home.parent.iterdir()}
+
+    calm, ended = contents("calm"), 0
+    assert len(calm) == 10
+    for _ in range(kills):
+        process = subprocess.Popen(
+            [ABLATE, *words],
+            cwd=shell.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        with_children = moment.random() < 0.7
+        time.sleep(moment.uniform(0.3, 1.0) * whole_s)
+        if process.poll() is None:
+            (os.killpg if with_children else os.kill)(process.pid, signal.SIGKILL)
+        else:
+            ended += 1
+        process.wait()
+        if found := contents("runs"):
+            assert found == calm
+            shutil.rmtree(shell.folder / "runs" / "cache")
+    assert ended < kills
+    shell(*words)
+    assert contents("runs") == calm
+
+
+def test_prepare_is_killed_and_gives_the_bytes_of_a_calm_one(shell: Shell, tmp_path: Path) -> None:
+    killed_often(shell, tmp_path, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_prepare_is_killed_very_often(shell: Shell, tmp_path: Path) -> None:
+    killed_often(shell, tmp_path, 200)

@@ -1,0 +1,358 @@
+"""`ablate doctor --repair`: what it keeps, what it names, and that a kill at any moment leaves a
+store that opens, with the old ledger or with the new. Real processes, real signals."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Shell
+from test_edited import changed, edit
+
+from ablate.audit.verify import verify
+from ablate.cli import keeping
+from ablate.shared.errors import Failure, UserError
+from ablate.store import repair as repairing
+from ablate.store.ledger import Ledger, Store
+from ablate.store.repair import Repaired, repair
+
+GOLDEN = Path(__file__).parent / "golden"
+WORDS = (
+    *("sweep", "block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2"),
+    *("train.steps=4", "train.batch=32", "--as", "fixture", "seeds=3"),
+)
+LOOK = {"sweep": "other", "seeds": [7]}
+Ask = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> Store:
+    """Six finished runs, of whose ledger the write-ahead log has a part."""
+    monkeypatch.chdir(tmp_path)
+    store = Store(shutil.copytree(GOLDEN / "store-3", tmp_path / "runs"))
+    with Ledger.reading(store):  # migrates it
+        pass
+    return store
+
+
+def sql(store: Store, *statements: str) -> None:
+    db = sqlite3.connect(store.ledger)
+    with db:
+        for statement in statements:
+            db.execute(statement)
+    db.close()
+
+
+def events(store: Store) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(store.ledger) as db:
+        found = db.execute("SELECT * FROM event ORDER BY number").fetchall()
+    db.close()
+    return found
+
+
+def alone(store: Store) -> Repaired:
+    with store.driver.held():
+        return repair(store)
+
+
+def checked(store: Store) -> tuple[list[str], list[str]]:
+    with Ledger.reading(store) as ledger:
+        plan = ledger.sealed_plan(store, "fixture")
+        assert plan is not None
+        found = verify(plan, store, ledger)
+    return found.findings, found.notes
+
+
+# --- What is kept -------------------------------------------------------------------------------
+
+
+def test_of_a_whole_ledger_everything_is_kept(store):
+    store.add_look(LOOK)
+    before = events(store)
+    rows = "UPDATE run SET status = 'planned'", "UPDATE planned SET position = position + 7"
+    sql(store, *rows, "DELETE FROM sweep")
+    done = alone(store)
+    assert events(store) == before
+    assert (done.events, done.lines) == (len(before), [])
+    with sqlite3.connect(done.aside) as old:
+        assert old.execute("SELECT count(*) FROM sweep").fetchone() == (0,)
+    assert done.aside.name.startswith(f"ledger.db.broken-{time.strftime('%Y-')}")
+    assert checked(store)[0] == []
+    with Ledger.reading(store) as ledger:
+        assert LOOK in ledger.looks()
+        assert {state.status for state in ledger.states().values()} == {"finished"}
+
+
+def test_what_is_in_the_write_ahead_log_alone_is_kept(store):
+    """A driver that was killed: SQLite had no time to fold its log into the file."""
+    code = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from ablate.store.ledger import Ledger, Store\n"
+        "with Ledger.driving(Store(Path('runs'))) as ledger:\n"
+        f"    ledger.record({next(iter(store.folders()))!r}, 'interrupted', reason='last words')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert b"last words" not in store.ledger.read_bytes()
+    assert not alone(store).lines
+    assert "last words" in events(store)[-1][4]
+    assert not list(store.root.glob("*-wal")) + list(store.root.glob("*-shm"))
+
+
+def test_behind_a_broken_seal_the_files_count_and_looks_are_kept(store):
+    store.add_look(LOOK)
+    before = events(store)
+    broken = next(number for number, _, _, kind, *_ in before if kind == "finished")
+    sql(store, f"UPDATE event SET at = at + 1 WHERE number = {broken}")
+    done = alone(store)
+    after = events(store)
+    assert after[: broken - 1] == before[: broken - 1]
+    assert done.events == broken - 1
+    assert done.lines == [
+        f"{store.ledger}: event {broken} is not as it was written: {broken - 1} events are kept",
+        f"{store.plan_path('fixture')}: taken as it lies there: no seal of it could be read",
+        "results taken as they lie there, 6: no hash of them could be read",
+    ]
+    findings, notes = checked(store)
+    assert findings == []
+    assert any(note.startswith("fixture.json: was taken from its file") for note in notes)
+    assert any(note.startswith("6 of 6 runs were recorded from their files") for note in notes)
+    with Ledger.reading(store) as ledger:
+        assert LOOK in ledger.looks()
+        assert len(ledger.looks()) == sum(kind == "look" for *_, kind, _, _ in before)
+
+
+def test_events_taken_out_at_the_end_are_said_to_be(store):
+    sql(store, f"DELETE FROM event WHERE number > {len(events(store)) - 2}")
+    (line, *_) = alone(store).lines
+    assert "its last events were taken out" in line
+    assert checked(store)[0] == []
+
+
+def test_an_edited_file_is_not_made_true_by_a_repair(store, ask):
+    """The ledger is whole: what it says counts."""
+    path, run = store.plan_path("fixture"), next(iter(store.folders()))
+    edit(store.rundir(run).result, b'"top1": 0.')
+    alone(store)
+    assert f"{run}/result.json was edited since it was recorded" in ask("table")[1]
+    path.write_text(changed(path, "title", to="another"))
+    assert not alone(store).lines
+    code, said = ask("table")
+    assert (code, "fixture.json: was edited since it was planned" in said) == (1, True)
+    with Ledger.reading(store) as ledger:
+        assert len(ledger.planned("fixture")) == 6  # what gc holds against the file
+    path.unlink()
+    alone(store)
+    with Ledger.reading(store) as ledger:
+        assert ledger.sweeps() == ["fixture"]
+
+
+def test_a_file_that_sqlite_makes_nothing_of_and_a_missing_one(store):
+    """With a log that was another's: it must not be taken for the new ledger's."""
+    for content in (b"no database, but a text that is long enough" * 99, None):
+        log = store.ledger.with_name("ledger.db-wal")
+        log.write_bytes(b"of another" * 999)
+        if content is None:
+            store.ledger.unlink()
+        else:
+            store.ledger.write_bytes(content)
+        done = alone(store)
+        assert bool(done.lines[0].startswith(f"{store.ledger}: nothing of it can be read")) == bool(
+            content
+        )
+        assert done.aside is None or done.aside.read_bytes() == content
+        assert not log.exists() or log.read_bytes()[:10] != b"of another"
+        assert checked(store)[0] == []
+
+
+def test_old_formats_are_made_again_and_newer_ones_left(store, tmp_path):
+    for name in ("store-1", "store-2", "store-3"):
+        old = Store(shutil.copytree(GOLDEN / name, tmp_path / name))
+        looks = old.looks_view()
+        alone(old)
+        assert checked(old)[0] == []
+        with Ledger.reading(old) as ledger:
+            assert ledger.looks() == looks
+    sql(store, "UPDATE meta SET version = 99")
+    before = store.ledger.read_bytes()
+    with pytest.raises(UserError, match="format 99"):
+        alone(store)
+    assert store.ledger.read_bytes() == before
+
+
+# --- Not alone ----------------------------------------------------------------------------------
+
+
+def test_beside_another_repair_or_a_reader_that_stays_it_is_refused(store, monkeypatch):
+    shell = Shell(store.root.parent)
+    first = shell.start("doctor", "--repair")
+    while not store.driver.is_held():
+        assert first.poll() is None
+    first.send_signal(signal.SIGSTOP)
+    if first.poll() is None and store.driver.is_held():
+        with pytest.raises(Failure, match=f"process {first.pid} does `ablate doctor --repair`"):
+            keeping.doctor(None, None, True, store.root)
+    first.send_signal(signal.SIGCONT)
+    assert first.wait() == 0
+    monkeypatch.setattr(repairing, "BUSY_S", 0.1)
+    with Ledger.driving(store):  # log and all
+        pass
+    with Ledger.reading(store) as ledger:
+        ledger.states()
+        with pytest.raises(Failure, match="another process reads it"):
+            alone(store)
+    assert alone(store).lines == []
+
+
+def test_a_look_written_while_the_ledger_is_made_again_is_written_again(store, monkeypatch):
+    look, moved = Ledger.look, []
+
+    def raced(ledger: Ledger, *of: Any) -> None:
+        look(ledger, *of)
+        if not moved:  # into a ledger that was put aside meanwhile
+            moved.append(store.ledger.rename(store.root / "aside"))
+            shutil.copy(GOLDEN / "store-3" / "ledger.db", store.ledger)
+            with Ledger.driving(store):
+                pass
+
+    monkeypatch.setattr(Ledger, "look", raced)
+    store.add_look(LOOK)
+    with Ledger.reading(store) as ledger:
+        assert LOOK in ledger.looks()
+
+
+# --- Killed -------------------------------------------------------------------------------------
+
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from ablate.cli import keeping
+from ablate.store.ledger import Store
+import ablate.store.repair
+
+count, last = 0, 0
+
+def operation():
+    global count
+    count += 1
+    if count == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def hook(event, of):
+    writes = event == "open" and of[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    if writes or event in ("os.rename", "os.link", "os.remove", "sqlite3.connect"):
+        operation()
+
+fsync = os.fsync
+def synced(descriptor):
+    operation()
+    fsync(descriptor)
+    operation()
+
+for last in range(1, 1000):
+    place = Path(str(last), "runs")
+    shutil.copytree("store", place)
+    pid = os.fork()
+    if not pid:
+        os.fsync = synced
+        sys.addaudithook(hook)
+        keeping._repair(Store(place))
+        os._exit(0)
+    if not os.WIFSIGNALED(os.waitpid(pid, 0)[1]):
+        break
+"""
+
+
+def broken(store: Store) -> None:
+    """Its first page is gone."""
+    content = store.ledger.read_bytes()
+    store.ledger.write_bytes(bytes(4096) + content[4096:])
+
+
+@pytest.mark.parametrize("damage", [None, broken], ids=["whole", "broken"])
+def test_killed_at_each_of_its_file_operations_the_store_opens(
+    store, tmp_path, ask, monkeypatch, damage
+):
+    table = ask("table", "--format", "csv")[1]
+    place = tmp_path / "killed"
+    shutil.copytree(store.root, place / "store")
+    if damage is not None:
+        damage(Store(place / "store"))
+    words = [sys.executable, "-c", KILLED]
+    subprocess.run(words, cwd=place, stdout=subprocess.DEVNULL, check=True, timeout=300)
+    kills = sorted(int(path.name) for path in place.iterdir() if path.name.isdigit())
+    assert len(kills) > 15
+    opened = {}
+    for kill in kills:
+        monkeypatch.chdir(place / f"{kill}")
+        files = [path for path in Path("runs").iterdir() if path.is_file()]
+        names = {path: re.sub(r"\d+", "", path.name) for path in files}  # of a process, a time
+        files = [path for path in files if path != Store(Path("runs")).driver.path]
+        left = hash(frozenset((names[path], path.read_bytes()) for path in files))
+        if left not in opened:  # after most operations nothing has changed
+            opened[left] = opens(ask, table, damage is None)
+    works = [*opened.values()]
+    assert works == sorted(works)  # once it is the new ledger it stays the new one
+    assert works[-1]
+    assert works[0] is (damage is None)
+    assert len(works) > 3
+
+
+def opens(ask: Ask, table: str, whole: bool) -> bool:
+    """With every command, or, where the old ledger was not `whole`, with the remedy."""
+    store = Store(Path("runs"))
+    code, said = ask("table", "--format", "csv")
+    works = code == 0
+    assert said == table or not works
+    for words in (("status",), ("verify",), WORDS):  # which prints the table
+        code, said = ask(*words)
+        if works:
+            assert code == 0, said
+        else:
+            assert not whole, said
+            assert code in (1, 2), said
+            assert "`ablate doctor --repair` makes it again" in said
+            assert "Traceback" not in said
+    alone(store)
+    assert checked(store)[0] == []
+    return works
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_the_store_opens(store, tmp_path, ask, monkeypatch, kills):
+    table = ask("table", "--format", "csv")[1]
+    with Ledger.driving(store) as ledger:  # so that a repair takes its time
+        run = next(iter(ledger.states()))
+        times = [(run, "retried", {}), (run, "finished", ledger.last_detail("finished")[run])]
+        ledger._db.execute("BEGIN")
+        ledger._append(2000 * times)
+        ledger._db.execute("COMMIT")
+    moment = random.Random(kills)
+    died = 0
+    for number in range(kills):
+        place = tmp_path / f"{number}"
+        kept = Store(shutil.copytree(store.root, place / "runs"))
+        whole = number % 2 == 0
+        if not whole:
+            broken(kept)
+        shell = Shell(place)
+        repairing = shell.start("doctor", "--repair")
+        while repairing.poll() is None and not kept.driver.is_held():
+            time.sleep(0.001)
+        time.sleep(moment.uniform(0, 0.12))
+        repairing.kill()
+        died += repairing.wait() == -signal.SIGKILL
+        monkeypatch.chdir(place)
+        opens(ask, table, whole)
+        shutil.rmtree(place)
+    assert died > kills // 2
