@@ -25,17 +25,17 @@ def load(
 
     Runs that are reported, a row each: `sweep`, `row`, `column`, `seed`, `id`, `family`; every key
     that varies (`stem`, `block.attn`, what was tuned, ...) as the run had it; `status` (finished,
-    diverged, failed, planned, ...); on the test set `top1` and `top5` (fractions; top5 from 10
-    classes), `loss` (nats), `test_n` (images); `step` (optimiser steps), `train_loss` (nats, of the
-    last epoch), `collapsed` (bool), `seconds` (of training), `device`; `parameters` and
-    `multiply_adds` (of an image). What a run has not is missing. Where settings were tuned,
-    `search` is the one whose winner the run has; with `trials` the trainings of searches come
-    first: numbered by `trial`, with the validation `score` that they were judged by, and without
-    test scores.
+    diverged, failed, planned, ...); the metrics of its task on the test set (of classification
+    `top1` and `top5`, fractions, top5 from 10 classes, and `loss`, nats), `test_n` (images);
+    `step` (optimiser steps), `train_loss` (of the last epoch), `collapsed` (bool), `seconds` (of
+    training), `device`; `parameters` and `multiply_adds` (of an image). What a run has not is
+    missing. Where settings were tuned, `search` is the one whose winner the run has; with `trials`
+    the trainings of searches come first: numbered by `trial`, with the validation `score` that
+    they were judged by, and without test scores.
 
     Curves, a row an evaluation of a run: `sweep`, `row`, `column`, `seed`, `id`, `step`, `epoch`,
-    and what it measured then: `lr`, `train_loss`, `val_loss` (nats), `val_top1`, `val_top5`
-    (fractions), `val_n` (images).
+    and what it measured then: `lr`, `train_loss`, the metrics of the task (`val_top1`, ...) and
+    `val_n` (images).
 
     Raises ablate.shared.errors.UserError where there is no such store or sweep, and
     ablate.shared.errors.Failure where its plan is not whole.

@@ -21,9 +21,9 @@ from safetensors.torch import load_file, save
 from ablate.planning.compose import resolve
 from ablate.shared.build import build_run
 from ablate.shared.rundir import Metrics, RunDir
-from ablate.training.checkpoint import Progress, save_checkpoint
-from ablate.training.model import build
-from ablate.training.optim import Average, make_optimizer
+from ablate.training.calibrate import random_split, smaller
+from ablate.training.checkpoint import save_checkpoint
+from ablate.training.training import Training
 
 ABLATE = str(Path(sys.executable).with_name("ablate"))
 INTERVAL_S = 60.0  # launcher.checkpoint_s
@@ -55,17 +55,15 @@ def driver(seconds: float) -> None:
 def checkpoint(arch: str) -> None:
     words = [f"model.arch={arch}", "data=imagenet1k", "recipe=augreg"]
     with tempfile.TemporaryDirectory() as place:
-        run = build_run(resolve(words, Path(place))[0])
-        model = build(run)
-        optimizer, average = make_optimizer(model, run.optim), Average(model, run.train.ema)
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
+        run = smaller(build_run(resolve(words, Path(place))[0]), 1)
+        device = torch.device("cpu")
+        training = Training(run, random_split(run.data, 1, device), device)
+        training.step()  # moments are part of a checkpoint
         folder = RunDir(Path(place))
         metrics = Metrics(folder.metrics)
 
         def sealed() -> None:
-            save_checkpoint(folder, model, optimizer, average, Progress(step=1), metrics)
+            save_checkpoint(folder, training, metrics)
 
         def plain() -> None:
             """The same bytes, as they were written before they were sealed."""

@@ -2,7 +2,7 @@
 
     python benchmarks/probes.py [--arch mu/4 --side 8 --batch 64] [--rounds 60]
 
-Forward, loss, backward, clipping, AdamW on random images, as the loop does; on the CPU one thread,
+`Training.step` on random images; on the CPU one thread,
 as a worker has it. Ten steps a turn, of which a long run records one; they take turns, and the
 ratio is the median over the rounds. Goal: 1.02. The default is a small model on 8x8 digits, where a
 step is shortest and a probe weighs most; scales looks only at the end and costs no step anything.
@@ -11,42 +11,34 @@ step is shortest and a probe weighs most; scales looks only at the end and costs
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
 from step import as_a_worker, small
 
 from ablate.shared import spec
-from ablate.training.model import build
-from ablate.training.optim import make_optimizer
-from ablate.training.probes import Probes
-from ablate.training.probes.gradnorm import EVERY, FIRST
-from ablate.training.task import classify
+from ablate.training.calibrate import random_split
+from ablate.training.probes.gradnorm import EVERY
+from ablate.training.training import Training
 
 
 def turns(run: spec.Run, device: torch.device, batch: int) -> dict[str, Callable[[], None]]:
-    """Ten steps of one model, the first of which is recorded where probes are on."""
-    model = build(run, device)
-    optimizer = make_optimizer(model, run.optim)
-    images = torch.randn(batch, run.data.size, run.data.size, 3, device=device)
-    labels = torch.randint(10, (batch,), device=device)
-    first = -(-FIRST // EVERY) * EVERY
+    """Ten steps of a training, one of which is recorded where probes are on (of the first ten
+    each: they warm up)."""
+    train = replace(run.train, batch=batch, steps=10_000)
+    split = random_split(run.data, batch, device)
 
-    def steps(probes: Probes) -> None:
-        for step in range(first, first + EVERY):
-            optimizer.zero_grad(set_to_none=True)
-            classify.loss(model(images), labels, 0.0).backward()
-            probes.gradients(step)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+    def steps(training: Training) -> None:
+        for _ in range(EVERY):
+            training.step()
 
     asked = {"off": (), "on": ("gradnorm", "scales")}
     return {
-        name: partial(steps, Probes(dataclasses.replace(run, probe=probe), model, total=10_000))
+        name: partial(steps, Training(replace(run, train=train, probe=probe), split, device))
         for name, probe in asked.items()
     }
 

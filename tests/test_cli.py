@@ -131,6 +131,22 @@ def test_a_reader_that_goes_and_a_ctrl_c_at_any_moment_are_no_word_of_ours(first
             assert process.wait(60) in (130, -signal.SIGINT)
 
 
+def test_a_library_that_makes_another_error_of_a_ctrl_c_is_silent_too(shell):
+    """As omegaconf does, whose `finally` fails on what was broken off."""
+    (shell.folder / "sitecustomize.py").write_text(
+        "import os, signal, ablate.config\n"
+        "def resolve(*_):\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    finally:\n"
+        "        raise AttributeError('half a config')\n"
+        "ablate.config.resolve = resolve\n"
+    )
+    path = os.pathsep.join(filter(None, [str(shell.folder), os.environ.get("PYTHONPATH")]))
+    done = shell("config", code=130, PYTHONPATH=path)
+    assert (done.out, done.err) == ("", "")
+
+
 # --- Mistakes -----------------------------------------------------------------------------------
 
 MISTAKES = [

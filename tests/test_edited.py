@@ -20,9 +20,9 @@ import ablate
 from ablate.audit.doctor import examine_store
 from ablate.planning.expand import plan as make_plan
 from ablate.running import estimate
-from ablate.shared import predictions
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json, write_sealed
+from ablate.shared.metrics import classify
 from ablate.shared.rundir import Metrics
 from ablate.store.ledger import Ledger, Store, result_detail, sealed
 
@@ -52,7 +52,7 @@ def leave(store: Store, run: Any, top1: float) -> None:
         **{"device": "cpu", "threads": 1, "torch": "2", "kernel": "k", "micro_batch": 9},
         **{"train_loss": 0.1, "prior_loss": 2.3, "fingerprint": "f", "plugins": {"norm": None}},
         **{"parameters": 7, "multiply_adds": 9, "images_per_s": 3.0, "peak_bytes": None},
-        "test": predictions.metrics(told, 10),
+        "test": classify.score(told, 10),
         "validation": {key[4:]: value for key, value in scores.items()},
         "metrics_sha256": hashlib.sha256(folder.metrics.read_bytes()).hexdigest(),
         "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),

@@ -21,11 +21,11 @@ from test_table import BLOCKS, entries, finished, make_plan, tabulate
 
 from ablate.analysis import stats
 from ablate.analysis.published import published
-from ablate.analysis.table import METRICS
 from ablate.planning.cell import Column
 from ablate.report.formats import DEFAULT, check_show, render
 from ablate.report.formats.latex import SPECIAL, escape
 from ablate.shared.errors import UserError
+from ablate.shared.metrics import TASKS
 
 GOLDEN = Path(__file__).parent / "golden"
 ENDINGS = {"rich": "txt", "md": "md", "latex": "tex", "html": "html", "csv": "csv", "json": "json"}
@@ -518,7 +518,7 @@ def test_epochs_to_counts_who_never_gets_there():
     assert "never got there: counted, not averaged, so no verdict" in text
     expected = stats.auc(np.array([1.0, 2, 3]), np.array([0.5, 0.6, 0.89])) * 100
     assert found["stuck"].others["auc"].values[1] == pytest.approx(float(expected))
-    assert METRICS["epochs_to:0.9"].sign == -1
+    assert TASKS["classify"].find("epochs_to:0.9").sign == -1
     assert "lower being better" in table.caption[0]
     with pytest.raises(UserError, match=r"auc: run .* was validated 0 times"):
         tabulate(plan, results, also=("auc",), curves=lambda run: [])

@@ -327,6 +327,7 @@ def test_a_bundle_of_an_older_version_has_its_words(store, capsys):
     run("export", "out")
     environment = json.loads(Path("out/environment.json").read_text())
     Path("out/environment.json").write_text(json.dumps(environment | {"bundle": 1}))
+    Path("out/manifest.json").unlink()
     Path("out/looks.jsonl").write_text('{"sweep": "fixture", "seeds": [0, 1, 2]}\n')
     capsys.readouterr()
     run("table", "--from", "out", "--format", "csv")

@@ -17,6 +17,7 @@ from ablate.training import calibrate
 from ablate.training.data.batches import Batches
 from ablate.training.model import build
 from ablate.training.optim import Average, Lengths, decayed, learning_rate, lengths, make_optimizer
+from ablate.training.task import classify
 
 
 def optim(**changes: Any) -> spec.Optim:
@@ -306,7 +307,7 @@ def test_a_timed_step_does_what_a_trained_one_does(monkeypatch):
         monkeypatch.setattr(owner, name, noted)
 
     spy(Batches, "mixed")
-    spy(calibrate.classify, "loss")
+    spy(classify, "loss")
     spy(torch.optim.SGD, "step")
     spy(torch.nn.utils, "clip_grad_norm_")
     spy(Average, "update")

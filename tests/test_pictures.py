@@ -95,7 +95,7 @@ def test_what_may_be_a_picture_and_is_not_read_is_counted(tmp_path: Path) -> Non
     for name in ("a/1.heic", "a/2.HEIC", "b/1.jxl", "b/.3.heic", "b/notes.txt"):
         (tmp_path / "images" / name).write_bytes(b"something")
     composer = Composer(tmp_path / "store")
-    tree = {**PLAIN, "path": str(tmp_path / "images"), "classes": None}
+    tree = {**PLAIN, "path": str(tmp_path / "images"), "classes": None, "test": 4}
     for size in (8, 16):  # said once
         composer.run({**composer.tree(composer.merge([])), "data": tree | {"size": size}})
     line = "images that are not read: 2 .heic, 1 .jxl; convert them to PNG or JPEG"
@@ -382,11 +382,11 @@ pool._IMAGES, building._JOURNAL_S, building._REPORT = 8, 0, 1
 journal = folder / f".{data.fingerprint}.building" / "journal.json"
 def kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)
-note = building.Journal.note
+note = building.BuildJournal.note
 def noting(self, *what):
     note(self, *what)
     self._writing.result()
-building.Journal.note = noting
+building.BuildJournal.note = noting
 def progress(done, total):
     if os.environ["AT"] == "journal" and journal.exists() and "truncated" in journal.read_text():
         kill()

@@ -14,7 +14,6 @@ from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from test_table import make_plan, plant, tabulate
 
-from ablate.analysis.table import number
 from ablate.planning.cell import Row, Stage, Tune
 from ablate.planning.plan import Analysis, Plan
 from ablate.report.plot import FORMATS, KINDS, Nothing, curves, draw, figure, figures
@@ -25,6 +24,7 @@ from ablate.report.plot.maps import summary
 from ablate.report.plot.measured import named
 from ablate.report.plot.style import Sheet, inks, styled
 from ablate.shared.errors import UserError
+from ablate.shared.metrics import TASKS
 from ablate.store.ledger import Store
 
 UNTUNED = [kind for kind in KINDS if kind != "tuning"]  # which tests/test_tune.py draws
@@ -123,7 +123,8 @@ def test_gains_and_intervals_stand_where_the_table_has_them(drawn, table, kind, 
         assert title == again
         cell, _, words = title.partition(": ")
         gain = gains[cell]
-        texts_ = [number(v, "top1", sign=True) for v in (gain.mean, gain.low, gain.high)]
+        metric = TASKS["classify"].metrics[0]
+        texts_ = [metric.text(v, sign=True) for v in (gain.mean, gain.low, gain.high)]
         assert words.startswith("{} [{}, {}]".format(*texts_))
         assert words.endswith(", n = 2")
         panel = "" if kind == "gain" else cell.partition(", ")[2]

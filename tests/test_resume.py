@@ -16,12 +16,13 @@ from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
-from ablate.training import loop, memory
+from ablate.training import journal, memory
 from ablate.training.data.cache import prepare
-from ablate.training.loop import Machine, Stopped, evaluate, train
+from ablate.training.loop import Machine, Stopped, train
 from ablate.training.model import build
 from ablate.training.optim import Average, Lengths, learning_rate
 from ablate.training.task.classify import prior_loss
+from ablate.training.training import Training
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,7 @@ def test_with_every_augmentation_straight_equals_stopped_and_resumed(style, tmp_
 
 def test_a_pruned_run_comes_to_its_last_step_again_after_a_crash(tmp_path, cache, monkeypatch):
     """The driver saw an epoch that the newest checkpoint does not have."""
-    monkeypatch.setattr(loop, "BEAT_S", 0.0)
+    monkeypatch.setattr(journal, "BEAT_S", 0.0)
     run = digits(**{"train.epochs": 4, "eval.every": 1})
     last = prepare(run.data, cache).counts["train"] // run.train.batch  # of the first epoch
     for side, stop in (("a", last + 2), ("b", last - 3)):
@@ -157,7 +158,7 @@ def test_a_pruned_run_comes_to_its_last_step_again_after_a_crash(tmp_path, cache
 
 def test_a_prune_step_that_nobody_measured_ends_nothing(tmp_path, cache, monkeypatch):
     """prune.json with a flipped bit still parses: the driver names steps of metrics.jsonl."""
-    monkeypatch.setattr(loop, "BEAT_S", 0.0)
+    monkeypatch.setattr(journal, "BEAT_S", 0.0)
     run = digits(**{"train.epochs": 2, "eval.every": 1})
     for side, step in (("early", 3), ("before", -1)):
         RunDir(tmp_path / side).path.mkdir()
@@ -298,13 +299,11 @@ def test_what_is_measured_and_saved_is_the_average(tmp_path, cache, monkeypatch)
     for name, mean in expected.items():
         torch.testing.assert_close(saved[name], mean)
     assert len(own) == 25
-    model.load_state_dict(saved)
-    machine = Machine(
-        torch.device("cpu"), cache, 1e9, lambda: False, lambda **notes: None, lambda text: None
-    )
+    cached = prepare(run.data, cache)
+    training = Training(run, cached.split("train"), torch.device("cpu"))
+    training.model.load_state_dict(saved)
     for split in ("validation", "test"):
-        scores, _ = evaluate(run, model, prepare(run.data, cache).split(split), machine)
-        assert result[split] == scores
+        assert result[split] == training.as_it_is(cached.split(split))[0]
     seldom = go(digits(**{**OTHERWISE, "eval.every": 9}), tmp_path / "b", cache)
     assert seldom["weights_sha256"] == result["weights_sha256"]  # to measure changes nothing
 

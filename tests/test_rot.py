@@ -20,7 +20,7 @@ from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
-from ablate.training import loop, sealed, worker
+from ablate.training import journal, sealed, worker
 from ablate.training.checkpoint import read_checkpoint
 from ablate.training.loop import Machine, Stopped, train
 from ablate.training.model import build
@@ -151,7 +151,7 @@ def test_the_checkpoint_that_was_gone_on_from_outlives_a_damaged_newer_one(run, 
     last.write_bytes(last.read_bytes()[:-1])
     run.stop(rundir, newest - older + 1)
     assert [step for step, _ in rundir.checkpoints()] == [newest + 1, older]
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
+    monkeypatch.setattr(journal, "CHECKPOINT_SHARE", math.inf)
     run.stop(rundir, 2, checkpoint_s=0)  # one after each step
     assert [step for step, _ in rundir.checkpoints()] == [newest + 3, newest + 2]
     assert run.resume(rundir) == newest + 3
@@ -163,7 +163,7 @@ def test_a_checkpoint_of_a_version_without_seals_is_gone_on_from(run):
     for step, path in rundir.checkpoints():
         found = read_checkpoint(path, step)
         assert found is not None
-        sums = found.progress
+        sums = found.state
         old = (
             f'{{"step": {step}, "loss_sum": {sums.loss_sum!r}, "loss_steps": {sums.loss_steps}, '
             f'"bad_step": -1, "seconds": 1.0, "micro_batch": 512}}'

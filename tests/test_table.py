@@ -600,7 +600,9 @@ def test_the_csv_reads_back_as_the_table():
 
 def test_the_json_is_the_table():
     table = tabulate(*full())
-    assert json.loads(render(table, "json")) == json.loads(json.dumps(dataclasses.asdict(table)))
+    tree = dataclasses.asdict(table)
+    del tree["task"]  # said where it is another than that of older tables
+    assert json.loads(render(table, "json")) == json.loads(json.dumps(tree))
 
 
 def test_the_terminals_table_fits_a_hundred_columns():

@@ -18,9 +18,9 @@ from conftest import Shell
 
 from ablate.shared.rundir import Metrics, RunDir
 from ablate.store.ledger import Store
-from ablate.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from ablate.training.keyed import Draws, Step
-from ablate.training.optim import Average, make_optimizer
+from ablate.training.calibrate import random_split
+from ablate.training.checkpoint import load_checkpoint, save_checkpoint
+from ablate.training.training import Training, TrainState
 
 WORDS = (
     *("sweep", "block.attn=pre,post", "seeds=2", "model.depth=1", "train.epochs=2"),
@@ -91,20 +91,21 @@ def test_lines_are_read_as_far_as_they_are_whole(store):
 
 
 def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path):
-    run = tiny.run({"model.depth": 1})
-    model = tiny.built(run)
-    model.bind(Step(Draws(0, torch.device("cpu"))))
-    optimizer, average = make_optimizer(model, run.optim), Average(model, None)
-    folder = RunDir(tmp_path)
-
+    run, cpu = tiny.run({"model.depth": 1}), torch.device("cpu")
+    split = random_split(run.data, run.train.batch, cpu)
+    folder, training = RunDir(tmp_path), Training(run, split, cpu)
     metrics = Metrics(folder.metrics)
 
+    other = Training(run, split, cpu)
+
     def load() -> int:
-        return load_checkpoint(folder, model, optimizer, average)[0].step
+        other._enter(TrainState())
+        load_checkpoint(folder, other)
+        return other.steps
 
     for step in (1, 2):
-        progress = Progress(step=step)
-        save_checkpoint(folder, model, optimizer, average, progress, metrics, step - 1)
+        training.load(training.state()[0], TrainState(step))  # no moments: a short header
+        save_checkpoint(folder, training, metrics, step - 1)
     newest = folder.checkpoints()[0][1]
     content = newest.read_bytes()
     header = int.from_bytes(content[:8], "little") + 8

@@ -25,9 +25,9 @@ from ablate.audit.verify import Verified, verify
 from ablate.planning.plan import Analysis, Plan
 from ablate.report.formats import render
 from ablate.running.launchers import Slot
-from ablate.shared import predictions
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json
+from ablate.shared.metrics import classify
 from ablate.shared.rundir import RunDir
 from ablate.store import looks
 from ablate.store.ledger import Ledger, Store, result_detail
@@ -102,9 +102,9 @@ def test_the_test_metrics_follow_from_the_predictions_in_every_order(driven):
     store = Store(driven)
     folder = store.rundir(run_of(store))
     table, result = np.load(folder.predictions), folder.read_result()
-    assert predictions.metrics(table, 10) == result["test"]
-    assert predictions.metrics(table[::-1], 10) == result["test"]
-    assert predictions.metrics(table, 9).keys() == {"n", "loss", "top1"}
+    assert classify.score(table, 10) == result["test"]
+    assert classify.score(table[::-1], 10) == result["test"]
+    assert classify.score(table, 9).keys() == {"n", "loss", "top1"}
 
 
 def test_unfinished_runs_are_counted_and_torn_files_named(store):
@@ -157,7 +157,7 @@ def test_an_older_store_is_verified_as_far_as_it_can_be(tmp_path):
         "4 of 4 runs were recorded before results were sealed",
         "4 of 4 runs ended before env.json was sealed: it is not covered",
         "4 of 4 runs were written before metrics were sealed",
-        "4 of 4 runs keep losses in single precision: their test loss is so, too",
+        "4 of 4 runs keep their loss in single precision: the test's is so, too",
     ]
     run = run_of(store, "pre#0", "fixture")
     folder = store.rundir(run)
@@ -317,7 +317,7 @@ def test_a_forger_must_forge_every_seal(store):
     table = np.load(folder.predictions)
     table["rank"][:50] = 0
     np.save(folder.predictions, table)
-    result = folder.read_result() | {"test": predictions.metrics(table, 10)}
+    result = folder.read_result() | {"test": classify.score(table, 10)}
     result["predictions_sha256"] = hashlib.sha256(folder.predictions.read_bytes()).hexdigest()
     folder.result.write_bytes(to_json(result))
     assert [line.split(": ", 1)[1] for line in checked(store).findings] == [

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.scores import METRICS, Scores, by_replicate
+from ablate.analysis.scores import Scores, by_replicate
 from ablate.planning.cell import Cell, Column
 from ablate.planning.plan import Plan
+from ablate.shared.metrics import Metric
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.analysis.stats import Estimate, Method, RowGain
@@ -94,7 +95,7 @@ class Arrays:
     ) -> Arrays:
         import numpy as np
 
-        sign = METRICS[plan.analysis.metric].sign
+        sign = plan.metric.sign
         shape = (len(plan.columns), len(plan.rows))
         y = np.full((*shape, len(plan.replicates)), np.nan)
         unstable, omitted = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
@@ -143,11 +144,9 @@ class Arrays:
         **more: Any,
     ) -> BlockLine:
         """`given`: whether it has a verdict, if any has; `margin`: by that of the analysis, too."""
-        analysis = self.plan.analysis
+        plan, analysis = self.plan, self.plan.analysis
         word = verdict_of(gain.gain, analysis.margin if margin else None, self.judge and given)
-        return BlockLine(
-            label, column, shown(gain.gain, analysis.metric), word, p_values(gain), **more
-        )
+        return BlockLine(label, column, shown(gain.gain, plan.metric), word, p_values(gain), **more)
 
 
 def is_partial(plan: Plan, found: Scores) -> bool:
@@ -165,19 +164,18 @@ def verdict_of(gain: Estimate, margin: float | None, given: bool) -> str | None:
     return stats.verdict(gain.low, gain.high, margin) if gain.sd else stats.CANT_TELL
 
 
-def shown(gain: Estimate, metric: str) -> Estimate:
+def shown(gain: Estimate, metric: Metric) -> Estimate:
     """A gain without an interval that says nothing: one as wide as the metric's whole scale."""
-    most = METRICS[metric].most
+    most = metric.most
     if most is None or gain.low is None or gain.high is None:
         return gain
     nothing = gain.low <= 0 <= gain.high and gain.high - gain.low > most
     return dataclasses.replace(gain, low=None, high=None) if nothing else gain
 
 
-def wide(metric: str) -> str:
+def wide(metric: Metric) -> str:
     """Why `shown` left an interval out."""
-    of = METRICS[metric]
-    return f"-: the interval is wider than {of.most:g} {of.points}, so it says nothing"
+    return f"-: the interval is wider than {metric.most:g} {metric.points}, so it says nothing"
 
 
 def blocks(arrays: Arrays) -> tuple[Block, ...]:
@@ -206,7 +204,7 @@ def _average(arrays: Arrays) -> Iterable[Block]:
                     "",
                     average.gain,
                     given=not partial,
-                    sampled=shown(average.sampled, plan.analysis.metric),
+                    sampled=shown(average.sampled, plan.metric),
                     columns=tuple(plan.columns[c].label for c in over),
                 )
             )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import pooled_gains
-from ablate.analysis.scores import LARGEST, METRICS, Scores, by_seed, short
+from ablate.analysis.scores import LARGEST, Scores, by_seed, short
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Choice, Tune
 from ablate.planning.plan import Analysis, Plan
 from ablate.shared import decoded
@@ -69,7 +69,7 @@ def family(plan: Plan, columns: Sequence[TableColumn]) -> str:
 
 def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
     """What the numbers are, and a line on the spread of every column."""
-    analysis, of = plan.analysis, METRICS[plan.analysis.metric]
+    analysis, of = plan.analysis, plan.metric
     sizes = sorted({size for column in columns for size in column.test_sizes})
     tested = (
         f"fixed test set of {' or '.join(map(str, sizes))} images"
@@ -114,7 +114,7 @@ def _sentence(text: str) -> str:
 
 def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
     """What twice as many seeds would resolve, and how to train them."""
-    of = METRICS[plan.analysis.metric]
+    of = plan.metric
     told = [column for column in columns if column.forecast]
     for column in told:
         assert column.forecast is not None
@@ -156,7 +156,7 @@ def _method(analysis: Analysis) -> str:
 
 
 def _spread(plan: Plan, column: TableColumn) -> str:
-    of = METRICS[plan.analysis.metric]
+    of = plan.metric
     parts = []
     if column.spread is not None:
         whose = "the variants' spread" if column.baseline_ratio else "spread"
@@ -201,7 +201,7 @@ def notes(
         )
     if len(plan.replicates) == 2:
         found.append("n = 2: intervals, no verdicts.")
-    of = METRICS[plan.analysis.metric]
+    of = plan.metric
     ends = [entry.accuracy for column in columns for entry in column.entries if entry.accuracy]
     if of.most is not None and any(e.n > 1 and (e.low == 0 or e.high == of.most) for e in ends):
         found.append(f"Intervals of the mean are cut at 0 and {of.most:g} {of.unit}.")
@@ -381,7 +381,7 @@ def entry_notes(
     if found.collapsed:
         texts.append(
             f"Collapsed: {_seeds(found.collapsed)} ended with a training loss no lower than that "
-            f"of the class prior; kept in the mean{_left(gain)}."
+            f"of {plan.task.prior}; kept in the mean{_left(gain)}."
         )
     if found.unstable and against and base and not base.unstable:  # else it is said of the column
         texts[-1] += f" {_fisher(plan, against, unstable)}"
@@ -391,9 +391,10 @@ def entry_notes(
             f"no verdict."
         )
     for name, values in found.beyond.items():
+        what = plan.named(name, "--show").name
         texts.append(
-            f"Its {METRICS[name].name} is left out: {by_seed(values)}; no interval can be computed "
-            f"beyond {LARGEST:g}."
+            f"Its {what} is left out: {by_seed(values)}; no interval can be computed beyond "
+            f"{LARGEST:g}."
         )
     if gain and gain.own in ("spread", "outlier") and gain.ratio is not None:
         left, test = ("left the pool; ", "0.1 %") if gain.own == "outlier" else ("", "5 %")
@@ -417,7 +418,7 @@ def _unstable(plan: Plan, found: Scores, gain: RowGain, base: Scores) -> str:
     """Why a gain far from 0 is not told, and what would tell it."""
     from ablate.analysis import stats
 
-    of = METRICS[plan.analysis.metric]
+    of = plan.metric
     ours, theirs = found.main.by_seed, base.main.by_seed
     gains = {seed: of.sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
     middle = statistics.median(gains.values())

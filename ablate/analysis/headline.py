@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ablate.analysis.scores import METRICS, number
 from ablate.analysis.table import Entry, Table
 from ablate.analysis.verdicts import false_words
 
@@ -53,7 +52,7 @@ def _predicate(table: Table, verdict: str, several: bool) -> str:
     for kind, forms in PREDICATES.items():
         if verdict.startswith(kind):
             margin = verdict.removeprefix(kind).strip()
-            return forms[several].format(f"{margin} {METRICS[table.metric].points}")
+            return forms[several].format(f"{margin} {table.of().points}")
     return verdict or ("have no verdict" if several else "has no verdict")
 
 
@@ -95,10 +94,10 @@ def _gain(table: Table, entry: Entry) -> str:
     """ " (+1.20 points [+0.70, +1.70])"; "" where there is none."""
     if entry.gain is None:
         return ""
-    mean = number(entry.gain.mean, table.metric, sign=True)
-    told = f"{mean} {METRICS[table.metric].points}"
+    mean = table.of().text(entry.gain.mean, sign=True)
+    told = f"{mean} {table.of().points}"
     if entry.gain.low is not None and entry.gain.high is not None:
-        ends = (number(end, table.metric, sign=True) for end in (entry.gain.low, entry.gain.high))
+        ends = (table.of().text(end, sign=True) for end in (entry.gain.low, entry.gain.high))
         told += f" [{', '.join(ends)}]"
     return f" ({told})"
 

@@ -9,6 +9,7 @@ from ablate.analysis.across import verdict_of
 from ablate.analysis.captions import Footnotes, names
 from ablate.analysis.paper import Beside, PaperTable, Printed, as_printed, find, printed_numbers
 from ablate.analysis.table import Against, Entry, Table, TableColumn, TableRow
+from ablate.shared.metrics import DEFAULT, TASKS
 
 if TYPE_CHECKING:
     from ablate.analysis.stats import Estimate
@@ -33,7 +34,7 @@ def published(name: str) -> Table:
     return Table(
         sweep=WHERE + name,
         title=f"{table.source}, {name}, as published",
-        metric="top1",
+        metric=TASKS[DEFAULT].metrics[0].key,
         baseline=table.baseline,
         seeds=tuple(range(n)),
         family="column",

@@ -8,56 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning.cell import Cell
-from ablate.planning.plan import Plan, threshold
+from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError
+from ablate.shared.metrics import Metric, threshold
+from ablate.shared.spec import classes_of
 
 Results = Mapping[str, Mapping[str, Any] | None]  # run id -> result.json, None or absent: no result
 Curves = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of metrics.jsonl
 
 
-@dataclass(frozen=True)
-class Metric:
-    """How a metric is named and printed. `sign`: -1 where less is better."""
-
-    name: str
-    unit: str  # of a value
-    points: str  # of a difference
-    scale: float
-    decimals: int
-    sign: int = 1
-    of_curve: bool = False  # taken from the validation curve, not from the test set
-    most: float | None = None  # of a value, whose least is 0
-
-
-class _Metrics(dict[str, Metric]):
-    """By name; any that `plan.check_metric` lets pass."""
-
-    def __missing__(self, name: str) -> Metric:
-        if (share := threshold(name)) is None:
-            raise KeyError(name)
-        words = f"epochs to {100 * share:g} % validation top-1"
-        return Metric(words, "", "epochs", 1.0, 1, sign=-1, of_curve=True)
-
-
-METRICS = _Metrics(
-    top1=Metric("top-1 accuracy", "%", "points", 100.0, 2, most=100.0),
-    top5=Metric("top-5 accuracy", "%", "points", 100.0, 2, most=100.0),
-    loss=Metric("test loss", "", "nats", 1.0, 4, sign=-1),
-    auc=Metric(
-        "mean validation top-1 of the curve", "%", "points", 100.0, 2, of_curve=True, most=100.0
-    ),
-)
-TESTED = ("top1", "top5", "loss")
 LARGEST = 1e60  # of a value: variances, and products of them, are still numbers
-
-
-def number(value: float, name: str, sign: bool = False) -> str:
-    """A value or, with its `sign`, a difference of a metric, rounded as tables print it."""
-    if abs(value) >= 1e9:
-        return f"{value:{'+' if sign else ''}.3g}"
-    decimals = METRICS[name].decimals
-    value = round(value, decimals) + 0.0  # a rounded -0.001 is 0.00, not -0.00
-    return f"{value:{'+' if sign else ''}.{decimals}f}"
 
 
 @dataclass(frozen=True)
@@ -113,35 +73,26 @@ def scores(
         else:
             finished[seed] = result
 
-    def values(name: str) -> Values:
-        return _values(name, cell, plan, finished, diverged, curves)
+    def values(metric: Metric) -> Values:
+        return _values(metric, cell, plan, finished, diverged, curves)
 
-    name = plan.analysis.metric
-    tested = {m: {seed: r["test"].get(m) for seed, r in finished.items()} for m in TESTED}
+    asked = [plan.metric, *(plan.named(name, "--show") for name in also)]
+    declared = plan.task.metrics
+    tested = {m.key: {s: r["test"].get(m.key) for s, r in finished.items()} for m in declared}
     beyond = {
-        m: {seed: v for seed, v in of_seed.items() if v is not None and not abs(v) <= LARGEST}
-        for m, of_seed in tested.items()
+        key: {seed: v for seed, v in of_seed.items() if v is not None and not abs(v) <= LARGEST}
+        for key, of_seed in tested.items()
     }
-    measured = {m for m in TESTED if None not in tested[m].values() and not beyond[m]}
-    others = [m for m in TESTED if m in measured and finished] + [
-        m for m in also if m not in TESTED
-    ]
-    for asked in (name, *also):
-        if asked in TESTED and asked not in measured:
-            place = "analysis.metric" if asked == name else "--show"
-            if beyond[asked]:
-                raise UserError(
-                    f"{place}: {asked} of {cell.row!r} is {by_seed(beyond[asked])}: no interval "
-                    f"can be computed beyond {LARGEST:g}; choose another metric"
-                )
-            raise UserError(
-                f"{place}: {asked} was not measured for {cell.row!r} "
-                f"(top5 needs at least 10 classes); choose top1 or loss"
-            )
+    measured = [m for m in declared if None not in tested[m.key].values() and not beyond[m.key]]
+    for metric in asked:
+        if metric in declared and metric not in measured:
+            place = "analysis.metric" if metric == plan.metric else "--show"
+            raise UserError(f"{place}: {_lacking(metric, plan, cell, beyond[metric.key])}")
+    others = [m for m in measured if finished] + [m for m in asked if m not in declared]
     return Scores(
         cell=cell,
-        main=values(name),
-        others={m: values(m) for m in dict.fromkeys(others) if m != name},
+        main=values(plan.metric),
+        others={m.key: values(m) for m in others if m.key != plan.metric.key},
         missing=tuple(missing),
         diverged=diverged,
         collapsed=tuple(seed for seed, result in finished.items() if result.get("collapsed")),
@@ -155,8 +106,23 @@ def by_seed(values: Mapping[int, float]) -> str:
     return ", ".join(f"{value:.3g} in seed {seed}" for seed, value in values.items())
 
 
+def _lacking(metric: Metric, plan: Plan, cell: Cell, beyond: Mapping[int, float]) -> str:
+    """Why no table can be made of it, and of what one can."""
+    first, *more = (m.key for m in plan.task.metrics if not m.needs)
+    if beyond:
+        return (
+            f"{metric.key} of {cell.row!r} is {by_seed(beyond)}: no interval can be computed "
+            f"beyond {LARGEST:g}; choose another metric"
+        )
+    needs = f"({metric.key} needs {metric.needs}); " if metric.needs else "; "
+    return (
+        f"{metric.key} was not measured for {cell.row!r}{' ' * bool(metric.needs)}{needs}"
+        f"choose {' or '.join([first, *more])}"
+    )
+
+
 def _values(
-    name: str,
+    metric: Metric,
     cell: Cell,
     plan: Plan,
     finished: Mapping[int, Mapping[str, Any]],
@@ -168,44 +134,38 @@ def _values(
     for seed in plan.seeds:
         value: float | None = None
         if seed in finished:
-            result = finished[seed]["test"]
-            value = _of_curve(name, cell.ids[seed], curves) if name not in TESTED else result[name]
+            value = finished[seed]["test"].get(metric.key)
+            if metric.of_curve:
+                value = _of_curve(metric, plan.task.metrics[0], cell.ids[seed], curves)
         elif seed in diverged and cell.row != plan.baseline and plan.analysis.diverged == "chance":
-            value = _chance(name, cell)
+            value = metric.chance(classes_of(cell.spec))
         else:
             continue
         if value is None:
             never.append(seed)
         else:
-            values[seed] = float(value) * METRICS[name].scale
+            values[seed] = float(value) * metric.scale
     return Values(values, tuple(never))
 
 
-def _of_curve(name: str, run: str, curves: Curves | None) -> float | None:
-    """`auc` or `epochs_to:SHARE` of a run's validation top-1; None where it never gets there."""
+def _of_curve(metric: Metric, first: Metric, run: str, curves: Curves | None) -> float | None:
+    """Of the validation curve of a task's `first` metric; None where it never gets there."""
     import numpy as np
 
     from ablate.analysis import stats
 
-    lines = curves(run) if curves else ()
-    points = [(line["epoch"], line["val_top1"]) for line in lines if "val_top1" in line]
-    if len(points) < 2 and name == "auc":
-        raise UserError(f"auc: run {run} was validated {len(points)} times; choose another metric")
+    lines, key = curves(run) if curves else (), f"val_{first.key}"
+    points = [(line["epoch"], line[key]) for line in lines if key in line]
     epochs, values = (np.array([point[i] for point in points], float) for i in (0, 1))
-    if (share := threshold(name)) is None:
+    if (value := threshold(metric.key)) is None:
+        if len(points) < 2:
+            raise UserError(
+                f"{metric.key}: run {run} was validated {len(points)} times; choose another metric"
+            )
         return float(stats.auc(epochs, values))
-    epoch = float(stats.epochs_to(epochs, values, share)) if points else math.nan
+    better = first.sign * values
+    epoch = float(stats.epochs_to(epochs, better, first.sign * value)) if points else math.nan
     return None if math.isnan(epoch) else epoch
-
-
-def _chance(name: str, cell: Cell) -> float | None:
-    """What guessing gets: every class as likely as any other."""
-    classes = int(cell.spec["data"]["classes"])
-    if name == "loss":
-        return math.log(classes)
-    if (share := threshold(name)) is not None:
-        return 0.0 if share <= 1 / classes else None
-    return min(5 if name == "top5" else 1, classes) / classes
 
 
 def short(value: float | None, unit: str = "") -> str:

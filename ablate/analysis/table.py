@@ -25,19 +25,12 @@ from ablate.analysis.across import (
     wide,
 )
 from ablate.analysis.captions import MACHINE, Footnotes, gain_alpha, level
-from ablate.analysis.scores import (
-    METRICS,
-    Curves,
-    Metric,
-    Results,
-    Scores,
-    by_replicate,
-    number,
-    scores,
-)
+from ablate.analysis.scores import Curves, Results, Scores, by_replicate, scores
 from ablate.planning.cell import Choice, Column
-from ablate.planning.plan import Plan, check_metric
+from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
+from ablate.shared.metrics import DEFAULT, TASKS, Metric
+from ablate.shared.spec import task_of
 from ablate.store.looks import Look
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
@@ -46,11 +39,9 @@ if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
 
 __all__ = [
     "MACHINE",
-    "METRICS",
     "Cost",
     "Curves",
     "Entry",
-    "Metric",
     "Other",
     "Results",
     "Table",
@@ -58,7 +49,6 @@ __all__ = [
     "TableRow",
     "level",
     "method_of",
-    "number",
     "tabulate",
 ]
 
@@ -199,6 +189,13 @@ class Table:
     blocks: tuple[Block, ...] = ()  # averages, contrasts between columns, the placement grid
     paper: str = ""  # the published table beside it
     withheld: Mapping[str, str] = field(default_factory=dict)  # runs that count as missing -> why
+    task: str = DEFAULT
+
+    def of(self, name: str | None = None) -> Metric:
+        """The metric that it is of, or another of its columns."""
+        metric = TASKS[self.task].find(name or self.metric)
+        assert metric is not None
+        return metric
 
     @property
     def entries(self) -> list[Entry]:
@@ -237,8 +234,6 @@ def tabulate(
     what `report.paper.beside` found. `withheld`: of `Store.results`, whose runs have no
     result here.
     """
-    for name in also:
-        check_metric(name, "--show")
     analysis = plan.analysis
     footnotes = Footnotes()
     cells = {
@@ -265,7 +260,7 @@ def tabulate(
     return Table(
         sweep=plan.name,
         title=plan.title,
-        metric=analysis.metric,
+        metric=plan.metric.key,
         baseline=plan.baseline,
         seeds=plan.seeds,
         family=analysis.family,
@@ -284,6 +279,7 @@ def tabulate(
         blocks=blocks(arrays),
         paper=next((beside.table for beside in extra.paper.values()), ""),
         withheld=withheld or {},
+        task=task_of(plan.cells[0].spec),
     )
 
 
@@ -388,7 +384,7 @@ def _gains(plan: Plan, block: Sequence[Scores], method: Method) -> ColumnGains:
     labels = [found.cell.row for found in block]
     if plan.baseline not in labels:
         return stats.ColumnGains((None,) * len(block))
-    sign = METRICS[plan.analysis.metric].sign
+    sign = plan.metric.sign
     y = np.array([[sign * value for value in by_replicate(found.main, plan)] for found in block])
     unstable = np.array([bool(found.unstable) for found in block])
     return stats.column_gains(y, labels.index(plan.baseline), method, unstable)
@@ -415,10 +411,10 @@ def _entry(
     against = _fisher(found, base)
     unstable = f"{len(base.unstable)} of {_ended(base)}" if base else ""
     texts = captions.entry_notes(plan, found, gain, verdict, base, against, unstable)
-    accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha, analysis.metric)
-    gained = shown(gain.gain, analysis.metric) if gain else None
+    accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha, plan.metric)
+    gained = shown(gain.gain, plan.metric) if gain else None
     if gain and gained != gain.gain:
-        texts.append(f"{wide(analysis.metric)}.")
+        texts.append(f"{wide(plan.metric)}.")
     noted = (result for result in found.results if "parameters" in result)
     size = next(noted, extra.sizes.get(where, {}))
     return Entry(
@@ -437,7 +433,11 @@ def _entry(
         ratio=gain.ratio if gain else None,
         never=found.main.never,
         others={
-            name: Other(v.by_seed, _estimate(by_replicate(v, plan), analysis.alpha, name), v.never)
+            name: Other(
+                v.by_seed,
+                _estimate(by_replicate(v, plan), analysis.alpha, plan.named(name, "--show")),
+                v.never,
+            )
             for name, v in found.others.items()
         },
         p_values=dataclasses.replace(
@@ -453,14 +453,14 @@ def _entry(
     )
 
 
-def _estimate(values: Sequence[float], alpha: float, metric: str) -> Estimate | None:
+def _estimate(values: Sequence[float], alpha: float, metric: Metric) -> Estimate | None:
     """The mean, its interval cut where the metric ends."""
     from ablate.analysis import stats
 
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return None
-    found, most = stats.mean_interval(known, alpha), METRICS[metric].most
+    found, most = stats.mean_interval(known, alpha), metric.most
     if most is None or found.low is None or found.high is None:
         return found
     return dataclasses.replace(found, low=max(found.low, 0.0), high=min(found.high, most))

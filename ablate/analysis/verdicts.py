@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ablate.analysis.across import BlockLine
-from ablate.analysis.scores import METRICS, number
 from ablate.analysis.table import Entry, Table
 
 if TYPE_CHECKING:  # numpy and scipy
@@ -77,11 +76,11 @@ def false_words(table: Table) -> str:
 
 
 def _level(table: Table, entry: Entry) -> str:
-    metric = METRICS[table.metric]
+    metric = table.of()
     what = f"the baseline{_on(table, entry)}"
     if entry.accuracy is None:
         return f"{what} ({'; '.join(_fates(entry))})"
-    value = number(entry.accuracy.mean, table.metric)
+    value = metric.text(entry.accuracy.mean)
     unit = f" {metric.unit}" if metric.unit else ""
     told = f"{value}{unit}{_interval(table, entry.accuracy)}, n = {entry.n}"
     return f"{what} ({'; '.join([told, *_fates(entry)])})"
@@ -110,8 +109,8 @@ def _grouped(table: Table, entries: Sequence[Entry]) -> list[str]:
 
 
 def _told(table: Table, gain: Estimate) -> str:
-    points = METRICS[table.metric].points
-    mean = number(gain.mean, table.metric, sign=True)
+    points = table.of().points
+    mean = table.of().text(gain.mean, sign=True)
     return f"{mean} {points}{_interval(table, gain, sign=True)}, n = {gain.n}"
 
 
@@ -126,7 +125,7 @@ def _headings(table: Table) -> dict[str, str]:
 def _interval(table: Table, estimate: Estimate, sign: bool = False) -> str:
     if estimate.low is None or estimate.high is None:
         return ", no interval"
-    low, high = (number(end, table.metric, sign) for end in (estimate.low, estimate.high))
+    low, high = (table.of().text(end, sign) for end in (estimate.low, estimate.high))
     return f" [{low}, {high}]"
 
 

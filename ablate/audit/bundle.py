@@ -96,7 +96,7 @@ sweep.json         the plan: rows, columns, seeds, analysis, and every run's who
 specs/ID/          of a run: run.json what was asked for, result.json what came of it, env.json
                    where and how each attempt ran, metrics.jsonl its curves, probe-*.npz what its
                    probes saw; log.txt where it failed (not in an anonymous bundle)
-predictions/ID.npy per test example: predicted class, rank of the true class, loss
+predictions/ID.npy per test example: {keeps}
 events.json        what the ledger noted of each run
 looks.jsonl        at which seeds, of which rows and analysis verdicts were read, these the last
 diffs/             with --with-diff: what git had not committed when runs were trained
@@ -345,7 +345,9 @@ def _derived(
         **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
         "runs.csv": _csv(runs_frame(plan, runs, trials=True)),
         "report.html": page(plan, table, runs, reading.looks, drawn),
-        "README.txt": README.format(title=title, name=plan.name, version=version),
+        "README.txt": README.format(
+            title=title, name=plan.name, version=version, keeps=plan.task.keeps
+        ),
         "looks.jsonl": "".join(f"{json.dumps(x.event(plan.name))}\n" for x in reading.looks),
     }
     curves = io.BytesIO()

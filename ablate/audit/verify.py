@@ -24,10 +24,11 @@ from ablate.analysis.table import tabulate
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.formats import render
 from ablate.report.show import History
-from ablate.shared import decoded, predictions, spec
+from ablate.shared import decoded, spec
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import open_file, read_file, read_json
 from ablate.shared.rundir import RunDir
+from ablate.shared.spec import classes_of
 from ablate.store.ledger import FINAL, Ledger, RunState, Store, fold
 
 SINGLE = 2**-23  # relative rounding of the losses in files of older versions
@@ -295,7 +296,7 @@ class _Check:
 
         try:
             table = np.load(io.BytesIO(read_file(folder.predictions)))
-            made = predictions.metrics(table, int(run.cell.spec["data"]["classes"]))
+            made = self.plan.task.score(table, classes_of(run.cell.spec))
         except Exception as error:  # whatever numpy says of bytes that are not its own
             self.finding(run, folder.predictions, f"can't be read ({error})")
             return None
@@ -303,10 +304,11 @@ class _Check:
         if not isinstance(said, dict) or {k for k in said if _is_number(said[k])} != made.keys():
             self.finding(run, folder.result, f"test is {said}, the predictions' is {made}")
             return None
-        if table.dtype["loss"].itemsize == 4:
-            self.unchecked["keep losses in single precision: their test loss is so, too"] += 1
-            if abs(made["loss"] - said["loss"]) <= SINGLE * abs(made["loss"]):
-                made["loss"] = said["loss"]
+        for key in made.keys() & {*table.dtype.names}:  # older files keep it in four bytes
+            if table.dtype[key].itemsize == 4:
+                self.unchecked[f"keep their {key} in single precision: the test's is so, too"] += 1
+                if abs(made[key] - said[key]) <= SINGLE * abs(made[key]):
+                    made[key] = said[key]
         for key, value in made.items():
             if value != said[key]:
                 self.finding(
@@ -329,7 +331,7 @@ class _Check:
         """Was its search told what the raw files say?"""
         if run.trial is None or run.trial.state != "finished" or run.id not in self.remade:
             return
-        name = self.plan.analysis.judged
+        name = self.plan.judged.key
         score = self.remade[run.id]["validation"].get(name)
         if score != run.trial.score:
             self.finding(

@@ -14,6 +14,7 @@ if _OURS:  # until `main` answers it, Ctrl-C ends the process without a tracebac
 import os  # noqa: E402
 import sqlite3  # noqa: E402
 import traceback  # noqa: E402
+from types import FrameType  # noqa: E402
 from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
@@ -69,12 +70,21 @@ def _main(
         raise typer.Exit(2)
 
 
+_heard: list[int] = []
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """As Python's own, but noted: what it breaks off in a library may end as any other error."""
+    _heard.append(number)
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """`ablate`: exit code 2 for the user's mistake, 1 for a failure, each with one line; 130 after
     Ctrl-C and 141 where nobody reads what is printed, as other commands, without a word."""
     try:
         if _OURS:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, _interrupt)
         _open_closed()
         code = _run()
         sys.stdout.flush()
@@ -83,7 +93,11 @@ def main() -> None:
         code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    except Exception:
+        if not _heard:
+            raise
+        code = 128 + signal.SIGINT
+    if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the interpreter ends
     sys.exit(code)
 
@@ -124,6 +138,8 @@ def _run() -> int:
 
 
 def _told(line: str, code: int) -> int:
+    if _heard:
+        raise KeyboardInterrupt
     if "--debug" in sys.argv:
         traceback.print_exc()
     print(line, file=sys.stderr)

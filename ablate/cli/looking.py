@@ -25,6 +25,7 @@ from ablate.cli.words import (
     print_table,
 )
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.metrics import DEFAULT, TASKS
 
 MANY = 1000  # runs: reading their results takes seconds
 
@@ -108,7 +109,7 @@ def table(
         str | None,
         typer.Option(
             help="Of accuracy,gain,ci,n,verdict,params,macs,cost,chosen,paper and metrics: "
-            "top5,loss,auc,epochs_to:0.9."
+            + ",".join(TASKS[DEFAULT].names[1:])
         ),
     ] = None,
     transpose: Annotated[bool, typer.Option("--transpose", help="Variants as columns.")] = False,

@@ -102,7 +102,9 @@ def planned(
                 f"analysis.{key}: {plan.name} was driven with another value; `table`, `report`, "
                 f"`plot` and `export` read it with yours"
             )
-    return replace(plan, analysis=found)
+    plan = replace(plan, analysis=found)
+    plan.metric  # noqa: B018 - raises UserError where its task has none of this name
+    return plan
 
 
 def _more_than_a_name(plan: Plan, others: list[str]) -> UserError:
@@ -153,7 +155,6 @@ def print_table(
     """The table of a sweep. `recomputed`: the results of a bundle."""
     from ablate.analysis.paper import beside
     from ablate.analysis.reading import read
-    from ablate.analysis.scores import METRICS
     from ablate.planning.plan import is_metric
     from ablate.report.formats import DEFAULT, check_show
     from ablate.running.estimate import sizes
@@ -164,8 +165,8 @@ def print_table(
     if against and "paper" not in parts:
         parts = (*parts, "paper")
     named = "params" in parts or "macs" in parts
-    metrics = [plan.analysis.metric, *(part for part in parts if is_metric(part))]
-    curves = any(METRICS[name].of_curve for name in metrics)
+    also = [part for part in parts if is_metric(part)]
+    curves = any(m.of_curve for m in (plan.metric, *(plan.named(n, "--show") for n in also)))
     results: Results = recomputed or {}
     withheld: dict[str, str] = {}
     if recomputed is None:
@@ -176,7 +177,7 @@ def print_table(
         results,
         withheld=withheld,
         strict=strict,
-        also=metrics[1:],
+        also=also,
         sizes=sizes(plan, store, results) if named else None,
         cost="cost" in parts,
         paper=beside(plan, store.root) if "paper" in parts else None,

@@ -24,6 +24,7 @@ from ablate.planning.space import (
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
+from ablate.shared.spec import classes_of
 
 if TYPE_CHECKING:
     import optuna
@@ -39,9 +40,8 @@ class CellSearch:
 
     def __init__(self, plan: Plan, cell: Cell, number: int) -> None:
         assert plan.tune is not None
-        self._tune, self._metric = plan.tune, plan.analysis.judged
+        self._tune, self._metric = plan.tune, plan.judged
         self.cell, self._number, self._seed = cell, number, plan.tune.trial_seed(number)
-        self._chance = 1 / int(cell.spec["data"]["classes"])
         baseline = plan.cell(plan.baseline, cell.column)
         assert baseline is not None
         self.spec = dict(cell.spec)  # with the winners of the stages that are done
@@ -237,21 +237,23 @@ class CellSearch:
 
     @property
     def _goal(self) -> Literal["minimize", "maximize"]:
-        return "minimize" if self._metric == "loss" else "maximize"
+        return "minimize" if self._metric.sign < 0 else "maximize"
 
     def _value(self, result: Mapping[str, Any]) -> float:
         """The trial's final validation score; what diverged is as bad as guessing."""
         if result["status"] == "finished":
             return self._score(result["validation"])
-        return -math.log(self._chance) if self._metric == "loss" else self._chance
+        chance = self._metric.chance(classes_of(self.cell.spec))
+        assert chance is not None  # every declared metric has one
+        return chance
 
     def _score(self, scores: Mapping[str, Any], prefix: str = "") -> float:
-        return float(scores[prefix + self._metric])
+        return float(scores[prefix + self._metric.key])
 
     def _error(self, score: float | None, lines: Lines) -> float | None:
-        """The binomial standard error of a share of the validation set; None of a loss."""
+        """The binomial standard error of a share of the validation set; None of another metric."""
         n = next((line["val_n"] for line in lines if line.get("val_n")), None)
-        if score is None or n is None or self._metric == "loss":
+        if score is None or n is None or not self._metric.is_share:
             return None
         return math.sqrt(max(score * (1 - score), 0.0) / n)
 

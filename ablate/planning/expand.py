@@ -144,7 +144,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
     baseline = _baseline(sweep, first, identities, columns)
     rows = list(_rows(sweep, first, baseline))
     notes += [f"{a!r} is {row.label!r} again: equal settings" for row in rows for a in row.aliases]
-    return Plan(
+    made = Plan(
         name=name,
         title=sweep.title or name,
         words=tuple(words),
@@ -158,6 +158,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         notes=tuple(notes),
         tune=_searched(sweep),
     )
+    return _metric_said(made, f"{sweep.place}: " if sweep.place else "")
 
 
 def _searched(sweep: Sweep) -> Tune | None:
@@ -353,6 +354,18 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
                 raise UserError(f"{place}: across: no column sets {key!r}")
             raise unknown(f"{place}: {key}", missing[0], dict.fromkeys(map(show, values)))
     return replace(sweep.analysis, contrasts=kept)
+
+
+def _metric_said(plan: Plan, place: str) -> Plan:
+    """The plan, its metric spelled. Raises UserError where its runs don't share a task, or their
+    task has no such metric."""
+    tasks = {spec.task_of(cell.spec): f"{cell.row}@{cell.column}" for cell in plan.cells}
+    if len(tasks) > 1:
+        told = ", ".join(f"{task} ({label.removesuffix('@')})" for task, label in tasks.items())
+        raise UserError(f"{place}task: the runs of a sweep have one task, got {told}")
+    name = plan.analysis.metric or plan.task.metrics[0].key
+    plan.named(name, f"{place}analysis.metric")
+    return replace(plan, analysis=replace(plan.analysis, metric=name))
 
 
 def _paper(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:

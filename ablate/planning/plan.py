@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -20,46 +19,32 @@ from ablate.shared.build import build_run
 from ablate.shared.errors import unknown
 from ablate.shared.files import is_number
 from ablate.shared.keys import Key, hints
-from ablate.shared.spec import Run, run_id, tree_identity
-
-METRICS = ("top1", "top5", "loss", "auc", "epochs_to:SHARE")
-
-
-def threshold(metric: str) -> float | None:
-    """The validation top-1 of `epochs_to:0.9`; None of another metric, NaN where it is no share."""
-    name, _, share = metric.partition(":")
-    if name != "epochs_to":
-        return None
-    try:
-        return float(share) if 0 < float(share) <= 1 else math.nan
-    except ValueError:
-        return math.nan
-
-
-def is_metric(name: str) -> bool:
-    share = threshold(name)
-    return name in METRICS[:-1] if share is None else not math.isnan(share)
+from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
+from ablate.shared.spec import Run, run_id, task_of, tree_identity
 
 
 def check_metric(name: str, place: str) -> None:
-    """Raises UserError for what is no metric."""
+    """Raises UserError for what no task calls a metric. A plan knows its own: `Plan.named`."""
     if not is_metric(name):
         raise unknown(place, name, METRICS)
+
+
+METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
+
+
+def is_metric(name: str) -> bool:
+    return any(task.find(name) for task in TASKS.values())
 
 
 @dataclass(frozen=True)
 class Analysis:
     """How the table is computed (STATISTICS in the README); fixed before results exist."""
 
-    # One that `check_metric` lets pass.
-    metric: Annotated[str, Key("what is compared, of the last step's model on the test set")] = (
-        "top1"
-    )
+    # "": the first that the task declares.
+    metric: Annotated[str, Key("what is compared, of the last step's model on the test set")] = ""
     spread: Annotated[
         Literal["pooled", "paired", "welch"],
-        Key(
-            "the spread between seeds that intervals use: of all rows, of pairs, or of the two rows"
-        ),
+        Key("spread between seeds that intervals use: of all rows, of pairs, or of the two rows"),
     ] = "pooled"
     screen: Annotated[bool, Key("rows and a baseline out of line are judged otherwise")] = True
     family: Annotated[
@@ -78,11 +63,6 @@ class Analysis:
     contrasts: Annotated[
         Mapping[str, Mapping[str, Any]], Key("by how much gains change between columns")
     ] = field(default_factory=dict)
-
-    @property
-    def judged(self) -> str:
-        """The metric that trials of a search are judged by, on validation."""
-        return self.metric if self.metric in ("loss", "top5") else "top1"
 
 
 @dataclass(frozen=True)
@@ -152,6 +132,28 @@ class Plan:
         for trial in self.trials:
             for seed, run in trial.cell.ids.items():
                 yield PlannedRun(run, trial.cell, seed, trial)
+
+    @property
+    def task(self) -> TaskChoice:
+        """Of all its runs."""
+        return TASKS[task_of(self.cells[0].spec) if self.cells else DEFAULT]
+
+    @property
+    def metric(self) -> Metric:
+        """That the table is of."""
+        return self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
+
+    def named(self, name: str, place: str) -> Metric:
+        """Raises UserError for a metric that its task has not."""
+        metric = self.task.find(name)
+        if metric is None:
+            raise unknown(place, name, self.task.names)
+        return metric
+
+    @property
+    def judged(self) -> Metric:
+        """The metric that trials of a search are judged by, on validation."""
+        return self.metric if self.metric in self.task.metrics else self.task.metrics[0]
 
     @property
     def replicates(self) -> tuple[tuple[int, ...], ...]:
@@ -283,7 +285,10 @@ def _check(plan: Plan) -> None:
     for run in (run for cell in cells for run in cell.ids.values()):
         if not (run.isalnum() and run.isascii()):  # a folder's name
             raise ValueError(f"is no plan of a sweep: {run!r} is no run's id")
-    if not is_metric(plan.analysis.metric) or not 0 < plan.analysis.alpha < 1:
+    if len({task_of(cell.spec) for cell in cells}) > 1 or task_of(cells[0].spec) not in TASKS:
+        raise ValueError("is no plan of a sweep: its runs have no task, or several")
+    metric = plan.analysis.metric
+    if (metric and not plan.task.find(metric)) or not 0 < plan.analysis.alpha < 1:
         raise ValueError("is no plan of a sweep: its analysis can't be computed")
 
 

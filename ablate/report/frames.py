@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLACE = ("sweep", "row", "column", "seed", "id")
-TEST = ("top1", "top5", "loss")
 TOLD = (
     *("step", "train_loss", "collapsed", "seconds", "device"),
     *("parameters", "multiply_adds"),
@@ -42,7 +41,7 @@ def runs_frame(plan: Plan, runs: Sequence[Known], trials: bool = False) -> pd.Da
                 **(_search(known.run, trials) if plan.tune else {}),
                 **{key: _scalar(setting(cell.spec, key)) for key in keys},
                 "status": known.status,
-                **{name: test.get(name) for name in TEST},
+                **{metric.key: test.get(metric.key) for metric in plan.task.metrics},
                 "test_n": test.get("n"),
                 **{name: result.get(name) for name in TOLD},
             }

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis.scores import METRICS, number
 from ablate.analysis.table import Table
 from ablate.analysis.verdicts import said, summary
 from ablate.planning.cell import Cell
@@ -24,6 +23,7 @@ from ablate.report.gather import Known, provenance
 from ablate.report.live import duration
 from ablate.report.show import leaves, yaml_lines
 from ablate.report.status import GIVEN_UP
+from ablate.shared.metrics import Metric
 from ablate.store.looks import Look, Seeds
 from ablate.version import __version__
 
@@ -53,7 +53,6 @@ def page(
         title=plan.title or plan.name,
         overview=_overview(plan, counted),
         table=table,
-        metrics=METRICS,
         summary=summary(table),
         verdicts=said(table),
         sheet=sheet(table, DEFAULT, transpose=False, width=0),  # columns one below the other
@@ -61,13 +60,14 @@ def page(
         counted=counted,
         variants=list(_variants(plan, runs)),
         named=len(plan.columns) > 1,
-        measured=[m for m in METRICS if any(m in k.result.get("test", {}) for k in runs)],
+        measured=[
+            m for m in plan.task.metrics if any(m.key in k.result.get("test", {}) for k in runs)
+        ],
         commands=commands,
         made=_made(plan, runs, read, facts),
         base=next(cell for cell in plan.cells if cell.row == plan.baseline),
         version=__version__,
         # functions
-        number=number,
         plural=_plural,
         score=_score,
         tail=_tail,
@@ -160,13 +160,11 @@ def _differences(cell: Cell, base: Cell) -> tuple[Difference, ...]:
     )
 
 
-def _score(known: Known, name: str) -> float | None:
+def _score(known: Known, metric: Metric) -> float | None:
     """A test metric in the table's unit; None where it was not measured, and of trials, which are
     judged on validation."""
-    value = known.result.get("test", {}).get(name)
-    return (
-        None if value is None or known.run.trial is not None else float(value) * METRICS[name].scale
-    )
+    value = known.result.get("test", {}).get(metric.key)
+    return None if value is None or known.run.trial is not None else float(value) * metric.scale
 
 
 def _time(seconds: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.captions import count
-from ablate.analysis.scores import METRICS, Curves, Results, by_replicate, scores
+from ablate.analysis.scores import Curves, Results, by_replicate, scores
 from ablate.analysis.table import method_of
 from ablate.planning.plan import Plan
 from ablate.running.estimate import Costs
@@ -32,7 +32,7 @@ def forecast(
     """
     from ablate.analysis import stats
 
-    of = METRICS[plan.analysis.metric]
+    of = plan.metric
     counts = sorted({method_of(plan, column.label).contrasts for column in plan.columns})
     n = len(plan.replicates)
     power = f"{100 * stats.POWER:.0f} % power"
@@ -68,7 +68,7 @@ def _spread(
 
     from ablate.analysis import stats
 
-    points = METRICS[plan.analysis.metric].points
+    points = plan.metric.points
     if assumed is not None:
         return stats.Spread(assumed), 0.0, f"spread {assumed:g} {points}, as given"
     cells = [cell for cell in plan.cells if cell.column == column]

@@ -11,7 +11,7 @@ import math
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
@@ -20,7 +20,9 @@ from ablate.planning.plan import PlannedRun
 from ablate.report.live import duration
 from ablate.report.status import speed
 from ablate.shared.errors import Failure
+from ablate.shared.metrics import TASKS, TaskChoice
 from ablate.shared.rundir import RunDir
+from ablate.shared.spec import task_of
 from ablate.store.find import planned_as
 from ablate.store.ledger import FINAL, Ledger, RunState, Store
 
@@ -84,6 +86,7 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
     metrics = [] if seen.withheld else seen.folder.read_metrics()
     none = f"withheld: {seen.withheld}" if seen.withheld else ""
     unsealed = f"withheld: {seen.unsealed}" if seen.unsealed else _none(seen.folder.env, begun)
+    task = TASKS[task_of(seen.configuration or {})]
     return "\n".join(
         [
             f"run {run}: {seen.label}",
@@ -96,7 +99,7 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
                 _grouped(_pick(leaves(seen.result), RESULT)),
                 none or _none(seen.folder.result, final),
             ),
-            *_section("curves", _curves(metrics), none or _none(seen.folder.metrics, final)),
+            *_section("curves", _curves(metrics, task), none or _none(seen.folder.metrics, final)),
             *_section("provenance", _grouped(facts(seen)), unsealed),
             *_section(
                 "configuration"
@@ -159,17 +162,14 @@ def _end(attempt: Mapping[str, Any], worker: object) -> str:
     return "not noted"  # in a store of old
 
 
-CURVES: dict[str, tuple[str, Callable[[Sequence[float]], float]]] = {
-    "train_loss": ("lowest", min),
-    "val_loss": ("lowest", min),
-    "val_top1": ("highest", max),
-    "lr": ("highest", max),
-}
-
-
-def _curves(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+def _curves(metrics: Sequence[Mapping[str, Any]], task: TaskChoice) -> list[str]:
+    """Of the training loss, the metrics that every run has, and the rate: a line each."""
+    always = [metric for metric in task.metrics if not metric.needs]
+    less = [f"val_{metric.key}" for metric in always if metric.sign < 0]
+    more = [f"val_{metric.key}" for metric in always if metric.sign > 0]
     rows = []
-    for name, (what, best) in CURVES.items():
+    for name in ("train_loss", *less, *more, "lr"):
+        what, best = ("lowest", min) if name in ("train_loss", *less) else ("highest", max)
         values = [line[name] for line in metrics if _is_number(line.get(name))]
         if values:
             words = f"first {values[0]:.4g}, last {values[-1]:.4g}, {what} {best(values):.4g}"

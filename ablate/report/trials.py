@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis import captions
-from ablate.analysis.scores import METRICS
 from ablate.planning.cell import Cell, Trial
 from ablate.planning.plan import Plan
 from ablate.report.formats import grid
@@ -52,7 +51,7 @@ def tried(plan: Plan, states: Mapping[str, RunState]) -> list[Tried]:
     tuned."""
     if plan.tune is None:
         raise UserError(f"{plan.name}: nothing is tuned: give the sweep file a `tune:`")
-    scale = METRICS[plan.analysis.judged].scale
+    scale = plan.judged.scale
     won = _won(plan)
     found = []
     for run in plan.tried():
@@ -129,11 +128,11 @@ def json(plan: Plan, found: Sequence[Tried]) -> str:
         for cell in plan.cells
         for choice in cell.chosen
     ]
-    of = METRICS[plan.analysis.judged]
+    of = plan.judged
     return to_json(
         {
             "sweep": plan.name,
-            "metric": plan.analysis.judged,
+            "metric": of.key,
             "unit": of.unit,
             "trials": [one.fields() for one in found],
             "searches": searches,
@@ -153,7 +152,7 @@ def _keys(plan: Plan) -> list[str]:
 def sheet(plan: Plan, found: Sequence[Tried]) -> grid.Sheet:
     """A grid a column of the sweep, and a line a cell on what its searches are worth."""
     assert plan.tune is not None
-    name = METRICS[plan.analysis.judged].name.removeprefix("test ")
+    name = plan.judged.validated
     searches = len(plan.tune.searches(plan.seeds))
     often = "one search" if searches == 1 else f"{searches} searches"
     return grid.Sheet(
@@ -163,7 +162,7 @@ def sheet(plan: Plan, found: Sequence[Tried]) -> grid.Sheet:
         caption=(
             f"{often[0].upper()}{often[1:]} of {captions.count(plan.tune.trials_each, 'trial')} a "
             f"variant (sampler {plan.tune.sampler}), all of a search trained with one seed; "
-            f"score: validation {name} and its standard error.",
+            f"score: {name} and its standard error.",
             *(line for cell in plan.cells for line in _worth(plan, cell)),
         ),
         footnotes=(),
@@ -201,7 +200,7 @@ def _line(texts: Sequence[str], heading: int = 0) -> grid.Line:
 
 
 def _number(plan: Plan, value: float | None) -> str:
-    return "-" if value is None else f"{value:.{METRICS[plan.analysis.judged].decimals}f}"
+    return "-" if value is None else f"{value:.{plan.judged.decimals}f}"
 
 
 def _worth(plan: Plan, cell: Cell) -> Iterator[str]:

@@ -21,6 +21,7 @@ from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
 from ablate.running.progress import Outcome, Progress, View, Working
 from ablate.shared.files import FULL
+from ablate.shared.metrics import Metric
 from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, LOST, ROTTEN, RunDir
 from ablate.shared.signals import ENDING, noted
 from ablate.store.ledger import FINAL, Ledger, RunState, Store, result_detail
@@ -199,7 +200,7 @@ class _Drive:
             return
         self._record(run, result["status"], **result_detail(folder, result))
         self.results += 1
-        self.view.say(_summary(self.runs[run].label, result))
+        self.view.say(_summary(self.runs[run], result, self.plan.task.metrics[0]))
 
     def _why(self, folder: RunDir) -> str:
         error = folder.lock.notes().get("error", "died without a word")
@@ -391,9 +392,11 @@ def _code(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _summary(label: str, result: Mapping[str, Any]) -> str:
+def _summary(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> str:
+    """A run's end in words; `metric`: of the validation score that is told."""
+    label = run.label
     if result["status"] != "finished":
         return f"{result['status']} at step {result.get('step')}: {label}"
-    top1 = result.get("validation", {}).get("top1")
-    figure = "" if top1 is None else f", validation {100 * top1:.2f} %"
+    score = result.get("validation", {}).get(metric.key)
+    figure = "" if score is None else f", validation {metric.told(score)}"
     return f"finished: {label}{figure}, {result.get('seconds', 0):.0f} s"

@@ -15,6 +15,7 @@ from ablate.shared.checks import NO_CLS, check
 from ablate.shared.choices import ARCHS, CHOICES, PROBES, Param
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import UNBOUNDED, added, hints, keys
+from ablate.shared.metrics import TASKS
 from ablate.shared.spec import (
     Augment,
     Chosen,
@@ -26,6 +27,7 @@ from ablate.shared.spec import (
     Run,
     Train,
     as_before,
+    task_of,
 )
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
@@ -51,6 +53,7 @@ def build_run(tree: Mapping[str, Any]) -> Run:
         eval=section(Eval, tree["eval"], "eval"),
         seed=value_of(Run, "seed", tree["seed"], "seed"),
         probe=_probes(tree.get("probe", [])),
+        task=_task(task_of(tree)),
     )
     check(run)
     return run
@@ -147,6 +150,12 @@ def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
         if param.host is not None and tree.get(key, param.default) is None
     }
     return Chosen(name, settings_of(kind, params, {**before, **tree, **hosts}))
+
+
+def _task(name: str) -> str:
+    if name not in TASKS:
+        raise unknown("task", name, TASKS)
+    return name
 
 
 def _probes(names: Any) -> tuple[str, ...]:

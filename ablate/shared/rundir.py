@@ -28,6 +28,7 @@ from ablate.shared.files import (
     write_whole,
 )
 from ablate.shared.lock import Lock
+from ablate.shared.metrics import TASKS
 
 FORMAT = 1  # of run.json and result.json; raised when a reader of the old would be wrong
 
@@ -82,7 +83,8 @@ _RESULT: dict[str, Callable[[Any], bool]] = {
     **{"plugins": _some(is_text), "probes_sha256": _some(is_text)},
     **dict.fromkeys(("left_out", "overlap"), _is_shares),
 }
-_SCORES = ("top1", "loss", "n")  # of a test set, in every finished run
+# What a test set's scores have in every finished run, by its task, which a result does not say.
+_SCORES = [{"n", *(m.key for m in task.metrics if not m.needs)} for task in TASKS.values()]
 
 
 def _result(content: bytes) -> dict[str, Any] | None:
@@ -104,7 +106,7 @@ def _is_scored(result: Mapping[str, Any]) -> bool:
     if result["status"] != "finished":
         return True
     test = result.get("test") or {}
-    return all(test.get(name) is not None for name in _SCORES)
+    return any(all(test.get(name) is not None for name in names) for names in _SCORES)
 
 
 class Metrics:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from ablate.shared import metrics
 from ablate.shared.choices import CHOICES, SAID, Param
 from ablate.shared.keys import Key, added, hints
 
@@ -266,6 +267,7 @@ class Run:
     probe: Annotated[
         tuple[str, ...], Key("what the run measures of itself beside the metrics, a list")
     ] = ()
+    task: Annotated[str, Key("what it learns, one of `metrics.TASKS`")] = metrics.DEFAULT
 
     @property
     def id(self) -> str:
@@ -298,15 +300,27 @@ def identity(run: Run) -> str:
 
 def tree_identity(tree: Mapping[str, Any]) -> str:
     """`identity`, of what `to_tree` made of a run, now or before fields were added."""
-    kept = {key: value for key, value in effective(tree).items() if key not in ("seed", "probe")}
+    apart = ("seed", "probe", "task")
+    kept = {key: value for key, value in effective(tree).items() if key not in apart}
     probes = {"probe": tree["probe"]} if tree.get("probe") else {}
+    task = {} if task_of(tree) == metrics.DEFAULT else {"task": tree["task"]}
     for section, key in NOT_IDENTITY:
         kept[section] = {k: v for k, v in kept[section].items() if k != key}
     for section in kept:
         for key, before in _added_in(section, kept[section]).items():
             if kept[section].get(key, before) == before:
                 kept[section] = {k: v for k, v in kept[section].items() if k != key}
-    return json.dumps(kept | probes, sort_keys=True, separators=(",", ":"))
+    return json.dumps(kept | probes | task, sort_keys=True, separators=(",", ":"))
+
+
+def task_of(tree: Mapping[str, Any]) -> str:
+    """The name of the task that the plain tree of a run says."""
+    return str(tree.get("task", metrics.DEFAULT))
+
+
+def classes_of(tree: Mapping[str, Any]) -> int:
+    """Of the data that the plain tree of a run says."""
+    return int(tree["data"]["classes"])
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,10 +337,13 @@ def run_id(identity: str, seed: int) -> str:
 
 
 def to_tree(spec: Any) -> dict[str, Any]:
-    """Plain dicts of a spec, for JSON. A choice is written flat: name and settings."""
+    """Plain dicts of a spec, for JSON. A choice is written flat: name and settings. The task is
+    said where it is another than that of every run from before there were several."""
     tree: dict[str, Any] = {}
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
+        if field.name == "task" and value == metrics.DEFAULT:
+            continue
         if isinstance(value, Chosen):
             own = dataclasses.asdict(value.plugin) if value.plugin else {}
             tree[field.name] = {"name": value.name, **own, **value.settings}

@@ -52,10 +52,11 @@ def look(plan: Plan) -> Look:
         trained = spec.tree_identity(cell.spec) if plan.tune is None else tuned
         rows[cell.row][cell.column] = _hash(trained)[:8]
     analysis = asdict(plan.analysis)
+    del analysis["metric"]
     at = {
         "columns": list(columns),
         "rows": rows,
-        "metric": analysis.pop("metric"),
+        "metric": plan.metric.key,
         "analysis": analysis,
     }
     return Look(tuple(sorted(plan.seeds)), _plain(at))

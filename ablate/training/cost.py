@@ -9,15 +9,20 @@ from statistics import median
 import torch
 
 
-def cost(begun: float, images: int, device: torch.device) -> dict[str, float]:
-    """`seconds` over all attempts, `images_per_s`, evaluation included, and `peak_bytes`: the most
-    memory at once, of the device (a GPU's tensors, a CPU process's pages)."""
-    seconds = time.monotonic() - begun
+def cost(seconds: float, images: int, device: torch.device) -> dict[str, float]:
+    """`seconds` over all attempts, `images_per_s`, evaluation included, and `peak_bytes`."""
+    return {
+        "seconds": seconds,
+        "images_per_s": images / seconds,
+        "peak_bytes": peak_bytes(device),
+    }
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most memory at once, of the device: a GPU's tensors, a CPU process's pages."""
     if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(device)
-    else:
-        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": seconds, "images_per_s": images / seconds, "peak_bytes": peak}
+        return torch.cuda.max_memory_allocated(device)
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def utilisation(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,24 +9,25 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ablate.training.training import Training
+
 SPARE = 0.8  # of the free memory: what is counted is not all that is taken
 ENOUGH = 1e9  # bytes kept for a backward pass, beyond which a CPU is no faster
 
 Forward = Callable[[Tensor], Tensor]  # images -> their part of the loss
 
 
-def micro_batch(batch: int, images: Tensor, model: nn.Module, forward: Forward) -> int:
-    """The first of `divisors(batch)` that fits; `images` is a batch or a part of one.
+def micro_batch(training: Training) -> int:
+    """The first of `divisors` of its batch that fits; the training is as it was before.
 
-    On a GPU it is tried, the optimiser's two moments and an average of the weights standing beside
-    it. On a CPU, where too much is not refused but kills, it is computed: from what the backward
-    pass of two images keeps, and a core's share of the memory that is free, of which it takes no
-    more than `ENOUGH`. The gradients that are there are lost. Raises torch.OutOfMemoryError where
-    not even one image fits.
+    On a GPU a step is tried. On a CPU, where too much is not refused but kills, it is computed:
+    from what the backward pass of two images keeps, and a core's share of the memory that is free,
+    of which it takes no more than `ENOUGH`. One image is not tried: where it does not fit the first
+    step raises torch.OutOfMemoryError.
     """
-    fits = _tried if images.device.type == "cuda" else _computed
-    *larger, one = divisors(batch)
-    return next((size for size in larger if fits(size, images, model, forward)), one)
+    fits = _tried if training.device.type == "cuda" else _computed
+    *larger, one = divisors(training.run.train.batch)
+    return next((size for size in larger if fits(size, training)), one)
 
 
 def divisors(batch: int) -> Iterator[int]:
@@ -39,21 +39,29 @@ def divisors(batch: int) -> Iterator[int]:
     yield 1
 
 
-def _tried(size: int, images: Tensor, model: nn.Module, forward: Forward) -> bool:
-    beside: list[Tensor] = []
-    with contextlib.suppress(torch.OutOfMemoryError):
-        beside = [torch.empty_like(p) for p in model.parameters() for _ in range(3)]
-        forward(images.new_zeros((size, *images.shape[1:]))).backward()
+def _tried(size: int, training: Training) -> bool:
+    tensors, state = training.state()
+    before = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+    training.micro_batch = size
+    try:
+        training.step()
+    except torch.OutOfMemoryError:
+        return False
+    else:
         return True
-    model.zero_grad(set_to_none=True)
-    del beside
-    torch.cuda.empty_cache()
-    return False
+    finally:
+        training.load(before, state)
+        torch.cuda.empty_cache()
 
 
-def _computed(size: int, images: Tensor, model: nn.Module, forward: Forward) -> bool:
+def _computed(size: int, training: Training) -> bool:
+    images, target = training.inputs()
+
+    def forward(some: Tensor) -> Tensor:
+        return training.part(some, target, slice(0, len(some)))
+
     most = min(ENOUGH, SPARE * free_bytes())
-    return size * kept_bytes(images[:2].clone(), model, forward) <= most
+    return size * kept_bytes(images[:2].clone(), training.model, forward) <= most
 
 
 def kept_bytes(images: Tensor, model: nn.Module, forward: Forward) -> float:

@@ -20,7 +20,7 @@ from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
 from ablate.training.calibrate import seconds_per_step
 from ablate.training.checkpoint import read_checkpoint
-from ablate.training.cost import cost
+from ablate.training.cost import peak_bytes
 from ablate.training.loop import Machine, Stopped, train
 from ablate.training.model.count import describe
 
@@ -70,8 +70,12 @@ def leg(run: Run, folder: Path, cache: Path, device: torch.device, until: int) -
         train(run, RunDir(folder), machine)  # returns at once where the loss is not finite
     except Stopped:
         diverged = False
-    peak = cost(0.0, 0, device)["peak_bytes"]
-    return {"step": end.step, "total": end.total, "peak_bytes": peak, "diverged": diverged}
+    return {
+        "step": end.step,
+        "total": end.total,
+        "peak_bytes": peak_bytes(device),
+        "diverged": diverged,
+    }
 
 
 def compare(straight: Path, resumed: Path) -> dict[str, Any]:
@@ -99,7 +103,7 @@ def _state(folder: Path) -> dict[str, Tensor]:
     found = [read_checkpoint(path, step) for step, path in RunDir(folder).checkpoints()[:1]]
     if not found or found[0] is None:  # it diverged, or its disk rots
         return {}
-    sums = {key: value for key, value in vars(found[0].progress).items() if key != "seconds"}
+    sums = {key: value for key, value in vars(found[0].state).items() if key != "seconds"}
     values = {f"progress.{k}": torch.tensor(v, dtype=torch.float64) for k, v in sums.items()}
     return found[0].tensors | values
 

@@ -46,10 +46,11 @@ from ablate.training import resume_check
 from ablate.training.calibrate import seconds_per_step
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
-from ablate.training.loop import DTYPES, Machine, Stopped, train
+from ablate.training.loop import Machine, Stopped, train
 from ablate.training.model.attention import kernel
 from ablate.training.model.count import describe
 from ablate.training.model.plugin import digest
+from ablate.training.training import DTYPES
 
 EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_LOST, EXIT_ROTTEN = 76, 1, 71, 72, 73
 CHECK_S, CHECK_SHARE = 2.0, 0.02  # for a look at the data at a run's end, or of its time, if more

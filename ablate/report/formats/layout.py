@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from ablate.analysis.across import Block
 from ablate.analysis.captions import level, setting
 from ablate.analysis.headline import headline
-from ablate.analysis.scores import METRICS, number, short
+from ablate.analysis.scores import short
 from ablate.analysis.table import Entry, Table, TableColumn
 from ablate.planning.plan import METRICS as NAMES
 from ablate.planning.plan import is_metric
 from ablate.report.formats.grid import Cell, Grid, Line, Sheet
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.metrics import Metric
 
 if TYPE_CHECKING:
     from ablate.analysis.stats import Estimate
@@ -83,29 +84,31 @@ def _parts(table: Table, show: Sequence[str]) -> Iterator[_Part]:
             yield _other(table, name, ci)
 
 
-def _interval(estimate: Estimate | None, metric: str, sign: bool = False, ci: bool = True) -> str:
+def _interval(
+    estimate: Estimate | None, metric: Metric, sign: bool = False, ci: bool = True
+) -> str:
     """`+0.62 [+0.21, +1.03]`; without an interval `+0.62 [-]`, without anything `-`."""
     if estimate is None:
         return "-"
-    mean = number(estimate.mean, metric, sign)
+    mean = metric.text(estimate.mean, sign)
     if not ci:
         return mean
     if estimate.low is None or estimate.high is None:
         return f"{mean} [-]"
-    return f"{mean} [{number(estimate.low, metric, sign)}, {number(estimate.high, metric, sign)}]"
+    return f"{mean} [{metric.text(estimate.low, sign)}, {metric.text(estimate.high, sign)}]"
 
 
-def _value_heading(metric: str, alpha: float, ci: bool) -> str:
+def _value_heading(metric: Metric, alpha: float, ci: bool) -> str:
     bracket = f"[{level(alpha)} CI]" if ci else ""
-    return " ".join(filter(None, (metric, METRICS[metric].unit, bracket)))
+    return " ".join(filter(None, (metric.key, metric.unit, bracket)))
 
 
 def _accuracy(table: Table, ci: bool) -> Iterator[_Part]:
     def cell(entry: Entry) -> Cell:
-        text = _interval(entry.accuracy, table.metric, ci=ci)
+        text = _interval(entry.accuracy, table.of(), ci=ci)
         return Cell(text + _never(entry.never, entry), number=True)
 
-    yield _Part(_value_heading(table.metric, table.alpha, ci), cell)
+    yield _Part(_value_heading(table.of(), table.alpha, ci), cell)
 
 
 def _other(table: Table, name: str, ci: bool) -> _Part:
@@ -114,10 +117,10 @@ def _other(table: Table, name: str, ci: bool) -> _Part:
             return next(_accuracy(table, ci)).cell(entry)
         if (other := entry.others.get(name)) is None:
             return Cell("-", number=True)
-        text = _interval(other.estimate, name, ci=ci) + _never(other.never, entry)
+        text = _interval(other.estimate, table.of(name), ci=ci) + _never(other.never, entry)
         return Cell(text, number=True)
 
-    return _Part(_value_heading(name, table.alpha, ci), cell)
+    return _Part(_value_heading(table.of(name), table.alpha, ci), cell)
 
 
 def _never(never: Sequence[int], entry: Entry) -> str:
@@ -127,7 +130,7 @@ def _never(never: Sequence[int], entry: Entry) -> str:
 def _gain(table: Table, ci: bool) -> Iterator[_Part]:
     def cell(entry: Entry) -> Cell:
         is_baseline = entry.row == table.baseline
-        text = "" if is_baseline else _interval(entry.gain, table.metric, True, ci)
+        text = "" if is_baseline else _interval(entry.gain, table.of(), True, ci)
         return Cell(text, bold=entry.verdict == "helps", number=True)
 
     bracket = f" [{level(table.gain_alpha)} CI]" if ci else ""
@@ -203,7 +206,7 @@ def _paper(table: Table, ci: bool) -> Iterator[_Part]:
 
     def said(entry: Entry) -> Cell:
         gain = entry.against.said if entry.against else None
-        text = _interval(gain, table.metric, True) if gain or entry.row != table.baseline else ""
+        text = _interval(gain, table.of(), True) if gain or entry.row != table.baseline else ""
         return Cell(text, number=True)
 
     yield _Part(table.paper or "paper", printed)
@@ -219,9 +222,9 @@ def _beside(entry: Entry, table: Table) -> str:
         return ""
     parts = []
     if against.value is not None:
-        parts.append(number(against.value, table.metric, True))
+        parts.append(table.of().text(against.value, True))
     if against.gain is not None:
-        parts.append(f"gain {number(against.gain, table.metric, True)}")
+        parts.append(f"gain {table.of().text(against.gain, True)}")
     if against.agreement is not None:
         parts += [against.agreement, f"{'in' if against.inside else 'outside'} our interval"]
     return ", ".join(parts)
@@ -342,8 +345,8 @@ def _block(table: Table, block: Block, ci: bool) -> Grid:
     ]
     lines = []
     for line in block.lines:
-        gain = _interval(line.gain, table.metric, True, ci)
-        sample = _interval(line.sampled, table.metric, True, ci)
+        gain = _interval(line.gain, table.of(), True, ci)
+        sample = _interval(line.sampled, table.of(), True, ci)
         cells = [
             Cell(line.label),
             *([Cell(line.column)] if where else []),

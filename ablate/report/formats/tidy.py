@@ -12,6 +12,7 @@ from ablate.analysis.across import Block, PValues
 from ablate.analysis.table import Against, Cost, Entry, Resolution, Table, TableColumn, TableRow
 from ablate.planning.cell import Choice
 from ablate.shared.files import to_json
+from ablate.shared.metrics import DEFAULT, threshold
 
 if TYPE_CHECKING:
     from ablate.analysis.stats import Estimate
@@ -25,7 +26,10 @@ Facts = Iterator[tuple[str, Value]]  # quantity, value
 
 def json(table: Table) -> str:
     """The whole `Table`."""
-    return to_json(dataclasses.asdict(table)).decode()
+    tree = dataclasses.asdict(table)
+    if table.task == DEFAULT:  # which older tables don't say
+        del tree["task"]
+    return to_json(tree).decode()
 
 
 def csv(table: Table) -> str:
@@ -114,7 +118,7 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
         *(
             (f"{name}.never", len(other.never))
             for name, other in entry.others.items()
-            if name.startswith("epochs_to")
+            if threshold(name) is not None
         ),
         *_estimate("gain", entry.gain),
         *_p_values("gain", entry.p_values),
@@ -124,7 +128,7 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
         ("runs.collapsed", len(entry.collapsed)),
         ("runs.unstable.p", entry.p_values.fisher),
         ("runs.unstable.p.floor", entry.p_values.fisher_floor),
-        ("runs.never", len(entry.never) if table.metric.startswith("epochs_to") else None),
+        ("runs.never", len(entry.never) if threshold(table.metric) is not None else None),
         ("pool", entry.pool or None),
         ("verdict", entry.verdict),
         ("spread.ratio", entry.ratio),

@@ -1,4 +1,4 @@
-"""Learning curves: training loss and validation accuracy by epoch."""
+"""Learning curves: training loss and the validation metric by epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from ablate.report.plot.style import Sheet, folded, inks
 
 ACROSS = 3  # columns in a line
 BANDS = 8  # rows at most: of more, bands hide the lines
-SHOWN = (("train_loss", "training loss", 1.0), ("val_top1", "validation top-1 accuracy, %", 100.0))
 
 
 def curves(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
@@ -29,14 +28,19 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
             epochs.setdefault(line["epoch"], []).append(line)
     if not found:
         raise Nothing(f"{plan.name}: no run has been validated yet: {again(plan)}")
+    first = plan.task.metrics[0]
+    quantities = (
+        ("train_loss", "training loss", 1.0),
+        (f"val_{first.key}", first.with_unit(first.validated), first.scale),
+    )
     ink, columns = inks(plan), [column.label for column in plan.columns]
     lines, across = folded(len(columns), ACROSS)
     size = (2.6 + 3.4 * across, 6 * lines)
-    sheet = Sheet(plan, table, "curves", "Learning curves", (len(SHOWN) * lines, across), size)
-    panels = sheet.columns(len(columns), len(SHOWN))
+    sheet = Sheet(plan, table, "curves", "Learning curves", (len(quantities) * lines, across), size)
+    panels = sheet.columns(len(columns), len(quantities))
     banded = len({row for row, _ in found}) <= BANDS
     legend: dict[str, Any] = {}
-    for part, (key, name, scale) in enumerate(SHOWN):
+    for part, (key, name, scale) in enumerate(quantities):
         for (row, column), epochs in found.items():
             axes = panels[columns.index(column)][part]
             x = sorted(epochs)

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
 from ablate.analysis.captions import family
-from ablate.analysis.table import METRICS, Entry, Table, level, number
+from ablate.analysis.table import Entry, Table, level
 from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, again, named
 from ablate.report.plot.style import BLACK, Sheet, folded, inks
@@ -92,7 +92,7 @@ def forest(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
         axes.set_title(plan.heading(column.label), loc="left")
         axes.set_xlabel(_axis(table))
     margin = plan.analysis.margin
-    points = METRICS[table.metric].points
+    points = table.of().points
     shade = [] if margin is None else [f"Shaded: the margin of {margin:g} {points}."]
     sheet.foot(*_foot(plan, table, entries), *shade)
     return sheet
@@ -137,11 +137,11 @@ def _cut(
 
 
 def _heading(table: Table) -> str:
-    return f"Gain over {table.baseline}: {METRICS[table.metric].name}"
+    return f"Gain over {table.baseline}: {table.of().name}"
 
 
 def _axis(table: Table) -> str:
-    return f"gain, {METRICS[table.metric].points}"
+    return f"gain, {table.of().points}"
 
 
 def _numbers(table: Table, entry: Entry) -> str:
@@ -149,9 +149,9 @@ def _numbers(table: Table, entry: Entry) -> str:
     found = entry.gain
     assert found is not None
     low, high = found.low, found.high
-    text = number(found.mean, table.metric, sign=True)
+    text = table.of().text(found.mean, sign=True)
     if low is not None and high is not None:
-        ends = (number(end, table.metric, sign=True) for end in (low, high))
+        ends = (table.of().text(end, sign=True) for end in (low, high))
         text += f" [{', '.join(ends)}]"
     return " ".join([text, entry.verdict or ""]).rstrip()
 

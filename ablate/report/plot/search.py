@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from ablate.analysis import stats
-from ablate.analysis.scores import METRICS
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, again, named
@@ -25,8 +24,8 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     """
     if plan.tune is None:
         raise Nothing(f"{plan.name}: nothing is tuned: give the sweep file a `tune:`")
-    metric = plan.analysis.judged
-    sign, scale = METRICS[metric].sign, METRICS[metric].scale
+    metric = plan.judged
+    sign, scale = metric.sign, metric.scale
     scores: dict[tuple[str, str], list[float]] = {}
     for trial in plan.trials:
         if trial.score is not None:
@@ -57,10 +56,8 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
         axes.set_title(plan.heading(column), loc="left")
         axes.set_xlabel("trials, k")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    unit = f", {METRICS[metric].unit}" if METRICS[metric].unit else ""
-    name = METRICS[metric].name.removeprefix("test ")
     for axes in panels[::across]:
-        axes.set_ylabel(f"best validation {name}{unit}")
+        axes.set_ylabel(metric.with_unit(f"best {metric.validated}"))
     sheet.legend(legend)
     sheet.foot(
         "Lines: the best to expect of k trials, drawn from those made, with replacement (Dodge et "

@@ -48,7 +48,7 @@ def building_folder(folder: Path, name: str) -> Path:
 JOURNAL = "journal.json"
 
 
-class Journal:
+class BuildJournal:
     """How far a build is: {stored split: row}, all before it being decoded and on the disk, and
     which of them could not be read.
 
@@ -134,7 +134,7 @@ class Work:
         self.used = {stored: np.zeros(number, dtype=bool) for stored, number in rows.items()}
         for stored, numbers in self.chosen.values():
             self.used[stored][numbers] = True
-        self.journal = Journal(building / JOURNAL, self.arrays, rows)
+        self.journal = BuildJournal(building / JOURNAL, self.arrays, rows)
 
     def allocate(self) -> None:
         """Raises Full that says how much room lacks."""

@@ -16,6 +16,7 @@ from torch import nn
 
 from ablate.shared import choices, spec
 from ablate.shared.errors import UserError
+from ablate.shared.metrics import TASKS
 from ablate.training.model.host import Host
 from ablate.training.model.init import initialise
 from ablate.training.model.perceptron import Perceptron
@@ -60,7 +61,7 @@ def vit(run: spec.Run) -> ViT:
     return ViT(
         run.model,
         Patches(run.data.size, run.model.patch, run.data.channels),
-        run.data.classes,
+        _outputs(run),
         norm=_constructor("norm", run.norm),
         stem=_constructor("stem", run.stem),
         block=_constructor("block", run.block),
@@ -72,7 +73,12 @@ def mlp(run: spec.Run) -> Perceptron:
     """A multilayer perceptron, not yet initialised."""
     values = run.data.size**2 * run.data.channels
     norm = _constructor("norm", run.norm)
-    return Perceptron(run.model, values, run.data.classes, norm=norm)
+    return Perceptron(run.model, values, _outputs(run), norm=norm)
+
+
+def _outputs(run: spec.Run) -> int:
+    """How many values the head gives."""
+    return TASKS[run.task].outputs(run.data.classes)
 
 
 HOSTS = {"vit": vit, "mlp": mlp}

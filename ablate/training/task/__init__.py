@@ -1,0 +1,51 @@
+"""What is learnt: a task is an entry of `ablate.shared.metrics.TASKS` and the class it names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor, dtype
+
+from ablate.shared.metrics import TASKS
+from ablate.shared.spec import Run
+from ablate.training.data.batches import Batches
+from ablate.training.data.cached import Split
+
+
+class Task(Protocol):
+    """What a training asks of a task. It keeps no state: all that a run learns is in its model.
+
+    Its class is made of the run. B are the rows of a batch; what an input, a target and an output
+    are is the task's own matter.
+    """
+
+    def inputs(self, batches: Batches, step: int, dtype: dtype) -> tuple[Tensor, Tensor]:
+        """What the model is shown in a step, in this type, and the target: rows of the global
+        batch, which micro-batches take slices of."""
+
+    def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """What is minimised: a mean over the rows given, so that the loss of a global batch is the
+        sum over its micro-batches of (rows / global rows) times this."""
+
+    def prior_loss(self, train: Split) -> float | None:
+        """The training loss of the best prediction that looks at no input; None: nobody knows it.
+        A run whose last training loss is not below it has collapsed."""
+
+    def evaluate(
+        self, predict: Callable[[Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]
+    ) -> tuple[dict[str, float], np.ndarray]:
+        """The declared metrics of a split, raw, and what `predictions.npy` keeps of its examples,
+        of which alone `TaskChoice.score` makes the same metrics.
+
+        batches: (images, labels), each example once, in stored order. predict: the model's outputs.
+        """
+
+
+def make_task(run: Run) -> Task:
+    """The task of a run."""
+    module, _, name = TASKS[run.task].path.partition(":")
+    task: Task = getattr(importlib.import_module(module), name)(run)
+    return task

@@ -5,19 +5,59 @@ Shapes: B examples, C classes. Losses are in nats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ablate.shared import predictions
+from ablate.shared.metrics.classify import score
+from ablate.shared.spec import Run
+from ablate.training.data.batches import Batches
+from ablate.training.data.cached import Split
 
 # What predictions.npy holds for each test example, in the test set's order. The loss is in full:
 # the metrics are those of the file, to the last bit. (Older files have it in single precision.)
 PREDICTION = np.dtype([("class", "<i4"), ("rank", "<i4"), ("loss", "<f8")])
 Loss = Literal["softmax", "sigmoid"]
+
+
+class Classify:
+    """Images (B, H, W, C) and their labels; the model gives logits (B, C)."""
+
+    def __init__(self, run: Run) -> None:
+        self._classes = run.data.classes
+        self._smoothing = run.train.label_smoothing
+        self._kind: Loss = run.train.loss
+        self._mixes = bool(run.augment.mixup or run.augment.cutmix)
+
+    def inputs(
+        self, batches: Batches, step: int, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Images, and labels int64 (B,) or, where images are mixed, soft ones (B, C)."""
+        images, labels = batches.at(step)
+        images = images.to(dtype)
+        if not self._mixes:
+            return images, labels
+        soft = targets(labels, self._classes, self._smoothing, dtype)
+        return batches.mixed(images, soft, step)
+
+    def loss(self, outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Mean over the rows given, a scalar."""
+        return loss(outputs, target, self._smoothing, self._kind)
+
+    def prior_loss(self, train: Split) -> float:
+        """That of guessing by the classes' frequencies."""
+        return prior_loss(train.labels, self._classes, self._smoothing, self._kind)
+
+    def evaluate(
+        self,
+        predict: Callable[[torch.Tensor], torch.Tensor],
+        batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    ) -> tuple[dict[str, float], np.ndarray]:
+        """Metrics and predictions of a whole split: see `evaluate`."""
+        return evaluate(((predict(images), labels) for images, labels in batches), self._kind)
 
 
 def targets(
@@ -79,15 +119,6 @@ def prior_loss(
     return float(entropy.sum())
 
 
-def told(scores: Mapping[str, float]) -> str:
-    """Metrics for people: "loss 0.4321, top1 87.40 %"."""
-    return ", ".join(
-        f"{name} {100 * score:.2f} %" if name.startswith("top") else f"{name} {score:.4f}"
-        for name, score in scores.items()
-        if name != "n"
-    )
-
-
 def evaluate(
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]], kind: Loss = "softmax"
 ) -> tuple[dict[str, float], np.ndarray]:
@@ -112,4 +143,4 @@ def evaluate(
         rows["loss"] = each.cpu().numpy()
         parts.append(rows)
     table = np.concatenate(parts)
-    return predictions.metrics(table, classes), table
+    return score(table, classes), table

@@ -1,0 +1,15 @@
+"""What is measured, as data: every task by its name, and the metrics that each declares.
+
+Both halves import this package. A task is one entry here and the class that it names; a run says
+its task in `spec.Run.task`. Nothing else in the package knows a metric by its name.
+"""
+
+from __future__ import annotations
+
+from ablate.shared.metrics.classify import CLASSIFY
+from ablate.shared.metrics.metric import Metric, TaskChoice, threshold
+
+__all__ = ["DEFAULT", "TASKS", "Metric", "TaskChoice", "threshold"]
+
+DEFAULT = "classify"  # the task of every run that says none
+TASKS: dict[str, TaskChoice] = {DEFAULT: CLASSIFY}

@@ -1,0 +1,56 @@
+"""Classification as the control half knows it: its metrics, from what `predictions.npy` holds.
+
+The training half writes the metrics with this file, the control half checks them with it from the
+predictions years later, perhaps on another machine. So they are counts, and a sum that is rounded
+once: numpy and torch add in an order of their own, which changes with their version and the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ablate.shared.metrics.metric import Metric, TaskChoice
+
+if TYPE_CHECKING:  # numpy, which `ablate --help` does without
+    import numpy as np
+
+TOP5_FROM = 10  # classes; with fewer, top-5 says little
+
+
+def score(table: np.ndarray, classes: int) -> dict[str, float]:
+    """n, loss (the mean) and, as fractions, top1 and, from 10 classes, top5.
+
+    table (N,): fields `rank` of the true class, 0 being best, and `loss`.
+    """
+    number = len(table)
+    found = {"n": number, "loss": math.fsum(table["loss"].tolist()) / number}
+    for name, rank in (("top1", 1), ("top5", 5))[: 2 if classes >= TOP5_FROM else 1]:
+        found[name] = int((table["rank"] < rank).sum()) / number
+    return found
+
+
+CLASSIFY = TaskChoice(
+    line="which of the classes an image shows",
+    path="ablate.training.task.classify:Classify",
+    metrics=(
+        Metric(
+            *("top1", "top-1 accuracy", "top-1", "%", "points", 100.0, 2),
+            lambda classes: 1 / classes,
+            most=100.0,
+            is_share=True,
+        ),
+        Metric(
+            *("top5", "top-5 accuracy", "top-5", "%", "points", 100.0, 2),
+            lambda classes: min(5, classes) / classes,
+            most=100.0,
+            is_share=True,
+            needs=f"at least {TOP5_FROM} classes",
+        ),
+        Metric(*("loss", "test loss", "loss", "", "nats", 1.0, 4), math.log, sign=-1),
+    ),
+    score=score,
+    outputs=lambda classes: classes,
+    prior="the class prior",
+    keeps="predicted class, rank of the true class, loss",
+)

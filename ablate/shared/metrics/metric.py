@@ -1,0 +1,115 @@
+"""What a metric and a task declare of themselves. The standard library only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # numpy, which `ablate --help` does without
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a metric is named, printed and judged. Values are stored raw and printed `scale` times.
+
+    `key` names it in `result.json`, `--show` and `analysis.metric`, and behind `val_` in
+    `metrics.jsonl`. `chance`: the raw value that guessing gets, by the number of classes, as which
+    what diverged may count; every declared metric has one.
+    """
+
+    key: str
+    name: str
+    short: str  # the name as a part of another: "epochs to 90 % validation top-1"
+    unit: str  # of a value
+    points: str  # of a difference
+    scale: float
+    decimals: int
+    chance: Callable[[int], float | None]
+    sign: int = 1  # -1 where less is better
+    most: float | None = None  # of a printed value, whose least is 0
+    is_share: bool = False  # of the examples, each right or wrong: its error is binomial
+    needs: str = ""  # without which it is not measured; "" where it always is
+    of_curve: bool = False  # taken from the validation curve, not from the test set
+
+    def text(self, value: float, sign: bool = False) -> str:
+        """A printed value or, with its `sign`, a difference, rounded as tables print it."""
+        if abs(value) >= 1e9:
+            return f"{value:{'+' if sign else ''}.3g}"
+        value = round(value, self.decimals) + 0.0  # a rounded -0.001 is 0.00, not -0.00
+        return f"{value:{'+' if sign else ''}.{self.decimals}f}"
+
+    @property
+    def validated(self) -> str:
+        """Its name, of the validation set: "validation top-1 accuracy"."""
+        return f"validation {self.name.removeprefix('test ')}"
+
+    def with_unit(self, name: str) -> str:
+        """ "validation top-1 accuracy, %", as an axis is named."""
+        return ", ".join(filter(None, (name, self.unit)))
+
+    def told(self, raw: float) -> str:
+        """A raw value with its unit: "87.40 %"."""
+        return f"{self.scale * raw:.{self.decimals}f} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True)
+class TaskChoice:
+    """What a task declares to the half that decides: tables, searches and captions ask here.
+
+    `metrics`: the first is what tables are of where nobody says otherwise, and what validation
+    curves show. `score`: the metrics of a test set from what `predictions.npy` holds of its
+    examples (an array with a row for each) and the number of classes; beside them `n`, the
+    examples. `outputs`: how many values the model's head gives, by the number of classes.
+    """
+
+    line: str
+    path: str  # of the class that trains it
+    metrics: tuple[Metric, ...]
+    score: Callable[[np.ndarray, int], dict[str, float]]
+    outputs: Callable[[int], int]
+    prior: str  # the best prediction that looks at no image, in words
+    keeps: str  # what `predictions.npy` has of an example, in words
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """How `analysis.metric` and `--show` name its metrics."""
+        return (*(metric.key for metric in self.metrics), AREA, f"{CROSSING}:SHARE")
+
+    def find(self, name: str) -> Metric | None:
+        """The metric so named, declared or of the validation curve; None: it has none."""
+        first = self.metrics[0]
+        if name == AREA:
+            what = f"mean validation {first.short} of the curve"
+            return replace(first, key=AREA, name=what, of_curve=True, is_share=False, needs="")
+        if (value := threshold(name)) is not None:
+            most = math.inf if first.most is None else first.most / first.scale
+            return _crossing(name, first, value) if 0 < value <= most else None
+        return {metric.key: metric for metric in self.metrics}.get(name)
+
+
+AREA, CROSSING = "auc", "epochs_to"  # of the validation curve of a task's first metric
+
+
+def threshold(name: str) -> float | None:
+    """The value of `epochs_to:0.9`, as it is stored; None of another name, or where it is none."""
+    kind, _, value = name.partition(":")
+    try:
+        return float(value) if kind == CROSSING and math.isfinite(float(value)) else None
+    except ValueError:
+        return None
+
+
+def _crossing(name: str, first: Metric, value: float) -> Metric:
+    """How many epochs validation takes to a value of the first metric."""
+
+    def chance(classes: int) -> float | None:
+        """At once, where guessing is good enough."""
+        guess = first.chance(classes)
+        return 0.0 if guess is not None and first.sign * (guess - value) >= 0 else None
+
+    said = f"{first.scale * value:g} {first.unit}".rstrip()
+    what = f"epochs to {said} validation {first.short}"
+    return Metric(*(name, what, what, "", "epochs", 1.0, 1), chance, sign=-1, of_curve=True)

@@ -1,0 +1,184 @@
+"""What a training leaves in its run's folder: metrics, checkpoints, and in the end its answer."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ablate.shared.files import write_whole
+from ablate.shared.metrics import TASKS
+from ablate.shared.rundir import Metrics, RunDir
+from ablate.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
+from ablate.training.cost import cost, utilisation
+from ablate.training.data.cached import Split
+from ablate.training.model.attention import kernel
+from ablate.training.model.count import describe
+from ablate.training.training import Training
+
+BEAT_S = 0.5  # between signs of life
+CHECKPOINT_SHARE = 0.02  # of the time, at most: large models are written less often
+
+
+class Journal:
+    """The hand that writes for one training. A result's keys stand in the order of its file."""
+
+    def __init__(
+        self,
+        training: Training,
+        rundir: RunDir,
+        data_sha256: str,
+        checkpoint_s: float,
+        beat: Callable[..., None],
+        say: Callable[[str], None],
+    ) -> None:
+        """Has the training go on from its newest checkpoint; `checkpoint_s`: between two."""
+        self._training, self._rundir, self._checkpoint_s = training, rundir, checkpoint_s
+        self._beat, self._say = beat, say
+        told = describe(training.run)
+        self._size = {name: told[name] for name in ("parameters", "multiply_adds")}
+        self._size["data_sha256"] = data_sha256
+        written = load_checkpoint(rundir, training)
+        for newer in (path.name for step, path in rundir.checkpoints() if step > training.steps):
+            say(f"warning: {newer} is passed over: it is damaged, or metrics.jsonl is")
+        self._metrics, self._kept = Metrics(rundir.metrics, written), training.steps
+        self._checkpoint_at = time.monotonic() + checkpoint_s
+        self._beat_at = 0.0
+
+    # --- On the way -----------------------------------------------------------------------------
+
+    def watched(self) -> int | None:
+        """A sign of life, from time to time; the step after which the run is to end, if any."""
+        if time.monotonic() < self._beat_at:
+            return None
+        training = self._training
+        self._beat(step=training.steps, total=training.lengths.total, phase="train")
+        self._beat_at = time.monotonic() + BEAT_S
+        # One that it may have to come to again, after a crash. Any other is damage.
+        enough = self._rundir.prune_step()
+        return enough if enough in [line["step"] for line in self._metrics.lines()] else None
+
+    def measured(self, scores: Mapping[str, float]) -> bool:
+        """A line of metrics.jsonl: the validation's scores, and the training loss since the last.
+        False, and no line, where one of them is not finite."""
+        training, step, epochs = self._training, self._training.steps, self._training.epochs
+        train_loss = training.mean_loss()
+        # Broken by this very step; or each was finite, and their sum is not.
+        if not all(map(math.isfinite, (train_loss, *scores.values()))):
+            return False
+        self._metrics.append(
+            {
+                "step": step,
+                "epoch": epochs,
+                "lr": training.rate,
+                "train_loss": train_loss,
+                **{f"val_{name}": score for name, score in scores.items()},
+            }
+        )
+        took = training.seconds
+        self._say(
+            f"epoch {epochs:.4g}, step {step}: train loss {train_loss:.4f}, validation "
+            f"{self._told(scores)}; {step * training.run.train.batch / took:,.0f} images/s, "
+            f"{took:.0f} s"
+        )
+        return True
+
+    def _told(self, scores: Mapping[str, float]) -> str:
+        """ "loss 0.4321, top1 87.40 %": what is declared, in the order of its measurement."""
+        declared = {metric.key: metric for metric in TASKS[self._training.run.task].metrics}
+        known = ((name, score) for name, score in scores.items() if name in declared)
+        return ", ".join(f"{name} {declared[name].told(score)}" for name, score in known)
+
+    def is_due(self) -> bool:
+        """Is it time for a checkpoint?"""
+        return time.monotonic() >= self._checkpoint_at
+
+    def checkpoint(self) -> None:
+        """Write one; the next is due when writing has cost its share of the time."""
+        before = time.monotonic()
+        save_checkpoint(self._rundir, self._training, self._metrics, self._kept)
+        self._kept = self._training.steps
+        took = time.monotonic() - before
+        wait = max(self._checkpoint_s, took / CHECKPOINT_SHARE)
+        self._checkpoint_at = time.monotonic() + wait
+
+    # --- At the end: what result.json holds -----------------------------------------------------
+
+    def diverged(self, step: int) -> dict[str, Any]:
+        self._say(f"diverged: the loss is not finite at step {step}")
+        return {
+            "status": "diverged",
+            "step": step,
+            "metrics_sha256": self._metrics.seal()["sha256"],
+            "probes_sha256": self._training.probes.write(self._rundir, step + 1),
+            **self._used(step),
+        }
+
+    def pruned(self, step: int) -> dict[str, Any]:
+        """It counts up to there, wherever it has got to: so it can't depend on who was faster."""
+        self._say(f"pruned: not worth going on after step {step}")
+        self._metrics.rewind(step)
+        last = self._last()
+        return {
+            "status": "pruned",
+            "step": step,
+            "train_loss": last["train_loss"],
+            "validation": last["validation"],
+            "metrics_sha256": self._metrics.seal()["sha256"],
+            "probes_sha256": self._training.probes.write(self._rundir, step),
+            **self._used(self._training.steps),
+        }
+
+    def finished(self, data: Mapping[str, Split]) -> dict[str, Any]:
+        """Test the model, once; write its weights and predictions."""
+        training, total = self._training, self._training.steps
+        with training.average.shown():
+            scores, predictions = training.as_it_is(data["test"])
+            weights_sha256 = save_weights(self._rundir, training.model)
+            training.probes.end(data["validation"], training.as_it_is)
+        content = io.BytesIO()
+        np.save(content, predictions)
+        write_whole(self._rundir.predictions, content.getvalue())
+        last, prior = self._last(), training.task.prior_loss(data["train"])
+        spent = self._used(total)
+        collapsed = prior is not None and last["train_loss"] >= prior
+        if collapsed:
+            self._say(
+                f"warning: collapsed: the last train loss {last['train_loss']:.4f} is no lower "
+                f"than {prior:.4f}, that of {TASKS[training.run.task].prior}"
+            )
+        self._say(f"finished: {total} steps in {spent['seconds']:.0f} s")
+        rate = spent["multiply_adds"], spent["images_per_s"]
+        return {
+            "status": "finished",
+            "step": total,
+            "train_loss": last["train_loss"],
+            "prior_loss": prior,
+            "collapsed": collapsed,
+            "validation": last["validation"],
+            "test": scores,
+            "metrics_sha256": self._metrics.seal()["sha256"],
+            "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),
+            "weights_sha256": weights_sha256,
+            "probes_sha256": training.probes.write(self._rundir, total),
+            "kernel": kernel(training.device, training.dtype),
+            "micro_batch": training.micro_batch,
+            **spent,
+            "utilisation": utilisation(*rate, training.device, training.dtype),
+        }
+
+    def _last(self) -> dict[str, Any]:
+        """Of the last step that was measured, whoever trained it."""
+        line = self._metrics.lines()[-1]
+        scores = {name[4:]: line[name] for name in line if name.startswith("val_")}
+        return {"train_loss": line["train_loss"], "validation": scores}
+
+    def _used(self, steps: int) -> dict[str, Any]:
+        training = self._training
+        images = steps * training.run.train.batch
+        return self._size | cost(training.seconds, images, training.device)

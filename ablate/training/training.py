@@ -1,0 +1,254 @@
+"""One run being trained on one device. `Training.step` is the only training step there is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ablate.shared.spec import Run
+from ablate.training.data.batches import Batches, View, evaluation_batches
+from ablate.training.data.cached import Split
+from ablate.training.keyed import Draws, Step
+from ablate.training.model import build
+from ablate.training.optim import Average, learning_rate, lengths, make_optimizer
+from ablate.training.probes import Probes
+from ablate.training.task import make_task
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
+
+
+@dataclass
+class TrainState:
+    """What a training carries from step to step beside its tensors."""
+
+    step: int = 0
+    loss_sum: float = 0.0  # of the steps since the last line of metrics.jsonl
+    loss_steps: int = 0
+    bad_step: int = -1  # first step with a non-finite loss
+    seconds: float = 0.0
+    micro_batch: int = 0  # images of a forward pass, once it was decided: kept, so bits are, too
+
+
+class Training:
+    """A run between its first step and its last: task, batches, model, optimiser, average, probes.
+
+    It knows no folder: `loop` has it write, calibration and the search for a micro-batch only have
+    it step. Everything drawn at random is keyed, so `state` is all that there is to keep.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        train: Split,
+        device: torch.device,
+        beat: Callable[..., None] = lambda **notes: None,
+        memo: Path | None = None,
+    ) -> None:
+        """`beat`: told of every batch that is evaluated. `memo`: see `Host.fit`; None: what is
+        measured before the first step is left as it was initialised.
+
+        Raises UserError where the data does not fit the spec, or the model can't be built.
+        """
+        self.run, self.device, self.dtype = run, device, DTYPES[run.train.precision]
+        self.weights = torch.float64 if self.dtype == torch.float64 else torch.float32
+        self.task = make_task(run)
+        self._beat, self._view, batch = beat, View.of(run), run.train.batch
+
+        # --- Batches and masks: keyed, so there is nothing to save or restore -------------------
+        draws = Draws(run.seed, device)
+        self._masks = Step(draws)
+        self._masks.batch = batch
+        ahead = train.images.device.type != device.type
+        self.batches = Batches(train, batch, run.augment, draws, self._view, ahead)
+
+        # --- Model, optimiser, lengths in steps -------------------------------------------------
+        self.model = build(run, device).to(self.weights)
+        self.model.bind(self._masks)
+        if memo is not None:
+            self.model.fit((images for images, _ in self._shown(train)), memo)
+        self.optimizer = make_optimizer(self.model, run.optim)
+        self.average = Average(self.model, run.train.ema)
+        self.epoch = self.batches.steps_per_epoch
+        self.lengths = lengths(run.optim, run.train, self.epoch)
+        self.rate = 0.0  # of the last step
+        self.probes = Probes(run, self.model, self.lengths.total)
+        self._at, self._begun = TrainState(), 0.0
+        self._loss_sum, self._bad_step = (torch.empty(0, device=device) for _ in range(2))
+        self._enter(self._at)
+        self.model.train()
+
+    # --- A step ---------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """One step of the optimiser: a global batch, in micro-batches. Waits for no device."""
+        run, step, micro = self.run, self._at.step, self._at.micro_batch
+        images, target = self.inputs()
+        self.rate = learning_rate(run.optim, step, self.lengths)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        for first in range(0, run.train.batch, micro):
+            part = self.part(images, target, slice(first, first + micro))
+            part = part * (micro / run.train.batch)
+            part.backward()
+            loss += part.detach()
+        self.probes.gradients(step)
+        if run.optim.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), run.optim.clip)
+        self.optimizer.step()
+        self.average.update()
+        # A non-finite loss is noted on the device, where it happens: to look at it is to wait.
+        bad = (self._bad_step < 0) & ~loss.isfinite()
+        self._bad_step = torch.where(bad, step, self._bad_step)
+        self._loss_sum += loss
+        self._at.step += 1
+        self._at.loss_steps += 1
+
+    def inputs(self) -> tuple[Tensor, Tensor]:
+        """What the next step is shown, and its target: the global batch."""
+        return self.task.inputs(self.batches, self._at.step, self.weights)
+
+    def part(self, images: Tensor, target: Tensor, rows: slice) -> Tensor:
+        """The loss of a micro-batch, the `rows` of a global one, with its graph."""
+        self._masks.step, self._masks.rows = self._at.step, rows
+        with arithmetic(self.device, self.dtype):
+            outputs = self.model(images[rows])
+        return self.task.loss(outputs, target[rows])
+
+    @property
+    def steps(self) -> int:
+        """How many are done."""
+        return self._at.step
+
+    @property
+    def epochs(self) -> float:
+        """How many times it has seen its data."""
+        return self._at.step / self.epoch
+
+    @property
+    def micro_batch(self) -> int:
+        """Images of a forward pass; 0 where `train.micro_batch` is auto and nobody tried yet."""
+        return self._at.micro_batch
+
+    @micro_batch.setter
+    def micro_batch(self, images: int) -> None:
+        self._at.micro_batch = images
+
+    # --- What it has come to --------------------------------------------------------------------
+
+    def bad_step(self) -> int | None:
+        """The first step whose loss was not finite. Waits for the device."""
+        step = int(self._bad_step.item())
+        return step if step >= 0 else None
+
+    def mean_loss(self) -> float:
+        """Of the steps since it was last asked for. Waits for the device."""
+        mean = self._loss_sum.item() / self._at.loss_steps
+        self._loss_sum.zero_()
+        self._at.loss_steps = 0
+        return mean
+
+    def evaluate(self, split: Split) -> tuple[dict[str, float], np.ndarray]:
+        """(metrics, predictions) of a whole split, by the weights that are measured, in the run's
+        arithmetic. Nothing of the training moves."""
+        with self.average.shown():
+            return self.as_it_is(split)
+
+    def as_it_is(self, split: Split) -> tuple[dict[str, float], np.ndarray]:
+        """`evaluate`, by the weights that the model has."""
+
+        def predict(images: Tensor) -> Tensor:
+            with arithmetic(self.device, self.dtype):
+                return self.model(images.to(self.weights))
+
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                return self.task.evaluate(predict, self._shown(split))
+        finally:
+            self.model.train()
+
+    def _shown(self, split: Split) -> Iterator[tuple[Tensor, Tensor]]:
+        """Its batches, with signs of life: a long evaluation is no hanging."""
+        shown = evaluation_batches(split, self.run.eval.batch, self._view, self.device)
+        for number, batch in enumerate(shown):
+            self._beat(batches=number)
+            yield batch
+
+    # --- To go on from --------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], TrainState]:
+        """All that a step leaves to the next: tensors by their names in files, and the rest.
+
+        The tensors are those that train: who keeps them beyond a step copies them.
+        """
+        tensors = self._held()
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimizer.state[parameter].items():
+                tensors[f"optim.{key}.{name}"] = value
+        loss_sum, bad_step = self._loss_sum.item(), int(self._bad_step.item())
+        told = replace(self._at, loss_sum=loss_sum, bad_step=bad_step, seconds=self.seconds)
+        return tensors, told
+
+    def load(self, tensors: Mapping[str, Tensor], state: TrainState) -> None:
+        """Go on from a state. Raises ValueError where it is no state of this model; then nothing
+        has changed."""
+        held = self._held()
+        for name, tensor in held.items():
+            if name not in tensors or tensors[name].shape != tensor.shape:
+                raise ValueError(f"{name}: not as this training has it")
+        with torch.no_grad():
+            for name, tensor in held.items():
+                tensor.copy_(tensors[name])
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.state.clear()
+        moments: dict[str, dict[str, Any]] = {}
+        for path, tensor in tensors.items():
+            if path.startswith("optim."):
+                _, key, name = path.split(".", 2)
+                moments.setdefault(name, {})[key] = tensor
+        for name, parameter in self.model.named_parameters():
+            if name in moments:
+                self.optimizer.state[parameter] = {
+                    key: value.to(parameter.device, copy=True)
+                    for key, value in moments[name].items()
+                }
+        self._enter(state)
+
+    @property
+    def seconds(self) -> float:
+        """As if it had run without a break."""
+        return time.monotonic() - self._begun
+
+    def _enter(self, state: TrainState) -> None:
+        asked, self._at = self.run.train.micro_batch, replace(state)
+        if asked != "auto":
+            self._at.micro_batch = state.micro_batch or asked or self.run.train.batch
+        self._loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64, device=self.device)
+        self._bad_step = torch.tensor(state.bad_step, device=self.device)
+        self._begun = time.monotonic() - state.seconds
+
+    def _held(self) -> dict[str, Tensor]:
+        """The tensors themselves that a training has from its first step on, by their names in
+        files: all of its state but the moments."""
+        return (
+            {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+            | {f"ema.{name}": tensor for name, tensor in self.average.weights.items()}
+            | {f"probe.{name}": tensor for name, tensor in self.probes.kept().items()}
+        )
+
+
+def arithmetic(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
+    """Autocast for bfloat16; float32 and float64 compute in what the weights are."""
+    if dtype == torch.bfloat16:
+        return torch.autocast(device.type, dtype)
+    return nullcontext()

@@ -1,0 +1,312 @@
+"""One run being trained: its step, its state, and the tasks behind it."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import os
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from conftest import REPOSITORY, Shell
+
+from ablate.shared.build import build_run
+from ablate.shared.errors import UserError
+from ablate.shared.metrics import DEFAULT, TASKS
+from ablate.shared.rundir import RunDir
+from ablate.shared.spec import to_tree, tree_identity
+from ablate.training import calibrate, memory
+from ablate.training.calibrate import random_split
+from ablate.training.training import Training
+
+CPU = torch.device("cpu")
+RUNS = {
+    "everything": {
+        **{"model.dropout": 0.1, "model.drop_path": 0.2, "model.depth": 2, "stem": "dpn"},
+        **{"augment.flip": True, "augment.crop_pad": 1, "augment.mixup": 0.5, "train.ema": 0.9},
+        **{"train.loss": "sigmoid", "train.micro_batch": 4, "probe": ["gradnorm"]},
+    },
+    "batch statistics, momentum": {"norm": "powernorm", "optim.name": "sgd", "optim.clip": None},
+    "bf16": {"train.precision": "bf16", "train.label_smoothing": 0.1},
+}
+
+
+@pytest.fixture(params=RUNS, autouse=False)
+def run(request):
+    return tiny.run({"train.batch": 8, "train.epochs": 4, **RUNS[request.param]})
+
+
+def begun(run) -> Training:
+    torch.manual_seed(0)  # of the images alone
+    return Training(run, random_split(run.data, 3 * run.train.batch, CPU), CPU)
+
+
+def bits(training: Training) -> dict[str, bytes]:
+    tensors, state = training.state()
+    state.seconds = 0.0
+    held = {name: tensor.clone() for name, tensor in tensors.items()}
+    held["state"] = torch.tensor([float(value) for value in vars(state).values()])
+    return {
+        name: tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        for name, tensor in held.items()
+    }
+
+
+def steps(training: Training, number: int) -> Training:
+    for _ in range(number):
+        training.step()
+    return training
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 5])
+def test_a_state_that_is_loaded_goes_on_as_if_nothing_had_been(run, at):
+    straight = steps(begun(run), 6)
+    stopped = steps(begun(run), at)
+    tensors, state = stopped.state()
+    kept = {name: tensor.clone() for name, tensor in tensors.items()}
+    steps(stopped, 2)  # what is kept is no view of what goes on
+    fresh = begun(run)
+    for other in (fresh, stopped):  # one that is new, one that was elsewhere
+        other.load(kept, state)
+        assert other.steps == at
+        assert bits(steps(other, 6 - at)) == bits(straight)
+
+
+def test_to_evaluate_moves_nothing(run):
+    straight, training = begun(run), begun(run)
+    split = random_split(run.data, 20, CPU)
+    for _ in range(3):
+        before = bits(steps(training, 1))
+        first, second = training.evaluate(split), training.evaluate(split)
+        assert first[0] == second[0]
+        np.testing.assert_array_equal(first[1], second[1])
+        assert bits(training) == before
+    assert bits(training) == bits(steps(straight, 3))
+
+
+def test_what_is_no_state_of_the_model_changes_nothing():
+    training, run = begun(tiny.run({"model.depth": 2})), tiny.run({"model.depth": 1})
+    tensors, state = steps(begun(run), 2).state()
+    before = bits(training)
+    with pytest.raises(ValueError, match=r"model\.blocks\.1\..*: not as this training has it"):
+        training.load(tensors, state)
+    assert bits(training) == before
+
+
+def test_calibration_and_the_search_for_a_micro_batch_take_the_step_that_trains(monkeypatch):
+    taken = []
+    for name in ("step", "part"):
+        real = getattr(Training, name)
+
+        def spy(self, *args, name=name, real=real):
+            taken.append(name)
+            return real(self, *args)
+
+        monkeypatch.setattr(Training, name, spy)
+    run = tiny.run({"train.micro_batch": "auto"})
+    monkeypatch.setattr(calibrate, "LONGEST_S", 0.0)
+    calibrate.seconds_per_step(run, CPU, 10**6)
+    assert taken == ["step", "part"]
+    taken.clear()
+    memory.micro_batch(begun(run))
+    assert taken == ["part"]  # a CPU's is computed: too much is not refused there, but kills
+    taken.clear()
+    training = begun(run)
+    before = bits(training)
+    assert memory._tried(4, training)  # a GPU's is tried
+    assert taken == ["step", "part", "part"]
+    assert bits(training) == before
+
+
+def calls(tree: ast.AST) -> set[str]:
+    return {
+        node.func.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+
+
+def test_nobody_else_types_a_step():
+    """Who calls backward on our models calls it through Training.step: but for timm's own loops,
+    and a norm alone."""
+    others = {"runs.py", "step.py", "variants.py"}  # theirs; variants: of a norm by itself
+    files = [*(REPOSITORY / "ablate").rglob("*.py"), *(REPOSITORY / "benchmarks").glob("*.py")]
+    found = {path.name for path in files if "backward" in calls(ast.parse(path.read_text()))}
+    assert found - others == {"training.py"}
+
+
+# --- Tasks --------------------------------------------------------------------------------------
+
+
+def test_only_the_task_knows_its_metrics_by_name():
+    """As texts in code; the columns of the published file are words of its own."""
+    own = {"metrics/classify.py", "task/classify.py", "report/paper.py"}
+    names = {metric.key for metric in TASKS[DEFAULT].metrics}
+    names |= {f"val_{name}" for name in names}
+    found = {}
+    for path in (REPOSITORY / "ablate").rglob("*.py"):
+        texts = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        if names & texts:
+            found[path.relative_to(REPOSITORY / "ablate").as_posix()] = names & texts
+    assert found.keys() == own, found
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_declaration_is_whole(name):
+    task = TASKS[name]
+    keys = [metric.key for metric in task.metrics]
+    assert len({*keys}) == len(keys)
+    assert not task.metrics[0].needs  # the one that tables are of is always there
+    for metric in task.metrics:
+        assert task.find(metric.key) is metric
+        assert isinstance(metric.chance(10), float)
+        assert metric.sign in (-1, 1)
+    assert task.find("auc").of_curve
+    assert task.find("nosuch") is None
+
+
+def test_thresholds_of_a_curve_lie_where_its_metric_does():
+    task = TASKS["classify"]
+    assert task.find("epochs_to:0.9").name == "epochs to 90 % validation top-1"
+    assert task.find("epochs_to:1") is not None
+    for name in ("epochs_to:0", "epochs_to:1.5", "epochs_to:nan", "epochs_to:x", "epochs_to"):
+        assert task.find(name) is None
+    assert task.find("epochs_to:0.1").chance(10) == 0.0  # guessing is good enough
+    assert task.find("epochs_to:0.2").chance(10) is None
+
+
+def test_a_run_says_its_task_where_it_is_another():
+    tree = to_tree(tiny.run())
+    assert "task" not in tree
+    assert tree_identity(tree) == tree_identity({**tree, "task": "classify"})
+    assert build_run({**tree, "task": "classify"}) == build_run(tree)
+    with pytest.raises(UserError, match="task: expected one of classify, got 'clasify'"):
+        build_run({**tree, "task": "clasify"})
+    assert tree_identity(tree) != tree_identity({**tree, "task": "other"})
+
+
+TOY = """
+import numpy as np
+import torch
+from ablate.shared.metrics import TASKS, Metric, TaskChoice
+
+def score(table, classes):
+    off = np.abs(table["said"] - table["label"])
+    return {"n": len(table), "mae": float(off.mean()), "mse": float((off**2).mean())}
+
+TASKS["regress"] = TaskChoice(
+    line="which digit it is, as a number",
+    path="toy:Regress",
+    metrics=(
+        Metric("mae", "test mean absolute error", "error", "digits", "digits", 1.0, 3,
+               lambda classes: classes / 4, sign=-1),
+        Metric("mse", "test squared error", "squared error", "", "squares", 1.0, 3,
+               lambda classes: (classes**2 - 1) / 12, sign=-1),
+    ),
+    score=score,
+    outputs=lambda classes: 1,
+    prior="the mean digit",
+    keeps="what was said, the label",
+)
+
+class Regress:
+    def __init__(self, run):
+        self.classes = run.data.classes
+
+    def inputs(self, batches, step, dtype):
+        images, labels = batches.at(step)
+        return images.to(dtype), labels.to(dtype)
+
+    def loss(self, outputs, target):
+        return (outputs.float()[:, 0] - target).square().mean()
+
+    def prior_loss(self, train):
+        return float(train.labels.double().var(correction=0))
+
+    def evaluate(self, predict, batches):
+        rows = []
+        for images, labels in batches:
+            part = np.empty(len(labels), [("said", "<f8"), ("label", "<i4")])
+            part["said"], part["label"] = predict(images)[:, 0].double(), labels
+            rows.append(part)
+        table = np.concatenate(rows)
+        return score(table, self.classes), table
+"""
+SWEEP = """
+title: a number
+base: {recipe: quick, task: regress, train.epochs: 8, train.batch: 64, optim.lr: 2.0e-2,
+       optim.warmup_epochs: 1, eval.every: 2}
+seeds: 2
+baseline: moves
+variants:
+  - moves: {stem: none}
+  - still: {optim.lr: 1.0e-12}
+"""
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """A folder whose `ablate` has a second task: one module, registered as Python starts."""
+    place = tmp_path_factory.mktemp("toy")
+    (place / "toy.py").write_text(TOY)
+    (place / "sitecustomize.py").write_text("import toy")
+    path = os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH", ""))))
+    return {"PYTHONPATH": path}
+
+
+@pytest.fixture(scope="module")
+def swept(toy, tmp_path_factory):
+    shell = Shell(tmp_path_factory.mktemp("regress"))
+    (shell.folder / "number.yaml").write_text(SWEEP)
+    shell("sweep", "number.yaml", "--yes", **toy)
+    return shell
+
+
+def test_a_task_is_a_registration_and_a_class(toy, swept):
+    """A toy that says a digit as a number: its own head, metrics and unit, and less is better."""
+    lines = csv.DictReader(io.StringIO(swept("table", "--format", "csv", **toy).out))
+    told = {(line["row"], line["quantity"], line["seed"]): line["value"] for line in lines}
+    tested = []
+    for folder in (swept.folder / "runs" / "runs").iterdir():
+        result = RunDir(folder).read_result()
+        table = np.load(folder / "predictions.npy")
+        off = np.abs(table["said"] - table["label"])
+        assert result["test"] == {"n": 300, "mae": off.mean(), "mse": (off**2).mean()}
+        tested.append(result["test"]["mae"])
+    runs = {key: float(value) for key, value in told.items() if key[1] == "mae.run"}
+    assert sorted(runs.values()) == sorted(tested)
+    moved, still = (
+        np.mean([v for k, v in runs.items() if k[0] == row]) for row in ("moves", "still")
+    )
+    assert moved < 2 < still
+    assert float(told["still", "gain", ""]) == pytest.approx(moved - still)  # less is better
+    assert float(told["still", "runs.collapsed", ""]) == 2
+    show = "accuracy,gain,ci,mse,auc,epochs_to:2"
+    text = swept("table", "--show", show, **toy).out
+    for said in (
+        "Test mean absolute error: mean over seeds",
+        "in digits, lower being better",
+        "mae digits [95 % CI]",
+        "no lower than that of the mean digit",
+        "epochs\\_to:2 [95 % CI]",
+    ):
+        assert said in text
+    run = next((swept.folder / "runs" / "runs").iterdir()).name
+    shown = swept("show", run, **toy).out
+    assert "val_mae" in shown
+    assert "val_mse" in shown
+    swept("verify", **toy)
+
+
+def test_a_metric_of_another_task_is_refused_and_tasks_are_not_mixed(toy, swept):
+    said = swept("table", "--show", "top5", code=2, **toy).err
+    assert said == "ablate: --show: expected one of mae, mse, auc, epochs_to:SHARE, got 'top5'\n"
+    said = swept("plan", "task=classify,regress", code=2, **toy).err
+    assert said.startswith("ablate: task: the runs of a sweep have one task, got classify (")
