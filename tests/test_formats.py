@@ -300,7 +300,7 @@ def test_show_chooses_columns_in_its_order():
         ("epochs_to:2", "--show: expected one of accuracy, gain"),
         ("epochs_to", "epochs_to:SHARE"),
         ("ci", "give accuracy or gain, too"),
-        ("", "give accuracy or gain, too"),
+        ("", "--show: expected one of accuracy, gain"),
     ],
 )
 def test_a_wrong_show_names_what_may_be_shown(text, said):
