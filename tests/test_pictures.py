@@ -28,7 +28,7 @@ from test_data import LOAD, describe, folders, in_process, jpeg, noise, png, sav
 from test_fingerprint import PLAIN
 from test_kill import wait_for
 
-from ablate.analysis.captions import data_notes
+from ablate.analysis.footnotes import data_notes
 from ablate.planning.compose import Composer
 from ablate.running.launchers.ask import NoRoom
 from ablate.running.turns import with_room

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.reading import read
-from ablate.analysis.table import Results
+from ablate.analysis.scores import Results
 from ablate.audit.verify import Verified, folded, remake
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan

@@ -20,7 +20,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis.table import tabulate
+from ablate.analysis.tabulate import tabulate
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.formats import render
 from ablate.report.show import History
