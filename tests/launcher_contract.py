@@ -17,7 +17,8 @@ from ablate.planning.compose import resolve
 from ablate.planning.launcher import launcher_settings
 from ablate.running import launchers
 from ablate.running.launchers import Launcher
-from ablate.shared.rundir import EXIT_TAKEN, FAILED, STOPPED, RunDir, to_json, write_whole
+from ablate.shared.files import to_json, write_whole
+from ablate.shared.rundir import EXIT_TAKEN, FAILED, STOPPED, RunDir
 from ablate.store.ledger import Store
 from ablate.training.worker import EXIT_STOPPED
 

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from ablate.planning import compose
-from ablate.planning.compose import Composer, Layer, parse, resolve, shipped
-from ablate.shared import choices, spec
+from ablate.planning.compose import Composer, SettingsLayer, resolve
+from ablate.planning.conf import compose_config, shipped
+from ablate.planning.overrides import parse
+from ablate.shared import choices
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 
 STORE = Path("store")
@@ -111,17 +114,17 @@ def images(*folders: str) -> None:
     ],
 )
 def test_golden_ids(changes: dict[str, Any], identity: str) -> None:
-    assert spec.build({**copy.deepcopy(GOLDEN), **changes}).id == identity
+    assert build_run({**copy.deepcopy(GOLDEN), **changes}).id == identity
 
 
 def test_what_is_no_part_of_a_run_is_no_part_of_its_id() -> None:
-    plain = spec.build(GOLDEN)
+    plain = build_run(GOLDEN)
     elsewhere = {**GOLDEN, "data": {**GOLDEN["data"], "path": "/elsewhere"}}
-    assert spec.build(elsewhere).id == plain.id
+    assert build_run(elsewhere).id == plain.id
     spelled = {**GOLDEN["model"], "arch": "Ti/4"}  # every field is given, so arch says nothing
-    assert spec.build({**GOLDEN, "model": spelled}).id == plain.id
+    assert build_run({**GOLDEN, "model": spelled}).id == plain.id
     whole = {**GOLDEN, "optim": {**GOLDEN["optim"], "clip": 1, "warmup_epochs": 4}}
-    assert spec.build(whole).id == plain.id
+    assert build_run(whole).id == plain.id
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist5k"])
@@ -159,7 +162,7 @@ def test_every_option_of_conf_composes_and_builds(group: str, name: str) -> None
     if group == "recipe":  # those for ImageNet say something for its models and colours alone
         words += ["model.arch=B/16", "data=imagenet1k"]
     tree, identity = resolve(words, STORE)
-    assert spec.build(tree).id == identity
+    assert build_run(tree).id == identity
     if group == "data":
         assert tree["data"]["name"] == name
 
@@ -169,8 +172,8 @@ def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it() -> N
     for kind, table in choices.CHOICES.items():
         assert composer.groups[kind] == sorted(table)
         for name in table:
-            merged = composer.merge([Layer("", {kind: name})])
-            composed, _ = compose._compose("config", [f"{kind}={name}"])
+            merged = composer.merge([SettingsLayer("", {kind: name})])
+            composed, _ = compose_config("config", [f"{kind}={name}"])
             del composed["launcher"]
             assert composer.tree(merged) == composed
 
@@ -182,7 +185,7 @@ def test_a_new_choice_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
         tree, _ = resolve(["norm=mine", "norm.alpha=2"], STORE)
     assert tree["norm"] == {"name": "mine", "alpha": 2.0}
     with pytest.raises(UserError, match=r"^norm: expected one of "):
-        Composer(STORE).merge([Layer("", {"norm": "mine"})])
+        Composer(STORE).merge([SettingsLayer("", {"norm": "mine"})])
 
 
 def test_the_launcher_is_no_part_of_a_run() -> None:
@@ -277,12 +280,9 @@ def test_words(word: str, key: str, values: tuple[object, ...]) -> None:
     assert [type(value) for value in parsed.values] == [type(value) for value in values]
 
 
-_compose = compose._compose
-
-
 @functools.cache
 def _composed(name: str, words: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
-    return _compose(name, list(words))
+    return compose_config(name, list(words))
 
 
 def compose_once(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -300,7 +300,7 @@ def wrong_words() -> list[list[str]]:
 def test_a_wrong_word_is_told_in_one_line(
     line: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compose, "_compose", compose_once)
+    monkeypatch.setattr(compose, "compose_config", compose_once)
     pattern = ".*".join(map(re.escape, told.split("...")))
     with pytest.raises(UserError, match=f"^{pattern}$"):
         resolve(line.split(), STORE)

@@ -25,7 +25,7 @@ from ablate.audit import bundle
 from ablate.audit.bundle import Bundle
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import to_json
+from ablate.shared.files import to_json
 from ablate.store.ledger import Ledger, Store
 from ablate.store.record import histories
 

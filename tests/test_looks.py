@@ -23,7 +23,8 @@ from ablate.analysis import reading
 from ablate.audit.doctor import stored
 from ablate.audit.verify import verify
 from ablate.cli import app
-from ablate.planning.plan import Column, Plan, Row
+from ablate.planning.cell import Column, Row
+from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import UserError
 from ablate.store import looks

@@ -14,7 +14,8 @@ from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from test_table import make_plan, plant, tabulate
 
-from ablate.planning.plan import Analysis, Plan, Row, Stage, Tune
+from ablate.planning.cell import Row, Stage, Tune
+from ablate.planning.plan import Analysis, Plan
 from ablate.report.plot import FORMATS, KINDS, Nothing, curves, draw, figure, figures
 from ablate.report.plot.gains import limits
 from ablate.report.plot.gradients import depths, profile

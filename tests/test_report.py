@@ -22,12 +22,13 @@ from conftest import Shell
 from test_table import PLANTED, make_plan, plant, tabulate
 
 from ablate.analysis.verdicts import said, summary
-from ablate.planning.plan import Choice, Column, Plan, PlannedRun, Row, Stage, Trial, Tune
+from ablate.planning.cell import Choice, Column, Row, Stage, Trial, Tune
+from ablate.planning.plan import Plan, PlannedRun
 from ablate.report import show
 from ablate.report.formats import render
 from ablate.report.page import page
 from ablate.report.plot import figures
-from ablate.shared.rundir import to_json
+from ablate.shared.files import to_json
 from ablate.store.ledger import Store
 from ablate.store.record import RunRecord, load_records
 

@@ -24,12 +24,15 @@ import pytest
 from conftest import ABLATE, Shell
 from launcher_contract import end, settings, until
 
+from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve
-from ablate.planning.plan import Analysis, Cell, Column, Plan, Row
+from ablate.planning.plan import Analysis, Plan
 from ablate.report.show import compared, shown, sparkline
 from ablate.running import launchers
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import Lock, RunDir, to_json
+from ablate.shared.files import to_json
+from ablate.shared.lock import Lock
+from ablate.shared.rundir import RunDir
 from ablate.store.find import find_run
 from ablate.store.ledger import Ledger, RunState, Store, result_detail
 from ablate.store.progress import observe

@@ -28,8 +28,9 @@ from test_table import tabulate
 import ablate
 from ablate.analysis import stats
 from ablate.analysis.scores import short
+from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan as make_plan
-from ablate.planning.plan import FIRST_TUNING_SEED, Plan
+from ablate.planning.plan import Plan
 from ablate.planning.search import Search
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Store
@@ -651,7 +652,7 @@ def test_replicated_searches_keep_the_promise_that_one_search_breaks(sharpness):
         ("trials: 15", "trials: 14", "14 make 3 searches of 4, and of fewer than 5 luck chooses"),
         ("trials: 15", "trials: 14", "give at least 15, or tune.repeats=1"),
         ("trials: 15", "trials: 4\n  repeats: 1", "a search of 4, and of fewer than 5"),
-        ("trials: 15", "trials: 15\n  repeats: 0", "repeats must be at least 1, got 0"),
+        ("trials: 15", "trials: 15\n  repeats: 0", "tune.repeats: must be at least 1, got 0"),
         ("seeds: 2", "seeds: 4", "15 make 4 searches of 3"),
         (
             "{log: [1e-4, 3e-2]}}\n  trials: 15",

@@ -26,8 +26,9 @@ from ablate.planning.plan import Analysis, Plan
 from ablate.report.formats import render
 from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
+from ablate.shared.files import to_json
 from ablate.shared.metrics import classify
-from ablate.shared.rundir import RunDir, to_json
+from ablate.shared.rundir import RunDir
 from ablate.store import looks
 from ablate.store.ledger import Ledger, Store, result_detail
 from ablate.store.liveness import HostLock

@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.reading import read
-from ablate.analysis.table import Results
+from ablate.analysis.scores import Results
 from ablate.audit.verify import Verified, remake
-from ablate.planning.plan import Cell, Plan
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS, render
 from ablate.report.formats.tidy import inert
 from ablate.report.frames import curves_frame, runs_frame
@@ -35,7 +36,8 @@ from ablate.report.plot import figures
 from ablate.report.show import provenance
 from ablate.shared import spec
 from ablate.shared.errors import Failure, UserError, unknown
-from ablate.shared.rundir import RunDir, is_number, read_json, to_json
+from ablate.shared.files import is_number, read_json, to_json
+from ablate.shared.rundir import RunDir
 from ablate.store.find import computed, driven, instance, sweeps
 from ablate.store.ledger import FINAL, History, Ledger, Look, Store, Unrecorded
 from ablate.store.record import folded, histories, load_records

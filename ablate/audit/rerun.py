@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis.table import MACHINE
+from ablate.analysis.footnotes import MACHINE
 from ablate.planning.plan import PlannedRun
 from ablate.running.launchers import Launcher, Slot
 from ablate.shared.errors import Failure

@@ -20,12 +20,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis.table import tabulate
+from ablate.analysis.tabulate import tabulate
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.formats import render
 from ablate.shared import decoded, spec
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import RunDir, open_file, read_file, read_json
+from ablate.shared.files import open_file, read_file, read_json
+from ablate.shared.rundir import RunDir
 from ablate.shared.spec import classes_of
 from ablate.store.ledger import FINAL, History, Ledger, RunState, Store
 from ablate.store.record import Recorded, folded

@@ -87,14 +87,15 @@ def _config(
     words: list[str] | None, scale: str | None, store: Path
 ) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
     """(what it is called, its spec and those beside it in its sweep, the launcher's settings)."""
-    from ablate.planning.compose import Composer, Layer, once, parse, split_launcher
+    from ablate.planning.compose import Composer, SettingsLayer
     from ablate.planning.expand import plan as make_plan
+    from ablate.planning.overrides import once, parse, split_launcher
     from ablate.shared.spec import to_tree
 
     if words and "=" in words[0] and scale is None:
         composer = Composer(store)
         chosen, settings = split_launcher(once(parse(word, composer.groups) for word in words))
-        run = composer.run(composer.tree(composer.merge([Layer("", settings)])))
+        run = composer.run(composer.tree(composer.merge([SettingsLayer("", settings)])))
         return " ".join(words), [to_tree(run)], composer.launcher(chosen)
     plan, launcher = make_plan(words or ["quickstart"], store=store, scale=scale)
     specs = [{**cell.spec, "seed": plan.seeds[0]} for cell in plan.cells]
@@ -170,7 +171,8 @@ def _say(found: Verified, name: str, what: str = "") -> None:
 
 def _rerun(store: Store, text: str, words: list[str]) -> None:
     from ablate.audit.rerun import SAME, Stopped, rerun
-    from ablate.planning.compose import Composer, once, parse, split_launcher
+    from ablate.planning.compose import Composer
+    from ablate.planning.overrides import once, parse, split_launcher
     from ablate.report.live import begin, view
     from ablate.running import launchers
     from ablate.running.launchers.decode import decode

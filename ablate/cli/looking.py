@@ -181,7 +181,7 @@ def plot(
     """A figure of a sweep, as SVG, PDF or PNG."""
     from ablate.analysis import captions
     from ablate.analysis.reading import read
-    from ablate.analysis.table import tabulate
+    from ablate.analysis.tabulate import tabulate
     from ablate.planning.plan import file_name
     from ablate.report.live import begin
     from ablate.report.plot import FORMATS, KINDS, draw

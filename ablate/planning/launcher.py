@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablate.shared import spec
+from ablate.shared.build import same_keys, settings_of
 from ablate.shared.choices import Choice, Param
 from ablate.shared.errors import UserError, unknown
 
@@ -17,16 +17,16 @@ LAUNCHERS: dict[str, Choice] = {
         "one run a GPU, or a CPU core where there is none",
         "-",
         "ablate.running.launchers.local:Local",
-        {"runs_per_gpu": Param(int, 1, "runs that share a GPU")},
+        {"runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0)},
     ),
     "inline": Choice(
         "in this process, one after another", "-", "ablate.running.launchers.inline:Inline"
     ),
 }
 DRIVER: dict[str, Param] = {  # whichever launcher it has
-    "attempts": Param(int, 3, "deaths without a newer checkpoint before a run is given up"),
-    "hang_s": Param(float, 1800.0, "no sign of life for so long: killed, started once more"),
-    "checkpoint_s": Param(float, 60.0, "seconds of training between checkpoints"),
+    "attempts": Param(int, 3, "deaths with no newer checkpoint before a run is failed", above=0),
+    "hang_s": Param(float, 1800.0, "seconds without a sign of life that are a hang", above=0),
+    "checkpoint_s": Param(float, 60.0, "seconds of training between checkpoints", above=0),
 }
 
 
@@ -51,9 +51,5 @@ def launcher_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
                 f"launcher={name}; leave it out"
             )
     params = launcher_params(name)
-    spec.same_keys("launcher", tree, ["name", *params], params)
-    chosen = spec.settings_of("launcher", params, tree)
-    for key, value in chosen.items():
-        if not value > 0:
-            raise UserError(f"launcher.{key}: must be more than 0, got {value}")
-    return {"name": name, **chosen}
+    same_keys("launcher", tree, ["name", *params], params)
+    return {"name": name, **settings_of("launcher", params, tree)}

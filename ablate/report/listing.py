@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ablate.analysis import paper
-from ablate.planning.compose import shipped
+from ablate.planning.conf import shipped
 from ablate.planning.launcher import DRIVER, LAUNCHERS
 from ablate.report.plot import KINDS as PLOTS
 from ablate.shared import choices

@@ -16,7 +16,8 @@ from typing import Any
 
 from ablate.analysis.table import Table
 from ablate.analysis.verdicts import said, summary
-from ablate.planning.plan import Cell, Plan
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan
 from ablate.report.formats.layout import DEFAULT, sheet
 from ablate.report.live import duration
 from ablate.report.show import leaves, provenance, yaml_lines

@@ -15,12 +15,13 @@ from typing import Any, Protocol
 
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.running.assign import LOSSES, Lost, assign, blame
-from ablate.running.journal import Journal
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
 from ablate.running.room import Room
+from ablate.running.states import RunStates
+from ablate.shared.files import FULL
 from ablate.shared.metrics import Metric
-from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FULL, LOST, ROTTEN, RunDir
+from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, LOST, ROTTEN, RunDir
 from ablate.shared.signals import ENDING, noted
 from ablate.store.ledger import FINAL, Ledger, Store, result_detail
 from ablate.store.liveness import Liveness
@@ -119,7 +120,7 @@ class _Drive:
 
     def run(self, retry: Sequence[str]) -> Outcome:
         with noted(*ENDING) as self.signals:
-            self.journal = Journal(self.ledger, self.room, self.signals)
+            self.kept = RunStates(self.ledger, self.room, self.signals)
             self._take(self.plan, retry)
             while (self.pending or self.working) and not self.signals:
                 self._fill()
@@ -142,10 +143,10 @@ class _Drive:
         self.plan = plan
         new = {run.id: run for run in plan.runs() if run.id not in self.runs}
         self.runs |= new
-        self.journal.add(new)
+        self.kept.add(new)
         for run in new:
-            if self.journal.states[run].status in retry:
-                self.journal.record(run, "retried")
+            if self.kept.states[run].status in retry:
+                self.kept.record(run, "retried")
             self._settle(run)
 
     def _grow(self) -> None:
@@ -173,10 +174,10 @@ class _Drive:
         """Do what `next_step` says until it says nothing new."""
         folder = self.store.rundir(run)
         while True:
-            if exit is None and self.journal.states[run].status == "started":
+            if exit is None and self.kept.states[run].status == "started":
                 exit = self._notes(folder).get("exit")
             step = next_step(
-                self.journal.states[run],
+                self.kept.states[run],
                 result=self._has_result(run, folder),
                 alive=self.store.liveness.alive(folder),
                 exit=exit,
@@ -185,9 +186,7 @@ class _Drive:
             if step.record == "result":
                 self._record_result(run, folder)
             elif step.record is not None:
-                self.journal.record(
-                    run, step.record, reason=exit or self._notes(folder).get("error")
-                )
+                self.kept.record(run, step.record, reason=exit or self._notes(folder).get("error"))
                 if step.record in ("failed", "oom"):
                     self.view.say(f"{step.record}: {self.runs[run].label}: {self._why(folder)}")
             if step.then == "again":
@@ -200,7 +199,7 @@ class _Drive:
 
     def _has_result(self, run: str, folder: RunDir) -> bool:
         """A recorded result must still be whole; a new one is read when it is recorded."""
-        if self.journal.states[run].status in FINAL:
+        if self.kept.states[run].status in FINAL:
             return folder.read_result() is not None
         return folder.has_result()
 
@@ -208,10 +207,10 @@ class _Drive:
         result = folder.read_result()
         if result is None:  # a name without whole content: a disk that lied; train it again
             folder.result.unlink()
-            self.journal.record(run, "interrupted", reason="result.json was not whole")
+            self.kept.record(run, "interrupted", reason="result.json was not whole")
             self.pending.append(run)
             return
-        self.journal.record(run, result["status"], **result_detail(folder, result))
+        self.kept.record(run, result["status"], **result_detail(folder, result))
         self.results += 1
         self.view.say(_summary(self.runs[run], result, self.plan.task.metrics[0]))
 
@@ -224,8 +223,8 @@ class _Drive:
         return self.store.liveness.notes(folder)
 
     def _adopt(self, run: str, folder: RunDir) -> None:
-        if self.journal.states[run].status != "started":
-            self.journal.record(run, "started", step=newest(folder))
+        if self.kept.states[run].status != "started":
+            self.kept.record(run, "started", step=newest(folder))
         name = self._notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
         by = self.store.liveness
@@ -247,7 +246,7 @@ class _Drive:
             try:
                 folder.create(self.runs[run].spec())
                 folder.lock.clear()  # an old worker's last words are not the new one's
-                self.journal.record(run, "started", step=newest(folder), slot=slot.name)
+                self.kept.record(run, "started", step=newest(folder), slot=slot.name)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
@@ -259,7 +258,7 @@ class _Drive:
 
     def _next(self) -> tuple[str, Slot] | None:
         working = {run: worker.slot for run, worker in self.working.items()}
-        slots, states = self.launcher.slots, self.journal.states
+        slots, states = self.launcher.slots, self.kept.states
         return assign(self.pending, working, slots, states, self.lost, self.retired)
 
     def _places(self) -> set[str]:
@@ -296,17 +295,17 @@ class _Drive:
         exit = exit or (DISK_FULL if code == EXIT_DISK_FULL else None)
         if not folder.has_result():
             if worker.killed:
-                self.journal.record(run, "hung")
+                self.kept.record(run, "hung")
                 self.view.say(f"hung: {worker.run.label}: no sign of life for {self.hang_s:.0f} s")
             elif exit == DISK_FULL:
                 self.room.ran_out()
             elif exit in (LOST, ROTTEN):
-                self.journal.record(run, "died", step=newest(folder), code=code, reason=exit)
+                self.kept.record(run, "died", step=newest(folder), code=code, reason=exit)
                 self.view.say(f"{exit}: {worker.run.label}: {self._why(folder)}")
                 if exit == LOST and worker.slot is not None:
                     self._blame(run, worker.slot.place)
             elif exit is None and code is not None and code != EXIT_TAKEN and not self.signals:
-                self.journal.record(run, "died", step=newest(folder), code=code)
+                self.kept.record(run, "died", step=newest(folder), code=code)
                 self.view.say(f"died: {worker.run.label}: {_code(code)} (see {folder.log})")
         elif worker.slot is not None:
             self.lost = {**self.lost, worker.slot.place: frozenset()}  # it works
@@ -329,13 +328,13 @@ class _Drive:
         return SweepProgress(
             sweep=self.plan.name,
             total=len(self.runs) + self.plan.to_come,
-            counts=self.journal.counts,
+            counts=self.kept.counts,
             workers=[
                 Worker(w.run, w.slot.name if w.slot else str(w.notes.get("slot", "?")), w.notes)
                 for w in self.working.values()
             ],
             waiting=self.room.waiting,
-            states=self.journal.states,
+            states=self.kept.states,
             driver=Driver(os.getpid(), self.plan.name),
         )
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.plan import Cell, Plan
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan
 from ablate.running.devices import Devices
 from ablate.running.launchers import Launcher
 from ablate.running.launchers.ask import ask
 from ablate.shared import spec
-from ablate.shared.rundir import is_number, make_folder, read_sealed, write_sealed
+from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
 from ablate.store.ledger import FINAL, RunState, Store
 from ablate.version import __version__
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ablate.shared.rundir import FULL
+from ablate.shared.files import FULL
 from ablate.store.ledger import Store
 
 # A full disk has room again when it has so much, and room for checkpoints: little at first, since a

@@ -22,7 +22,9 @@ from typing import Literal
 
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, unknown
-from ablate.shared.rundir import Lock, RunDir, make_folder, read_json, sync_folder
+from ablate.shared.files import make_folder, read_json, sync_folder
+from ablate.shared.lock import Lock
+from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger, RunState, Store
 
 Kind = Literal["trash", "temporary", "diffs", "reruns", "data", "runs"]

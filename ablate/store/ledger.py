@@ -25,16 +25,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from ablate.planning.plan import Plan, PlannedRun, file_name, fits
 from ablate.shared.errors import Failure, UserError
+from ablate.shared.files import is_number, make_folder, read_file, read_json, write_whole
+from ablate.shared.lock import Lock
 from ablate.shared.rundir import FINAL as FINAL
-from ablate.shared.rundir import (
-    Lock,
-    RunDir,
-    is_number,
-    make_folder,
-    read_file,
-    read_json,
-    write_whole,
-)
+from ablate.shared.rundir import RunDir
 from ablate.store.liveness import HostLock, Liveness
 
 Status = Literal[

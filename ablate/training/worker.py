@@ -27,26 +27,25 @@ from typing import Any
 import torch
 
 from ablate.shared import choices, decoded, spec
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
+from ablate.shared.files import FULL, read_json, to_json, write_whole
 from ablate.shared.rundir import (
     DISK_FULL,
     EXIT_DISK_FULL,
     EXIT_TAKEN,
     FAILED,
-    FULL,
     LOST,
     OOM,
     ROTTEN,
     STOPPED,
     RunDir,
-    read_json,
-    to_json,
-    write_whole,
 )
 from ablate.shared.signals import noted
 from ablate.training import resume_check
 from ablate.training.calibrate import seconds_per_step
-from ablate.training.data.cache import count, look, prepare, shown
+from ablate.training.data.building import shown
+from ablate.training.data.cache import count, look, prepare
 from ablate.training.loop import Machine, Stopped, train
 from ablate.training.model.attention import kernel
 from ablate.training.model.count import describe
@@ -167,7 +166,7 @@ def _train(
 ) -> None:
     torch.set_num_threads(options["threads"])
     device = torch.device(options["device"])
-    run = spec.build(rundir.read_spec())
+    run = build_run(rundir.read_spec())
     attempt.note(
         at=time.time(),
         pid=os.getpid(),
@@ -324,7 +323,7 @@ def answer_describe(question: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1 if device.type == "cpu" else 4)
     cache, counts, answers = Path(question["cache"]), {}, {}
     for key, tree in question["specs"].items():
-        run = spec.build(tree)
+        run = build_run(tree)
         if run.data.fingerprint not in counts:
             counts[run.data.fingerprint] = count(run.data, cache)
         examples = counts[run.data.fingerprint]
@@ -386,7 +385,7 @@ def answer_prepare(question: dict[str, Any]) -> dict[str, Any]:
             last = time.monotonic()
             print(json.dumps({"done": done, "total": total}), file=sys.stderr, flush=True)
 
-    data, cache = spec.build(question["spec"]).data, Path(question["cache"])
+    data, cache = build_run(question["spec"]).data, Path(question["cache"])
     if not question.get("look"):
         prepare(data, cache, progress)
     found = look(data, cache)
@@ -405,7 +404,7 @@ def answer_rehearse(question: dict[str, Any]) -> dict[str, Any]:
     """{"spec": tree, "cache", "device", "folder", "until": step, "halfway": folder | null,
     "against": folder | null} -> what `rehearsal.leg` says of `folder`. In `halfway` the same is
     then stopped at half its steps; `against`: "compared", what `rehearsal.compare` says."""
-    run, device = spec.build(question["spec"]), resume_check.set_up(question["device"])
+    run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
     folder, cache = Path(question["folder"]), Path(question["cache"])
     with blaming(run):
         answer = resume_check.leg(run, folder, cache, device, question["until"])
@@ -418,7 +417,7 @@ def answer_rehearse(question: dict[str, Any]) -> dict[str, Any]:
 
 def answer_deterministic(question: dict[str, Any]) -> dict[str, float]:
     """{"spec": tree, "device"} -> {"ratio"}: see rehearsal.deterministic_ratio."""
-    run, device = spec.build(question["spec"]), resume_check.set_up(question["device"])
+    run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
     return {"ratio": resume_check.deterministic_ratio(run, device)}
 
 

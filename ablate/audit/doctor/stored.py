@@ -18,7 +18,8 @@ from ablate.audit.doctor.finding import Finding, Findings, counted, size, some
 from ablate.planning.plan import Plan
 from ablate.shared import decoded
 from ablate.shared.errors import Failure
-from ablate.shared.rundir import Lock, read_json, write_whole
+from ablate.shared.files import read_json, write_whole
+from ablate.shared.lock import Lock
 from ablate.store.ledger import FINAL, VERSION, Ledger, RunState, Store
 from ablate.store.progress import Driver, driver_of
 
@@ -332,6 +333,6 @@ def _entries(top: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_leftover(name: str) -> bool:
-    """A temporary name (see rundir.write_whole) whose process is dead."""
+    """A temporary name (see files.write_whole) whose process is dead."""
     parts = re.fullmatch(r"\..+\.(\d+)\.\d+", name)
     return parts is not None and not Path("/proc", parts[1]).exists()

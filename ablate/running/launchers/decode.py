@@ -11,7 +11,7 @@ from ablate.running.launchers.ask import ask
 from ablate.shared import decoded
 from ablate.shared.decoded import facts, named, words
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import read_json
+from ablate.shared.files import read_json
 
 
 def decode(spec: Mapping[str, Any], store: Path, watching: Any) -> None:

@@ -12,7 +12,7 @@ from ablate.running.room import Room
 from ablate.store.ledger import Ledger, RunState
 
 
-class Journal:
+class RunStates:
     """Every state that changes is in the ledger first. `stopping`: signals that were heard."""
 
     def __init__(self, ledger: Ledger, room: Room, stopping: Sized) -> None:
