@@ -26,8 +26,6 @@ from conftest import ABLATE, REPOSITORY, Shell
 from PIL import Image
 
 from ablate.cli import app
-from ablate.running.launchers.ask import ask
-from ablate.shared.errors import Failure
 
 ROWS = ("block.attn=pre,post", "model.depth=1", "train.steps=3")
 SWEEP = ("sweep", *ROWS, "--as", "tiny")
@@ -113,7 +111,7 @@ def test_a_reader_that_goes_and_a_ctrl_c_at_any_moment_are_no_word_of_ours(first
         "typer.models",
         "ablate.cli.keeping",
         "hydra.core",
-        "ablate.running.launchers.ask",
+        "ablate.running.launchers.fork",
     ):
         with subprocess.Popen(
             [sys.executable, "-X", "importtime", ABLATE, "plan", *ROWS],
@@ -227,11 +225,6 @@ def test_a_store_that_cannot_be_one_is_told_in_one_line(shell):
     done = shell(*SWEEP, "--store", "file", code=1)
     assert done.err == "ablate: file: File exists\n"
     assert "Traceback" in shell(*SWEEP, "--store", "file", "--debug", code=1).err
-
-
-def test_a_helper_that_dies_before_it_reads_its_question_is_a_failure_with_its_last_words():
-    with pytest.raises(Failure, match="worker nonsense: KeyError"):
-        ask("nonsense", {"more": "than a pipe holds" * 10_000})
 
 
 # --- A run that fails ---------------------------------------------------------------------------
@@ -372,7 +365,7 @@ def test_a_plan_that_is_not_whole_is_a_failure_that_says_what_writes_it_again(dr
 
 GATE = """
 import os, sys
-if "ablate.training.worker" in sys.orig_argv:
+if "ablate.running.launchers.server" in sys.orig_argv:
     open(os.environ["GATE"]).read()
 """
 
@@ -386,7 +379,7 @@ if "ablate.training.worker" in sys.orig_argv:
     ],
 )
 def test_a_first_line_is_there_before_a_worker_is_asked(shell, words, kind, line):
-    """Every worker process waits at a gate that nobody opens."""
+    """The server that is asked waits at a gate that nobody opens."""
     gate = shell.folder / "gate"
     os.mkfifo(gate)
     (shell.folder / "sitecustomize.py").write_text(GATE)
