@@ -36,7 +36,7 @@ COMMANDS = sorted(c.name or c.callback.__name__ for c in app.registered_commands
 def first(tmp_path_factory) -> tuple[Path, str]:
     """A store with the sweep `tiny`, two variants x two seeds, and what driving it printed."""
     shell = Shell(tmp_path_factory.mktemp("tiny"))
-    return shell.folder / "runs", shell(*SWEEP, "seeds=2").out
+    return shell.folder / "runs", shell(*SWEEP, "seeds=2", "launcher=inline").out
 
 
 @pytest.fixture
@@ -151,8 +151,11 @@ MISTAKES = [
     ("table", ["no store", "runs", "--store"]),
     ("status quickstart", ["no store", "runs", "--store"]),
     # The batch is the worker's to judge: it knows how many images are left to train on.
-    ("sweep stem=none,dpn train.batch=1198", ["train.batch", "1198", "1197", "digits"]),
-    ("sweep stem=none,dpn train.epochs=10000000", ["device-hours", "--yes"]),
+    (
+        "sweep stem=none,dpn train.batch=1198 launcher=inline",
+        ["train.batch", "1198", "1197", "digits"],
+    ),
+    ("sweep stem=none,dpn train.epochs=10000000 launcher=inline", ["device-hours", "--yes"]),
     ("sweep stem=none,dpn train.epochs=100000000000", ["more than a month on", "--yes"]),
     ("plan stem=none,dpn --on h10", ["--on", "'h10'", "h100"]),
     ("plan stem=none,dpn --mfu 0.5", ["--mfu", "--on"]),
@@ -174,7 +177,7 @@ def pictures(folder: Path) -> Path:
     return folder
 
 
-SMALL = ("data.size=8", "train.batch=4", "model.depth=1", "train.steps=3")
+SMALL = ("data.size=8", "train.batch=4", "model.depth=1", "train.steps=3", "launcher=inline")
 
 
 def test_an_unreadable_image_in_a_folder_is_named_before_anything_trains(shell):
@@ -214,8 +217,8 @@ def test_an_option_that_there_is_not_is_the_users_mistake(driven):
 
 
 def test_debug_shows_the_traceback_and_the_same_line(shell):
-    plain = shell("config", "model.depht=3", code=2).err
-    debug = shell("config", "model.depht=3", "--debug", code=2).err
+    plain = shell.process("config", "model.depht=3", code=2).err
+    debug = shell.process("config", "model.depht=3", "--debug", code=2).err
     assert debug.startswith("Traceback")
     assert debug.endswith(plain)
 
@@ -246,14 +249,14 @@ def test_one_run_fails_the_others_go_on_and_retry_trains_it(driven):
     shutil.rmtree(folder)
     left = driven(*SWEEP, "seeds=3", code=1)
     assert "finished:" not in left.out  # a failure is not tried again unasked
-    again = driven(*SWEEP, "seeds=3", "--retry", "failed")
+    again = driven(*SWEEP, "seeds=3", "launcher=inline", "--retry", "failed")
     assert again.out.count("finished:") == 1
     assert "missing" not in again.out
 
 
 def test_runs_that_diverge_are_a_result_and_no_failure(driven):
     blow = ("optim.lr=1e30", "optim.clip=null", "optim.warmup_epochs=0")
-    done = driven("sweep", *ROWS, *blow, "seeds=1", "--as", "blown")
+    done = driven("sweep", *ROWS, *blow, "seeds=1", "launcher=inline", "--as", "blown")
     assert "diverged at step" in done.out
     assert "1/1 diverged" in done.out
     assert "2 runs: 2 diverged" in driven("status", "blown").out
@@ -391,14 +394,15 @@ def test_a_first_line_is_there_before_a_worker_is_asked(shell, words, kind, line
 
 
 def test_what_reads_all_runs_says_so_beside_what_it_prints(driven):
-    done = driven("verify")
+    """Each from a fresh interpreter: commands load late what they need."""
+    done = driven.process("verify")
     assert done.err == "checking the runs of tiny\n"
     assert done.out.startswith("verified: 4 runs, ")
-    assert driven("report").err == "reading the runs of tiny\n"
-    assert driven("export", "out").err == "checking the runs of tiny\n"
-    done = driven("plot", "gain")
+    assert driven.process("report").err == "reading the runs of tiny\n"
+    assert driven.process("export", "out").err == "checking the runs of tiny\n"
+    done = driven.process("plot", "gain")
     assert (done.out, done.err) == ("tiny-gain.svg\n", "drawing gain of tiny\n")
-    assert driven("table").err == ""
+    assert driven.process("table").err == ""
 
 
 # --- Looking ------------------------------------------------------------------------------------
@@ -406,7 +410,7 @@ def test_what_reads_all_runs_says_so_beside_what_it_prints(driven):
 
 def test_plan_shows_states_sizes_and_time_and_trains_nothing(shell):
     words = ("stem=none,dpn", "model.arch=mu/2", "model.depth=1", "train.steps=3", "seeds=2")
-    before = shell("plan", *words).out
+    before = shell("plan", *words, "launcher=inline").out
     # By hand: 12 numbers a patch, width 32, 17 tokens; dpn has LN(4) and LN(32) on top.
     sizes = dict(re.findall(r"^ (\S+) +([\d,]+) +229,760 .* 2 planned", before, re.M))
     none, dpn = (int(sizes[row].replace(",", "")) for row in ("none", "dpn"))
@@ -437,10 +441,11 @@ def test_status_and_table_while_a_sweep_runs_and_after_it_was_stopped(driven):
     try:
         runs = driven.folder / "runs" / "runs"
         until(lambda: len(list(runs.glob("*/metrics.jsonl"))) > 4)  # a new one trains
-        during = look("status", "long").out
-        assert f"sweep: long (driven by process {driver.pid})" in during
         line = r"^running: (pre|post)#0 on cpu:\d+: [a-z]+ \d+/\d+, [\d.e+]+ steps/s, .+ left$"
-        assert re.search(line, during, re.M)
+        during = until(
+            lambda: (out := look("status", "long").out) * bool(re.search(line, out, re.M))
+        )
+        assert f"sweep: long (driven by process {driver.pid})" in during
         table = look("table", "long").out
         assert "UNFINISHED: 2 of 2 runs missing" in table
         assert "1/1 missing" in table

@@ -28,7 +28,7 @@ WORDS = ("sweep", "block.attn=pre,post", "seeds=2", *TINY)
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Shell:
     shell = Shell(tmp_path_factory.mktemp("calm"))
-    shell(*WORDS)
+    shell(*WORDS, "launcher=inline")
     return shell
 
 
