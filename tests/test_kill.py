@@ -190,7 +190,7 @@ def test_a_signal_stops_a_sweep_that_trains_in_its_own_process(shell, calm):
     done = shell.end(driver, timeout=20)
     assert done.code == 130
     assert "stopped after 0 of 4" in done.out
-    shell.process(*WORDS)
+    shell(*words)
     check(shell, calm)
 
 
@@ -249,8 +249,8 @@ def test_a_worker_that_keeps_dying_without_progress_is_given_up_and_retried_when
     assert "signal SIGKILL" in done.out
     assert killed["all"] >= 4
     assert "planned" not in shell("status", "killed").out
-    assert shell.process(*words, code=1).out.count("finished:") == 0  # left alone
-    again = shell.process(*words, "--retry", "failed")
+    assert shell(*words, code=1).out.count("finished:") == 0  # left alone
+    again = shell(*words, "launcher=inline", "--retry", "failed")
     assert again.out.count("finished:") == 2
 
 
@@ -302,7 +302,7 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     assert "stopped killed after" in other.end(stopping).out
     assert workers(shell.folder) == []
     assert "nothing of runs runs" in other("stop").out
-    shell.process(*WORDS)
+    shell(*WORDS, "launcher=inline")
     check(shell, calm)
 
 
@@ -340,12 +340,13 @@ def test_the_fork_server_dies_and_its_workers_are_kept(shell, calm):
 
 
 def test_more_seeds_train_only_what_is_new_and_the_look_is_said(shell, calm):
-    shell.process(*SWEEP, "seeds=3", *OFTEN)
-    more = shell.process(*SWEEP, "seeds=4")
+    inline = (*SWEEP, "launcher=inline")
+    shell(*inline, "seeds=3", "launcher.checkpoint_s=0.2")
+    more = shell(*inline, "seeds=4")
     assert more.out.count("finished:") == 2
     assert "look" in more.out
     facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
     assert any("look" in fact["text"] for fact in facts if fact["quantity"] == "note")
-    again = shell.process(*SWEEP, "seeds=4")
+    again = shell(*inline, "seeds=4")
     assert "finished:" not in again.out
     assert shell("table", "killed", "--format", "csv").out != calm
