@@ -128,6 +128,24 @@ def test_a_reader_that_goes_and_a_ctrl_c_at_any_moment_are_no_word_of_ours(first
             assert process.wait(60) in (130, -signal.SIGINT)
 
 
+def test_a_command_in_the_tests_process_is_as_in_one_of_its_own(driven):
+    """And nothing of it stays behind."""
+
+    def state() -> list[object]:
+        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        streams = [
+            (file, os.readlink(f"/proc/self/fd/{n}"))
+            for n, file in enumerate((sys.stdin, sys.stdout, sys.stderr))
+        ]
+        return [os.getcwd(), sys.argv[:], sys.path[:], dict(os.environ), handlers, streams]
+
+    before = state()
+    for words, code in ((("table",), 0), (("tabel",), 2)):
+        assert driven(*words, code=code) == driven.process(*words, code=code)
+    assert driven("show", "pre#0", TERM="dumb").err == ""
+    assert state() == before
+
+
 # --- Mistakes -----------------------------------------------------------------------------------
 
 MISTAKES = [
