@@ -198,12 +198,23 @@ def data_folder():
     return find
 
 
-LONG = ("test_kill", "test_tune")
+# The longest first, by CPU seconds: two processes share the files, and neither shall end alone.
+LONG = (
+    *(
+        "test_kill",
+        "test_cli",
+        "test_tune",
+        "test_sweep",
+        "test_doctor",
+        "test_show",
+        "test_launch",
+    ),
+    *("test_data", "test_prepare", "test_export", "test_readme", "test_report", "test_plot"),
+)
 
 
 def pytest_collection_modifyitems(items):
-    """The longest files first: two processes share the files, and neither shall end alone."""
-    items.sort(key=lambda item: item.path.stem not in LONG)
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 
 def pytest_sessionfinish(session):
