@@ -39,6 +39,7 @@ PR_SET_CHILD_SUBREAPER = 36
 def cost(tree: Path, folder: Path, words: tuple[str, ...]) -> tuple[float, float]:
     """(CPU seconds, seconds) of `ablate WORDS` of that tree."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "CUDA_VISIBLE_DEVICES": ""}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # as after the first command of a user
     line = [sys.executable, "-P", "-c", MAIN, *words]
     before, begun = _cpu_s(), time.perf_counter()
     subprocess.run(line, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -67,7 +68,10 @@ def main() -> None:
         archive = ["git", "-C", str(REPOSITORY), "archive", given.rev]
         content = subprocess.run(archive, check=True, stdout=subprocess.PIPE).stdout
         subprocess.run(["tar", "x", "-C", str(folder / "then")], input=content, check=True)
-        trees = {"now": REPOSITORY, "then": folder / "then"}
+        for part in ("ablate", "conf", "sweeps"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(REPOSITORY / part, folder / "now" / part, ignore=ignored)
+        trees = {which: folder / which for which in ("now", "then")}
         costs: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for n in range(given.rounds + 1):
             for which in trees:

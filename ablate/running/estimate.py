@@ -12,7 +12,6 @@ from typing import Any
 from ablate.planning.plan import Cell, Plan
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
-from ablate.running.launchers.fork import ForkServer
 from ablate.shared import spec
 from ablate.shared.rundir import is_number, read_json, to_json, write_whole
 from ablate.store.ledger import FINAL, RunState, Store
@@ -138,6 +137,8 @@ def sizes(
             "cache": str(store.cache),
             "device": DEVICES[0],
         }
+        from ablate.running.launchers.fork import ForkServer
+
         with ForkServer() as server:
             answers = server.ask("describe", question)
         found |= {(cell.row, cell.column): answers[key] for key, cell in lacking.items()}
