@@ -45,11 +45,13 @@ def oracle():
 
 @pytest.fixture(scope="session", autouse=True)
 def machine():
-    """The same on every machine: workers on the CPU, the store in the folder, no forced colours."""
+    """The same on every machine: workers on the CPU, the store in the folder, no forced colours;
+    processes find their modules compiled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where in the background
-        for name in ("ABLATE_STORE", "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+        unset = ("ABLATE_STORE", "FORCE_COLOR", "NO_COLOR", "COLUMNS", "PYTHONDONTWRITEBYTECODE")
+        for name in unset:
             patch.delenv(name, raising=False)
         yield
 
