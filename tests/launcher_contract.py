@@ -17,6 +17,7 @@ from ablate.planning.compose import resolve
 from ablate.planning.launcher import launcher_settings
 from ablate.running import launchers
 from ablate.running.launchers import Launcher
+from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import to_json, write_whole
 from ablate.shared.rundir import EXIT_TAKEN, FAILED, STOPPED, RunDir
 from ablate.store.ledger import Store
@@ -91,6 +92,24 @@ class LauncherContract:
         assert launcher.poll() == {}
         assert launcher.poll(0.05) == {}
         assert time.monotonic() - begun < 5
+
+    def test_a_question_is_answered(self, launcher, cache, tmp_path):
+        spec, _ = resolve(list(TINY), tmp_path)
+        told: list[tuple[int, int]] = []
+        question = {"spec": spec, "cache": str(tmp_path)}
+        answer = launcher.ask("prepare", question, lambda *now: told.append(now))
+        assert answer["examples"] == {"train": 1197, "validation": 300, "test": 300}
+        assert answer["whole"]
+        assert told[-1] == (1797, 1797)
+        assert (tmp_path / spec["data"]["fingerprint"] / "test.images.npy").exists()
+
+    def test_a_mistake_and_a_failure_are_told_apart_in_a_line(self, launcher, cache, tmp_path):
+        spec, _ = resolve([*TINY, "train.batch=1198"], tmp_path)
+        question = {"specs": {"a": spec}, "calibrate": [], "cache": str(cache), "device": "cpu"}
+        with pytest.raises(UserError, match=r"^train.batch: 1198 is more than the 1197 .*$"):
+            launcher.ask("describe", question)
+        with pytest.raises(Failure, match=r"^worker nonsense: KeyError: 'nonsense'$"):
+            launcher.ask("nonsense", {"more": "than a pipe holds" * 100_000})
 
     def test_a_worker_trains_its_run_and_its_end_is_told_once(self, launcher, folder):
         run = folder()

@@ -92,7 +92,7 @@ def test_what_is_half_trained_on_a_damaged_set_begins_again(home, tmp_path):
 
 def test_zeroed_labels_are_found_and_trained_on_by_nobody(shell: Shell):
     """The same run before and after: the labels it is trained on are the unharmed ones."""
-    shell(*WORDS, "seeds=1", "--as", "tiny")
+    shell(*WORDS, "seeds=1", "launcher=inline", "--as", "tiny")
     store = shell.folder / "runs"
     (labels,) = (store / "cache").glob("*/train.labels.npy")
     run = sorted((store / "runs").iterdir())[0]
@@ -112,7 +112,7 @@ def test_zeroed_labels_are_found_and_trained_on_by_nobody(shell: Shell):
     found = shell("verify", "tiny", code=1)
     assert "train.labels.npy: not the bytes that were written" in found.out
     (run / "result.json").unlink()  # so that it is trained again
-    again = shell(*WORDS, "seeds=1", "--as", "tiny")
+    again = shell(*WORDS, "seeds=1", "launcher=inline", "--as", "tiny")
     assert "train.labels.npy: not the bytes that were written; decoding it again" in again.out
     assert labels.read_bytes() == unharmed
     after = json.loads((run / "result.json").read_text())

@@ -50,7 +50,7 @@ def exported(tmp_path_factory) -> Shell:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
         subprocess.run(["git", *who, *words], cwd=shell.folder, check=True)
     tracked.write_text("uncommitted thoughts\n")
-    shell(*SWEEP, "seeds=2", "--as", "tiny", **WHO)
+    shell(*SWEEP, "seeds=2", "launcher=inline", "--as", "tiny", **WHO)
     done = shell("export", "tiny", "out")
     assert "ablate table --from out" in done.out
     return shell

@@ -29,7 +29,7 @@ WORDS = ("sweep", "block.attn=pre,post", "seeds=2", *TINY)
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Shell:
     shell = Shell(tmp_path_factory.mktemp("calm"))
-    shell(*WORDS)
+    shell(*WORDS, "launcher=inline")
     return shell
 
 
@@ -88,7 +88,6 @@ def test_a_full_disk_pauses_the_sweep_which_goes_on_when_there_is_room(undisturb
 BROKEN = '''
 import os
 import pathlib
-import sys
 
 import torch
 from torch import nn
@@ -102,7 +101,7 @@ class Broken(nn.Identity):
 
     def forward(self, x):
         fault = pathlib.Path(__file__).with_name("fault")
-        if "describe" not in sys.argv and fault.exists():
+        if x.device.type != "meta" and fault.exists():  # where a model is described
             error, device = fault.read_text().split()
             if os.environ.get("CUDA_VISIBLE_DEVICES", "") in (device, ""):
                 raise getattr(torch, error)("CUDA error: the device is gone")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,13 @@ from launcher_contract import (
     until,
 )
 
+from ablate.planning.compose import resolve
 from ablate.running import launchers
 from ablate.running.launchers import Slot
+from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.inline import Inline
 from ablate.running.launchers.local import MALLOC, Local, environment, gpus, slots
-from ablate.shared.errors import UserError
+from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import STOPPED, RunDir
 from ablate.store.liveness import HostLock
 
@@ -65,9 +69,9 @@ class TestLocal(BesideContract):
         files = open_files(worker)
         assert files[0] == os.devnull
         assert files[1] == files[2] == str(run.log)
-        pipes = {name for name in open_files(server).values() if name.startswith("pipe:")}
-        assert pipes  # the driver's
-        assert not pipes & set(files.values())
+        theirs = {name for name in open_files(server).values() if name.startswith("socket:")}
+        assert theirs  # the driver's line
+        assert not theirs & set(files.values())
         assert str(run.lock.path) in files.values()
 
         # malloc and OpenMP read theirs when a process starts: the server must have had them.
@@ -136,16 +140,124 @@ class TestLocal(BesideContract):
             assert len(run.checkpoints()) == 1
 
 
+# --- Questions ----------------------------------------------------------------------------------
+
+ODD = """
+import os, signal, sys, time
+from pathlib import Path
+from torch import nn
+
+HERE = Path(__file__).parent
+
+class Odd(nn.Module):
+    mixes_tokens = False
+
+    def __init__(self, shape):
+        super().__init__()
+        (HERE / "pid").write_text(str(os.getpid()))
+        while not (HERE / "go").exists():
+            time.sleep(0.01)
+        if last := (HERE / "go").read_text():
+            print(last, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        for stream in (sys.stdout, sys.stderr):
+            print("many words\\n" * 20_000, file=stream)
+
+    def forward(self, x):
+        return x
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ForkServer() as made:
+        yield made
+
+
+@pytest.fixture
+def odd(tmp_path, monkeypatch):
+    """`describe` of a model that says more than a pipe holds and waits for the file `go`."""
+    monkeypatch.chdir(tmp_path)
+    Path("odd.py").write_text(ODD)
+    spec, _ = resolve(["norm=odd:Odd"], tmp_path)
+    question = {"specs": {"a": spec}, "calibrate": [], "cache": str(tmp_path), "device": "cpu"}
+    return "describe", question
+
+
+def meanwhile(do: Callable[[int], None]) -> threading.Thread:
+    """`do(pid)`, once the process `pid` works on the odd question."""
+
+    def watch() -> None:
+        until(lambda: Path("pid").exists() and Path("pid").read_text())
+        do(int(Path("pid").read_text()))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def test_what_is_printed_meanwhile_is_no_answer_and_fills_no_pipe(server, odd):
+    Path("go").touch()
+    assert server.ask(*odd)["a"]["parameters"] > 1000
+
+
+@pytest.mark.parametrize(("words", "told"), [("sorry", "sorry"), (" ", "no word")])
+def test_a_process_that_dies_over_a_question_is_a_failure_with_its_last_words(
+    server, odd, words, told
+):
+    Path("go").write_text(words)
+    with pytest.raises(Failure, match=f"^worker describe: {told}$"):
+        server.ask(*odd)
+
+
+def test_ctrl_c_ends_the_process_that_answers(server, odd):
+    meanwhile(lambda _: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        server.ask(*odd)
+    pid = Path("pid").read_text()
+    until(lambda: not Path("/proc", pid).exists())  # reaped, too
+
+
+def test_a_server_that_is_killed_is_not_missed_by_who_answers_and_then_replaced(odd):
+    with ForkServer() as server:
+
+        def kill(_: int) -> None:
+            server.process.kill()
+            until(lambda: status(server.process.pid)["State"].startswith("Z"))
+            Path("go").touch()
+
+        thread = meanwhile(kill)
+        first = server.ask(*odd)
+        thread.join()
+        dead = server.process
+        assert server.ask(*odd) == first
+        assert server.process is not dead
+
+
+def test_a_server_that_is_killed_while_it_loads_is_replaced_once(odd, capfd):
+    Path("go").touch()
+    launcher = Local(settings("local"), Path("cache"))
+    launcher.warm()
+    os.kill(launcher._server.process.pid, signal.SIGKILL)
+    assert launcher.ask(*odd)["a"]["parameters"] > 1000
+    launcher.free()
+    with (
+        ForkServer({"PYTHONHOME": "nowhere"}) as server,
+        pytest.raises(Failure, match="worker describe: the process that forks workers died"),
+    ):
+        server.ask(*odd)
+
+
 # --- Places -------------------------------------------------------------------------------------
 
 
 def test_warming_starts_what_the_first_worker_is_forked_from(tmp_path):
     launcher = Local(settings("local"), tmp_path)
     launcher.warm()
-    server = launcher._server
+    server = launcher._server.process
     assert server is not None
     launcher.warm()
-    assert launcher._server is server
+    assert launcher._server.process is server
     assert server.poll() is None
     launcher.free()  # at once: it is still loading
     assert server.returncode == -signal.SIGKILL

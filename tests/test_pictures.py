@@ -30,10 +30,9 @@ from test_kill import wait_for
 
 from ablate.analysis.footnotes import data_notes
 from ablate.planning.compose import Composer
-from ablate.running.launchers.ask import NoRoom
 from ablate.running.turns import with_room
 from ablate.shared.decoded import SPLITS
-from ablate.shared.errors import UserError
+from ablate.shared.errors import NoRoom, UserError
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Store

@@ -42,7 +42,7 @@ WORDS = (
 def shell(tmp_path_factory):
     """A folder in which a sweep of 2 rows, 2 columns and 2 seeds was driven."""
     shell = Shell(tmp_path_factory.mktemp("plots"))
-    shell("sweep", *WORDS, "--across", "model.depth", "--as", "mine", OMP_NUM_THREADS="1")
+    shell("sweep", *WORDS, "launcher=inline", "--across", "model.depth", "--as", "mine")
     return shell
 
 

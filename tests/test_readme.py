@@ -199,7 +199,8 @@ def followed(home: Path) -> Path:
 def test_how_to_add_a_norm_a_placement_and_a_stem(tmp_path):
     sources = followed(tmp_path / "sources")
     words = ["norm=layernorm,mynorm", "stem=none,mystem", "block.attn=pre,all"]
-    done = run(["sweep", *words, "--each", "train.steps=3", "seeds=2"], tmp_path, sources)
+    short = ("train.steps=3", "seeds=2", "launcher=inline")
+    done = run(["sweep", *words, "--each", *short], tmp_path, sources)
     assert done.returncode == 0, done.stdout + done.stderr
     for label in ("mynorm", "mystem", "all"):
         assert re.search(rf"^\| {label} \| [\d.]+ \[.* \| 2 \| ", done.stdout, re.M), done.stdout

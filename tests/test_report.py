@@ -70,7 +70,7 @@ def driven(tmp_path_factory) -> Shell:
     (shell.folder / "sweeps").mkdir()
     (shell.folder / "sweeps" / "planted.yaml").write_text(SWEEP)
     shell("sweep", "planted", code=1)
-    shell("sweep", "stem=none,dpn", *SETTINGS[:-1], "seeds=3", "--as", "whole")
+    shell("sweep", "stem=none,dpn", *SETTINGS[:-1], "seeds=3", "launcher=inline", "--as", "whole")
     shell("report", "planted")
     shell("report", "whole")
     plan, results = wide(shell.folder / "wide")

@@ -42,7 +42,7 @@ WORDS = (*SWEEP, "seeds=2", "--as", "tiny")
 @pytest.fixture(scope="module")
 def driven(tmp_path_factory) -> Path:
     shell = Shell(tmp_path_factory.mktemp("driven"))
-    shell(*WORDS)
+    shell(*WORDS, "launcher=inline")
     return shell.folder / "runs"
 
 

@@ -73,7 +73,7 @@ def sweep(
             lacking = _ready(plan, kept, ledger, launcher, yes)
             with view() as watching:
                 if lacking:
-                    _prepare(plan, kept, watching)
+                    _prepare(plan, kept, launcher, watching)
                 outcome = drive(plan, kept, ledger, launcher, settings, watching, again, search)
             if search is not None:
                 search.write(kept.studies)
@@ -165,14 +165,15 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     return True
 
 
-def _prepare(plan: Plan, store: Store, watching: Any) -> None:
+def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:
     """Decode what is not decoded yet, or not any more as it was written, before anything trains: a
     bad image ends the command here, a full disk pauses it."""
     from ablate.running.launchers.decode import decode
     from ablate.running.turns import with_room
 
     for spec in {cell.spec["data"]["fingerprint"]: cell.spec for cell in plan.cells}.values():
-        with_room(store, watching.say, functools.partial(decode, spec, store.root, watching))
+        work = functools.partial(decode, spec, store.root, watching, launcher.ask)
+        with_room(store, watching.say, work)
 
 
 def _close(store: Store, outcome: Outcome) -> None:
@@ -264,7 +265,10 @@ def plan(
             states = ledger.states({run.id for run in made.runs()})
             finished = ledger.last_detail("finished")
     launcher = launchers.make(settings, kept.cache)
-    cost = costs(made, kept, launcher, states, finished, on=devices)
+    try:
+        cost = costs(made, kept, launcher, states, finished, on=devices)
+    finally:
+        launcher.free()
     show_plan(made, states, cost)
     if detect is not None:
         from ablate.report.power import forecast

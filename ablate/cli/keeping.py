@@ -38,6 +38,8 @@ def doctor(
     """
     from ablate.audit.doctor import examine, examine_store, show
     from ablate.running import launchers
+    from ablate.running.launchers.fork import ForkServer
+    from ablate.running.launchers.local import environment
     from ablate.store.ledger import Store
 
     kept = Store(store)
@@ -50,7 +52,9 @@ def doctor(
         label, specs, settings = _config(words, scale, store)
         slots = launchers.make(settings, kept.cache).slots
         try:
-            findings = show(examine(kept, settings, slots, label, specs))
+            # not of an inline launcher: another process shall resume what one has begun
+            with ForkServer(environment(list(slots))) as server:
+                findings = show(examine(kept, settings, slots, label, specs, server.ask))
         except KeyboardInterrupt:
             print("stopped; the same command begins again")
             raise typer.Exit(130) from None
@@ -197,7 +201,7 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
             def show(slot: Slot, notes: Mapping[str, Any]) -> None:
                 watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes)]))
 
-            decode(run.cell.spec, store.root, watching)
+            decode(run.cell.spec, store.root, watching, launcher.ask)
             machine, lines = rerun(store, run, launcher, show)
     except Stopped as stopped:
         print("stopped; nothing of it is left")
@@ -289,8 +293,8 @@ def prepare(
     """Fetch and decode a dataset ahead of sweeps. Stopped, the same command goes on."""
     from ablate.planning.compose import resolve_data
     from ablate.report.live import begin, view
-    from ablate.running.launchers.ask import ask
     from ablate.running.launchers.decode import check, remarks
+    from ablate.running.launchers.fork import ForkServer
     from ablate.store.ledger import Store
 
     kept = Store(store)
@@ -301,13 +305,15 @@ def prepare(
     begin(f"data={name}: looking for what is there")
     try:
         check(spec["data"], kept.root, print)
-        found = ask("prepare", {**question, "look": True})
-        if not found["whole"]:
-            print(f"data={name}: {_images(found)}; {found['free']} are free", flush=True)
-            if found["done"]:
-                print(f"going on after {found['done']:,} images", flush=True)
-            with view() as watching:
-                found = ask("prepare", question, functools.partial(watching.reading, name))
+        with ForkServer() as server:
+            found = server.ask("prepare", {**question, "look": True})
+            if not found["whole"]:
+                print(f"data={name}: {_images(found)}; {found['free']} are free", flush=True)
+                if found["done"]:
+                    print(f"going on after {found['done']:,} images", flush=True)
+                with view() as watching:
+                    progress = functools.partial(watching.reading, name)
+                    found = server.ask("prepare", question, progress)
     except KeyboardInterrupt:
         print("stopped; the same command goes on")
         raise typer.Exit(130) from None

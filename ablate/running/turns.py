@@ -16,9 +16,8 @@ from typing import Any
 
 from ablate.planning.plan import Plan
 from ablate.running.driver import View
-from ablate.running.launchers.ask import NoRoom
 from ablate.running.room import ROOM_AGAIN, SPARE_BYTES, full, has_room
-from ablate.shared.errors import Failure, UserError, unknown
+from ablate.shared.errors import Failure, NoRoom, UserError, unknown
 from ablate.shared.files import make_folder
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger, Store

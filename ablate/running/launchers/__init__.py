@@ -8,7 +8,7 @@ who can so adopt them, and every reader.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +29,19 @@ class Slot:
     visible: str | None = None  # CUDA_VISIBLE_DEVICES of the worker
 
 
+Progress = Callable[[int, int], None]  # (done, total)
+
+
+class Ask(Protocol):
+    """Questions that only the training half can answer, JSON both ways: `worker.ANSWERS`."""
+
+    def __call__(
+        self, verb: str, question: Mapping[str, Any], progress: Progress = ..., /
+    ) -> dict[str, Any]:
+        """`progress` is called while it works on some. Raises UserError with one line for the
+        user's mistakes, NoRoom where the disk is full, Failure for anything else."""
+
+
 class Launcher(Liveness, Protocol):
     """What the driver needs. `tests/launcher_contract.py` holds every launcher to it."""
 
@@ -36,6 +49,11 @@ class Launcher(Liveness, Protocol):
 
     def warm(self) -> None:
         """Workers will be wanted: begin to load what they need; returns at once."""
+
+    def ask(
+        self, verb: str, question: Mapping[str, Any], progress: Progress = ..., /
+    ) -> dict[str, Any]:
+        """See Ask."""
 
     def start(self, run: RunDir, slot: Slot) -> None:
         """Start a worker on a folder that has its run.json; returns at once, or when it is done."""

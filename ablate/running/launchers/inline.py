@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.running.launchers import Slot, worker_options
+from ablate.running.launchers import Progress, Slot, worker_options
 from ablate.shared.rundir import RunDir
 from ablate.store.liveness import HostLock
 
@@ -26,10 +26,17 @@ class Inline(HostLock):
     def warm(self) -> None:
         """All of it loads here, with the first run."""
 
+    def ask(
+        self,
+        verb: str,
+        question: Mapping[str, Any],
+        progress: Progress = lambda done, total: None,
+    ) -> dict[str, Any]:
+        answer: dict[str, Any] = _worker().answer(verb, question, progress)
+        return answer
+
     def start(self, run: RunDir, slot: Slot) -> None:
-        worker = importlib.import_module(
-            "ablate.training.worker"
-        )  # by name: the process boundary is here
+        worker = _worker()
         options = worker_options(slot, self._settings, self._cache)
         self._exits[run.id] = worker.work(str(run.path), options)
 
@@ -39,3 +46,8 @@ class Inline(HostLock):
 
     def free(self) -> None:
         pass
+
+
+def _worker() -> Any:
+    """By name: the process boundary is here."""
+    return importlib.import_module("ablate.training.worker")
