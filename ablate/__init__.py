@@ -44,9 +44,9 @@ def load(
 
     from ablate.audit.bundle import opened
     from ablate.report.frames import curves_frame, runs_frame
-    from ablate.report.gather import gather
+    from ablate.store.record import load_records
 
     root = Path(store or os.environ.get("ABLATE_STORE", "runs"))
     plan, kept, told = opened(root, name)
-    runs = gather(plan, kept, told)
+    runs = load_records(plan, kept, told)
     return curves_frame(plan, runs, trials) if curves else runs_frame(plan, runs, trials)

@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file, save
 
 from ablate.planning.compose import resolve
+from ablate.shared.build import build_run
 from ablate.shared.rundir import Metrics, RunDir
-from ablate.shared.spec import build as build_spec
 from ablate.training.calibrate import random_split, smaller
 from ablate.training.checkpoint import save_checkpoint
 from ablate.training.training import Training
@@ -55,7 +55,7 @@ def driver(seconds: float) -> None:
 def checkpoint(arch: str) -> None:
     words = [f"model.arch={arch}", "data=imagenet1k", "recipe=augreg"]
     with tempfile.TemporaryDirectory() as place:
-        run = smaller(build_spec(resolve(words, Path(place))[0]), 1)
+        run = smaller(build_run(resolve(words, Path(place))[0]), 1)
         device = torch.device("cpu")
         training = Training(run, random_split(run.data, 1, device), device)
         training.step()  # moments are part of a checkpoint

@@ -19,7 +19,7 @@ from pathlib import Path
 from hydra import compose
 
 from ablate.planning import expand
-from ablate.planning.compose import _hydra
+from ablate.planning.conf import hydra_on_conf
 from ablate.shared import choices
 
 
@@ -60,7 +60,7 @@ def sweeps() -> dict[str, str]:
 def main() -> None:
     os.chdir(tempfile.mkdtemp())
     files = sweeps()
-    with _hydra():
+    with hydra_on_conf():
         one = seconds(lambda: compose("config", ["recipe=cifar", "stem=dpn"]), 15)
     print(f"one compose: {1000 * one:.0f} ms (median of 15)")
     for name, text in files.items():

@@ -48,6 +48,7 @@ from torch.utils.data import DataLoader
 
 from ablate.planning.compose import resolve
 from ablate.shared import spec
+from ablate.shared.build import build_run
 from ablate.store.ledger import Store
 from ablate.training.data import source
 from ablate.training.model import build
@@ -95,7 +96,7 @@ def write_trainings(words: list[str], seeds: range, folder: Path) -> dict[str, P
     trainings = {}
     for pool, seed in itertools.product(POOLS, seeds):
         tree, run_id = resolve([*words, f"model.pool={pool}", f"seed={seed}"], folder)
-        run = spec.build(tree)
+        run = build_run(tree)
         path = trainings[run_id] = folder / f"{run_id}.pt"
         torch.save({"run": tree, "state": to_timm(run, build(run).state_dict())}, path)
     return trainings
@@ -105,7 +106,7 @@ def train(training: Path, threads: int) -> float:
     """One training as people write it, in this process. Returns its test accuracy."""
     torch.set_num_threads(threads)
     start = torch.load(training)
-    run = spec.build(start["run"])
+    run = build_run(start["run"])
     torch.manual_seed(run.seed)
     model = timm_vit(run)  # lets timm be imported
     from timm.optim import create_optimizer_v2
@@ -201,7 +202,7 @@ def main() -> None:
         start = clocks()
         shell(["data", "prepare", "cifar10", DATASET], folder)
         print(f"decoded, once for all sweeps, in {(clocks() - start)[0]:.1f} s")
-        write_images(spec.build(resolve(words, folder)[0]).data, folder)
+        write_images(build_run(resolve(words, folder)[0]).data, folder)
         for turn in range(asked.rounds):
             seeds = range(turn * asked.seeds, (turn + 1) * asked.seeds)
             trainings = write_trainings(words, seeds, folder)

@@ -27,6 +27,7 @@ from torch import nn
 
 from ablate.planning.compose import resolve
 from ablate.shared import spec
+from ablate.shared.build import build_run
 from ablate.training.calibrate import random_split
 from ablate.training.data.batches import normalise
 from ablate.training.model.export import timm_arguments
@@ -71,7 +72,7 @@ def small(arch: str, side: int) -> spec.Run:
     """A run of this architecture on colour images of this side."""
     words = [f"model.arch={arch}", "model.rep=false", "recipe=quick", f"data.size={side}"]
     tree, _ = resolve(words, Path("runs"))
-    return spec.build({**tree, "data": {**tree["data"], "channels": 3}})
+    return build_run({**tree, "data": {**tree["data"], "channels": 3}})
 
 
 def ours(run: spec.Run, device: torch.device, precision: str, batch: int) -> Callable[[], None]:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from ablate.planning.expand import plan as make_plan
-from ablate.shared.rundir import to_json
+from ablate.shared.files import to_json
 from ablate.store.ledger import Ledger, Store
 
 ABLATE = str(Path(sys.executable).with_name("ablate"))

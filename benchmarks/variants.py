@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from ablate.planning import compose
-from ablate.shared import choices, spec
+from ablate.shared import choices
+from ablate.shared.build import build_run
 from ablate.training import model
 
 # As the launcher sets them, before a process starts: memory that was freed is kept.
@@ -44,7 +45,7 @@ def vit(asked: argparse.Namespace, depth: int, *words: str) -> model.Host:
     shape = f"data=cifar10 model.arch=Ti/{PATCH} model.pool=gap model.depth={depth} {sizes}"
     with tempfile.TemporaryDirectory() as store:
         tree, _ = compose.resolve([*shape.split(), *words], Path(store))
-    built = model.build(spec.build(tree))
+    built = model.build(build_run(tree))
     generator = torch.Generator().manual_seed(0)
     for parameter in built.parameters():
         nn.init.normal_(parameter, 0, 0.05, generator=generator)

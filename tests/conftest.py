@@ -1,10 +1,14 @@
 """Fixtures that several files of tests share."""
 
+import contextlib
 import importlib
 import os
 import signal
 import subprocess
 import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +16,7 @@ import pytest
 import torch
 
 from ablate import cli
+from ablate.shared.signals import ENDING
 
 
 @pytest.fixture(scope="session")
@@ -40,16 +45,18 @@ def oracle():
 
 @pytest.fixture(scope="session", autouse=True)
 def machine():
-    """The same on every machine: workers on the CPU, the store in the folder, no forced colours."""
+    """The same on every machine: workers on the CPU, the store in the folder, no forced colours;
+    processes find their modules compiled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where in the background
-        for name in ("ABLATE_STORE", "FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+        unset = ("ABLATE_STORE", "FORCE_COLOR", "NO_COLOR", "COLUMNS", "PYTHONDONTWRITEBYTECODE")
+        for name in unset:
             patch.delenv(name, raising=False)
         yield
 
 
-# --- Real processes -----------------------------------------------------------------------------
+# --- Commands -----------------------------------------------------------------------------------
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ABLATE = str(Path(sys.executable).with_name("ablate"))
@@ -67,16 +74,16 @@ class Done:
 
 @dataclass
 class Shell:
-    """`ablate` in a folder of its own, as a user has it. Output goes to files: a pipe would stay
-    open as long as a worker lives."""
+    """`ablate` in a folder of its own, as a user has it: in this process, which has torch and the
+    rest loaded, or, by `start` and `process`, in one of its own, where processes, signals and
+    start-up are the point. Output goes to files: a pipe would stay open as long as a worker lives.
+    """
 
     folder: Path
     number: int = 0
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen:
-        self.number += 1
-        files = [self.folder / f"{self.number}.{kind}" for kind in ("out", "err")]
-        with open(files[0], "wb") as out, open(files[1], "wb") as err:
+        with self._files() as (out, err):
             return subprocess.Popen(
                 [ABLATE, *map(str, words)],
                 cwd=self.folder,
@@ -92,11 +99,88 @@ class Shell:
         texts = [(self.folder / f"{number}.{kind}").read_text() for kind in ("out", "err")]
         return Done(code, *texts)
 
+    def process(self, *words: str, code: int = 0, **environment: str) -> Done:
+        """Run to the end in a process of its own; the exit code must be `code`."""
+        return _expected(code, self.end(self.start(*words, **environment)))
+
     def __call__(self, *words: str, code: int = 0, **environment: str) -> Done:
         """Run to the end; the exit code must be `code`."""
-        done = self.end(self.start(*words, **environment))
-        assert done.code == code, f"exit code {done.code}\n{done.out}\n{done.err}"
-        return done
+        with self._files() as files, _as_started(self.folder, files, environment):
+            ended = _main(list(map(str, words)))
+        texts = [(self.folder / f"{self.number}.{kind}").read_text() for kind in ("out", "err")]
+        return _expected(code, Done(ended, *texts))
+
+    @contextlib.contextmanager
+    def _files(self) -> Iterator[list]:
+        self.number += 1
+        with contextlib.ExitStack() as stack:
+            yield [
+                stack.enter_context(open(self.folder / f"{self.number}.{kind}", "wb"))
+                for kind in ("out", "err")
+            ]
+
+
+def _expected(code: int, done: Done) -> Done:
+    assert done.code == code, f"exit code {done.code}\n{done.out}\n{done.err}"
+    return done
+
+
+def _main(words: list[str]) -> int:
+    """`ablate WORDS` as the interpreter runs it: the exit code."""
+    sys.argv[1:] = words
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    else:
+        code = 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+@contextlib.contextmanager
+def _as_started(folder: Path, files: list, environment: Mapping[str, str]) -> Iterator[None]:
+    """This process as a new one would be in that folder; afterwards as it was."""
+    loaded, threads, handlers = set(sys.modules), torch.get_num_threads(), {}
+    with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.resetwarnings()
+        for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+            warnings.simplefilter("ignore", kind)
+        patch.chdir(folder)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "argv", [ABLATE])
+        patch.setattr(sys, "path", [str(Path(ABLATE).parent), *sys.path[1:]])
+        for number in ENDING:
+            handlers[number] = signal.getsignal(number)
+        null = stack.enter_context(open(os.devnull, "rb"))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, (name, file, mode) in enumerate(
+            (("stdin", null, "r"), ("stdout", files[0], "w"), ("stderr", files[1], "w"))
+        ):
+            kept = os.dup(number)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, number)
+            os.dup2(file.fileno(), number)
+            opened = stack.enter_context(open(number, mode, encoding="utf-8", closefd=False))
+            patch.setattr(sys, name, opened)
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            torch.set_num_threads(threads)
+            torch.use_deterministic_algorithms(False)
+            for name in set(sys.modules) - loaded:  # classes of the user's own
+                if str(getattr(sys.modules[name], "__file__", "")).startswith(f"{folder}/"):
+                    del sys.modules[name]
 
 
 @pytest.fixture
@@ -132,12 +216,23 @@ def data_folder():
     return find
 
 
-LONG = ("test_kill", "test_tune")
+# The longest first, by CPU seconds: two processes share the files, and neither shall end alone.
+LONG = (
+    *(
+        "test_kill",
+        "test_cli",
+        "test_tune",
+        "test_sweep",
+        "test_doctor",
+        "test_show",
+        "test_launch",
+    ),
+    *("test_data", "test_prepare", "test_export", "test_readme", "test_report", "test_plot"),
+)
 
 
 def pytest_collection_modifyitems(items):
-    """The longest files first: two processes share the files, and neither shall end alone."""
-    items.sort(key=lambda item: item.path.stem not in LONG)
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 
 def pytest_sessionfinish(session):

@@ -5,19 +5,31 @@ Subclass `LauncherContract`, give `name`, and pytest collects the subclass.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ablate.planning.compose import resolve
+from ablate.planning.launcher import launcher_settings
 from ablate.running import launchers
 from ablate.running.launchers import Launcher
-from ablate.shared.rundir import EXIT_TAKEN, FAILED, RunDir, to_json, write_whole
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.files import to_json, write_whole
+from ablate.shared.rundir import EXIT_TAKEN, FAILED, STOPPED, RunDir
+from ablate.store.ledger import Store
+from ablate.training.worker import EXIT_STOPPED
 
-SETTINGS = {"attempts": 3, "hang_s": 1800, "checkpoint_s": 60, "runs_per_gpu": 1}
 TINY = ("model.depth=1", "train.steps=3")
+LONG = ("train.steps=null", "train.epochs=5000")
+
+
+def settings(name: str, **own: Any) -> dict[str, Any]:
+    """The launcher group of one who says no more than that."""
+    return launcher_settings({"name": name, **own})
 
 
 def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
@@ -51,7 +63,7 @@ class LauncherContract:
     @pytest.fixture(scope="class")
     @classmethod
     def launcher(cls, cache) -> Iterator[Launcher]:
-        made = launchers.make({"name": cls.name, **SETTINGS}, cache)
+        made = launchers.make(settings(cls.name), cache)
         yield made
         made.free()
 
@@ -81,6 +93,24 @@ class LauncherContract:
         assert launcher.poll(0.05) == {}
         assert time.monotonic() - begun < 5
 
+    def test_a_question_is_answered(self, launcher, cache, tmp_path):
+        spec, _ = resolve(list(TINY), tmp_path)
+        told: list[tuple[int, int]] = []
+        question = {"spec": spec, "cache": str(tmp_path)}
+        answer = launcher.ask("prepare", question, lambda *now: told.append(now))
+        assert answer["examples"] == {"train": 1197, "validation": 300, "test": 300}
+        assert answer["whole"]
+        assert told[-1] == (1797, 1797)
+        assert (tmp_path / spec["data"]["fingerprint"] / "test.images.npy").exists()
+
+    def test_a_mistake_and_a_failure_are_told_apart_in_a_line(self, launcher, cache, tmp_path):
+        spec, _ = resolve([*TINY, "train.batch=1198"], tmp_path)
+        question = {"specs": {"a": spec}, "calibrate": [], "cache": str(cache), "device": "cpu"}
+        with pytest.raises(UserError, match=r"^train.batch: 1198 is more than the 1197 .*$"):
+            launcher.ask("describe", question)
+        with pytest.raises(Failure, match=r"^worker nonsense: KeyError: 'nonsense'$"):
+            launcher.ask("nonsense", {"more": "than a pipe holds" * 100_000})
+
     def test_a_worker_trains_its_run_and_its_end_is_told_once(self, launcher, folder):
         run = folder()
         launcher.start(run, launcher.slots[0])
@@ -88,8 +118,8 @@ class LauncherContract:
         result = run.read_result()
         assert result is not None
         assert (result["status"], result["step"]) == ("finished", 3)
-        assert not run.lock.is_held()
-        assert run.lock.notes()["slot"] == launcher.slots[0].name
+        assert not launcher.alive(run)
+        assert launcher.notes(run)["slot"] == launcher.slots[0].name
         assert launcher.poll(0.05) == {}
 
     def test_every_slot_takes_a_worker(self, launcher, folder):
@@ -126,13 +156,15 @@ class LauncherContract:
         write_whole(run.run, to_json({"spec": {"from": "another world"}}))
         launcher.start(run, launcher.slots[0])
         assert end(launcher, run) == [1]
-        notes = run.lock.notes()
+        notes = launcher.notes(run)
         assert notes["exit"] == FAILED
         assert notes["error"].startswith("UserError: from: expected a key among")
-        assert not run.lock.is_held()
+        assert not launcher.alive(run)
 
     def test_to_stop_what_does_not_run_is_nothing(self, launcher, folder):
         run = folder()
+        assert not launcher.alive(run)
+        assert launcher.notes(run) == {}
         launcher.stop(run)
         launcher.stop(run, now=True)
         launcher.start(run, launcher.slots[0])
@@ -140,3 +172,56 @@ class LauncherContract:
         launcher.stop(run)
         launcher.stop(run, now=True)
         assert launcher.poll(0.05) == {}
+
+
+def trains(launcher: Launcher, run: RunDir) -> bool:
+    return launcher.alive(run) and launcher.notes(run).get("step", 0) > 0
+
+
+class BesideContract(LauncherContract):
+    """Of launchers whose `start` returns at once: their workers go on beside the driver."""
+
+    def test_a_stopped_worker_leaves_a_checkpoint_and_the_next_goes_on_from_it(
+        self, launcher, folder
+    ):
+        run = folder(*LONG)
+        launcher.start(run, launcher.slots[0])
+        until(lambda: trains(launcher, run))
+        launcher.stop(run)
+        assert end(launcher, run) == [EXIT_STOPPED]
+        assert not launcher.alive(run)
+        assert launcher.notes(run)["exit"] == STOPPED
+        assert not run.has_result()
+        ((step, _),) = run.checkpoints()
+        assert step > 0
+
+        run.lock.clear()
+        launcher.start(run, launcher.slots[-1])
+        until(lambda: trains(launcher, run))
+        # Who did not start it, an adopting driver or a reader, has the store's word for it.
+        liveness = Store(run.path.parent.parent).liveness
+        assert liveness.alive(run)
+        assert liveness.notes(run)["step"] >= step
+        assert liveness.notes(run)["slot"] == launcher.slots[-1].name
+        liveness.stop(run)
+        assert end(launcher, run) == [EXIT_STOPPED]
+        assert not liveness.alive(run)
+        assert run.checkpoints()[0][0] > step
+
+    def test_a_stop_at_once_after_the_start_ends_the_worker_too(self, launcher, folder):
+        run = folder(*LONG)
+        launcher.start(run, launcher.slots[0])
+        launcher.stop(run)
+        (code,) = end(launcher, run)
+        assert code in (EXIT_STOPPED, -signal.SIGTERM)  # it may not listen yet
+        assert not launcher.alive(run)
+
+    def test_a_killed_worker_is_gone_and_told_of(self, launcher, folder):
+        run = folder(*LONG)
+        launcher.start(run, launcher.slots[0])
+        until(lambda: trains(launcher, run))
+        launcher.stop(run, now=True)
+        assert end(launcher, run) == [-signal.SIGKILL]
+        assert not launcher.alive(run)
+        assert "exit" not in launcher.notes(run)
+        assert not run.has_result()

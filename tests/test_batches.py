@@ -18,7 +18,7 @@ from ablate.training.data.batches import (
     normalise,
     shaken_once,
 )
-from ablate.training.data.cache import Split
+from ablate.training.data.cached import Split
 from ablate.training.keyed import Draws
 
 NONE = Augment(flip=False, crop_pad=0, randaug_levels="tf")

@@ -26,8 +26,6 @@ from conftest import ABLATE, REPOSITORY, Shell
 from PIL import Image
 
 from ablate.cli import app
-from ablate.running.launchers.ask import ask
-from ablate.shared.errors import Failure
 
 ROWS = ("block.attn=pre,post", "model.depth=1", "train.steps=3")
 SWEEP = ("sweep", *ROWS, "--as", "tiny")
@@ -38,7 +36,7 @@ COMMANDS = sorted(c.name or c.callback.__name__ for c in app.registered_commands
 def first(tmp_path_factory) -> tuple[Path, str]:
     """A store with the sweep `tiny`, two variants x two seeds, and what driving it printed."""
     shell = Shell(tmp_path_factory.mktemp("tiny"))
-    return shell.folder / "runs", shell(*SWEEP, "seeds=2").out
+    return shell.folder / "runs", shell(*SWEEP, "seeds=2", "launcher=inline").out
 
 
 @pytest.fixture
@@ -114,7 +112,7 @@ def test_a_reader_that_goes_and_a_ctrl_c_at_any_moment_are_no_word_of_ours(first
         "typer.models",
         "ablate.cli.keeping",
         "hydra.core",
-        "ablate.running.launchers.ask",
+        "ablate.running.launchers.fork",
     ):
         with subprocess.Popen(
             [sys.executable, "-X", "importtime", ABLATE, "plan", *ROWS],
@@ -134,17 +132,35 @@ def test_a_reader_that_goes_and_a_ctrl_c_at_any_moment_are_no_word_of_ours(first
 def test_a_library_that_makes_another_error_of_a_ctrl_c_is_silent_too(shell):
     """As omegaconf does, whose `finally` fails on what was broken off."""
     (shell.folder / "sitecustomize.py").write_text(
-        "import os, signal, ablate.config\n"
+        "import os, signal, ablate.planning.compose\n"
         "def resolve(*_):\n"
         "    try:\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "    finally:\n"
         "        raise AttributeError('half a config')\n"
-        "ablate.config.resolve = resolve\n"
+        "ablate.planning.compose.resolve = resolve\n"
     )
     path = os.pathsep.join(filter(None, [str(shell.folder), os.environ.get("PYTHONPATH")]))
     done = shell("config", code=130, PYTHONPATH=path)
     assert (done.out, done.err) == ("", "")
+
+
+def test_a_command_in_the_tests_process_is_as_in_one_of_its_own(driven):
+    """And nothing of it stays behind."""
+
+    def state() -> list[object]:
+        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        streams = [
+            (file, os.readlink(f"/proc/self/fd/{n}"))
+            for n, file in enumerate((sys.stdin, sys.stdout, sys.stderr))
+        ]
+        return [os.getcwd(), sys.argv[:], sys.path[:], dict(os.environ), handlers, streams]
+
+    before = state()
+    for words, code in ((("table",), 0), (("tabel",), 2)):
+        assert driven(*words, code=code) == driven.process(*words, code=code)
+    assert driven("show", "pre#0", TERM="dumb").err == ""
+    assert state() == before
 
 
 # --- Mistakes -----------------------------------------------------------------------------------
@@ -171,8 +187,11 @@ MISTAKES = [
     ("table", ["no store", "runs", "--store"]),
     ("status quickstart", ["no store", "runs", "--store"]),
     # The batch is the worker's to judge: it knows how many images are left to train on.
-    ("sweep stem=none,dpn train.batch=1198", ["train.batch", "1198", "1197", "digits"]),
-    ("sweep stem=none,dpn train.epochs=10000000", ["device-hours", "--yes"]),
+    (
+        "sweep stem=none,dpn train.batch=1198 launcher=inline",
+        ["train.batch", "1198", "1197", "digits"],
+    ),
+    ("sweep stem=none,dpn train.epochs=10000000 launcher=inline", ["device-hours", "--yes"]),
     ("sweep stem=none,dpn train.epochs=100000000000", ["more than a month on", "--yes"]),
     ("plan stem=none,dpn --on h10", ["--on", "'h10'", "h100"]),
     ("plan stem=none,dpn --mfu 0.5", ["--mfu", "--on"]),
@@ -196,7 +215,7 @@ def pictures(folder: Path) -> Path:
     return folder
 
 
-SMALL = ("data.size=8", "train.batch=4", "model.depth=1", "train.steps=3")
+SMALL = ("data.size=8", "train.batch=4", "model.depth=1", "train.steps=3", "launcher=inline")
 
 
 def test_an_unreadable_image_in_a_folder_is_named_before_anything_trains(shell):
@@ -273,8 +292,8 @@ def test_words_beside_a_sweep_are_its_own_or_refused(driven):
 
 
 def test_debug_shows_the_traceback_and_the_same_line(shell):
-    plain = shell("config", "model.depht=3", code=2).err
-    debug = shell("config", "model.depht=3", "--debug", code=2).err
+    plain = shell.process("config", "model.depht=3", code=2).err
+    debug = shell.process("config", "model.depht=3", "--debug", code=2).err
     assert debug.startswith("Traceback")
     assert debug.endswith(plain)
 
@@ -284,11 +303,6 @@ def test_a_store_that_cannot_be_one_is_told_in_one_line(shell):
     done = shell(*SWEEP, "--store", "file", code=1)
     assert done.err == "ablate: file: File exists\n"
     assert "Traceback" in shell(*SWEEP, "--store", "file", "--debug", code=1).err
-
-
-def test_a_helper_that_dies_before_it_reads_its_question_is_a_failure_with_its_last_words():
-    with pytest.raises(Failure, match="worker nonsense: KeyError"):
-        ask("nonsense", {"more": "than a pipe holds" * 10_000})
 
 
 # --- A run that fails ---------------------------------------------------------------------------
@@ -310,14 +324,14 @@ def test_one_run_fails_the_others_go_on_and_retry_trains_it(driven):
     shutil.rmtree(folder)
     left = driven(*SWEEP, "seeds=3", code=1)
     assert "finished:" not in left.out  # a failure is not tried again unasked
-    again = driven(*SWEEP, "seeds=3", "--retry", "failed")
+    again = driven(*SWEEP, "seeds=3", "launcher=inline", "--retry", "failed")
     assert again.out.count("finished:") == 1
     assert "missing" not in again.out
 
 
 def test_runs_that_diverge_are_a_result_and_no_failure(driven):
     blow = ("optim.lr=1e30", "optim.clip=null", "optim.warmup_epochs=0")
-    done = driven("sweep", *ROWS, *blow, "seeds=1", "--as", "blown")
+    done = driven("sweep", *ROWS, *blow, "seeds=1", "launcher=inline", "--as", "blown")
     assert "diverged at step" in done.out
     assert "1/1 diverged" in done.out
     assert "2 runs: 2 diverged" in driven("status", "blown").out
@@ -429,7 +443,7 @@ def test_a_plan_that_is_not_whole_is_a_failure_that_says_what_writes_it_again(dr
 
 GATE = """
 import os, sys
-if "ablate.training.worker" in sys.orig_argv:
+if "ablate.running.launchers.server" in sys.orig_argv:
     open(os.environ["GATE"]).read()
 """
 
@@ -443,7 +457,7 @@ if "ablate.training.worker" in sys.orig_argv:
     ],
 )
 def test_a_first_line_is_there_before_a_worker_is_asked(shell, words, kind, line):
-    """Every worker process waits at a gate that nobody opens."""
+    """The server that is asked waits at a gate that nobody opens."""
     gate = shell.folder / "gate"
     os.mkfifo(gate)
     (shell.folder / "sitecustomize.py").write_text(GATE)
@@ -455,14 +469,15 @@ def test_a_first_line_is_there_before_a_worker_is_asked(shell, words, kind, line
 
 
 def test_what_reads_all_runs_says_so_beside_what_it_prints(driven):
-    done = driven("verify")
+    """Each from a fresh interpreter: commands load late what they need."""
+    done = driven.process("verify")
     assert done.err == "checking the runs of tiny\n"
     assert done.out.startswith("verified: 4 runs, ")
-    assert driven("report").err == "reading the runs of tiny\n"
-    assert driven("export", "out").err == "checking the runs of tiny\n"
-    done = driven("plot", "gain")
+    assert driven.process("report").err == "reading the runs of tiny\n"
+    assert driven.process("export", "out").err == "checking the runs of tiny\n"
+    done = driven.process("plot", "gain")
     assert (done.out, done.err) == ("tiny-gain.svg\n", "drawing gain of tiny\n")
-    assert driven("table").err == ""
+    assert driven.process("table").err == ""
 
 
 # --- Looking ------------------------------------------------------------------------------------
@@ -470,7 +485,7 @@ def test_what_reads_all_runs_says_so_beside_what_it_prints(driven):
 
 def test_plan_shows_states_sizes_and_time_and_trains_nothing(shell):
     words = ("stem=none,dpn", "model.arch=mu/2", "model.depth=1", "train.steps=3", "seeds=2")
-    before = shell("plan", *words).out
+    before = shell("plan", *words, "launcher=inline").out
     # By hand: 12 numbers a patch, width 32, 17 tokens; dpn has LN(4) and LN(32) on top.
     sizes = dict(re.findall(r"^ (\S+) +([\d,]+) +229,760 .* 2 planned", before, re.M))
     none, dpn = (int(sizes[row].replace(",", "")) for row in ("none", "dpn"))
@@ -501,10 +516,11 @@ def test_status_and_table_while_a_sweep_runs_and_after_it_was_stopped(driven):
     try:
         runs = driven.folder / "runs" / "runs"
         until(lambda: len(list(runs.glob("*/metrics.jsonl"))) > 4)  # a new one trains
-        during = look("status", "long").out
-        assert f"sweep: long (driven by process {driver.pid})" in during
         line = r"^running: (pre|post)#0 on cpu:\d+: [a-z]+ \d+/\d+, [\d.e+]+ steps/s, .+ left$"
-        assert re.search(line, during, re.M)
+        during = until(
+            lambda: (out := look("status", "long").out) * bool(re.search(line, out, re.M))
+        )
+        assert f"sweep: long (driven by process {driver.pid})" in during
         table = look("table", "long").out
         assert "UNFINISHED: 2 of 2 runs missing" in table
         assert "1/1 missing" in table

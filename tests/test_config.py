@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 
 from ablate.planning import compose
-from ablate.planning.compose import Composer, Layer, parse, resolve, shipped
-from ablate.shared import choices, spec
+from ablate.planning.compose import Composer, SettingsLayer, resolve
+from ablate.planning.conf import compose_config, shipped
+from ablate.planning.overrides import parse
+from ablate.shared import choices
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 
 STORE = Path("store")
-OPTIONS = sorted(
-    (path.parent.name, path.stem)
-    for path in shipped("conf").glob("*/*.yaml")
-    if path.parent.name != "launcher"
-)
+OPTIONS = sorted((path.parent.name, path.stem) for path in shipped("conf").glob("*/*.yaml"))
 
 # A run as `run.json` keeps it. What stands here has been trained somewhere: it never changes.
 GOLDEN: dict[str, Any] = {
@@ -115,17 +114,17 @@ def images(*folders: str) -> None:
     ],
 )
 def test_golden_ids(changes: dict[str, Any], identity: str) -> None:
-    assert spec.build({**copy.deepcopy(GOLDEN), **changes}).id == identity
+    assert build_run({**copy.deepcopy(GOLDEN), **changes}).id == identity
 
 
 def test_what_is_no_part_of_a_run_is_no_part_of_its_id() -> None:
-    plain = spec.build(GOLDEN)
+    plain = build_run(GOLDEN)
     elsewhere = {**GOLDEN, "data": {**GOLDEN["data"], "path": "/elsewhere"}}
-    assert spec.build(elsewhere).id == plain.id
+    assert build_run(elsewhere).id == plain.id
     spelled = {**GOLDEN["model"], "arch": "Ti/4"}  # every field is given, so arch says nothing
-    assert spec.build({**GOLDEN, "model": spelled}).id == plain.id
+    assert build_run({**GOLDEN, "model": spelled}).id == plain.id
     whole = {**GOLDEN, "optim": {**GOLDEN["optim"], "clip": 1, "warmup_epochs": 4}}
-    assert spec.build(whole).id == plain.id
+    assert build_run(whole).id == plain.id
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist5k"])
@@ -163,7 +162,7 @@ def test_every_option_of_conf_composes_and_builds(group: str, name: str) -> None
     if group == "recipe":  # those for ImageNet say something for its models and colours alone
         words += ["model.arch=B/16", "data=imagenet1k"]
     tree, identity = resolve(words, STORE)
-    assert spec.build(tree).id == identity
+    assert build_run(tree).id == identity
     if group == "data":
         assert tree["data"]["name"] == name
 
@@ -173,8 +172,8 @@ def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it() -> N
     for kind, table in choices.CHOICES.items():
         assert composer.groups[kind] == sorted(table)
         for name in table:
-            merged = composer.merge([Layer("", {kind: name})])
-            composed, _ = compose._compose("config", [f"{kind}={name}"])
+            merged = composer.merge([SettingsLayer("", {kind: name})])
+            composed, _ = compose_config("config", [f"{kind}={name}"])
             del composed["launcher"]
             assert composer.tree(merged) == composed
 
@@ -186,7 +185,7 @@ def test_a_new_choice_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
         tree, _ = resolve(["norm=mine", "norm.alpha=2"], STORE)
     assert tree["norm"] == {"name": "mine", "alpha": 2.0}
     with pytest.raises(UserError, match=r"^norm: expected one of "):
-        Composer(STORE).merge([Layer("", {"norm": "mine"})])
+        Composer(STORE).merge([SettingsLayer("", {"norm": "mine"})])
 
 
 def test_the_launcher_is_no_part_of_a_run() -> None:
@@ -194,6 +193,17 @@ def test_the_launcher_is_no_part_of_a_run() -> None:
     assert resolve(["launcher=inline", "launcher.attempts=1"], STORE) == (plain, identity)
     assert "launcher" not in plain
     assert Composer(STORE).launcher({})["name"] == "local"
+
+
+def test_a_launcher_has_settings_of_its_own_beside_the_drivers() -> None:
+    composer = Composer(STORE)
+    common = {"attempts": 3, "hang_s": 1800.0, "checkpoint_s": 60.0}
+    assert composer.launcher({}) == {"name": "local", **common, "runs_per_gpu": 1}
+    assert composer.launcher({"launcher": "inline"}) == {"name": "inline", **common}
+    Path("conf", "launcher").mkdir(parents=True)
+    Path("conf", "launcher", "two.yaml").write_text("name: local\nruns_per_gpu: 2\n")
+    mine = Composer(STORE).launcher({"launcher": "two", "launcher.attempts": 9})
+    assert mine == {"name": "local", **common, "attempts": 9, "runs_per_gpu": 2}
 
 
 # --- The user's own conf ------------------------------------------------------------------------
@@ -270,12 +280,9 @@ def test_words(word: str, key: str, values: tuple[object, ...]) -> None:
     assert [type(value) for value in parsed.values] == [type(value) for value in values]
 
 
-_compose = compose._compose
-
-
 @functools.cache
 def _composed(name: str, words: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
-    return _compose(name, list(words))
+    return compose_config(name, list(words))
 
 
 def compose_once(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -293,7 +300,7 @@ def wrong_words() -> list[list[str]]:
 def test_a_wrong_word_is_told_in_one_line(
     line: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compose, "_compose", compose_once)
+    monkeypatch.setattr(compose, "compose_config", compose_once)
     pattern = ".*".join(map(re.escape, told.split("...")))
     with pytest.raises(UserError, match=f"^{pattern}$"):
         resolve(line.split(), STORE)

@@ -16,13 +16,13 @@ from ablate.shared.errors import UserError
 from ablate.store.ledger import Store
 
 WORDS = ["stem=none,dpn", "seeds=3", "train.steps=1000"]  # 6 runs of 1000 steps of 64 images
-LAUNCHER = SimpleNamespace(slots=[Slot(f"cpu:{n}", f"cpu:{n}", "cpu") for n in range(2)])
+SLOTS = [Slot(f"cpu:{n}", f"cpu:{n}", "cpu") for n in range(2)]
 # What 6 runs take on 2 slots at the rate that no core surpasses is a month at so many a forward.
 MONTH = 2 * 30 * 86400 * 1e12 / (6 * 3 * 64_000)
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch):
+def told(tmp_path):
     """`told(multiply_adds, ...)`: the costs, and which specs the worker was asked to time."""
     store = Store(tmp_path)
     plan, _ = make_plan(WORDS, store=tmp_path)
@@ -40,9 +40,9 @@ def told(tmp_path, monkeypatch):
                 for key in question["specs"]
             }
 
-        monkeypatch.setattr(estimate, "ask", ask)
         (store.cache / "costs.json").unlink(missing_ok=True)
-        return estimate.costs(plan, store, LAUNCHER, {}, how.pop("finished", {}), **how), timed
+        launcher = SimpleNamespace(slots=SLOTS, ask=ask)
+        return estimate.costs(plan, store, launcher, {}, how.pop("finished", {}), **how), timed
 
     find.plan = plan
     return find

@@ -23,10 +23,12 @@ import pytest
 import torch
 from PIL import Image
 
+from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.spec import Augment, Data
-from ablate.training.data import cache, source
+from ablate.training.data import bundled, cache, source
+from ablate.training.data import cached as cached_files
 from ablate.training.data.batches import (
     Batches,
     augment,
@@ -35,7 +37,7 @@ from ablate.training.data.batches import (
     normalise,
     order,
 )
-from ablate.training.data.picture import squeeze
+from ablate.training.data.picture import Example, decode, squeeze
 from ablate.training.data.pool import Array
 from ablate.training.keyed import Draws
 
@@ -186,12 +188,12 @@ def test_an_even_split_hangs_on_the_images_alone() -> None:
     labels = np.arange(60) % 3
     sizes = {"train": 45, "validation": 9, "test": 6}
     moved = random.permutation(60)
-    one = source.stratified(images, labels, sizes)
-    two = source.stratified(images[moved], labels[moved], sizes)
+    one = bundled.stratified(images, labels, sizes)
+    two = bundled.stratified(images[moved], labels[moved], sizes)
     for split, size in sizes.items():
         np.testing.assert_array_equal(moved[two[split]], one[split])
         assert np.bincount(labels[one[split]]).tolist() == [size // 3] * 3
-    fewer = source.stratified(images[labels < 2], labels[labels < 2], {"train": 30, "test": 10})
+    fewer = bundled.stratified(images[labels < 2], labels[labels < 2], {"train": 30, "test": 10})
     expected = np.concatenate([one["validation"], one["test"]])
     kept = np.flatnonzero(labels < 2)[fewer["test"]]
     assert set(kept) == set(expected[labels[expected] < 2])  # a class hangs on no other
@@ -368,7 +370,7 @@ def test_real_rows_come_through_as_pillow_decodes_them(
 
 
 def pixels(image: Image.Image, channels: int = 3, size: int = 8) -> np.ndarray:
-    return source.decode(source.Example("test", png(image), 0), size, channels)
+    return decode(Example("test", png(image), 0), size, channels)
 
 
 def test_grey_rgb_rgba_palette_and_16_bits_are_read_rightly() -> None:
@@ -410,7 +412,7 @@ def test_a_photo_is_turned_upright() -> None:
     exif[0x0112] = 6  # turn by 90 degrees clockwise
     picture.save(stream, "PNG", exif=exif)
     upright = np.rot90(np.asarray(picture), -1)
-    got = source.decode(source.Example("photo", stream.getvalue(), 0), 8, 3)
+    got = decode(Example("photo", stream.getvalue(), 0), 8, 3)
     np.testing.assert_array_equal(got, upright)
 
 
@@ -431,12 +433,12 @@ def smooth(seed: int, size: tuple[int, int]) -> Image.Image:
 def test_a_squeezed_image_is_the_whole_of_it_and_its_shape() -> None:
     for width, height in ((40, 20), (16, 48), (5, 9), (8, 8)):
         picture = noise(0, (width, height))
-        got, aspect = squeeze(source.Example("test", png(picture), 0), 8, 3)
+        got, aspect = squeeze(Example("test", png(picture), 0), 8, 3)
         expected = picture.resize((8, 8), Image.Resampling.BILINEAR)
         np.testing.assert_array_equal(got, np.asarray(expected))
         assert aspect == width / height
     grey = noise(1, (30, 10), mode="L")
-    got, _ = squeeze(source.Example("test", png(grey), 0), 8, 3)
+    got, _ = squeeze(Example("test", png(grey), 0), 8, 3)
     one = np.asarray(grey.resize((8, 8), Image.Resampling.BILINEAR))
     np.testing.assert_array_equal(got, np.repeat(one[..., None], 3, 2))
 
@@ -448,7 +450,7 @@ def test_the_shape_is_that_of_the_upright_image(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     content = jpeg(smooth(0, (96, 64)), exif=exif)
-    got, aspect = squeeze(source.Example("photo", content, 0), 16, 3)
+    got, aspect = squeeze(Example("photo", content, 0), 16, 3)
     with Image.open(io.BytesIO(content)) as image:
         upright = ImageOps.exif_transpose(image)
         assert aspect == upright.width / upright.height
@@ -470,7 +472,7 @@ def test_a_large_jpeg_is_decoded_small_but_never_too_small(
         picture = smooth(1, size)
         with monkeypatch.context() as patch:
             patch.setattr(Image.Image, "resize", watched)
-            got, aspect = squeeze(source.Example("photo", jpeg(picture), 0), 64, 3)
+            got, aspect = squeeze(Example("photo", jpeg(picture), 0), 64, 3)
         whole = np.asarray(picture.resize((64, 64), Image.Resampling.BILINEAR))
         assert np.abs(got - whole.astype(int)).mean() < 2
         assert aspect == size[0] / size[1]
@@ -492,10 +494,10 @@ def test_a_squeezed_set_has_shapes_and_others_have_ones(tmp_path: Path) -> None:
         assert got.aspects.dtype == torch.float32
         expected = [(8 + i) / 16 for i in range(first, first + number)]
         torch.testing.assert_close(got.aspects, torch.tensor(expected))
-        pixels, _ = squeeze(source.Example("test", images[first], 0), 12, 3)
+        pixels, _ = squeeze(Example("test", images[first], 0), 12, 3)
         np.testing.assert_array_equal(got.images[0].numpy(), pixels)
     assert sorted(file.name for file in cached.folder.glob("*aspects*")) == [
-        f"{split}.aspects.npy" for split in sorted(cache.SPLITS)
+        f"{split}.aspects.npy" for split in sorted(SPLITS)
     ]
     plain = describe(path=folder, size=12, validation="train[15:]", train="train[:15]")
     cut = cache.prepare(plain, tmp_path / "cache")
@@ -503,7 +505,7 @@ def test_a_squeezed_set_has_shapes_and_others_have_ones(tmp_path: Path) -> None:
     assert torch.equal(cut.split("train").aspects, torch.ones(15))
     for asked, there in ((wide, cut), (plain, cached)):  # moved by hand: still not taken for it
         moved = dataclasses.replace(asked, fingerprint=there.folder.name)
-        assert cache.open_cached(moved, tmp_path / "cache") is None
+        assert cached_files.open_cached(moved, tmp_path / "cache") is None
 
 
 # --- Folders ------------------------------------------------------------------------------------
@@ -525,7 +527,7 @@ def test_a_folder_of_class_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert cache.count(data, tmp_path) == {"train": 15, "validation": 6, "test": 3}
     cached = cache.prepare(data, tmp_path / "cache")
     assert cached.class_names == ["a", "b", "c"]
-    parts = [cached.split(split) for split in cache.SPLITS]
+    parts = [cached.split(split) for split in SPLITS]
     assert [len(part) for part in parts] == [15, 6, 3]
     labels = torch.cat([part.labels for part in parts])
     assert labels.bincount().tolist() == [8, 8, 8]
@@ -725,7 +727,7 @@ def test_a_hub_set_is_read_at_its_revision(
         hub = cache.prepare(data, tmp_path / "cache")
         assert asked == [("somebody/small", "abc")]
         local = cache.prepare(describe(path=small, **settings), tmp_path / "cache")
-        for split in cache.SPLITS:
+        for split in SPLITS:
             assert torch.equal(hub.split(split).images, local.split(split).images)
             assert torch.equal(hub.split(split).labels, local.split(split).labels)
 
@@ -735,7 +737,7 @@ def test_data_that_changed_since_the_plan_is_refused(tmp_path: Path, small: Path
     write_parquet(small / "test.parquet", [png(noise(9))], [0])
     with pytest.raises(UserError, match="changed since this run was planned"):
         cache.prepare(data, tmp_path / "cache")
-    assert cache.open_cached(data, tmp_path / "cache") is None
+    assert cached_files.open_cached(data, tmp_path / "cache") is None
 
 
 # --- The cache ----------------------------------------------------------------------------------
@@ -791,12 +793,12 @@ def test_several_who_ask_at_once_build_it_once(tmp_path: Path) -> None:
     script = (
         LOAD
         + """
-build = cache._build
+build = cache.build_cache
 def counted(*arguments):
     with open(folder / "built", "a") as file:
         file.write("x")
     build(*arguments)
-cache._build = counted
+cache.build_cache = counted
 print(cache.prepare(data, folder).split("train").images.sum().item())
 """
     )
@@ -834,7 +836,7 @@ cache.prepare(data, folder, kill)
     assert said.returncode == -signal.SIGKILL
     leftover = folder / f".{data.fingerprint}.building"
     assert (leftover / "train.images.npy").exists()
-    assert cache.open_cached(data, folder) is None
+    assert cached_files.open_cached(data, folder) is None
     other = dataclasses.replace(data, validation=100)  # another set's builder tidies up, too
     plain = dataclasses.asdict(other)
     cache.prepare(dataclasses.replace(other, fingerprint=fingerprint(plain)), folder)
@@ -887,7 +889,7 @@ def test_a_damaged_cache_is_built_again(tmp_path: Path) -> None:
         lambda: (home / "meta.json").write_text("{"),
     ):
         damage()
-        assert cache.open_cached(data, tmp_path) is None
+        assert cached_files.open_cached(data, tmp_path) is None
         cache.prepare(data, tmp_path)
         assert (home / "train.images.npy").read_bytes() == before
 
@@ -945,7 +947,7 @@ def test_a_split_may_be_larger_than_the_memory(tmp_path: Path) -> None:
     array.put(12345, np.full((1000, 3), 7))
     array.close()
     os.truncate(array.path, array.bytes)  # a file of holes
-    mapped = cache._mapped(array.path)
+    mapped = cached_files.mapped(array.path)
     assert mapped.nbytes > 1.9 * memory
     assert mapped[12345].sum() == 21_000
     assert mapped[-1].sum() == 0
@@ -954,10 +956,10 @@ def test_a_split_may_be_larger_than_the_memory(tmp_path: Path) -> None:
 # --- Batches ------------------------------------------------------------------------------------
 
 
-def numbered(n: int, size: int = 6, channels: int = 3) -> cache.Split:
+def numbered(n: int, size: int = 6, channels: int = 3) -> cached_files.Split:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (n, size, size, channels), generator=generator)
-    return cache.Split(images.to(torch.uint8), torch.arange(n), torch.ones(n))
+    return cached_files.Split(images.to(torch.uint8), torch.arange(n), torch.ones(n))
 
 
 NONE = Augment(flip=False, crop_pad=0)

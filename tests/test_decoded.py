@@ -15,8 +15,10 @@ from test_data import DIGITS, describe, folders
 
 from ablate.running.launchers.decode import check
 from ablate.shared import decoded
-from ablate.shared.rundir import RunDir, to_json
-from ablate.training.data.cache import open_cached, prepare
+from ablate.shared.files import to_json
+from ablate.shared.rundir import RunDir
+from ablate.training.data.cache import prepare
+from ablate.training.data.cached import open_cached
 
 DATA = describe(**DIGITS)
 WORDS = ("sweep", "optim.lr=0.001,0.002", "model.arch=mu/4", "model.depth=1", "train.steps=4")
@@ -90,7 +92,7 @@ def test_what_is_half_trained_on_a_damaged_set_begins_again(home, tmp_path):
 
 def test_zeroed_labels_are_found_and_trained_on_by_nobody(shell: Shell):
     """The same run before and after: the labels it is trained on are the unharmed ones."""
-    shell(*WORDS, "seeds=1", "--as", "tiny")
+    shell(*WORDS, "seeds=1", "launcher=inline", "--as", "tiny")
     store = shell.folder / "runs"
     (labels,) = (store / "cache").glob("*/train.labels.npy")
     run = sorted((store / "runs").iterdir())[0]
@@ -110,7 +112,7 @@ def test_zeroed_labels_are_found_and_trained_on_by_nobody(shell: Shell):
     found = shell("verify", "tiny", code=1)
     assert "train.labels.npy: not the bytes that were written" in found.out
     (run / "result.json").unlink()  # so that it is trained again
-    again = shell(*WORDS, "seeds=1", "--as", "tiny")
+    again = shell(*WORDS, "seeds=1", "launcher=inline", "--as", "tiny")
     assert "train.labels.npy: not the bytes that were written; decoding it again" in again.out
     assert labels.read_bytes() == unharmed
     after = json.loads((run / "result.json").read_text())

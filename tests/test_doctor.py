@@ -24,7 +24,7 @@ from ablate.cli import keeping
 from ablate.planning import compose
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import slots
-from ablate.shared import spec
+from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import VERSION, Ledger, Store
@@ -45,7 +45,7 @@ def healthy(tmp_path_factory) -> Shell:
     with Ledger.reading(store):  # migrates it
         pass
     tree, _ = compose.resolve(TINY, store.root)
-    prepare(spec.build(tree).data, store.cache)
+    prepare(build_run(tree).data, store.cache)
     return shell
 
 
@@ -130,7 +130,7 @@ def test_state_outside_the_checkpoint_is_found(shell, healthy):
 
 def rehearse(folder: Path, store: Store, words: tuple[str, ...], *until: int) -> dict:
     """Trained here, stopped after each of the steps; the last leg's answer."""
-    run = spec.build(compose.resolve(words, store.root)[0])
+    run = build_run(compose.resolve(words, store.root)[0])
     for step in until:
         answer = training.leg(run, folder, store.cache, torch.device("cpu"), step)
     return answer
@@ -211,15 +211,13 @@ def test_on_a_gpu_deterministic_algorithms_are_tried_and_timed(tmp_path, store, 
 
     def ask(verb: str, question: dict) -> dict:
         asked.append((verb, question["device"], question["spec"]["train"]["deterministic"]))
-        return worker.ANSWERS[verb]({**question, "device": "cpu"})
-
-    monkeypatch.setattr(rehearsal, "ask", ask)
+        return worker.answer(verb, {**question, "device": "cpu"}, lambda done, total: None)
 
     def findings(*words: str) -> list[tuple[str, str]]:
         asked.clear()
         tree, _ = compose.resolve((*TINY, *words), store.root)
         gpu = [Slot("gpu:0", "gpu:0", "cuda", "0")]
-        found = list(rehearsal.resume(store, gpu, "config", tree))
+        found = list(rehearsal.resume(store, gpu, "config", tree, ask))
         return [(f.level, f.text) for f in found if f.what == "resume"]
 
     (_, exact), (_, _), (_, strict), (level, cost) = findings()[1:]
@@ -438,7 +436,7 @@ def test_what_a_disk_can_not_do_is_a_problem_and_the_trial_leaves_nothing(store,
 
     monkeypatch.setattr(os, "posix_fallocate", refused)
     monkeypatch.setattr(
-        "ablate.shared.rundir.fcntl.flock", lambda *_: None
+        "ablate.shared.lock.fcntl.flock", lambda *_: None
     )  # locks that lock nothing
     said = [text for level, what, text in amiss(store) if level == "problem"]
     assert [text.partition(" at ")[0] for text in said] == [

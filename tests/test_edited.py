@@ -21,8 +21,9 @@ from ablate.audit.doctor import examine_store
 from ablate.planning.expand import plan as make_plan
 from ablate.running import estimate
 from ablate.shared.errors import Failure
+from ablate.shared.files import to_json, write_sealed
 from ablate.shared.metrics import classify
-from ablate.shared.rundir import Metrics, to_json, write_sealed
+from ablate.shared.rundir import Metrics
 from ablate.store.ledger import Ledger, Store, result_detail, sealed
 
 WORDS = ["optim.lr=0.001,0.003", "recipe=quick", "seeds=3"]

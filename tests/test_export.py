@@ -24,10 +24,10 @@ import ablate
 from ablate.audit import bundle
 from ablate.audit.bundle import Bundle
 from ablate.report.formats import FORMATS
-from ablate.report.gather import histories
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import to_json
+from ablate.shared.files import to_json
 from ablate.store.ledger import Ledger, Store
+from ablate.store.record import histories
 
 WHO = {
     "HOME": "/tmp/home-of-zaphod",
@@ -50,7 +50,7 @@ def exported(tmp_path_factory) -> Shell:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
         subprocess.run(["git", *who, *words], cwd=shell.folder, check=True)
     tracked.write_text("uncommitted thoughts\n")
-    shell(*SWEEP, "seeds=2", "--as", "tiny", **WHO)
+    shell(*SWEEP, "seeds=2", "launcher=inline", "--as", "tiny", **WHO)
     done = shell("export", "tiny", "out")
     assert "ablate table --from out" in done.out
     return shell

@@ -16,14 +16,9 @@ from typing import Any
 import pytest
 
 from ablate.shared import fingerprint as module
+from ablate.shared.dataset import class_folders, local_files, local_splits, parse_slice
 from ablate.shared.errors import UserError
-from ablate.shared.fingerprint import (
-    class_folders,
-    fingerprint,
-    local_files,
-    local_splits,
-    parse_slice,
-)
+from ablate.shared.fingerprint import fingerprint
 
 PLAIN: dict[str, Any] = {
     "name": "mine",

@@ -21,7 +21,7 @@ from test_table import BLOCKS, entries, finished, make_plan, tabulate
 
 from ablate.analysis import stats
 from ablate.analysis.published import published
-from ablate.planning.plan import Column
+from ablate.planning.cell import Column
 from ablate.report.formats import DEFAULT, check_show, render
 from ablate.report.formats.latex import SPECIAL, escape
 from ablate.shared.errors import UserError

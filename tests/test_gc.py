@@ -14,7 +14,8 @@ import pytest
 from conftest import ABLATE, Shell
 
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import Lock, RunDir
+from ablate.shared.lock import Lock
+from ablate.shared.rundir import RunDir
 from ablate.store.gc import Rubbish, collect, kept, rubbish
 from ablate.store.ledger import Ledger, RunState, Store
 

@@ -7,7 +7,7 @@ from test_formats import sown
 from test_table import finished, make_plan
 
 from ablate.analysis.headline import headline
-from ablate.analysis.table import tabulate
+from ablate.analysis.tabulate import tabulate
 from ablate.report.formats import render
 
 SAME, WORSE, TELL = "same within 0.5", "no worse than 0.5", "can't tell"

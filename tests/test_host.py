@@ -13,6 +13,7 @@ from torch import nn
 
 from ablate.planning import compose
 from ablate.shared import choices, spec
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.training.model import build
 from ablate.training.model.count import describe
@@ -98,7 +99,7 @@ VITBN = ("recipe=mnist_bn", "model.arch=mnist_vit", "block=vitbn", "stem=vitbn")
 @pytest.mark.parametrize(("depth", "parameters"), [(1, 152_724), (6, 891_304)])
 def test_vitbn_has_as_many_parameters_as_published(depth, parameters, tmp_path):
     words = [*VITBN, "data=digits", "data.size=28", f"model.depth={depth}"]
-    run = spec.build(compose.resolve(words, tmp_path)[0])
+    run = build_run(compose.resolve(words, tmp_path)[0])
     assert describe(run)["parameters"] == parameters
 
 
@@ -201,7 +202,7 @@ def test_what_was_added_is_left_out_of_ids_while_it_means_as_before():
     assert not added & kept.keys()
     tree = spec.to_tree(run)
     old = {**tree, "model": {k: v for k, v in tree["model"].items() if k not in added}}
-    assert spec.build(old) == run
+    assert build_run(old) == run
     for key, value in {
         "cls": "exclude",
         "cls_posemb": True,
@@ -227,7 +228,7 @@ def test_a_setting_added_to_a_choice_is_left_out_of_ids_at_what_it_was(monkeypat
     assert after.stem.settings["bias"] is today
     assert (after.id == before.id) is today
     old = tiny.run({"stem": "dpn", "stem.bias": True})
-    assert spec.build(tree) == old  # an old run.json
+    assert build_run(tree) == old  # an old run.json
     assert old.id == before.id
 
 

@@ -30,7 +30,7 @@ WORDS = (*SWEEP, "seeds=2", *OFTEN)
 def undisturbed(tmp_path_factory) -> Shell:
     """An uninterrupted sweep on this machine."""
     shell = Shell(tmp_path_factory.mktemp("calm"))
-    shell(*WORDS)
+    shell.process(*WORDS)
     return shell
 
 
@@ -111,7 +111,7 @@ def test_kill_the_driver_and_the_next_one_adopts_its_workers(shell, calm):
     driver.wait()
     time.sleep(0.3)
     assert set(workers(shell.folder)) == set(found)  # they live on
-    again = shell(*WORDS)
+    again = shell.process(*WORDS)
     assert "died" not in again.out
     check(shell, calm)
     with contextlib.closing(sqlite3.connect(shell.folder / "runs" / "ledger.db")) as ledger:
@@ -149,9 +149,9 @@ def many_kills(shell: Shell, tmp_path_factory, seeds: int, kills: int) -> None:
     words = (*SWEEP, f"seeds={seeds}", *OFTEN)
     calm = Shell(tmp_path_factory.mktemp("longer"))
     shutil.copytree(shell.folder / "runs" / "cache", calm.folder / "runs" / "cache")
-    calm(*words)
+    calm.process(*words)
     disturb(shell, words, random.Random(kills), kills)
-    shell(*words)
+    shell.process(*words)
     check(shell, calm("table", "killed", "--format", "csv").out, runs=2 * seeds)
 
 
@@ -177,7 +177,7 @@ def test_a_signal_checkpoints_stops_and_the_same_command_goes_on(shell, calm, na
     assert re.search(r"stopped after \d of 4; the same command goes on\n$", done.out)
     assert workers(shell.folder) == []
     assert len(list(folders.glob("*/checkpoint-*.safetensors"))) == 2
-    shell(*WORDS)
+    shell.process(*WORDS)
     check(shell, calm)
 
 
@@ -190,7 +190,7 @@ def test_a_signal_stops_a_sweep_that_trains_in_its_own_process(shell, calm):
     done = shell.end(driver, timeout=20)
     assert done.code == 130
     assert "stopped after 0 of 4" in done.out
-    shell(*WORDS)
+    shell(*words)
     check(shell, calm)
 
 
@@ -250,7 +250,7 @@ def test_a_worker_that_keeps_dying_without_progress_is_given_up_and_retried_when
     assert killed["all"] >= 4
     assert "planned" not in shell("status", "killed").out
     assert shell(*words, code=1).out.count("finished:") == 0  # left alone
-    again = shell(*words, "--retry", "failed")
+    again = shell(*words, "launcher=inline", "--retry", "failed")
     assert again.out.count("finished:") == 2
 
 
@@ -303,7 +303,7 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     assert "stopped killed after" in other.end(stopping).out
     assert workers(shell.folder) == []
     assert "nothing of runs runs" in other("stop").out
-    shell(*WORDS)
+    shell(*WORDS, "launcher=inline")
     check(shell, calm)
 
 
@@ -344,12 +344,13 @@ def test_the_fork_server_dies_and_its_workers_are_kept(shell, calm):
 
 
 def test_more_seeds_train_only_what_is_new_and_the_look_is_said(shell, calm):
-    shell(*SWEEP, "seeds=3", *OFTEN)
-    more = shell(*SWEEP, "seeds=4")
+    inline = (*SWEEP, "launcher=inline")
+    shell(*inline, "seeds=3", "launcher.checkpoint_s=0.2")
+    more = shell(*inline, "seeds=4")
     assert more.out.count("finished:") == 2
     assert "look" in more.out
     facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
     assert any("look" in fact["text"] for fact in facts if fact["quantity"] == "note")
-    again = shell(*SWEEP, "seeds=4")
+    again = shell(*inline, "seeds=4")
     assert "finished:" not in again.out
     assert shell("table", "killed", "--format", "csv").out != calm

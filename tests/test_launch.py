@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launcher_contract import SETTINGS, LauncherContract, end, until
+from launcher_contract import (
+    LONG,
+    BesideContract,
+    LauncherContract,
+    end,
+    settings,
+    trains,
+    until,
+)
 
+from ablate.planning.compose import resolve
 from ablate.running import launchers
 from ablate.running.launchers import Slot
+from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.inline import Inline
 from ablate.running.launchers.local import MALLOC, Local, environment, gpus, slots
-from ablate.shared.errors import UserError
+from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import STOPPED, RunDir
-from ablate.training.worker import EXIT_STOPPED
-
-LONG = ("train.steps=null", "train.epochs=5000")
+from ablate.store.liveness import HostLock
 
 
 class TestInline(LauncherContract):
     name = "inline"
-
-
-def trains(run: RunDir) -> bool:
-    return run.lock.is_held() and run.lock.notes().get("step", 0) > 0
 
 
 def pid(run: RunDir) -> int:
@@ -48,13 +54,13 @@ def open_files(pid: int) -> dict[int, str]:
     return {int(entry): os.readlink(folder / entry) for entry in os.listdir(folder)}
 
 
-class TestLocal(LauncherContract):
+class TestLocal(BesideContract):
     name = "local"
 
     def test_a_worker_is_a_session_of_its_own_and_inherits_no_pipe(self, launcher, folder):
         run = folder(*LONG)
         launcher.start(run, launcher.slots[0])
-        until(lambda: trains(run))
+        until(lambda: trains(launcher, run))
         worker = pid(run)
         server = int(status(worker)["PPid"])
         assert int(status(server)["PPid"]) == os.getpid()
@@ -63,9 +69,9 @@ class TestLocal(LauncherContract):
         files = open_files(worker)
         assert files[0] == os.devnull
         assert files[1] == files[2] == str(run.log)
-        pipes = {name for name in open_files(server).values() if name.startswith("pipe:")}
-        assert pipes  # the driver's
-        assert not pipes & set(files.values())
+        theirs = {name for name in open_files(server).values() if name.startswith("socket:")}
+        assert theirs  # the driver's line
+        assert not theirs & set(files.values())
         assert str(run.lock.path) in files.values()
 
         # malloc and OpenMP read theirs when a process starts: the server must have had them.
@@ -75,44 +81,13 @@ class TestLocal(LauncherContract):
 
         launcher.stop(run, now=True)
         assert end(launcher, run) == [-signal.SIGKILL]
-        assert not run.lock.is_held()
-
-    def test_a_stopped_worker_leaves_a_checkpoint_and_the_next_goes_on_from_it(
-        self, launcher, folder
-    ):
-        run = folder(*LONG)
-        launcher.start(run, launcher.slots[0])
-        until(lambda: trains(run))
-        launcher.stop(run)
-        assert end(launcher, run) == [EXIT_STOPPED]
-        assert run.lock.notes()["exit"] == STOPPED
-        assert not run.has_result()
-        ((step, _),) = run.checkpoints()
-        assert step > 0
-
-        run.lock.clear()
-        launcher.start(run, launcher.slots[-1])
-        until(lambda: trains(run))
-        assert run.lock.notes()["step"] >= step
-        # A launcher that did not start it, as an adopting driver has, can stop it, too.
-        Local(SETTINGS, run.path).stop(run)
-        assert end(launcher, run) == [EXIT_STOPPED]
-        assert run.checkpoints()[0][0] > step
-
-    def test_a_stop_at_once_after_the_start_ends_the_worker_too(self, launcher, folder):
-        run = folder(*LONG)
-        launcher.start(run, launcher.slots[0])
-        launcher.stop(run)
-        (code,) = end(launcher, run)
-        assert code in (EXIT_STOPPED, -signal.SIGTERM)  # it may not listen yet
-        assert not run.lock.is_held()
 
     def test_a_stranger_with_the_workers_number_is_not_killed(self, launcher, folder):
         run = folder()
         assert run.lock.acquire()
         run.lock.note(pid=os.getpid())
         run.lock.release()
-        Local(SETTINGS, run.path).stop(run, now=True)  # or this test would not go on
+        HostLock().stop(run, now=True)  # or this test would not go on
 
     def test_the_log_has_the_traceback_of_a_run_that_raised(self, launcher, folder):
         run = folder()
@@ -128,7 +103,7 @@ class TestLocal(LauncherContract):
         assert end(launcher, run) == [0]
         other = RunDir(tmp_path / "inline" / run.id)
         other.create(run.read_spec())
-        inline = Inline(SETTINGS, cache)
+        inline = Inline(settings("inline"), cache)
         inline.start(other, inline.slots[0])
         ours, theirs = run.read_result(), other.read_result()
         assert ours is not None
@@ -142,39 +117,147 @@ class TestLocal(LauncherContract):
     ):
         """Last, since its servers are its own."""
         first, second = folder(*LONG), folder(*LONG, "seed=1")
-        launcher = Local(SETTINGS, cache)
+        launcher = Local(settings("local"), cache)
         launcher.start(first, launcher.slots[0])
-        until(lambda: trains(first))
+        until(lambda: trains(launcher, first))
         server = int(status(pid(first))["PPid"])
         os.kill(server, signal.SIGKILL)
         until(lambda: status(server)["State"].startswith("Z"))
         launcher.start(second, launcher.slots[-1])  # finds the server dead
         assert end(launcher, first) == [255]  # no proof of death, and it is not dead
-        assert trains(first)
+        assert trains(launcher, first)
 
-        until(lambda: trains(second))
+        until(lambda: trains(launcher, second))
         launcher.free()
         launcher.free()
-        assert trains(first)
-        assert trains(second)
+        assert trains(launcher, first)
+        assert trains(launcher, second)
         for run in (first, second):
             launcher.stop(run)
-        until(lambda: not first.lock.is_held() and not second.lock.is_held())
+        until(lambda: not launcher.alive(first) and not launcher.alive(second))
         for run in (first, second):
-            assert run.lock.notes()["exit"] == STOPPED
+            assert launcher.notes(run)["exit"] == STOPPED
             assert len(run.checkpoints()) == 1
+
+
+# --- Questions ----------------------------------------------------------------------------------
+
+ODD = """
+import os, signal, sys, time
+from pathlib import Path
+from torch import nn
+
+HERE = Path(__file__).parent
+
+class Odd(nn.Module):
+    mixes_tokens = False
+
+    def __init__(self, shape):
+        super().__init__()
+        (HERE / "pid").write_text(str(os.getpid()))
+        while not (HERE / "go").exists():
+            time.sleep(0.01)
+        if last := (HERE / "go").read_text():
+            print(last, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        for stream in (sys.stdout, sys.stderr):
+            print("many words\\n" * 20_000, file=stream)
+
+    def forward(self, x):
+        return x
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ForkServer() as made:
+        yield made
+
+
+@pytest.fixture
+def odd(tmp_path, monkeypatch):
+    """`describe` of a model that says more than a pipe holds and waits for the file `go`."""
+    monkeypatch.chdir(tmp_path)
+    Path("odd.py").write_text(ODD)
+    spec, _ = resolve(["norm=odd:Odd"], tmp_path)
+    question = {"specs": {"a": spec}, "calibrate": [], "cache": str(tmp_path), "device": "cpu"}
+    return "describe", question
+
+
+def meanwhile(do: Callable[[int], None]) -> threading.Thread:
+    """`do(pid)`, once the process `pid` works on the odd question."""
+
+    def watch() -> None:
+        until(lambda: Path("pid").exists() and Path("pid").read_text())
+        do(int(Path("pid").read_text()))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def test_what_is_printed_meanwhile_is_no_answer_and_fills_no_pipe(server, odd):
+    Path("go").touch()
+    assert server.ask(*odd)["a"]["parameters"] > 1000
+
+
+@pytest.mark.parametrize(("words", "told"), [("sorry", "sorry"), (" ", "no word")])
+def test_a_process_that_dies_over_a_question_is_a_failure_with_its_last_words(
+    server, odd, words, told
+):
+    Path("go").write_text(words)
+    with pytest.raises(Failure, match=f"^worker describe: {told}$"):
+        server.ask(*odd)
+
+
+def test_ctrl_c_ends_the_process_that_answers(server, odd):
+    meanwhile(lambda _: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        server.ask(*odd)
+    pid = Path("pid").read_text()
+    until(lambda: not Path("/proc", pid).exists())  # reaped, too
+
+
+def test_a_server_that_is_killed_is_not_missed_by_who_answers_and_then_replaced(odd):
+    with ForkServer() as server:
+
+        def kill(_: int) -> None:
+            server.process.kill()
+            until(lambda: status(server.process.pid)["State"].startswith("Z"))
+            Path("go").touch()
+
+        thread = meanwhile(kill)
+        first = server.ask(*odd)
+        thread.join()
+        dead = server.process
+        assert server.ask(*odd) == first
+        assert server.process is not dead
+
+
+def test_a_server_that_is_killed_while_it_loads_is_replaced_once(odd, capfd):
+    Path("go").touch()
+    launcher = Local(settings("local"), Path("cache"))
+    launcher.warm()
+    os.kill(launcher._server.process.pid, signal.SIGKILL)
+    assert launcher.ask(*odd)["a"]["parameters"] > 1000
+    launcher.free()
+    with (
+        ForkServer({"PYTHONHOME": "nowhere"}) as server,
+        pytest.raises(Failure, match="worker describe: the process that forks workers died"),
+    ):
+        server.ask(*odd)
 
 
 # --- Places -------------------------------------------------------------------------------------
 
 
 def test_warming_starts_what_the_first_worker_is_forked_from(tmp_path):
-    launcher = Local(SETTINGS, tmp_path)
+    launcher = Local(settings("local"), tmp_path)
     launcher.warm()
-    server = launcher._server
+    server = launcher._server.process
     assert server is not None
     launcher.warm()
-    assert launcher._server is server
+    assert launcher._server.process is server
     assert server.poll() is None
     launcher.free()  # at once: it is still loading
     assert server.returncode == -signal.SIGKILL
@@ -226,17 +309,17 @@ def test_without_a_gpu_there_is_a_slot_a_core_that_we_may_use():
 
 def test_with_gpus_there_are_runs_per_gpu_slots_on_each(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    one = launchers.make({"name": "local", **SETTINGS}, tmp_path)
+    one = launchers.make(settings("local"), tmp_path)
     assert one.slots == [Slot("gpu:2", "gpu:2", "cuda", "2"), Slot("gpu:5", "gpu:5", "cuda", "5")]
-    two = launchers.make({"name": "local", **SETTINGS, "runs_per_gpu": 2}, tmp_path)
+    two = launchers.make(settings("local", runs_per_gpu=2), tmp_path)
     assert [slot.name for slot in two.slots] == ["gpu:2.0", "gpu:5.0", "gpu:2.1", "gpu:5.1"]
     assert [slot.place for slot in two.slots] == ["gpu:2", "gpu:5", "gpu:2", "gpu:5"]
     assert [slot.visible for slot in two.slots] == ["2", "5", "2", "5"]
     assert "CUDA_VISIBLE_DEVICES" not in environment(list(two.slots))  # each worker gets its own
-    options = launchers.worker_options(two.slots[0], SETTINGS, tmp_path)
+    options = launchers.worker_options(two.slots[0], settings("local"), tmp_path)
     assert (options["device"], options["slot"]) == ("cuda", "gpu:2.0")
 
 
 def test_an_unknown_launcher_is_told_with_the_choices(tmp_path):
     with pytest.raises(UserError, match="launcher: expected one of local, inline, got 'slurm'"):
-        launchers.make({"name": "slurm", **SETTINGS}, tmp_path)
+        launchers.make({"name": "slurm"}, tmp_path)

@@ -14,7 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ablate.planning.plan import Analysis, Cell, Column, Plan, Row, file_name
+from ablate.planning.cell import Cell, Column, Row
+from ablate.planning.plan import Analysis, Plan, file_name
 from ablate.shared.errors import Failure, UserError
 from ablate.store.ledger import Ledger, RunState, Store, fold
 

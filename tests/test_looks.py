@@ -23,7 +23,8 @@ from ablate.analysis import reading
 from ablate.audit.doctor import stored
 from ablate.audit.verify import verify
 from ablate.cli import app
-from ablate.planning.plan import Column, Plan, Row
+from ablate.planning.cell import Column, Row
+from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import UserError
 from ablate.store import looks
@@ -114,7 +115,10 @@ def test_what_prints_none_leaves_none(store, tmp_path):
 
 def test_a_sweep_that_ends_leaves_one_and_the_same_look_is_one(shell):
     store = unread(shell.folder)
-    assert "verdict" in shell("sweep", *WORDS, *SHORT, "seeds=3", "--as", "fixture").out
+    assert (
+        "verdict"
+        in shell("sweep", *WORDS, *SHORT, "seeds=3", "launcher=inline", "--as", "fixture").out
+    )
     assert len(told(store)) == 1
     shell("table")
     assert len(told(store)) == 1

@@ -1,4 +1,4 @@
-"""The state table of the README, row by row, and that nothing is left out of it."""
+"""The state table of docs/resume-and-store.md, row by row, and that nothing is left out of it."""
 
 from __future__ import annotations
 

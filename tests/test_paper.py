@@ -12,8 +12,8 @@ from test_table import finished, make_plan, tabulate
 
 from ablate.analysis import paper, stats
 from ablate.analysis.published import SHOW, published
+from ablate.planning.cell import Column
 from ablate.planning.expand import plan as make_real
-from ablate.planning.plan import Column
 from ablate.report.formats import render
 from ablate.report.power import ASSUMED, forecast
 from ablate.running.estimate import Costs

@@ -28,20 +28,21 @@ from test_data import LOAD, describe, folders, in_process, jpeg, noise, png, sav
 from test_fingerprint import PLAIN
 from test_kill import wait_for
 
-from ablate.analysis.captions import data_notes
+from ablate.analysis.footnotes import data_notes
 from ablate.planning.compose import Composer
-from ablate.running.launchers.ask import NoRoom
 from ablate.running.turns import with_room
-from ablate.shared.errors import UserError
+from ablate.shared.decoded import SPLITS
+from ablate.shared.errors import NoRoom, UserError
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Store
 from ablate.training.data import cache, source
-from ablate.training.data.picture import FORMATS, Broken
+from ablate.training.data.cached import open_cached
+from ablate.training.data.picture import FORMATS, Broken, Example, decode
 
 
 def read(content: bytes, channels: int = 3) -> np.ndarray:
-    return source.decode(source.Example("test", content, 0), 8, channels)
+    return decode(Example("test", content, 0), 8, channels)
 
 
 def encoded(image: Image.Image, kind: str, **settings: Any) -> bytes:
@@ -84,7 +85,7 @@ def test_pictures_by_other_names_are_read(tmp_path: Path, suffix: str) -> None:
     (tmp_path / "images" / "b" / f"x.{suffix}").write_bytes(content)
     cached = cache.prepare(describe(path=tmp_path / "images", test=2), tmp_path / "cache")
     assert sum(cached.counts.values()) == 13
-    shown = {i.numpy().tobytes() for s in cache.SPLITS for i in cached.split(s).images}
+    shown = {i.numpy().tobytes() for s in SPLITS for i in cached.split(s).images}
     assert read(content).tobytes() in shown
 
 
@@ -375,16 +376,16 @@ def test_what_is_wrong_with_the_machine_is_left_out_by_nobody(
 KILLED = (
     LOAD
     + """
-from ablate.training.data import pool
-pool._IMAGES, cache._JOURNAL_S, cache._REPORT = 8, 0, 1
+from ablate.training.data import building, pool
+pool._IMAGES, building._JOURNAL_S, building._REPORT = 8, 0, 1
 journal = folder / f".{data.fingerprint}.building" / "journal.json"
 def kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)
-note = cache._Journal.note
+note = building.BuildJournal.note
 def noting(self, *what):
     note(self, *what)
     self._writing.result()
-cache._Journal.note = noting
+building.BuildJournal.note = noting
 def progress(done, total):
     if os.environ["AT"] == "journal" and journal.exists() and "truncated" in journal.read_text():
         kill()
@@ -406,7 +407,7 @@ def test_a_build_killed_while_it_skips_gives_the_same_bytes(
     data, folder = describe(path=spoilt, broken="skip", **SPOILT), tmp_path / "cache"
     said = in_process(KILLED, DATA=saved(data, tmp_path), FOLDER=str(folder), AT=at)
     assert said.returncode == -signal.SIGKILL, said.stderr
-    assert cache.open_cached(data, folder) is None
+    assert open_cached(data, folder) is None
     assert (cache.look(data, folder).done > 0) == (at == "journal")
     resumed, calm = cache.prepare(data, folder), cache.prepare(data, tmp_path / "calm")
     for file in calm.folder.iterdir():

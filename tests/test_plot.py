@@ -14,7 +14,8 @@ from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from test_table import make_plan, plant, tabulate
 
-from ablate.planning.plan import Analysis, Plan, Row, Stage, Tune
+from ablate.planning.cell import Row, Stage, Tune
+from ablate.planning.plan import Analysis, Plan
 from ablate.report.plot import FORMATS, KINDS, Nothing, curves, draw, figure, figures
 from ablate.report.plot.gains import limits
 from ablate.report.plot.gradients import depths, profile
@@ -41,7 +42,7 @@ WORDS = (
 def shell(tmp_path_factory):
     """A folder in which a sweep of 2 rows, 2 columns and 2 seeds was driven."""
     shell = Shell(tmp_path_factory.mktemp("plots"))
-    shell("sweep", *WORDS, "--across", "model.depth", "--as", "mine", OMP_NUM_THREADS="1")
+    shell("sweep", *WORDS, "launcher=inline", "--across", "model.depth", "--as", "mine")
     return shell
 
 

@@ -13,6 +13,7 @@ import torch
 
 from ablate.planning import compose
 from ablate.shared import plugin, spec
+from ablate.shared.build import build_run, is_plugin
 from ablate.shared.errors import UserError
 from ablate.training.model import build
 from ablate.training.model.plugin import digest, load
@@ -147,7 +148,7 @@ def test_a_file_that_is_not_there_or_not_python_is_named(folder):
     "name", ["../up:Class", "/abs:Class", "a b:C", "a.py:C", "a:b:C", ":C", "a:"]
 )
 def test_a_name_never_leaves_the_folder(folder, name):
-    assert name == "a.py:C" or not spec.is_plugin(name)
+    assert name == "a.py:C" or not is_plugin(name)
     with pytest.raises(UserError):
         resolved(f"norm='{name}'")
 
@@ -172,7 +173,7 @@ def test_the_version_is_in_the_id_and_the_folder_is_not(folder, tmp_path_factory
 
 def test_a_run_json_is_read_back_as_it_was(folder):
     tree, run = resolved("norm=package.own_norms:Base")
-    again = spec.build(json.loads(json.dumps(tree)))
+    again = build_run(json.loads(json.dumps(tree)))
     assert again.id == run
 
 

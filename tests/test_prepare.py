@@ -25,9 +25,10 @@ from test_sets import take
 
 from ablate.planning.compose import resolve_data
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import Lock
+from ablate.shared.lock import Lock
 from ablate.shared.spec import Data
 from ablate.training.data import cache, source
+from ablate.training.data.cached import Cached, open_cached
 
 SAMPLE: dict[str, Any] = {
     "name": "imagenet_sample",
@@ -46,7 +47,7 @@ def sample(data_folder) -> Data:
     return describe(path=data_folder("imagenet_sample"), **SAMPLE)
 
 
-def contents(cached: cache.Cached) -> dict[str, bytes]:
+def contents(cached: Cached) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(cached.folder.iterdir())}
 
 
@@ -128,7 +129,7 @@ def test_a_process_of_the_pool_that_dies_ends_the_build(
 
     with pytest.raises(Failure, match=r"decodes images died \(killed by signal 9\)"):
         cache.prepare(sample, tmp_path / "cache", kill_one, processes=2)
-    assert cache.open_cached(sample, tmp_path / "cache") is None
+    assert open_cached(sample, tmp_path / "cache") is None
     assert gone(str(tmp_path))
 
 
@@ -156,7 +157,8 @@ def test_a_table_is_read_a_row_group_at_a_time(tmp_path: Path) -> None:
 KILLED = (
     LOAD
     + """
-cache._JOURNAL_S = 0.1
+from ablate.training.data import building
+building._JOURNAL_S = 0.1
 journal = folder / f".{data.fingerprint}.building" / "journal.json"
 def kill(done, total):
     if done > 150 and journal.exists():
@@ -176,7 +178,7 @@ def test_a_killed_build_is_gone_on_with_and_gives_the_same_bytes(
     killed_at = int(said.stdout)
     assert not Lock(folder / f"{sample.fingerprint}.lock").is_held()  # by no child of the dead
     assert gone(str(folder))
-    assert cache.open_cached(sample, folder) is None
+    assert open_cached(sample, folder) is None
     kept = cache.look(sample, folder)
     assert 0 < kept.done <= killed_at
     assert not kept.whole
@@ -195,7 +197,7 @@ def test_a_build_goes_on_only_with_what_is_its_own(tmp_path: Path) -> None:
     folders(tmp_path / "images", "abc", 60)
     data = describe(path=tmp_path / "images", test=10)
     folder, building = tmp_path / "cache", f".{data.fingerprint}.building"
-    at_once = (("_JOURNAL_S = 0.1", "_JOURNAL_S, cache._REPORT = 0, 1"), ("> 150", "> 0"))
+    at_once = (("_JOURNAL_S = 0.1", "_JOURNAL_S, building._REPORT = 0, 1"), ("> 150", "> 0"))
     script = KILLED
     for old, new in at_once:
         script = script.replace(old, new)
@@ -306,7 +308,7 @@ def test_mistakes_in_what_to_prepare_are_told_in_one_line(
         ("cifar10 data.path=nowhere", f"data.path: {tmp_path}/nowhere: no such folder"),
         ("cifar10 model.depth=3", "model.depth: belongs to a run; "),
         ("cifar10 data.channels=2", "data.channels: expected one of 1, 3, got 2"),
-        ("cifar10 data.size=0", "data.size: must be more than 0, got 0"),
+        ("cifar10 data.size=0", "data.size: must be more than 0 and at most 65,536, got 0"),
         ("cifar10 data.cache_size=16", "data.cache_size: 16 is less than data.size 32"),
         ("cifar10 data.train='train[5]'", "data.train: expected a split, or a slice of one"),
         ("imagefolder data.path=one", f"data.path: {tmp_path}/one: cat is all that there is"),

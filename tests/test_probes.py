@@ -15,6 +15,7 @@ from test_resume import cache, digits, go, one_thread, outcome  # noqa: F401
 
 from ablate.planning.compose import resolve
 from ablate.shared import spec
+from ablate.shared.build import build_run
 from ablate.shared.choices import PROBES
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
@@ -214,13 +215,13 @@ def test_a_run_that_diverges_keeps_its_gradients(tmp_path, cache):  # noqa: F811
 def test_runs_without_probes_keep_their_ids_and_those_with_are_others():
     run = tiny.run()
     old = {key: value for key, value in spec.to_tree(run).items() if key != "probe"}
-    assert spec.build(old).id == run.id == tiny.run({"probe": []}).id
+    assert build_run(old).id == run.id == tiny.run({"probe": []}).id
     ids = {tiny.run({"probe": names}).id for names in (["gradnorm"], ["scales"], ALL)}
     assert len(ids | {run.id}) == 4
     assert tiny.run({"probe": ["scales", "gradnorm"]}).id == (
         tiny.run({"probe": ["gradnorm", "scales"]}).id
     )
-    again = spec.build(json.loads(json.dumps(spec.to_tree(tiny.run({"probe": ALL})))))
+    again = build_run(json.loads(json.dumps(spec.to_tree(tiny.run({"probe": ALL})))))
     assert again == tiny.run({"probe": ALL})
 
 

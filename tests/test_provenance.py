@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from ablate.planning.compose import resolve
-from ablate.shared.rundir import RunDir, to_json, write_whole
+from ablate.shared.files import to_json, write_whole
+from ablate.shared.rundir import RunDir
 from ablate.store import provenance
 from ablate.store.provenance import origin
 from ablate.training import worker

@@ -84,7 +84,7 @@ def test_how_to_use_norms_of_ones_own(tmp_path):
         names[page] = name
         file = f"{name.partition(':')[0]}.py"
         (tmp_path / file).write_text(blocks("file")[file])
-    short = ["train.steps=3", "seeds=2"]
+    short = ["train.steps=3", "seeds=2", "launcher=inline"]
     norm = f"norm=layernorm,{','.join(names.values())}"
     done = run(["sweep", norm, "norm.power=2", *short], tmp_path)
     assert "norm.power: expected a key among" in done.stderr  # layernorm has none
@@ -116,7 +116,8 @@ def followed(home: Path) -> Path:
 def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(tmp_path):
     sources = followed(tmp_path / "sources")
     words = ["norm=layernorm,mynorm", "stem=none,mystem", "block.attn=pre,all"]
-    done = run(["sweep", *words, "--each", "train.steps=3", "seeds=2"], tmp_path, sources)
+    short = ("train.steps=3", "seeds=2", "launcher=inline")
+    done = run(["sweep", *words, "--each", *short], tmp_path, sources)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {"mynorm", "mystem", "all"} <= rows(done.stdout)
     results = list(tmp_path.glob("runs/runs/*/result.json"))
@@ -133,7 +134,7 @@ def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(tmp_path):
     assert all(float(top1) < float(top3) < float(top5) for top3, top1, top5 in means)
     assert run(["verify"], tmp_path, sources).returncode == 0
 
-    words = ["task=regress", "stem=none,mystem", "train.steps=3", "seeds=2"]
+    words = ["task=regress", "stem=none,mystem", *short]
     done = run(["sweep", *words], tmp_path, sources)
     assert done.returncode == 0, done.stdout + done.stderr
     assert rows(done.stdout) == {"none", "mystem"}

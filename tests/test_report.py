@@ -22,14 +22,15 @@ from conftest import Shell
 from test_table import PLANTED, make_plan, plant, tabulate
 
 from ablate.analysis.verdicts import said, summary
-from ablate.planning.plan import Choice, Column, Plan, PlannedRun, Row, Stage, Trial, Tune
+from ablate.planning.cell import Choice, Column, Row, Stage, Trial, Tune
+from ablate.planning.plan import Plan, PlannedRun
 from ablate.report import show
 from ablate.report.formats import render
-from ablate.report.gather import gather
 from ablate.report.page import page
 from ablate.report.plot import figures
-from ablate.shared.rundir import to_json
+from ablate.shared.files import to_json
 from ablate.store.ledger import Store
+from ablate.store.record import RunRecord, load_records
 
 FAILS = '<b>fails</b> & "x"'
 SWEEP = f"""
@@ -69,12 +70,12 @@ def driven(tmp_path_factory) -> Shell:
     (shell.folder / "sweeps").mkdir()
     (shell.folder / "sweeps" / "planted.yaml").write_text(SWEEP)
     shell("sweep", "planted", code=1)
-    shell("sweep", "stem=none,dpn", *SETTINGS[:-1], "seeds=3", "--as", "whole")
+    shell("sweep", "stem=none,dpn", *SETTINGS[:-1], "seeds=3", "launcher=inline", "--as", "whole")
     shell("report", "planted")
     shell("report", "whole")
     plan, results = wide(shell.folder / "wide")
     table = tabulate(plan, results)
-    runs = gather(plan, Store(shell.folder / "wide"), {})
+    runs = load_records(plan, Store(shell.folder / "wide"), {})
     drawn = figures(plan, table, Store(shell.folder / "wide").rundir)
     html = page(plan, table, runs, [], drawn)
     (shell.folder / "wide.html").write_text(html)
@@ -296,7 +297,7 @@ def test_trials_are_told_apart_from_runs_and_what_they_chose_is_told(tmp_path):
         tune=Tune((search, shorter)),
         trials=(Trial(0, 0, {}, cell, 0.9),),
     )
-    runs = gather(tuned, Store(tmp_path), {})
+    runs = load_records(tuned, Store(tmp_path), {})
     text = Page(page(tuned, tabulate(tuned, results), runs, [], {})).text
     assert "3 seeds. 300 runs: 300 finished; 1 tuning trial: 1 planned." in text
     assert (
@@ -316,8 +317,8 @@ def test_show_calls_a_trial_a_trial(tmp_path, monkeypatch):
         (PlannedRun("ab" * 8, plan.cells[0], 1), "base#1"),
         (PlannedRun("ab" * 8, plan.cells[0], 1000, trial), "base#1000.3, a tuning trial"),
     ):
-        seen = show.Seen(store.rundir("ab" * 8), [("planted", run)], None, (), None, (), None)
-        monkeypatch.setattr(show, "look", lambda *_, seen=seen: seen)
+        record = RunRecord(store.rundir("ab" * 8), [("planted", run)])
+        monkeypatch.setattr(show, "load_record", lambda *_, record=record: record)
         assert f"  of planted: {text}\n" in show.shown(store, None, "ab" * 8)
 
 

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from ablate.shared import spec
+from ablate.shared.build import build_run
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.training import journal, memory
@@ -45,7 +46,7 @@ def digits(**settings) -> spec.Run:
     section = {key: value for key, value in tree["data"].items() if key != "fingerprint"}
     tree["data"]["fingerprint"] = fingerprint(section)
     tree["model"]["patch"] = None
-    return spec.build(tree)
+    return build_run(tree)
 
 
 def go(run: spec.Run, folder: Path, cache: Path, stop_at: int | None = None) -> dict | None:

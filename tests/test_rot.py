@@ -17,6 +17,7 @@ from damage import DAMAGES, spoil
 from safetensors.torch import load, load_file, save, save_file
 
 from ablate.shared import spec
+from ablate.shared.build import build_run
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.training import journal, sealed, worker
@@ -62,7 +63,7 @@ class Interrupted:
             say=rundir.say,
         )
         with pytest.raises(Stopped):
-            train(spec.build(self.tree), rundir, machine)
+            train(build_run(self.tree), rundir, machine)
 
     def resume(self, rundir: RunDir) -> int:
         """Work on it to the end, in this process; the step that it went on from."""

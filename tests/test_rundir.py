@@ -13,7 +13,9 @@ import time
 
 import pytest
 
-from ablate.shared.rundir import Lock, Metrics, RunDir, write_whole
+from ablate.shared.files import write_whole
+from ablate.shared.lock import Lock
+from ablate.shared.rundir import Metrics, RunDir
 
 
 def test_a_reader_never_sees_half_of_a_write(tmp_path):
@@ -21,7 +23,7 @@ def test_a_reader_never_sees_half_of_a_write(tmp_path):
     a, b = b"a" * 200_000, b"b" * 300_000
     write_whole(path, a)
     code = (
-        "import sys, pathlib; from ablate.shared.rundir import write_whole\n"
+        "import sys, pathlib; from ablate.shared.files import write_whole\n"
         "path = pathlib.Path(sys.argv[1])\n"
         "while True:\n"
         "    write_whole(path, b'a' * 200_000); write_whole(path, b'b' * 300_000)\n"
@@ -48,7 +50,7 @@ def test_a_failed_write_leaves_what_was_there_and_no_litter(tmp_path):
 
 HOLD = """
 import sys, time, pathlib
-from ablate.shared.rundir import Lock
+from ablate.shared.lock import Lock
 lock = Lock(pathlib.Path(sys.argv[1]))
 assert lock.acquire()
 lock.note(pid=1, word="held")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import pty
@@ -21,17 +22,20 @@ from pathlib import Path
 
 import pytest
 from conftest import ABLATE, Shell
-from launcher_contract import SETTINGS, end, until
+from launcher_contract import end, settings, until
 
+from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve
-from ablate.planning.plan import Analysis, Cell, Column, Plan, Row
+from ablate.planning.plan import Analysis, Plan
 from ablate.report.show import compared, shown, sparkline
-from ablate.report.status import standing
 from ablate.running import launchers
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import Lock, RunDir
+from ablate.shared.files import to_json
+from ablate.shared.lock import Lock
+from ablate.shared.rundir import RunDir
 from ablate.store.find import find_run
-from ablate.store.ledger import Ledger, RunState, Store
+from ablate.store.ledger import Ledger, RunState, Store, result_detail
+from ablate.store.progress import observe
 
 TINY = ("model.depth=1", "train.epochs=32", "eval.every=8")
 SWEEP = ("sweep", "block.attn=pre,post", *TINY, "--as", "story", "launcher.checkpoint_s=0.1")
@@ -41,6 +45,17 @@ def rundir(shell: Shell, row: str, sweep: str = "story", seed: int = 0) -> RunDi
     """The folder of a run of a driven sweep with one column."""
     store = Store(shell.folder / "runs")
     return store.rundir(store.read_plan(sweep).cell(row, "").ids[seed])
+
+
+def reseal(shell: Shell, folder: RunDir, env_sha256: str | None) -> None:
+    """The run ends once more, with its env.json as it lies there; None: as older versions did."""
+    result = json.loads(folder.result.read_bytes())
+    result.pop("env_sha256")
+    if env_sha256 is not None:
+        result["env_sha256"] = env_sha256
+    folder.result.write_bytes(to_json(result))
+    with Ledger.driving(Store(shell.folder / "runs")) as ledger:
+        ledger.record(folder.id, "finished", **result_detail(folder, result))
 
 
 @dataclasses.dataclass
@@ -211,6 +226,7 @@ def test_a_run_that_never_began_is_shown_as_planned(own):
 def test_an_env_json_of_old_is_one_attempt(own):
     folder = rundir(own, "pre")
     folder.env.write_text(json.dumps({"device": "an old one", "packages": {"torch": "2.0"}}))
+    reseal(own, folder, None)
     out = own("show", "pre#0").out
     assert "  1. ?, from step ? on ?: not noted\n" in out
     assert "packages: torch 2.0\n" in out
@@ -226,7 +242,9 @@ def test_whatever_file_is_torn_the_rest_is_shown(own, name):
             (folder.path / name).write_bytes(whole[:length])
             text = shown(store, ledger, folder.id)
             assert text.count("\n") > 20
-            if name not in ("metrics.jsonl", "lock"):
+            if name == "env.json":
+                assert "env.json was edited since the run ended" in text
+            elif name not in ("metrics.jsonl", "lock"):
                 assert f"{name}: missing or not whole" in text
             assert "\nresult\n" in compared(store, ledger, folder.id, other.id)
         (folder.path / name).unlink()
@@ -263,6 +281,7 @@ def test_against_names_what_differs_in_code_and_environment(own):
     attempts[-1]["origin"]["git"] = {"commit": "abc", "dirty": True, "diff": "diffs/d.diff"}
     attempts[-1]["origin"]["host"] = "elsewhere"
     folder.write_attempts(attempts)
+    reseal(own, folder, hashlib.sha256(folder.env.read_bytes()).hexdigest())
     found = blocks(own("show", "pre#0", "--against", "post#0").out)
     torch = rundir(own, "pre").read_attempts()[0]["packages"]["torch"]
     host = os.uname().nodename
@@ -291,7 +310,7 @@ def test_an_edited_plug_in_shows(own, monkeypatch):
     """Two runs of one version, the file edited between them."""
     monkeypatch.chdir(own.folder)
     store = Store(Path("runs"))
-    launcher = launchers.make({"name": "local", **SETTINGS}, store.cache)
+    launcher = launchers.make(settings("local"), store.cache)
     ids, digests = [], []
     for seed, factor in ((0, 1.0), (1, 0.5)):
         Path("mine.py").write_text(NORM.format(factor=factor))
@@ -445,7 +464,7 @@ def test_a_look_at_a_large_store_probes_only_runs_without_a_result(tmp_path, mon
         probed = []
         monkeypatch.setattr(Lock, "is_held", lambda lock: probed.append(lock.path.parent.name))
         begun = time.monotonic()
-        now = standing(made, list(made.runs()), store, ledger)
+        now = observe(made, list(made.runs()), store, ledger)
         assert time.monotonic() - begun < 1
     assert sorted(probed) == sorted([*list(known)[:3], tmp_path.name])
     assert now.counts == {"finished": 1997, "started": 3}

@@ -69,4 +69,4 @@ def test_a_look_of_old_counts_where_seeds_grow(tmp_path, capsys):
 def test_the_same_command_trains_nothing_again_and_more_seeds_extend_it(shell):
     old(shell.folder, "store-1")
     assert "finished:" not in shell(*WORDS, *SHORT, "seeds=2").out
-    assert shell(*WORDS, *SHORT, "seeds=3").out.count("finished:") == 2
+    assert shell(*WORDS, *SHORT, "seeds=3", "launcher=inline").out.count("finished:") == 2

@@ -16,9 +16,10 @@ import pytest
 
 from ablate.analysis.paper import beside
 from ablate.planning import compose, expand
-from ablate.planning.compose import shipped
+from ablate.planning.conf import shipped
 from ablate.planning.plan import Plan
 from ablate.shared import choices, spec
+from ablate.shared.build import section
 from ablate.shared.errors import UserError
 from ablate.training.optim import lengths
 
@@ -30,7 +31,7 @@ SMALL = "variants: [{a: {}}, {b: {stem: dpn}}]\n"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with a `sweeps` in it; nothing of the user's is in reach."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compose, "_compose", compose_once)
+    monkeypatch.setattr(compose, "compose_config", compose_once)
     (tmp_path / "sweeps").mkdir()
     return tmp_path
 
@@ -38,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def later_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the examples of SWEEPS.md name and later issues bring, stubbed."""
-    monkeypatch.setattr(compose, "_compose", _compose)
+    monkeypatch.setattr(compose, "compose_config", _compose)
     shutil.copytree(STUBS, folder, dirs_exist_ok=True)
     stub = choices.Choice("a stub", "-", "nowhere:Nothing")
     for block in ("normformer", "subln", "bnffn"):
@@ -48,7 +49,7 @@ def later_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(choices.ARCHS, "mnist_vit", choices.Arch(64, 4, 8, "-", patch=7))
 
 
-_compose = compose._compose
+_compose = compose.compose_config
 
 
 @functools.cache
@@ -179,8 +180,8 @@ def test_augreg_is_as_long_as_big_visions_on_imagenet_alone(name: str) -> None:
     augreg = [cell for cell in plan(name).cells if cell.spec["train"]["batch"] == 4096]
     assert augreg
     for cell in augreg:
-        train = spec.section(spec.Train, cell.spec["train"], "train")
-        optim = spec.section(spec.Optim, cell.spec["optim"], "optim")
+        train = section(spec.Train, cell.spec["train"], "train")
+        optim = section(spec.Optim, cell.spec["optim"], "optim")
         assert lengths(optim, train, 1_268_355 // 4096).total == 92_897
     for scale in ("cifar", "digits"):
         assert {cell.spec["train"]["examples"] for cell in plan(name, scale=scale).cells} == {None}
@@ -499,7 +500,6 @@ def test_the_launcher_is_returned_apart_and_changes_no_id() -> None:
         "attempts": 9,
         "hang_s": 1.0,
         "checkpoint_s": 60.0,
-        "runs_per_gpu": 1,
     }
     assert planned.cells == plan("stem=none,dpn").cells
     assert planned.name == "stem=none,dpn"

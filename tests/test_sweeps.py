@@ -26,7 +26,7 @@ QUICK = ("table6", "dtn_table2", "bnffn_depth", "dnn_bn")  # the others: whole, 
 
 def through(shell, name: str, *words: str) -> tuple[int, int]:
     """Run it; how many rows and columns of its table have a value."""
-    done = shell("sweep", name, "--scale", "digits", *words)
+    done = shell("sweep", name, "launcher=inline", "--scale", "digits", *words)
     assert "failed" not in done.out
     facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
     cells = {(f["row"], f["column"]) for f in facts if f["quantity"] == "top1"}

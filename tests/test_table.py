@@ -15,13 +15,14 @@ import scipy.stats
 from rich.console import Console
 
 from ablate.analysis import stats
-from ablate.analysis import table as report
-from ablate.planning.plan import Analysis, Cell, Column, Plan, Row
+from ablate.analysis import tabulate as making
+from ablate.planning.cell import Cell, Column, Row
+from ablate.planning.plan import Analysis, Plan
 from ablate.report.formats import CSV_FIELDS, render
 from ablate.shared.errors import UserError
 from ablate.store.looks import Look
 
-tabulate = functools.partial(report.tabulate, words=True)  # as `report.reading` has it
+tabulate = functools.partial(making.tabulate, words=True)  # as `report.reading` has it
 
 TEXTS = ("md", "latex", "html", "csv", "json")
 
@@ -638,7 +639,7 @@ def test_the_bytes_do_not_depend_on_the_order_of_reading(format):
 def test_a_table_loads_no_more_than_it_needs():
     """The control half imports these at once: numpy and scipy come with `tabulate`."""
     code = (
-        "import sys, ablate.analysis.table, ablate.report.formats, ablate.store.looks\n"
+        "import sys, ablate.analysis.tabulate, ablate.report.formats, ablate.store.looks\n"
         "heavy = {'numpy', 'scipy', 'pandas', 'rich', 'torch'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "import ablate.analysis.stats\n"

@@ -13,10 +13,11 @@ import tiny
 import torch
 from conftest import REPOSITORY, Shell
 
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import DEFAULT, TASKS
 from ablate.shared.rundir import RunDir
-from ablate.shared.spec import build, to_tree, tree_identity
+from ablate.shared.spec import to_tree, tree_identity
 from ablate.training import calibrate, memory
 from ablate.training.calibrate import random_split
 from ablate.training.training import Training
@@ -185,9 +186,9 @@ def test_a_run_says_its_task_where_it_is_another():
     tree = to_tree(tiny.run())
     assert "task" not in tree
     assert tree_identity(tree) == tree_identity({**tree, "task": "classify"})
-    assert build({**tree, "task": "classify"}) == build(tree)
+    assert build_run({**tree, "task": "classify"}) == build_run(tree)
     with pytest.raises(UserError, match="task: expected one of classify, got 'clasify'"):
-        build({**tree, "task": "clasify"})
+        build_run({**tree, "task": "clasify"})
     assert tree_identity(tree) != tree_identity({**tree, "task": "other"})
 
 

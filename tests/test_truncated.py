@@ -33,7 +33,7 @@ BINARY = ("predictions.npy", "weights.safetensors")
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory) -> Shell:
     shell = Shell(tmp_path_factory.mktemp("calm"))
-    shell(*WORDS)
+    shell(*WORDS, "launcher=inline")
     return shell
 
 
@@ -136,7 +136,7 @@ def mangle(store: Store, moment: random.Random) -> set[str]:
 def test_the_same_command_recovers_and_says_which_run_it_trains_again(store, calm, seed):
     shell = Shell(store.root.parent)
     lost = mangle(store, random.Random(seed))
-    said = shell(*WORDS).out
+    said = shell(*WORDS, "launcher=inline").out
     assert said.count("finished: ") == len(lost)
     for words in (("table", "cut", "--format", "csv"), ("table", "cut")):
         assert shell(*words).out == calm(*words).out
@@ -159,6 +159,6 @@ def test_a_sweep_cut_in_the_middle_with_torn_files_goes_on(calm, tmp_path, seed)
         if path.name not in BINARY and moment.random() < 0.7:
             with open(path, "r+b") as file:
                 file.truncate(moment.randrange(path.stat().st_size + 1))
-    shell(*WORDS)
+    shell.process(*WORDS)
     words = ("table", "cut", "--format", "csv")
     assert shell(*words).out == calm(*words).out

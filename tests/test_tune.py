@@ -28,8 +28,9 @@ from test_table import tabulate
 import ablate
 from ablate.analysis import stats
 from ablate.analysis.scores import short
+from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan as make_plan
-from ablate.planning.plan import FIRST_TUNING_SEED, Plan
+from ablate.planning.plan import Plan
 from ablate.planning.search import Search
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Store
@@ -70,7 +71,7 @@ EACH = TRIALS // 3  # past the nine that are spread over the range
 def calm(tmp_path_factory) -> Shell:
     shell = Shell(tmp_path_factory.mktemp("calm"))
     declared(shell.folder, trials=TRIALS)
-    shell("sweep", "lr")
+    shell("sweep", "lr", "launcher=inline")
     return shell
 
 
@@ -79,7 +80,7 @@ def test_a_search_killed_five_times_has_the_same_trials_choice_and_table(calm, t
     declared(tmp_path, trials=TRIALS)
     shutil.copytree(calm.folder / "runs" / "cache", tmp_path / "runs" / "cache")
     disturb(shell, ("sweep", "lr", "launcher.attempts=1000"), random.Random(3), kills=5)
-    done = shell("sweep", "lr")
+    done = shell.process("sweep", "lr")
     assert "stopped" not in done.out
     assert read(shell).trials == read(calm).trials
     assert read(shell).cells == read(calm).cells
@@ -141,13 +142,13 @@ def test_more_seeds_are_more_searches_of_that_size_and_more_trials_extend_them(c
     shutil.copytree(calm.folder / "runs", tmp_path / "runs")
     declared(tmp_path, trials=TRIALS)
     before = read(shell)
-    more = shell("sweep", "lr", "seeds=3")
+    more = shell("sweep", "lr", "seeds=3", "launcher=inline")
     assert more.out.count("finished: ") == 2 * (EACH + 1)
     assert [t for t in read(shell).trials if t.search < 2] == list(before.trials)
     for old, new in zip(before.cells, read(shell).cells, strict=True):
         assert new.chosen[:2] == old.chosen
         assert old.ids.items() < new.ids.items()
-    shell("sweep", "lr", f"tune.trials={TRIALS + 3}")
+    shell("sweep", "lr", f"tune.trials={TRIALS + 3}", "launcher=inline")
     for row in ("pre", "post"):
         for n in (0, 1):
             old, new = (
@@ -159,7 +160,7 @@ def test_more_seeds_are_more_searches_of_that_size_and_more_trials_extend_them(c
 
 
 def test_untuned_and_tuned_stand_side_by_side(calm):
-    untuned = calm("sweep", "lr", "tune=none")
+    untuned = calm("sweep", "lr", "tune=none", "launcher=inline")
     assert "sweep: lr+tune=none" in untuned.out
     assert "Tuned" not in calm("table", "lr+tune=none").out
     assert "Tuned" in calm("table", "lr").out
@@ -207,7 +208,7 @@ def test_trials_tells_what_was_tried(calm):
     plan, states = read(calm), {"finished"}
     rows = [*csv.DictReader(io.StringIO(calm("trials", "lr", "--format", "csv").out))]
     whole = json.loads(calm("trials", "lr", "--format", "json").out)
-    said = calm("trials", "lr").out
+    said = calm.process("trials", "lr").out
     assert len(rows) == len(whole["trials"]) == len(plan.trials)
     for trial in plan.trials:
         [(seed, run)] = trial.cell.ids.items()
@@ -228,7 +229,7 @@ def test_trials_tells_what_was_tried(calm):
     assert {(s["row"], s["search"]): s["noise"] for s in whole["searches"]} == noise
     assert "explored of the range: optim.lr" in said
     assert ("the choice is noise" in said) == any(noise.values())
-    calm("sweep", "lr", "tune=none")
+    calm("sweep", "lr", "tune=none", "launcher=inline")
     assert "nothing is tuned" in calm("trials", "lr+tune=none", code=2).err
 
 
@@ -259,7 +260,7 @@ def test_the_ranking_against_the_budget_is_drawn(calm):
     for cell in read(calm).cells:
         assert f"{cell.row}: best of {2 * EACH} trials" in drawn
     assert "needs a sweep" in calm("list", "plots").out
-    calm("sweep", "lr", "tune=none")
+    calm("sweep", "lr", "tune=none", "launcher=inline")
     assert "nothing is tuned" in calm("plot", "lr+tune=none", "tuning", code=2).err
 
 
@@ -651,7 +652,7 @@ def test_replicated_searches_keep_the_promise_that_one_search_breaks(sharpness):
         ("trials: 15", "trials: 14", "14 make 3 searches of 4, and of fewer than 5 luck chooses"),
         ("trials: 15", "trials: 14", "give at least 15, or tune.repeats=1"),
         ("trials: 15", "trials: 4\n  repeats: 1", "a search of 4, and of fewer than 5"),
-        ("trials: 15", "trials: 15\n  repeats: 0", "repeats must be at least 1, got 0"),
+        ("trials: 15", "trials: 15\n  repeats: 0", "tune.repeats: must be at least 1, got 0"),
         ("seeds: 2", "seeds: 4", "15 make 4 searches of 3"),
         (
             "{log: [1e-4, 3e-2]}}\n  trials: 15",

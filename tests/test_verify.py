@@ -26,10 +26,12 @@ from ablate.planning.plan import Analysis, Plan
 from ablate.report.formats import render
 from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
+from ablate.shared.files import to_json
 from ablate.shared.metrics import classify
-from ablate.shared.rundir import RunDir, to_json
+from ablate.shared.rundir import RunDir
 from ablate.store import looks
 from ablate.store.ledger import Ledger, Store, result_detail
+from ablate.store.liveness import HostLock
 
 GOLDEN = Path(__file__).parent / "golden"
 # Two runs that finish, two that diverge.
@@ -40,7 +42,7 @@ WORDS = (*SWEEP, "seeds=2", "--as", "tiny")
 @pytest.fixture(scope="module")
 def driven(tmp_path_factory) -> Path:
     shell = Shell(tmp_path_factory.mktemp("driven"))
-    shell(*WORDS)
+    shell(*WORDS, "launcher=inline")
     return shell.folder / "runs"
 
 
@@ -373,7 +375,7 @@ def test_a_run_trained_again_gives_the_same_bits(driven, shell):
     assert not store.reruns.exists()
 
 
-class Same:
+class Same(HostLock):
     """Starts no worker: what it would leave is copied from another store."""
 
     slots = (Slot("cpu:0", "cpu", "cpu"),)

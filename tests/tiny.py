@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ablate.shared import choices, spec
+from ablate.shared.build import build_run
 from ablate.training.model import Host, build
 
 PLACEMENTS = get_args(choices.Placement)
@@ -105,7 +106,7 @@ def run(changes: Mapping[str, Any] | None = None) -> spec.Run:
             for part in sections:
                 section = section[part]
             section[leaf] = value
-    return spec.build(tree)
+    return build_run(tree)
 
 
 def names(variant: Mapping[str, Any]) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.scores import Scores, by_replicate
-from ablate.planning.plan import Cell, Column, Plan
+from ablate.planning.cell import Cell, Column
+from ablate.planning.plan import Plan
 from ablate.shared.metrics import Metric
 
 if TYPE_CHECKING:  # numpy, which `--help` does without

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ablate.analysis.across import verdict_of
-from ablate.analysis.captions import Footnotes, names
+from ablate.analysis.captions import names
+from ablate.analysis.footnotes import Footnotes
 from ablate.analysis.paper import Beside, PaperTable, Printed, as_printed, find, printed_numbers
 from ablate.analysis.table import Against, Entry, Table, TableColumn, TableRow
 from ablate.shared.metrics import DEFAULT, TASKS

@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from ablate.analysis.table import Results, Table, tabulate
+from ablate.analysis.scores import Results
+from ablate.analysis.table import Table
+from ablate.analysis.tabulate import tabulate
 from ablate.planning.plan import Plan
 from ablate.store import looks
 from ablate.store.ledger import Store, Unrecorded

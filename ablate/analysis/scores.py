@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.planning.plan import Cell, Plan
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import Metric, threshold
 from ablate.shared.spec import classes_of

@@ -24,21 +24,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.reading import read
-from ablate.analysis.table import Results
-from ablate.audit.verify import Verified, folded, remake
-from ablate.planning.plan import Cell, Plan
+from ablate.analysis.scores import Results
+from ablate.audit.verify import Verified, remake
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS, render
 from ablate.report.formats.tidy import inert
 from ablate.report.frames import curves_frame, runs_frame
-from ablate.report.gather import gather, histories, provenance
 from ablate.report.page import page
 from ablate.report.plot import figures
-from ablate.report.show import History
+from ablate.report.show import provenance
 from ablate.shared import spec
 from ablate.shared.errors import Failure, UserError, unknown
-from ablate.shared.rundir import RunDir, is_number, read_json, to_json
+from ablate.shared.files import is_number, read_json, to_json
+from ablate.shared.rundir import RunDir
 from ablate.store.find import computed, driven, instance, sweeps
-from ablate.store.ledger import FINAL, Ledger, Look, Store, Unrecorded
+from ablate.store.ledger import FINAL, History, Ledger, Look, Store, Unrecorded
+from ablate.store.record import folded, histories, load_records
 from ablate.version import __version__
 
 if TYPE_CHECKING:
@@ -329,7 +331,7 @@ def _derived(
     makers: Mapping[str, Any],
 ) -> dict[str, bytes]:
     """Every file that is made of the raw ones, by its place. The look is recorded in `store`."""
-    runs = gather(plan, bundle, told)
+    runs = load_records(plan, bundle, told)
     reading = read(plan, store, results, curves=lambda run: bundle.rundir(run).read_metrics())
     table = reading.table
     drawn = figures(plan, table, bundle.rundir)

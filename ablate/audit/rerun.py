@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis.table import MACHINE
+from ablate.analysis.footnotes import MACHINE
 from ablate.planning.plan import PlannedRun
 from ablate.running.launchers import Launcher, Slot
 from ablate.shared.errors import Failure
@@ -20,7 +19,7 @@ from ablate.shared.signals import ENDING, noted
 from ablate.store.ledger import Store
 
 SAME = "the same bits"
-Show = Callable[[RunDir, Slot, Mapping[str, Any]], None]
+Show = Callable[[Slot, Mapping[str, Any]], None]
 
 
 class Stopped(Exception):
@@ -48,8 +47,8 @@ def rerun(
         raise Failure(f"{store.reruns}: another process trains a run again; wait for its end")
     again = RunDir(store.reruns / run.id)
     try:
-        while again.lock.is_held():  # the worker of a command that was killed
-            again.lock.signal(signal.SIGKILL)
+        while store.liveness.alive(again):  # the worker of a command that was killed
+            store.liveness.stop(again, now=True)
             time.sleep(0.05)
         shutil.rmtree(again.path, ignore_errors=True)
         with noted(*ENDING) as heard:  # before anything of it is there
@@ -57,7 +56,7 @@ def rerun(
             _train(again, launcher, show, heard)
         after = again.read_result()
         if after is None:
-            why = again.lock.notes().get("error", "its worker died without a word")
+            why = launcher.notes(again).get("error", "its worker died without a word")
             raise Failure(f"{run.id}: trained again, it left no result: {why}")
         return _machine(before, after), list(_compare(kept, before, again, after))
     finally:
@@ -72,11 +71,11 @@ def _train(again: RunDir, launcher: Launcher, show: Show, heard: Sequence[int]) 
     slot = launcher.slots[0]
     launcher.start(again, slot)
     ended = False
-    while not ended or again.lock.is_held():
+    while not ended or launcher.alive(again):
         if heard:
             launcher.stop(again, now=True)
         ended |= again.id in launcher.poll(0.2)
-        show(again, slot, again.lock.notes())
+        show(slot, launcher.notes(again))
     if heard:
         raise Stopped(heard[0])
 

@@ -20,19 +20,18 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis.table import tabulate
+from ablate.analysis.tabulate import tabulate
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.formats import render
-from ablate.report.show import History
 from ablate.shared import decoded, spec
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import RunDir, open_file, read_file, read_json
+from ablate.shared.files import open_file, read_file, read_json
+from ablate.shared.rundir import RunDir
 from ablate.shared.spec import classes_of
-from ablate.store.ledger import FINAL, Ledger, RunState, Store, fold
+from ablate.store.ledger import FINAL, History, Ledger, RunState, Store
+from ablate.store.record import Recorded, folded
 
 SINGLE = 2**-23  # relative rounding of the losses in files of older versions
-
-Event = tuple[str, dict[str, Any]]  # kind, detail
 
 
 @dataclass
@@ -87,7 +86,7 @@ class _Check:
         self.runs = {run.id: run for run in plan.runs()}
         self.found = Verified()
         self.states: dict[str, RunState] = {}
-        self.last: dict[str, Event] = {}  # by run: the event of its result
+        self.last: dict[str, Recorded] = {}  # by run: the event of its result
         self.recorded: dict[str, Mapping[str, Any]] = {}  # what result.json says, by run
         self.remade: dict[str, Mapping[str, Any]] = {}  # what the raw files say
         self.trained_on: dict[str, object] = {}  # data_sha256, by run; None in older results
@@ -394,16 +393,6 @@ class _Check:
     def say_what_was_not_checked(self) -> None:
         for what, number in self.unchecked.items():
             self.found.notes.append(f"{number:,} of {len(self.runs):,} runs {what}")
-
-
-def folded(history: History) -> tuple[RunState, Event | None]:
-    """What its events make of a run, and the last of them that is a result."""
-    state, last = RunState(), None
-    for _, kind, detail in history:
-        state = fold(state, kind, detail)
-        if kind in FINAL:
-            last = kind, detail
-    return state, last
 
 
 def _id(tree: Any) -> str | None:

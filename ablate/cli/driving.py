@@ -17,8 +17,8 @@ from ablate.shared.errors import Failure, UserError, unknown
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
+    from ablate.running.driver import Outcome
     from ablate.running.launchers import Launcher
-    from ablate.running.progress import Outcome
     from ablate.store.ledger import Ledger, Store
 
 
@@ -73,7 +73,7 @@ def sweep(
             lacking = _ready(plan, kept, ledger, launcher, yes)
             with view() as watching:
                 if lacking:
-                    _prepare(plan, kept, watching)
+                    _prepare(plan, kept, launcher, watching)
                 outcome = drive(plan, kept, ledger, launcher, settings, watching, again, search)
             if search is not None:
                 search.write(kept.studies)
@@ -165,33 +165,37 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     return True
 
 
-def _prepare(plan: Plan, store: Store, watching: Any) -> None:
+def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:
     """Decode what is not decoded yet, or not any more as it was written, before anything trains: a
     bad image ends the command here, a full disk pauses it."""
     from ablate.running.launchers.decode import decode
     from ablate.running.turns import with_room
 
     for spec in {cell.spec["data"]["fingerprint"]: cell.spec for cell in plan.cells}.values():
-        with_room(store, watching.say, functools.partial(decode, spec, store.root, watching))
+        work = functools.partial(decode, spec, store.root, watching, launcher.ask)
+        with_room(store, watching.say, work)
 
 
 def _close(store: Store, outcome: Outcome) -> None:
     """Say how it ended, print the table, exit with the code."""
-    plan = outcome.plan
+    from ablate.store.progress import GIVEN_UP
+
+    plan, progress = outcome.plan, outcome.progress
+    done = f"{progress.done} of {progress.total}"
     if outcome.signal is not None:
-        print(f"stopped after {outcome.done} of {outcome.total}; the same command goes on")
+        print(f"stopped after {done}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
     print_table(plan, store, None)
-    if len(outcome.retired) and outcome.counts.get("interrupted"):
+    if len(outcome.retired) and progress.counts.get("interrupted"):
         raise Failure(
             f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
-            f"{outcome.done} of {outcome.total} runs are done, the same command goes on"
+            f"{done} runs are done, the same command goes on"
         )
-    lost = {s: n for s, n in outcome.counts.items() if s in ("failed", "oom", "hung")}
+    lost = {s: n for s, n in progress.counts.items() if s in GIVEN_UP}
     if lost:
         text = ", ".join(f"{n} {status}" for status, n in lost.items())
         raise Failure(
-            f"{plan.name}: {text} of {outcome.total} runs: `ablate status {plan.name}` says why, "
+            f"{plan.name}: {text} of {progress.total} runs: `ablate status {plan.name}` says why, "
             f"`ablate sweep ... --retry {','.join(lost)}` tries again"
         )
 
@@ -261,7 +265,10 @@ def plan(
             states = ledger.states({run.id for run in made.runs()})
             finished = ledger.last_detail("finished")
     launcher = launchers.make(settings, kept.cache)
-    cost = costs(made, kept, launcher, states, finished, on=devices)
+    try:
+        cost = costs(made, kept, launcher, states, finished, on=devices)
+    finally:
+        launcher.free()
     show_plan(made, states, cost)
     if detect is not None:
         from ablate.report.power import forecast
@@ -295,12 +302,13 @@ def stop(
     """Stop a sweep from another shell: every worker writes its checkpoint. Twice: at once."""
     from ablate.report.live import begin
     from ablate.running import turns
-    from ablate.store.ledger import Store
+    from ablate.store.ledger import Ledger, Store
+    from ablate.store.progress import driver_of, observe
 
     if not timeout > 0:
         raise UserError(f"--timeout: must be more than 0 seconds, got {timeout:g}")
     kept = Store(store)
-    if kept.driver.is_held():
+    if driver_of(kept) is not None:
         begin("stopping: workers write their checkpoints")
     stopped = turns.stop(kept, sweep, begin, timeout)
     if stopped is None:
@@ -310,6 +318,7 @@ def stop(
     if plan is None:  # it had planned nothing yet
         print(f"stopped {stopped}")
         return
-    progress = turns.observe(kept, plan)
+    with Ledger.reading(kept) as ledger:
+        progress = observe(plan, list(plan.runs()), kept, ledger)
     done = f"{progress.done} of {progress.total}"
     print(f"stopped {stopped} after {done}; the same `ablate sweep` goes on")

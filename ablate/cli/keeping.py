@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ablate.audit.bundle import Bundle
     from ablate.audit.verify import Verified
     from ablate.running.launchers import Slot
-    from ablate.shared.rundir import RunDir
     from ablate.store.ledger import Store
 
 
@@ -39,6 +38,8 @@ def doctor(
     """
     from ablate.audit.doctor import examine, examine_store, show
     from ablate.running import launchers
+    from ablate.running.launchers.fork import ForkServer
+    from ablate.running.launchers.local import environment
     from ablate.store.ledger import Store
 
     kept = Store(store)
@@ -51,7 +52,9 @@ def doctor(
         label, specs, settings = _config(words, scale, store)
         slots = launchers.make(settings, kept.cache).slots
         try:
-            findings = show(examine(kept, settings, slots, label, specs))
+            # not of an inline launcher: another process shall resume what one has begun
+            with ForkServer(environment(list(slots))) as server:
+                findings = show(examine(kept, settings, slots, label, specs, server.ask))
         except KeyboardInterrupt:
             print("stopped; the same command begins again")
             raise typer.Exit(130) from None
@@ -88,14 +91,15 @@ def _config(
     words: list[str] | None, scale: str | None, store: Path
 ) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
     """(what it is called, its spec and those beside it in its sweep, the launcher's settings)."""
-    from ablate.planning.compose import Composer, Layer, once, parse, split_launcher
+    from ablate.planning.compose import Composer, SettingsLayer
     from ablate.planning.expand import plan as make_plan
+    from ablate.planning.overrides import once, parse, split_launcher
     from ablate.shared.spec import to_tree
 
     if words and "=" in words[0] and scale is None:
         composer = Composer(store)
         chosen, settings = split_launcher(once(parse(word, composer.groups) for word in words))
-        run = composer.run(composer.tree(composer.merge([Layer("", settings)])))
+        run = composer.run(composer.tree(composer.merge([SettingsLayer("", settings)])))
         return " ".join(words), [to_tree(run)], composer.launcher(chosen)
     plan, launcher = make_plan(words or ["quickstart"], store=store, scale=scale)
     specs = [{**cell.spec, "seed": plan.seeds[0]} for cell in plan.cells]
@@ -171,13 +175,14 @@ def _say(found: Verified, name: str, what: str = "") -> None:
 
 def _rerun(store: Store, text: str, words: list[str]) -> None:
     from ablate.audit.rerun import SAME, Stopped, rerun
-    from ablate.planning.compose import Composer, once, parse, split_launcher
+    from ablate.planning.compose import Composer
+    from ablate.planning.overrides import once, parse, split_launcher
     from ablate.report.live import begin, view
     from ablate.running import launchers
     from ablate.running.launchers.decode import decode
-    from ablate.running.progress import Progress, Working
     from ablate.store.find import find_run, planned_as
     from ablate.store.ledger import Ledger
+    from ablate.store.progress import SweepProgress, Worker
 
     composer = Composer(store.root)
     chosen, others = split_launcher(once(parse(word, composer.groups) for word in words))
@@ -187,17 +192,16 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
         sweeps = planned_as(store, ledger, find_run(store, ledger, text))
     if not sweeps:
         raise UserError(f"--rerun: {text}: no sweep has it")
-    run = sweeps[0][1]
+    sweep, run = sweeps[0]
     begin(f"training {run.label} once more")
     launcher = launchers.make(composer.launcher(chosen), store.cache)
     try:
         with view() as watching:
 
-            def show(folder: RunDir, slot: Slot, notes: Mapping[str, Any]) -> None:
-                worker = Working(run, folder, slot, child=True, notes=dict(notes))
-                watching.show(Progress(1, {}, [worker]))
+            def show(slot: Slot, notes: Mapping[str, Any]) -> None:
+                watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes)]))
 
-            decode(run.cell.spec, store.root, watching)
+            decode(run.cell.spec, store.root, watching, launcher.ask)
             machine, lines = rerun(store, run, launcher, show)
     except Stopped as stopped:
         print("stopped; nothing of it is left")
@@ -289,8 +293,8 @@ def prepare(
     """Fetch and decode a dataset ahead of sweeps. Stopped, the same command goes on."""
     from ablate.planning.compose import resolve_data
     from ablate.report.live import begin, view
-    from ablate.running.launchers.ask import ask
     from ablate.running.launchers.decode import check, remarks
+    from ablate.running.launchers.fork import ForkServer
     from ablate.store.ledger import Store
 
     kept = Store(store)
@@ -301,13 +305,15 @@ def prepare(
     begin(f"data={name}: looking for what is there")
     try:
         check(spec["data"], kept.root, print)
-        found = ask("prepare", {**question, "look": True})
-        if not found["whole"]:
-            print(f"data={name}: {_images(found)}; {found['free']} are free", flush=True)
-            if found["done"]:
-                print(f"going on after {found['done']:,} images", flush=True)
-            with view() as watching:
-                found = ask("prepare", question, functools.partial(watching.reading, name))
+        with ForkServer() as server:
+            found = server.ask("prepare", {**question, "look": True})
+            if not found["whole"]:
+                print(f"data={name}: {_images(found)}; {found['free']} are free", flush=True)
+                if found["done"]:
+                    print(f"going on after {found['done']:,} images", flush=True)
+                with view() as watching:
+                    progress = functools.partial(watching.reading, name)
+                    found = server.ask("prepare", question, progress)
     except KeyboardInterrupt:
         print("stopped; the same command goes on")
         raise typer.Exit(130) from None

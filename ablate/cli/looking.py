@@ -90,7 +90,7 @@ def show(
             print(shown(kept, ledger, found))
     if log:
         try:
-            print_log(kept.rundir(found), sys.stdout.buffer, follow)
+            print_log(kept, found, sys.stdout.buffer, follow)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
@@ -181,7 +181,7 @@ def plot(
     """A figure of a sweep, as SVG, PDF or PNG."""
     from ablate.analysis import captions
     from ablate.analysis.reading import read
-    from ablate.analysis.table import tabulate
+    from ablate.analysis.tabulate import tabulate
     from ablate.planning.plan import file_name
     from ablate.report.live import begin
     from ablate.report.plot import FORMATS, KINDS, draw

@@ -31,7 +31,7 @@ def write_out(path: Path, content: bytes) -> bool:
 
     Nothing but a file may be replaced by a rename: the name of a device is everybody's.
     """
-    from ablate.shared.rundir import write_whole
+    from ablate.shared.files import write_whole
 
     if _is_stream(path):
         with open(path, "wb") as stream:

@@ -27,11 +27,11 @@ def report(
     """A sweep as one HTML file: verdicts, gains, figures, every run, how it was made."""
     from ablate.analysis.reading import read
     from ablate.planning.plan import file_name
-    from ablate.report.gather import gather, histories
     from ablate.report.live import begin
     from ablate.report.page import page
     from ablate.report.plot import figures
     from ablate.store.ledger import Ledger, Store
+    from ablate.store.record import histories, load_records
 
     if out is not None:
         check_out(out, ("html", "htm"))
@@ -39,13 +39,13 @@ def report(
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, words, scale, name, across, each, read=True)
         begin(f"reading the runs of {made.name}")
-        runs = gather(made, kept, histories(made, ledger), probes=True)
+        runs = load_records(made, kept, histories(made, ledger), probes=True)
     path = out or Path(f"{file_name(made.name)}.html")
     reading = read(
         made,
         kept,
-        {known.run.id: known.seen.result for known in runs},
-        withheld={known.run.id: known.seen.withheld for known in runs if known.seen.withheld},
+        {record.run.id: record.result for record in runs},
+        withheld={r.run.id: f"{r.label}: {r.withheld}" for r in runs if r.withheld},
     )
     drawn = figures(made, reading.table, kept.rundir)
     if write_out(path, page(made, reading.table, runs, reading.looks, drawn).encode()):
@@ -73,9 +73,9 @@ def export(
 ) -> None:
     """A sweep as a folder that a reviewer recomputes from: `ablate table --from DIR`."""
     from ablate.audit import bundle
-    from ablate.report.gather import histories
     from ablate.report.live import begin
     from ablate.store.ledger import Ledger, Store
+    from ablate.store.record import histories
 
     if anonymous and with_diff:
         raise UserError("--with-diff: a diff says whose work it is; leave it or --anonymous out")

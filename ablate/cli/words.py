@@ -14,7 +14,8 @@ import typer
 from ablate.shared.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from ablate.analysis.table import Results, Table
+    from ablate.analysis.scores import Results
+    from ablate.analysis.table import Table
     from ablate.planning.plan import Plan
     from ablate.store.ledger import Ledger, Store
 

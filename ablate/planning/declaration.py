@@ -13,10 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ablate.planning.compose import MOST, Layer, plain, show
-from ablate.planning.plan import FIRST_TUNING_SEED, Analysis, Tune, check_metric
-from ablate.shared import spec
+from ablate.planning.cell import FIRST_TUNING_SEED, Tune
+from ablate.planning.compose import SettingsLayer
+from ablate.planning.overrides import MOST, plain, show
+from ablate.planning.plan import Analysis, check_metric
+from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.keys import hints
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Sweep:
     title: str
     rows: tuple[Item, ...]
     columns: tuple[Item, ...]
-    under: tuple[Layer, ...]  # base, and that of the scale
+    under: tuple[SettingsLayer, ...]  # base, and that of the scale
     over: Mapping[str, Any]  # the command line
     baseline: str | None
     seeds: tuple[int, ...]
@@ -67,16 +70,18 @@ class Sweep:
     own: Collection[str] = ()  # what of `analysis` and `paper` the scale says: "paper.columns"
     tune: Tune | None = None
 
-    def layers(self, row: Item, column: Item, overrides: Iterable[Override] = ()) -> list[Layer]:
+    def layers(
+        self, row: Item, column: Item, overrides: Iterable[Override] = ()
+    ) -> list[SettingsLayer]:
         """A cell's settings, the lowest first."""
         if not self.place:  # words are on one level, rows' and columns' among them
-            return [Layer("", {**self.over, **column.settings, **row.settings})]
+            return [SettingsLayer("", {**self.over, **column.settings, **row.settings})]
         return [
             *self.under,
-            Layer(column.place, column.settings),
-            Layer(row.place, row.settings),
-            *(Layer(override.place, override.then) for override in overrides),
-            Layer("", self.over),
+            SettingsLayer(column.place, column.settings),
+            SettingsLayer(row.place, row.settings),
+            *(SettingsLayer(override.place, override.then) for override in overrides),
+            SettingsLayer("", self.over),
         ]
 
 
@@ -129,9 +134,9 @@ def changed(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
 
 
 def _analysis_value(key: str, value: Any, place: str) -> Any:
-    hints = spec.hints(Analysis)
-    if key not in hints:
-        raise unknown(place, key, hints, "a key among")
+    types = hints(Analysis)
+    if key not in types:
+        raise unknown(place, key, types, "a key among")
     if key == "looks":
         if not isinstance(value, list) or not all(
             isinstance(n, int) and not isinstance(n, bool) and n > 1 for n in value
@@ -147,13 +152,9 @@ def _analysis_value(key: str, value: Any, place: str) -> Any:
                 value, place, "NAME: {across: ..., from: ..., to: ...}"
             ).items()
         }
-    value = spec.coerce(value, hints[key], place)
+    value = value_of(Analysis, key, value, place)
     if key == "metric":
         check_metric(value, place)
-    if key == "alpha" and not 0 < value < 1:
-        raise UserError(f"{place}: must be between 0 and 1, got {value}")
-    if key == "margin" and value is not None and not value > 0:
-        raise UserError(f"{place}: must be more than 0 points, got {value}")
     return value
 
 

@@ -7,15 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.compose import Composer, Word, placed, show, value_at
+from ablate.planning.cell import Cell, Column, Row, Tune
+from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown
-from ablate.planning.plan import Analysis, Cell, Column, Plan, Row, Tune
+from ablate.planning.overrides import Word, show
+from ablate.planning.plan import Analysis, Plan
 from ablate.planning.sweep_file import find, from_file, load, sweep_files
+from ablate.planning.tree import value_at
 from ablate.planning.words import Line, from_words, read_line
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
 
-RECIPE = {"recipe", *spec.RECIPE_SECTIONS}  # a variant's key in one of these is a confound
+# A variant's key in one of these is a confound.
+RECIPE = {"recipe", "optim", "train", "data", "augment", "eval"}
 
 
 def plan(

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.compose import Layer, check_resolvers, check_yaml, once, parse, shipped, show
+from ablate.planning.cell import Tune
+from ablate.planning.compose import SettingsLayer
+from ablate.planning.conf import check_resolvers, shipped
 from ablate.planning.declaration import (
     Exclude,
     Item,
@@ -31,10 +33,12 @@ from ablate.planning.declaration import (
     settings_at,
     shown,
 )
-from ablate.planning.plan import Analysis, Tune
+from ablate.planning.overrides import once, parse, show
+from ablate.planning.plan import Analysis
 from ablate.planning.tuning import tuning
 from ablate.planning.words import DEFAULT_SEEDS, Line, section_of, seeds_of
-from ablate.shared import spec
+from ablate.planning.yaml_size import check_yaml
+from ablate.shared.build import coerce
 from ablate.shared.errors import UserError, unknown
 
 KEYS = (
@@ -138,9 +142,9 @@ def from_file(
     merged = {key: {**whole.get(key, {}), **scaled.get(key, {})} for key in ("analysis", "paper")}
     if merged["paper"] and "table" not in merged["paper"]:
         raise UserError(f"{place}: paper: table: missing; expected {PAPER_FORM}")
-    under = [Layer(f"{place}: base", whole.get("base", {}))]
+    under = [SettingsLayer(f"{place}: base", whole.get("base", {}))]
     if scale is not None:
-        under.append(Layer(f"{place}: scales.{scale}.base", scaled.get("base", {})))
+        under.append(SettingsLayer(f"{place}: scales.{scale}.base", scaled.get("base", {})))
     baseline = content.get("baseline")
     if baseline is None and reader.globbed:
         raise UserError(f"{place}: baseline: must be named where glob() is used")
@@ -357,11 +361,11 @@ def _paper(raw: Any, place: str) -> dict[str, Any]:
     paper: dict[str, Any] = {}
     for key, value in mapping_at(raw, place, PAPER_FORM).items():
         if key == "table":
-            paper[key] = spec.coerce(value, str, f"{place}.table")
+            paper[key] = coerce(value, str, f"{place}.table")
         elif key in PAPER_KEYS:
             names = mapping_at(value, f"{place}.{key}", "{LABEL: name}")
             paper[key] = {
-                str(label): spec.coerce(name, str, f"{place}.{key}: {label}")
+                str(label): coerce(name, str, f"{place}.{key}: {label}")
                 for label, name in names.items()
             }
         else:

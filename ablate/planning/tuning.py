@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ablate.planning.cell import Stage, Tune
 from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
-from ablate.planning.plan import Stage, Tune
-from ablate.shared import spec
+from ablate.shared.build import coerce, value_of
 from ablate.shared.errors import UserError, unknown
 
 STAGE_KEYS = ("space", "trials", "at")
@@ -36,18 +36,14 @@ def tuning(raw: Mapping[str, Any], words: Mapping[str, Any], place: str, seeds: 
     for key in words:
         if key not in ("trials", *OWN):
             raise unknown(f"tune.{key}", key, ("trials", *OWN))
-    hints, read = spec.hints(Tune), {}
+    read = {}
     for key in OWN:
         where, value = (
             (f"tune.{key}", words[key]) if key in words else (f"{place}.{key}", raw.get(key))
         )
         if value is not None:
-            read[key] = spec.coerce(value, hints[key], where)
+            read[key] = value_of(Tune, key, value, where)
     tune = Tune((), **read)
-    if tune.round < 1 or tune.seed < 0:
-        raise UserError(f"{place}: round must be at least 1 and seed at least 0")
-    if tune.repeats is not None and tune.repeats < 1:
-        raise UserError(f"{place}: repeats must be at least 1, got {tune.repeats}")
     searches = tune.repeats or max(LEAST_SEARCHES, seeds)
     stage = _grid if tune.sampler == "grid" else functools.partial(_shared, searches=searches)
     if "stages" in raw:
@@ -105,7 +101,7 @@ def _stage(raw: Mapping[str, Any], place: str, default: int) -> Stage:
     }
     if not space:
         raise UserError(f"{place}.space: expected {FORM}, got nothing")
-    trials = spec.coerce(raw.get("trials", default), int, f"{place}.trials")
+    trials = coerce(raw.get("trials", default), int, f"{place}.trials")
     if trials < 1:
         raise UserError(f"{place}.trials: expected at least 1, got {trials}")
     at = settings_at(raw.get("at", {}), f"{place}.at")

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.planning.compose import Word, once, parse, show
 from ablate.planning.declaration import (
     Item,
     Sweep,
@@ -20,6 +19,7 @@ from ablate.planning.declaration import (
     products,
     seeds,
 )
+from ablate.planning.overrides import Word, once, parse, show
 from ablate.planning.plan import Analysis
 from ablate.shared.errors import UserError
 

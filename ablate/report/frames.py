@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ablate.planning.plan import Cell, Column, Plan, PlannedRun, Row
-from ablate.report.gather import Known, setting
+from ablate.planning.cell import Cell, Column, Row
+from ablate.planning.plan import Plan, PlannedRun
+from ablate.store.record import RunRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,23 +24,23 @@ VALUES = ("model", "optim", "train", "augment", "eval")  # sections of a spec th
 GROUPS = ("data", "norm", "stem", "block")
 
 
-def runs_frame(plan: Plan, runs: Sequence[Known], trials: bool = False) -> pd.DataFrame:
+def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> pd.DataFrame:
     """A row a planned run, in the plan's order; `trials`: those that chose settings, too, but
     without test scores, which nothing may be chosen by."""
     runs = _asked(runs, trials)
     families = {row.label: row.family for row in plan.rows}
-    keys = _keys(plan, [known.run.cell for known in runs])
+    keys = _keys(plan, [record.run.cell for record in runs])
     rows = []
-    for known in runs:
-        result, cell = known.result, known.run.cell
-        test = (result.get("test") or {}) if known.run.trial is None else {}
+    for record in runs:
+        result, cell = record.result, record.run.cell
+        test = (result.get("test") or {}) if record.run.trial is None else {}
         rows.append(
             {
-                **_place(plan, known),
+                **_place(plan, record),
                 "family": families[cell.row],
-                **(_search(known.run, trials) if plan.tune else {}),
-                **{key: _scalar(setting(cell.spec, key)) for key in keys},
-                "status": known.status,
+                **(_search(record.run, trials) if plan.tune else {}),
+                **{key: _scalar(_setting(cell.spec, key)) for key in keys},
+                "status": record.status,
                 **{metric.key: test.get(metric.key) for metric in plan.task.metrics},
                 "test_n": test.get("n"),
                 **{name: result.get(name) for name in TOLD},
@@ -48,8 +49,8 @@ def runs_frame(plan: Plan, runs: Sequence[Known], trials: bool = False) -> pd.Da
     return _frame(rows)
 
 
-def _asked(runs: Sequence[Known], trials: bool) -> Sequence[Known]:
-    return runs if trials else [known for known in runs if known.run.trial is None]
+def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:
+    return runs if trials else [record for record in runs if record.run.trial is None]
 
 
 def _keys(plan: Plan, cells: Sequence[Cell]) -> list[str]:
@@ -61,7 +62,7 @@ def _keys(plan: Plan, cells: Sequence[Cell]) -> list[str]:
     seen: dict[str, set[str]] = {}
     for cell in cells:
         for key in _settings(cell.spec):
-            seen.setdefault(key, set()).add(repr(setting(cell.spec, key)))
+            seen.setdefault(key, set()).add(repr(_setting(cell.spec, key)))
     return [*dict.fromkeys([*keys, *(key for key, values in seen.items() if len(values) > 1)])]
 
 
@@ -69,6 +70,16 @@ def _settings(spec: Mapping[str, Any]) -> Iterator[str]:
     for section in VALUES:
         yield from (f"{section}.{key}" for key in spec.get(section, ()))
     yield from (group for group in GROUPS if group in spec)
+
+
+def _setting(spec: Mapping[str, Any], key: str) -> Any:
+    """What a key of a sweep file is in a spec's tree: a group's by its name; None for none."""
+    value: Any = spec
+    for name in key.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return None
+        value = value[name]
+    return value.get("name") if isinstance(value, Mapping) else value
 
 
 def _search(run: PlannedRun, trials: bool) -> dict[str, Any]:
@@ -82,15 +93,15 @@ def _search(run: PlannedRun, trials: bool) -> dict[str, Any]:
     return found if trials else {"search": found["search"]}
 
 
-def curves_frame(plan: Plan, runs: Sequence[Known], trials: bool = False) -> pd.DataFrame:
+def curves_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> pd.DataFrame:
     """A row a line of a run's metrics.jsonl; `trials`: of those that chose settings, too."""
     import pandas as pd
 
     rows = [
-        {**_place(plan, known), **{key: value for key, value in line.items() if _is_plain(value)}}
-        for known in _asked(runs, trials)
-        if not known.seen.withheld
-        for line in known.seen.folder.read_metrics()
+        {**_place(plan, record), **{key: value for key, value in line.items() if _is_plain(value)}}
+        for record in _asked(runs, trials)
+        if not record.withheld
+        for line in record.folder.read_metrics()
     ]
     return pd.DataFrame(rows, columns=None if rows else [*PLACE, "step"])
 
@@ -107,8 +118,8 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return frame
 
 
-def _place(plan: Plan, known: Known) -> dict[str, Any]:
-    run = known.run
+def _place(plan: Plan, record: RunRecord) -> dict[str, Any]:
+    run = record.run
     return dict(
         zip(PLACE, (plan.name, run.cell.row, run.cell.column, run.seed, run.id), strict=True)
     )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ablate.analysis import paper
-from ablate.planning.compose import shipped
+from ablate.planning.conf import shipped
+from ablate.planning.launcher import DRIVER, LAUNCHERS
 from ablate.report.plot import KINDS as PLOTS
-from ablate.running.launchers import LAUNCHERS
 from ablate.shared import choices
-from ablate.shared.choices import Choice
+from ablate.shared.choices import Choice, Param
 from ablate.shared.errors import unknown
 
 Lines = Iterator[tuple[str, str, str]]
@@ -20,6 +20,20 @@ def _choices(table: dict[str, Choice]) -> Lines:
     for name, choice in table.items():
         keys = ", ".join(f"{key}={param.default}" for key, param in choice.params.items())
         yield name, choice.line + (f" [{keys}]" if keys else ""), choice.source
+
+
+def _launchers() -> Lines:
+    """Each with its settings, then those that every one has."""
+    for name, choice in LAUNCHERS.items():
+        yield name, choice.line, choice.source
+        yield from _params(choice.params)
+    yield "each", "also has", "-"
+    yield from _params(DRIVER)
+
+
+def _params(params: Mapping[str, Param]) -> Lines:
+    for key, param in params.items():
+        yield f"  launcher.{key}={param.default}", param.line, "-"
 
 
 def _archs() -> Lines:
@@ -51,7 +65,7 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "archs": ("model.arch=", _archs),
     "data": ("data=", lambda: _files("data")),
     "recipes": ("recipe=", lambda: _files("recipe")),
-    "launchers": ("launcher=", lambda: _choices(LAUNCHERS)),
+    "launchers": ("launcher=", _launchers),
     "paper": ("ablate table paper:NAME", paper.listing),
     "probes": ("probe=[NAME, ...]", lambda: _choices(choices.PROBES)),
     "plots": (

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ablate.store.progress import SweepProgress
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -36,10 +38,10 @@ class Clock:
         return gone / made * (total - done)
 
 
-def parts_done(progress: Any) -> float:
+def parts_done(progress: SweepProgress) -> float:
     """Runs done, those under way counted in part."""
     done: float = progress.done
-    for worker in progress.working:
+    for worker in progress.workers:
         step, total = worker.notes.get("step"), worker.notes.get("total")
         if step is not None and total:
             done += step / total
@@ -60,12 +62,12 @@ def duration(seconds: float | None) -> str:
     return f"{days:.1f} days" if days < 100 else f"{days:,.0f} days"
 
 
-def counts_line(progress: Any) -> str:
+def counts_line(progress: SweepProgress) -> str:
     """ "12 of 30 done, 2 running, 1 failed"."""
     counts = progress.counts
     words = [f"{progress.done} of {progress.total} done"]
-    if progress.working:
-        words.append(f"{len(progress.working)} running")
+    if progress.workers:
+        words.append(f"{len(progress.workers)} running")
     words += [f"{counts[s]} {s}" for s in ("diverged", "failed", "oom", "hung") if counts.get(s)]
     return ", ".join(words)
 
@@ -81,7 +83,7 @@ class PlainView:
     def say(self, text: str) -> None:
         print(text, file=self._out, flush=True)
 
-    def show(self, progress: Any) -> None:
+    def show(self, progress: SweepProgress) -> None:
         left = self._clock.left_s(parts_done(progress), progress.total)
         if time.monotonic() - self._last >= PLAIN_EVERY_S:
             self._last = time.monotonic()
@@ -103,7 +105,7 @@ class RichView:
     def say(self, text: str) -> None:
         self._live.console.print(text, highlight=False, markup=False)
 
-    def show(self, progress: Any) -> None:
+    def show(self, progress: SweepProgress) -> None:
         self._live.update(self._render(progress))
 
     def reading(self, name: str, done: int, total: int) -> None:
@@ -116,7 +118,7 @@ class RichView:
         table.add_row(Text(f"decoding data={name}"), bar, f"{done:,}/{total:,} images")
         self._live.update(table)
 
-    def _render(self, progress: Any) -> RenderableType:
+    def _render(self, progress: SweepProgress) -> RenderableType:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -128,12 +130,11 @@ class RichView:
             ProgressBar(total=progress.total, completed=parts_done(progress), width=30),
             Text(progress.waiting or f"time left: {duration(left)}"),
         )
-        for worker in progress.working:
+        for worker in progress.workers:
             notes = worker.notes
             step, total = notes.get("step", 0), notes.get("total")
-            place = worker.slot.name if worker.slot else notes.get("slot", "")
             table.add_row(
-                Text(f"  {place} {worker.run.label}"),  # labels hold brackets, no markup
+                Text(f"  {worker.slot} {worker.run.label}"),  # labels hold brackets, no markup
                 ProgressBar(total=total or 1, completed=step, width=30),
                 f"{notes.get('phase', 'start')} {step}/{total}" if total else "start",
             )

@@ -16,14 +16,15 @@ from typing import Any
 
 from ablate.analysis.table import Table
 from ablate.analysis.verdicts import said, summary
-from ablate.planning.plan import Cell, Plan
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan
 from ablate.report.formats.layout import DEFAULT, sheet
-from ablate.report.gather import Known, provenance
 from ablate.report.live import duration
-from ablate.report.show import leaves, yaml_lines
-from ablate.report.status import GIVEN_UP
+from ablate.report.show import leaves, provenance, yaml_lines
 from ablate.shared.metrics import Metric
 from ablate.store.looks import Look, Seeds
+from ablate.store.progress import GIVEN_UP
+from ablate.store.record import RunRecord
 from ablate.version import __version__
 
 LOG_LINES, LOG_BYTES = 40, 8_000  # of a failed run's log, its end
@@ -32,7 +33,7 @@ LOG_LINES, LOG_BYTES = 40, 8_000  # of a failed run's log, its end
 def page(
     plan: Plan,
     table: Table,
-    runs: Sequence[Known],
+    runs: Sequence[RunRecord],
     looks: Iterable[Look],
     drawn: Mapping[str, str],
 ) -> str:
@@ -112,21 +113,21 @@ class _Variant:
 
     label: str
     differs: Sequence[tuple[str, Sequence[Difference]]]
-    runs: Sequence[Known]
+    runs: Sequence[RunRecord]
     counted: str
 
     @property
-    def failed(self) -> list[Known]:
-        return [known for known in self.runs if known.status in GIVEN_UP]
+    def failed(self) -> list[RunRecord]:
+        return [record for record in self.runs if record.status in GIVEN_UP]
 
 
-def _variants(plan: Plan, runs: Sequence[Known]) -> Iterator[_Variant]:
-    by_row: dict[str, list[Known]] = {row.label: [] for row in plan.rows}
-    for known in runs:
-        by_row[known.run.cell.row].append(known)
+def _variants(plan: Plan, runs: Sequence[RunRecord]) -> Iterator[_Variant]:
+    by_row: dict[str, list[RunRecord]] = {row.label: [] for row in plan.rows}
+    for record in runs:
+        by_row[record.run.cell.row].append(record)
     columns = [column.label for column in plan.columns]
     for label, found in by_row.items():
-        found.sort(key=lambda known: (columns.index(known.run.cell.column), known.run.seed))
+        found.sort(key=lambda record: (columns.index(record.run.cell.column), record.run.seed))
         yield _Variant(label, _differs(plan, label), found, _counted(found))
 
 
@@ -159,21 +160,21 @@ def _differences(cell: Cell, base: Cell) -> tuple[Difference, ...]:
     )
 
 
-def _score(known: Known, metric: Metric) -> float | None:
+def _score(record: RunRecord, metric: Metric) -> float | None:
     """A test metric in the table's unit; None where it was not measured, and of trials, which are
     judged on validation."""
-    value = known.result.get("test", {}).get(metric.key)
-    return None if value is None or known.run.trial is not None else float(value) * metric.scale
+    value = record.result.get("test", {}).get(metric.key)
+    return None if value is None or record.run.trial is not None else float(value) * metric.scale
 
 
 def _time(seconds: float) -> str:
     return duration(seconds) if seconds >= 60 else f"{seconds:.3g} s"
 
 
-def _tail(known: Known) -> str:
+def _tail(record: RunRecord) -> str:
     """The end of a run's log."""
     try:
-        with open(known.seen.folder.log, "rb") as file:
+        with open(record.folder.log, "rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - LOG_BYTES))
             text = file.read().decode(errors="replace")
@@ -182,13 +183,13 @@ def _tail(known: Known) -> str:
     return "\n".join(text.splitlines()[-LOG_LINES:]) or "an empty log"
 
 
-def _counted(runs: Sequence[Known]) -> str:
+def _counted(runs: Sequence[RunRecord]) -> str:
     """ "24 runs: 23 finished, 1 failed", and trials apart: these chose settings, no more."""
-    reported = [known for known in runs if known.run.trial is None]
-    tried = [known for known in runs if known.run.trial is not None]
+    reported = [record for record in runs if record.run.trial is None]
+    tried = [record for record in runs if record.run.trial is not None]
     parts = []
     for noun, some in (("run", reported), ("tuning trial", tried)):
-        counts = Counter(known.status for known in some)
+        counts = Counter(record.status for record in some)
         what = ", ".join(f"{count:,} {status}" for status, count in counts.most_common())
         if some:
             parts.append(f"{_plural(len(some), noun)}: {what}")
@@ -201,7 +202,7 @@ Texts = Mapping[str, int]  # a text, and how many runs say so
 
 
 def _made(
-    plan: Plan, runs: Sequence[Known], read: Iterable[Seeds], facts: Mapping[str, Texts]
+    plan: Plan, runs: Sequence[RunRecord], read: Iterable[Seeds], facts: Mapping[str, Texts]
 ) -> dict[str, Texts]:
     """By name; what is told of the sweep first, then what runs noted."""
     analysis = {k: v for k, v in vars(plan.analysis).items() if v not in (None, (), {})}
@@ -293,11 +294,11 @@ def _settings(settings: Mapping[str, object]) -> str:
     return ", ".join(f"{key}={text}" for key, text in leaves(dict(settings)).items())
 
 
-def _cost(runs: Sequence[Known]) -> str:
-    seconds = {known.run.id: known.result.get("seconds") or 0.0 for known in runs}
-    tuning = [seconds[known.run.id] for known in runs if known.run.trial is not None]
-    devices = ", ".join(sorted({str(known.result.get("device")) for known in runs if known.result}))
-    attempts = sum(len(known.seen.attempts) for known in runs)
+def _cost(runs: Sequence[RunRecord]) -> str:
+    seconds = {record.run.id: record.result.get("seconds") or 0.0 for record in runs}
+    tuning = [seconds[record.run.id] for record in runs if record.run.trial is not None]
+    devices = ", ".join(sorted({str(r.result.get("device")) for r in runs if r.result}))
+    attempts = sum(len(record.attempts) for record in runs)
     return (
         f"{_time(sum(seconds.values()))} of device time ({devices or 'nothing trained yet'}), "
         f"{f'{_time(sum(tuning))} of it on tuning, ' if tuning else ''}"
@@ -305,11 +306,11 @@ def _cost(runs: Sequence[Known]) -> str:
     )
 
 
-def _when(runs: Sequence[Known]) -> str | None:
+def _when(runs: Sequence[RunRecord]) -> str | None:
     times = [
         attempt[key]
-        for known in runs
-        for attempt in known.seen.attempts
+        for record in runs
+        for attempt in record.attempts
         for key in ("at", "ended")
         if isinstance(attempt.get(key), float)
     ]

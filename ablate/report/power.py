@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.captions import count
 from ablate.analysis.scores import Curves, Results, by_replicate, scores
-from ablate.analysis.table import method_of
+from ablate.analysis.tabulate import method_of
 from ablate.planning.plan import Plan
 from ablate.running.estimate import Costs
 

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
@@ -21,90 +20,47 @@ from ablate.report.live import duration
 from ablate.report.status import speed
 from ablate.shared.errors import Failure
 from ablate.shared.metrics import TASKS, TaskChoice
-from ablate.shared.rundir import RunDir
 from ablate.shared.spec import task_of
-from ablate.store.find import planned_as
-from ablate.store.ledger import FINAL, Ledger, RunState, Store
-
-History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A run as the plans, the ledger and its folder tell of it."""
-
-    folder: RunDir
-    planned: Sequence[tuple[str, PlannedRun]]  # (sweep, run), the last driven first
-    state: RunState | None  # None: the ledger does not know it
-    events: History
-    spec: Mapping[str, Any] | None  # None where run.json is not whole, as is `result`
-    attempts: Sequence[Mapping[str, Any]]
-    result: Mapping[str, Any] | None
-    withheld: str = ""  # why there is no result, where a file is not the one that the run left
-    unsealed: str = ""  # why there are no attempts, where env.json is not
-
-    @property
-    def configuration(self) -> Mapping[str, Any] | None:
-        """As run.json has it, else as planned."""
-        return self.planned[0][1].spec() if self.spec is None and self.planned else self.spec
-
-    @property
-    def label(self) -> str:
-        return self.planned[0][1].label if self.planned else self.folder.id
-
-
-def look(store: Store, ledger: Ledger, run: str) -> Seen:
-    folder = store.rundir(run)
-    try:
-        spec: dict[str, Any] | None = folder.read_spec()
-    except ValueError:
-        spec = None
-    result, why = folder.sealed_result(ledger.seals([run]).get(run), curves=True)
-    attempts, unsealed = folder.sealed_attempts(result)
-    return Seen(
-        folder,
-        planned_as(store, ledger, run),
-        ledger.states([run]).get(run),
-        ledger.events(run),
-        spec,
-        attempts,
-        result,
-        why,
-        unsealed,
-    )
-
+from ablate.store.ledger import FINAL, Ledger, Store
+from ablate.store.progress import worker_notes
+from ablate.store.record import RunRecord, load_record
 
 # --- One run ------------------------------------------------------------------------------------
 
 
 def shown(store: Store, ledger: Ledger, run: str) -> str:
     """Labels, status, attempts, result, configuration, provenance and curves, as lines of text."""
-    seen = look(store, ledger, run)
-    begun = seen.state is not None and seen.state.status != "planned"
-    final = seen.state is not None and seen.state.status in FINAL
-    where = str(seen.folder.path) + ("" if seen.folder.path.is_dir() else " (not there)")
-    metrics = [] if seen.withheld else seen.folder.read_metrics()
-    none = f"withheld: {seen.withheld}" if seen.withheld else ""
-    unsealed = f"withheld: {seen.unsealed}" if seen.unsealed else _none(seen.folder.env, begun)
-    task = TASKS[task_of(seen.configuration or {})]
+    record = load_record(store, ledger, run)
+    spec = _spec(record)
+    begun = record.state is not None and record.state.status != "planned"
+    final = record.state is not None and record.state.status in FINAL
+    where = str(record.folder.path) + ("" if record.folder.path.is_dir() else " (not there)")
+    metrics = [] if record.withheld else record.folder.read_metrics()
+    notes = worker_notes(store, run)
+    none = f"withheld: {record.withheld}" if record.withheld else ""
+    where_env = _none(record.folder.env, begun)
+    unsealed = f"withheld: {record.unsealed}" if record.unsealed else where_env
+    task = TASKS[task_of(spec or _planned_spec(record) or {})]
     return "\n".join(
         [
-            f"run {run}: {seen.label}",
-            *(f"  of {sweep}: {planned.label}{_trial(planned)}" for sweep, planned in seen.planned),
+            f"run {run}: {record.label}",
+            *(f"  of {sweep}: {of.label}{_trial(of)}" for sweep, of in record.planned),
             f"  in {where}",
-            *_section(f"status: {_status(seen)}", map(_event, seen.events)),
-            *_section("attempts", _attempts(seen), unsealed),
+            *_section(f"status: {_status(record, notes)}", map(_event, record.events)),
+            *_section("attempts", _attempts(record, notes), unsealed),
             *_section(
                 "result",
-                _grouped(_pick(leaves(seen.result), RESULT)),
-                none or _none(seen.folder.result, final),
+                _grouped(_pick(leaves(record.result), RESULT)),
+                none or _none(record.folder.result, final),
             ),
-            *_section("curves", _curves(metrics, task), none or _none(seen.folder.metrics, final)),
-            *_section("provenance", _grouped(facts(seen)), unsealed),
+            *_section(
+                "curves", _curves(metrics, task), none or _none(record.folder.metrics, final)
+            ),
+            *_section("provenance", _grouped(facts(record)), unsealed),
             *_section(
                 "configuration"
-                + ("" if seen.spec else f", as planned ({_none(seen.folder.run, begun)})"),
-                yaml_lines(seen.configuration),
+                + ("" if spec else f", as planned ({_none(record.folder.run, begun)})"),
+                yaml_lines(spec or _planned_spec(record)),
             ),
         ]
     )
@@ -123,13 +79,25 @@ def _none(path: Path, expected: bool) -> str:
     return f"{path.name}: missing or not whole" if expected or path.exists() else "none yet"
 
 
-def _status(seen: Seen) -> str:
-    if seen.state is None:
+def _spec(record: RunRecord) -> dict[str, Any] | None:
+    """As run.json has it, None where that is not whole."""
+    try:
+        return record.folder.read_spec()
+    except ValueError:
+        return None
+
+
+def _planned_spec(record: RunRecord) -> dict[str, Any] | None:
+    return record.run.spec() if record.planned else None
+
+
+def _status(record: RunRecord, notes: Mapping[str, Any] | None) -> str:
+    """`notes`: its worker's, None where none is alive."""
+    if record.state is None:
         return "not in the ledger"
-    if not seen.folder.lock.is_held():
-        return seen.state.status
-    notes = seen.folder.lock.notes()
-    return f"{seen.state.status}, running: {notes.get('phase')}{speed(notes)}"
+    if notes is None:
+        return record.state.status
+    return f"{record.state.status}, running: {notes.get('phase')}{speed(notes)}"
 
 
 def _event(event: tuple[float, str, dict[str, Any]]) -> str:
@@ -139,10 +107,10 @@ def _event(event: tuple[float, str, dict[str, Any]]) -> str:
     return f"{_time(at)} {kind}" + (f": {what}" if what else "")
 
 
-def _attempts(seen: Seen) -> list[str]:
-    worker = seen.folder.lock.notes().get("pid") if seen.folder.lock.is_held() else None
+def _attempts(record: RunRecord, notes: Mapping[str, Any] | None) -> list[str]:
+    worker = None if notes is None else notes.get("pid")
     lines = []
-    for number, attempt in enumerate(seen.attempts, 1):
+    for number, attempt in enumerate(record.attempts, 1):
         at, ended = attempt.get("at"), attempt.get("ended")
         took = f", {duration(ended - at)}" if _is_number(at) and _is_number(ended) else ""
         place = f"from step {attempt.get('from_step', '?')} on {attempt.get('slot', '?')}"
@@ -203,11 +171,12 @@ def yaml_lines(tree: Mapping[str, Any] | None) -> list[str]:
     return str(text).splitlines()
 
 
-def print_log(folder: RunDir, out: BinaryIO, follow: bool) -> None:
-    """Copy log.txt to `out`; to follow it is to wait for more while somebody holds the run's lock.
+def print_log(store: Store, run: str, out: BinaryIO, follow: bool) -> None:
+    """Copy log.txt to `out`; to follow it is to wait for more while the run has a worker.
 
     Raises Failure where there is none.
     """
+    folder = store.rundir(run)
     try:
         file = open(folder.log, "rb")  # noqa: SIM115
     except FileNotFoundError as error:
@@ -216,7 +185,7 @@ def print_log(folder: RunDir, out: BinaryIO, follow: bool) -> None:
         ) from error
     with file:
         while True:
-            alive = follow and folder.lock.is_held()  # first: its last words are read after it
+            alive = follow and store.liveness.alive(folder)  # its last words are read after it
             shutil.copyfileobj(file, out)
             out.flush()
             if not alive:
@@ -238,27 +207,29 @@ RESULT = (
 
 def compared(store: Store, ledger: Ledger, one: str, other: str) -> str:
     """What differs between two runs, in configuration, data, code and environment; both results."""
-    runs = [look(store, ledger, run) for run in (one, other)]
-    known = [facts(seen) for seen in runs]
-    specs = [leaves(seen.configuration) for seen in runs]
+    runs = [load_record(store, ledger, run) for run in (one, other)]
+    known = [facts(record) for record in runs]
+    specs = [leaves(_spec(record) or _planned_spec(record)) for record in runs]
     data = [{k: spec.pop(k) for k in [*spec] if k == "data.fingerprint"} for spec in specs]
-    results = [_pick(leaves(seen.result), RESULT) for seen in runs]
+    results = [_pick(leaves(record.result), RESULT) for record in runs]
     sides = {
         "configuration": specs,
         "data": data,
         "code": [_pick(texts, CODE) for texts in known],
         "environment": [_pick(texts, ENVIRONMENT) for texts in known],
     }
-    lines = [" against ".join(f"{seen.label} ({seen.folder.id})" for seen in runs)]
+    lines = [" against ".join(f"{record.label} ({record.folder.id})" for record in runs)]
     for title, texts in sides.items():
-        files = [seen.folder.run if texts in (specs, data) else seen.folder.env for seen in runs]
+        files = [
+            record.folder.run if texts in (specs, data) else record.folder.env for record in runs
+        ]
         lost = [str(file) for side, file in zip(texts, files, strict=True) if not side]
         keys = [key for key in texts[0] | texts[1] if texts[0].get(key) != texts[1].get(key)]
         found = [f"{file}: missing or not whole" for file in lost] or _side_by_side(texts, keys)
         lines += _section(title, found, "nothing differs")
     lines += _section("result", _side_by_side(results, list(results[0] | results[1])), "none yet")
     lines += [
-        f"  withheld: {why}" for seen in runs for why in (seen.withheld, seen.unsealed) if why
+        f"  withheld: {why}" for record in runs for why in (record.withheld, record.unsealed) if why
     ]
     return "\n".join(lines)
 
@@ -267,18 +238,28 @@ def _side_by_side(sides: Sequence[Mapping[str, str]], keys: Iterable[str]) -> li
     return _columns([(key, *(side.get(key, "-") for side in sides)) for key in keys])
 
 
-def facts(seen: Seen) -> dict[str, str]:
+def facts(record: RunRecord) -> dict[str, str]:
     """Where the run's code, machine and command came from, by dotted key; what changed between its
     attempts is joined by " + ". What the result says took part is taken from there."""
     merged: dict[str, dict[str, None]] = {}
-    for attempt in seen.attempts:
+    for attempt in record.attempts:
         origin = attempt.get("origin")
         whole = {**attempt, **(origin if isinstance(origin, dict) else {})}
         for key, text in _pick(leaves(whole), NOTED).items():
             merged.setdefault(key, {})[text] = None
-    told = _pick(leaves(seen.result), ("digest", "plugins", "device", "kernel", "micro_batch"))
+    told = _pick(leaves(record.result), ("digest", "plugins", "device", "kernel", "micro_batch"))
     known = {key: " + ".join(texts) for key, texts in merged.items()} | told
-    return known | ({"attempts": EDITED} if seen.unsealed else {})
+    return known | ({"attempts": EDITED} if record.unsealed else {})
+
+
+def provenance(runs: Sequence[RunRecord]) -> dict[str, dict[str, int]]:
+    """Where code, machine and command came from: each fact's texts, and how many runs say so."""
+    found: dict[str, dict[str, int]] = {}
+    for record in runs:
+        for key, text in facts(record).items():
+            counts = found.setdefault(key, {})
+            counts[text] = counts.get(text, 0) + 1
+    return found
 
 
 def _pick(texts: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import shlex
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import captions
@@ -18,6 +16,7 @@ from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.live import Clock, counts_line, duration, parts_done
 from ablate.running.estimate import Costs
 from ablate.store.ledger import FINAL, Ledger, RunState, Store
+from ablate.store.progress import GIVEN_UP, SweepProgress, observe
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -86,75 +85,6 @@ def _states(runs: Sequence[str], states: Mapping[str, RunState], to_come: int) -
     return ", ".join(words + ([f"{to_come:,} to come"] if to_come else []))
 
 
-@dataclass(frozen=True)
-class Standing:
-    """How far a sweep is. What a view reads of a drive's progress, it can read of this, too."""
-
-    plan: Plan
-    driver: str
-    driven: bool
-    states: Mapping[str, RunState]
-    working: Sequence[Worker]
-    lost: Sequence[str]  # a line for every run that failed
-
-    @property
-    def total(self) -> int:
-        return len(self.states) + self.plan.to_come
-
-    @functools.cached_property
-    def counts(self) -> Counter[str]:
-        return Counter(state.status for state in self.states.values())
-
-    @property
-    def done(self) -> int:
-        return sum(self.counts[status] for status in FINAL)
-
-    @property
-    def over(self) -> bool:
-        """Nobody drives it, and nothing is left that a driver would start by itself."""
-        left = self.counts.keys() - {*FINAL, *GIVEN_UP}
-        asks = self.plan.to_come and not self.counts.keys() & {*GIVEN_UP}  # else its search waits
-        return not (left or asks or self.driven or self.working)
-
-
-@dataclass(frozen=True)
-class Worker:
-    """A run that somebody trains now."""
-
-    run: PlannedRun
-    notes: Mapping[str, Any]
-
-
-GIVEN_UP = ("failed", "oom", "hung")
-
-
-def standing(plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger) -> Standing:
-    """`runs` is list(plan.runs()). Looks only into folders of runs without a recorded result."""
-    known = ledger.states({run.id for run in runs})
-    # A driver writes its plan first: for a moment, or after its death, the ledger lacks new runs.
-    states = {run.id: known.get(run.id, RunState()) for run in runs}
-    working, lost = [], []
-    begun = store.folders()
-    for run in runs:
-        status = states[run.id].status
-        if status in FINAL:
-            continue
-        folder = store.rundir(run.id)
-        if run.id in begun and folder.lock.is_held():
-            working.append(Worker(run, folder.lock.notes()))
-        elif status in GIVEN_UP:
-            why = folder.lock.notes().get("error", "died without a word")
-            lost.append(f"{status}: {run.label}: {why} (log: {folder.log})")
-    driver, driven = "not driven", False
-    if store.driver.is_held():
-        notes = store.driver.notes()
-        other = notes.get("sweep", plan.name)
-        driven = other == plan.name
-        driver = f"driven by process {notes.get('pid', '?')}"
-        driver = driver if driven else f"not driven; {other} is {driver}"
-    return Standing(plan, driver, driven, states, working, lost)
-
-
 def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
     """What the search is, how far it is, and that every variant gets as much of it."""
     assert plan.tune is not None
@@ -178,22 +108,32 @@ def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
 
 def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     """Runs by state a variant, what each worker does now, and why runs failed."""
-    now = standing(plan, list(plan.runs()), store, ledger)
+    runs = list(plan.runs())
+    now = observe(plan, runs, store, ledger)
     print(_head(now))
-    show_grid(*_by_variant(now))
-    for line in (*_details(now), *captions.withheld(store.results(plan.runs()).withheld)):
+    show_grid(*_by_variant(plan, runs, now))
+    for line in (*_details(runs, now, store), *captions.withheld(store.results(runs).withheld)):
         print(line)
 
 
-def _head(now: Standing) -> str:
-    what = _states(list(now.states), now.states, now.plan.to_come)
-    return f"sweep: {now.plan.name} ({now.driver})\n{_count(now.total, 'run')}: {what}\n"
+def _head(now: SweepProgress) -> str:
+    what = _states(list(now.states), now.states, now.total - len(now.states))
+    return f"sweep: {now.sweep} ({_driver(now)})\n{_count(now.total, 'run')}: {what}\n"
 
 
-def _by_variant(now: Standing) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _driver(now: SweepProgress) -> str:
+    if now.driver is None:
+        return "not driven"
+    text = f"driven by process {'?' if now.driver.pid is None else now.driver.pid}"
+    return text if now.driven else f"not driven; {now.driver.sweep} is {text}"
+
+
+def _by_variant(
+    plan: Plan, runs: Iterable[PlannedRun], now: SweepProgress
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows: how many of a variant's runs have which status."""
-    counts: dict[str, Counter[str]] = {row.label: Counter() for row in now.plan.rows}
-    for run in now.plan.runs():
+    counts: dict[str, Counter[str]] = {row.label: Counter() for row in plan.rows}
+    for run in runs:
         counts[run.cell.row][now.states[run.id].status] += 1
     statuses = sorted(now.counts)
     rows = [
@@ -203,12 +143,18 @@ def _by_variant(now: Standing) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     return ("variant", *statuses), rows
 
 
-def _details(now: Standing) -> Iterator[str]:
-    for worker in now.working:
-        notes = worker.notes
-        what = f"{notes.get('phase')}{speed(notes)}"
-        yield f"running: {worker.run.label} on {notes.get('slot')}: {what}"
-    yield from now.lost
+def _details(runs: Iterable[PlannedRun], now: SweepProgress, store: Store) -> Iterator[str]:
+    """What every worker does, and of every run that failed why."""
+    for worker in now.workers:
+        what = f"{worker.notes.get('phase')}{speed(worker.notes)}"
+        yield f"running: {worker.run.label} on {worker.slot}: {what}"
+    trained = {worker.run.id for worker in now.workers}
+    for run in runs:
+        status = now.states[run.id].status
+        if status in GIVEN_UP and run.id not in trained:
+            folder = store.rundir(run.id)
+            why = store.liveness.notes(folder).get("error", "died without a word")
+            yield f"{status}: {run.label}: {why} (log: {folder.log})"
 
 
 def speed(notes: Mapping[str, Any]) -> str:
@@ -228,6 +174,7 @@ def speed(notes: Mapping[str, Any]) -> str:
 # --- Watching -----------------------------------------------------------------------------------
 
 LINE_EVERY_S = 5.0
+Moment = tuple[Plan, Sequence[PlannedRun], SweepProgress]  # a plan, its runs, and how far they are
 
 
 def watch(plan: Plan, store: Store, ledger: Ledger) -> None:
@@ -235,11 +182,11 @@ def watch(plan: Plan, store: Store, ledger: Ledger) -> None:
     counts have changed."""
     runs = list(plan.runs())
 
-    def looks() -> Iterator[Standing]:
+    def looks() -> Iterator[Moment]:
         nonlocal plan, runs
         while True:
-            now = standing(plan, runs, store, ledger)
-            yield now
+            now = observe(plan, runs, store, ledger)
+            yield plan, runs, now
             if now.over:
                 return
             time.sleep(1)
@@ -248,29 +195,30 @@ def watch(plan: Plan, store: Store, ledger: Ledger) -> None:
                 runs = list(plan.runs())
 
     if sys.stdout.isatty():
-        _watch_in_place(looks())
+        _watch_in_place(looks(), store)
     else:
         _watch_plain(looks())
 
 
-def _watch_in_place(looks: Iterable[Standing]) -> None:
+def _watch_in_place(looks: Iterable[Moment], store: Store) -> None:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 
     clock = Clock()
     with Live(console=Console(), auto_refresh=False) as live:
-        for now in looks:
+        for plan, runs, now in looks:
             left = clock.left_s(parts_done(now), now.total)
-            lines = [*_details(now), *([f"time left: {duration(left)}"] if now.working else [])]
-            grid = _grid(*_by_variant(now))
+            lines = [*_details(runs, now, store)]
+            lines += [f"time left: {duration(left)}"] if now.workers else []
+            grid = _grid(*_by_variant(plan, runs, now))
             live.update(Group(Text(_head(now)), grid, Text("\n".join(lines))), refresh=True)
 
 
-def _watch_plain(looks: Iterable[Standing]) -> None:
+def _watch_plain(looks: Iterable[Moment]) -> None:
     said, at = "", -LINE_EVERY_S
-    for now in looks:
-        line = f"{now.plan.name}: {counts_line(now)}" + ("" if now.driven else "; not driven")
+    for _, _, now in looks:
+        line = f"{now.sweep}: {counts_line(now)}" + ("" if now.driven else "; not driven")
         if line != said and (now.over or time.monotonic() - at >= LINE_EVERY_S):
             print(line, flush=True)
             said, at = line, time.monotonic()

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.analysis import captions
-from ablate.planning.plan import Cell, Plan, Trial
+from ablate.analysis import captions, footnotes
+from ablate.planning.cell import Cell, Trial
+from ablate.planning.plan import Plan
 from ablate.report.formats import grid
 from ablate.report.formats.tidy import inert
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import to_json
+from ablate.shared.files import to_json
 from ablate.store.ledger import RunState
 
 FIELDS = ("score", "error", "state", "chosen", "id")
@@ -180,7 +181,7 @@ def _grid(plan: Plan, column: str, found: Sequence[Tried]) -> grid.Grid:
         if search != above:
             lines.append(_line([search], heading=len(words)))
             above = search
-        values = [captions.setting(one.trial.params.get(key)) for key in keys]
+        values = [footnotes.setting(one.trial.params.get(key)) for key in keys]
         scores = [_number(plan, value) for value in (one.score, one.error)]
         mark = "chosen" if one.chosen else ""
         lines.append(_line([f"#{one.seed}.{one.trial.number}", *values, *scores, one.state, mark]))
@@ -215,7 +216,7 @@ def _worth(plan: Plan, cell: Cell) -> Iterator[str]:
             shares.setdefault(key, []).append(100 * share)
     explored = ", ".join(f"{key} {_range(found)} %" for key, found in shares.items())
     parts = [f"explored of the range: {explored}"] if explored else []
-    parts += captions.doubts(cell.chosen)
+    parts += footnotes.doubts(cell.chosen)
     yield f"{place}: {'; '.join(parts)}." if parts else f"{place}: chosen."
 
 

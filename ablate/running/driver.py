@@ -1,34 +1,32 @@
 """Drives a plan: decides what comes next for every run, keeps the slots full, records events.
 
-What comes next is one pure function, `step.next_step`: the same command starts, resumes and
-extends.
+What comes next is one pure function, `next_step`, and on which slot another, `assign`: the same
+command starts, resumes and extends.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sqlite3
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ablate.planning.plan import Plan, PlannedRun
+from ablate.running.assign import LOSSES, Lost, assign, blame
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
-from ablate.running.progress import Outcome, Progress, View, Working
+from ablate.running.room import Room
+from ablate.running.states import RunStates
+from ablate.shared.files import FULL
 from ablate.shared.metrics import Metric
-from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FULL, LOST, ROTTEN, RunDir
+from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, LOST, ROTTEN, RunDir
 from ablate.shared.signals import ENDING, noted
-from ablate.store.ledger import FINAL, Ledger, RunState, Store, result_detail
+from ablate.store.ledger import FINAL, Ledger, Store, result_detail
+from ablate.store.liveness import Liveness
+from ablate.store.progress import Driver, SweepProgress, Worker
 
-# A full disk has room again when it has so much, and room for checkpoints: little at first, since a
-# quota may be small, then each time twice as much, up to the most.
-SPARE_BYTES, MOST_SPARE_BYTES = 1 << 20, 64 << 20
-LOSSES = 2  # different runs that lose their device on a place before it is given up
 Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
 Metrics = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of its metrics
 
@@ -41,6 +39,27 @@ class Search(Protocol):
 
     def prune(self, run: str, metrics: Sequence[Mapping[str, Any]]) -> int | None:
         """The step after which a running training is not worth going on; None: it is."""
+
+
+class View(Protocol):
+    """Somebody watching. `say` is an event, `show` comes several times a second."""
+
+    def say(self, text: str) -> None: ...
+
+    def show(self, progress: SweepProgress) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a drive ended: with which plan, how far it is, the signal that stopped it, if one did.
+
+    `retired`: places given up because runs lost their device on them.
+    """
+
+    plan: Plan
+    progress: SweepProgress
+    signal: int | None
+    retired: tuple[str, ...] = ()
 
 
 def drive(
@@ -62,6 +81,21 @@ def drive(
     return _Drive(plan, store, ledger, launcher, settings, view, search).run(retry)
 
 
+@dataclass
+class _Working:
+    """A run that has a worker."""
+
+    run: PlannedRun
+    folder: RunDir
+    slot: Slot | None  # None: adopted, on a slot that this launcher does not have
+    by: Liveness  # who answers for the worker: the launcher, of one that was adopted the store
+    child: bool  # our own: the launcher will tell when it ends
+    notes: dict[str, Any] = field(default_factory=dict)
+    noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
+    killed: bool = False
+    judged: int = 0  # bytes of its metrics when the search last judged it
+
+
 class _Drive:
     def __init__(
         self,
@@ -77,24 +111,20 @@ class _Drive:
         self.attempts, self.hang_s = settings["attempts"], settings["hang_s"]
         self.plan, self.search = plan, search
         self.runs: dict[str, PlannedRun] = {}
-        self.states: dict[str, RunState] = {}
-        self.counts: Counter[str] = Counter()
         self.results = 0  # recorded since the search was asked
         self.pending: list[str] = []
-        self.working: dict[str, Working] = {}
-        self.pause: str | None = None
-        self.spare = SPARE_BYTES
-        self.probed_at = 0.0
-        self.lost: dict[str, set[str]] = {}  # place -> runs that lost their device there
+        self.working: dict[str, _Working] = {}
+        self.room = Room(store, view.say)
+        self.lost: Lost = {}
         self.retired: dict[str, None] = {}  # places given up
-        self.signals: list[int] = []
 
     def run(self, retry: Sequence[str]) -> Outcome:
         with noted(*ENDING) as self.signals:
+            self.kept = RunStates(self.ledger, self.room, self.signals)
             self._take(self.plan, retry)
             while (self.pending or self.working) and not self.signals:
                 self._fill()
-                if not self.working and len(self.retired) == len(self._places()):
+                if not self.working and self.retired.keys() >= self._places():
                     break
                 self.view.show(self._progress())
                 self._watch(self.launcher.poll(0.2))
@@ -103,7 +133,7 @@ class _Drive:
         now = self._progress()
         self.view.show(now)
         first = self.signals[0] if self.signals else None
-        return Outcome(self.plan, now.total, now.counts, first, tuple(self.retired))
+        return Outcome(self.plan, now, first, tuple(self.retired))
 
     def _take(self, plan: Plan, retry: Sequence[str] = ()) -> None:
         """Note a plan, and do what its runs need that are new here."""
@@ -112,13 +142,11 @@ class _Drive:
         self.ledger.plan(plan)
         self.plan = plan
         new = {run.id: run for run in plan.runs() if run.id not in self.runs}
-        states = self.ledger.states(new)
         self.runs |= new
-        self.states |= states
-        self.counts.update(str(state.status) for state in states.values())
+        self.kept.add(new)
         for run in new:
-            if self.states[run].status in retry:
-                self._record(run, "retried")
+            if self.kept.states[run].status in retry:
+                self.kept.record(run, "retried")
             self._settle(run)
 
     def _grow(self) -> None:
@@ -146,19 +174,19 @@ class _Drive:
         """Do what `next_step` says until it says nothing new."""
         folder = self.store.rundir(run)
         while True:
-            if exit is None and self.states[run].status == "started":
-                exit = folder.lock.notes().get("exit")
+            if exit is None and self.kept.states[run].status == "started":
+                exit = self._notes(folder).get("exit")
             step = next_step(
-                self.states[run],
+                self.kept.states[run],
                 result=self._has_result(run, folder),
-                alive=folder.lock.is_held(),
+                alive=self.store.liveness.alive(folder),
                 exit=exit,
                 attempts=self.attempts,
             )
             if step.record == "result":
                 self._record_result(run, folder)
             elif step.record is not None:
-                self._record(run, step.record, reason=exit or folder.lock.notes().get("error"))
+                self.kept.record(run, step.record, reason=exit or self._notes(folder).get("error"))
                 if step.record in ("failed", "oom"):
                     self.view.say(f"{step.record}: {self.runs[run].label}: {self._why(folder)}")
             if step.then == "again":
@@ -171,117 +199,74 @@ class _Drive:
 
     def _has_result(self, run: str, folder: RunDir) -> bool:
         """A recorded result must still be whole; a new one is read when it is recorded."""
-        if self.states[run].status in FINAL:
+        if self.kept.states[run].status in FINAL:
             return folder.read_result() is not None
         return folder.has_result()
-
-    def _record(self, run: str, kind: str, **detail: Any) -> None:
-        """Append an event; on a full disk wait until there is room, or a signal."""
-        while True:
-            try:
-                state = self.ledger.record(run, kind, **detail)
-                self.counts[self.states[run].status] -= 1
-                self.counts[state.status] += 1
-                self.states[run] = state
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_FULL or self.signals:
-                    raise
-                self._pause()
-                time.sleep(1)
 
     def _record_result(self, run: str, folder: RunDir) -> None:
         result = folder.read_result()
         if result is None:  # a name without whole content: a disk that lied; train it again
             folder.result.unlink()
-            self._record(run, "interrupted", reason="result.json was not whole")
+            self.kept.record(run, "interrupted", reason="result.json was not whole")
             self.pending.append(run)
             return
-        self._record(run, result["status"], **result_detail(folder, result))
+        self.kept.record(run, result["status"], **result_detail(folder, result))
         self.results += 1
         self.view.say(_summary(self.runs[run], result, self.plan.task.metrics[0]))
 
     def _why(self, folder: RunDir) -> str:
-        error = folder.lock.notes().get("error", "died without a word")
+        error = self._notes(folder).get("error", "died without a word")
         return f"{error} (see {folder.log})"
 
+    def _notes(self, folder: RunDir) -> dict[str, Any]:
+        """The last words of a worker that may be anybody's."""
+        return self.store.liveness.notes(folder)
+
     def _adopt(self, run: str, folder: RunDir) -> None:
-        if self.states[run].status != "started":
-            self._record(run, "started", step=newest(folder))
-        name = folder.lock.notes().get("slot")
+        if self.kept.states[run].status != "started":
+            self.kept.record(run, "started", step=newest(folder))
+        name = self._notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
-        now = time.monotonic()
-        self.working[run] = Working(self.runs[run], folder, slot, child=False, noted_at=now)
+        by = self.store.liveness
+        self.working[run] = _Working(self.runs[run], folder, slot, by, child=False)
 
     # --- Slots ---
 
     def _fill(self) -> None:
-        """Start what fits. A run that was out of memory comes last, alone on its place."""
-        if self._paused():
+        """Start what fits."""
+        if self.room.lacks(self.pending):
             return
-        self.pending.sort(key=lambda run: self.states[run].status == "oom")
         while not self.signals and (found := self._next()) is not None:
             run, slot = found
             self.pending.remove(run)
             folder = self.store.rundir(run)
-            if folder.lock.is_held():  # a worker of a driver that died a moment ago
+            if self.store.liveness.alive(folder):  # a worker of a driver that died a moment ago
                 self._settle(run)
                 continue
             try:
                 folder.create(self.runs[run].spec())
                 folder.lock.clear()  # an old worker's last words are not the new one's
-                self._record(run, "started", step=newest(folder), slot=slot.name)
+                self.kept.record(run, "started", step=newest(folder), slot=slot.name)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
                 self.pending.insert(0, run)
-                self._pause()
+                self.room.ran_out()
                 return
-            self.working[run] = Working(
-                self.runs[run], folder, slot, child=True, noted_at=time.monotonic()
-            )
+            self.working[run] = _Working(self.runs[run], folder, slot, self.launcher, child=True)
             self.launcher.start(folder, slot)
 
     def _next(self) -> tuple[str, Slot] | None:
-        """The first run that there is a slot for, and the slot."""
-        taken = {w.slot.name for w in self.working.values() if w.slot}
-        reserved = {
-            w.slot.place for run, w in self.working.items() if w.slot and self.states[run].oom
-        }
-        free = [
-            slot
-            for slot in self.launcher.slots
-            if slot.name not in taken
-            and slot.place not in reserved
-            and slot.place not in self.retired
-        ]
-        if len(free) <= sum(w.slot is None for w in self.working.values()):  # strangers' slots
-            return None
-        for run in self.pending:
-            for slot in free:
-                if self._fits(run, slot):
-                    return run, slot
-        return None
-
-    def _fits(self, run: str, slot: Slot) -> bool:
-        """Alone on its place after it was out of memory; elsewhere after it lost its device."""
-        if self.states[run].status == "oom":
-            return all(w.slot is None or w.slot.place != slot.place for w in self.working.values())
-        elsewhere = self._places() - self.retired.keys() - {slot.place}
-        return run not in self.lost.get(slot.place, ()) or not elsewhere
+        working = {run: worker.slot for run, worker in self.working.items()}
+        slots, states = self.launcher.slots, self.kept.states
+        return assign(self.pending, working, slots, states, self.lost, self.retired)
 
     def _places(self) -> set[str]:
         return {slot.place for slot in self.launcher.slots}
 
     def _blame(self, run: str, place: str) -> None:
-        """A run lost its device. One that does so on two places is itself to blame; a place where
-        two different runs do is given up."""
-        if any(run in runs for other, runs in self.lost.items() if other != place):
-            for runs in self.lost.values():
-                runs.discard(run)
-            return
-        self.lost.setdefault(place, set()).add(run)
-        if len(self.lost[place]) >= LOSSES:
+        self.lost = blame(self.lost, run, place)
+        if len(self.lost.get(place, ())) >= LOSSES and place not in self.retired:
             self.retired[place] = None
             self.view.say(f"{place} is given up: {LOSSES} runs lost their device there")
 
@@ -291,59 +276,42 @@ class _Drive:
         now = time.monotonic()
         for run, worker in list(self.working.items()):
             if run in exits or not worker.child:
-                if worker.folder.lock.is_held():
+                if worker.by.alive(worker.folder):
                     worker.child = False  # a code is no proof of death
                 else:
                     self._ended(run, worker, exits.get(run))
                     continue
-            notes = worker.folder.lock.notes()
+            notes = worker.by.notes(worker.folder)
             if notes != worker.notes:
                 worker.notes, worker.noted_at = notes, now
             elif now - worker.noted_at > self.hang_s and not worker.killed:
                 worker.killed = True
-                self.launcher.stop(worker.folder, now=True)
+                worker.by.stop(worker.folder, now=True)
 
-    def _ended(self, run: str, worker: Working, code: int | None) -> None:
+    def _ended(self, run: str, worker: _Working, code: int | None) -> None:
         del self.working[run]
         folder = worker.folder
-        exit = folder.lock.notes().get("exit") or (DISK_FULL if code == EXIT_DISK_FULL else None)
+        exit = worker.by.notes(folder).get("exit")
+        exit = exit or (DISK_FULL if code == EXIT_DISK_FULL else None)
         if not folder.has_result():
             if worker.killed:
-                self._record(run, "hung")
+                self.kept.record(run, "hung")
                 self.view.say(f"hung: {worker.run.label}: no sign of life for {self.hang_s:.0f} s")
             elif exit == DISK_FULL:
-                self._pause()
+                self.room.ran_out()
             elif exit in (LOST, ROTTEN):
-                self._record(run, "died", step=newest(folder), code=code, reason=exit)
+                self.kept.record(run, "died", step=newest(folder), code=code, reason=exit)
                 self.view.say(f"{exit}: {worker.run.label}: {self._why(folder)}")
                 if exit == LOST and worker.slot is not None:
                     self._blame(run, worker.slot.place)
             elif exit is None and code is not None and code != EXIT_TAKEN and not self.signals:
-                self._record(run, "died", step=newest(folder), code=code)
+                self.kept.record(run, "died", step=newest(folder), code=code)
                 self.view.say(f"died: {worker.run.label}: {_code(code)} (see {folder.log})")
         elif worker.slot is not None:
-            self.lost.pop(worker.slot.place, None)  # it works
+            self.lost = {**self.lost, worker.slot.place: frozenset()}  # it works
         self._settle(run, exit)
 
-    # --- Pausing and stopping ---
-
-    def _pause(self) -> None:
-        if self.pause is None:
-            self.pause = full(self.store)
-            self.view.say(self.pause)
-
-    def _paused(self) -> bool:
-        if self.pause and time.monotonic() - self.probed_at > 1:
-            self.probed_at = time.monotonic()
-            sizes = [path.stat().st_size for run in self.pending for path in self._newest(run)]
-            if has_room(self.store.root, self.spare + 2 * max(sizes, default=0)):
-                self.pause = None
-                self.spare = min(2 * self.spare, MOST_SPARE_BYTES)
-                self.view.say(ROOM_AGAIN)
-        return self.pause is not None
-
-    def _newest(self, run: str) -> list[Path]:
-        return [path for _, path in self.store.rundir(run).checkpoints()[:1]]
+    # --- Stopping, and telling ---
 
     def _wind_down(self) -> None:
         """After a signal: every worker checkpoints and stops; after a second one it is killed."""
@@ -352,34 +320,23 @@ class _Drive:
         while self.working:
             now = len(self.signals) > 1
             for worker in self.working.values():
-                self.launcher.stop(worker.folder, now)
+                worker.by.stop(worker.folder, now)
             self.view.show(self._progress())
             self._watch(self.launcher.poll(0.2))
 
-    def _progress(self) -> Progress:
-        counts = {status: count for status, count in self.counts.items() if count}
-        total = len(self.runs) + self.plan.to_come
-        return Progress(total, counts, list(self.working.values()), self.pause)
-
-
-def full(store: Store) -> str:
-    """What is said while nothing can be written."""
-    return f"the disk of {store.root} is full: make space, the sweep goes on"
-
-
-ROOM_AGAIN = "there is room again: the sweep goes on"
-
-
-def has_room(folder: Path, size: int) -> bool:
-    """Can `size` bytes be written there? Tried, since a quota is not seen in what is free."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size)
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        return False
-    return True
+    def _progress(self) -> SweepProgress:
+        return SweepProgress(
+            sweep=self.plan.name,
+            total=len(self.runs) + self.plan.to_come,
+            counts=self.kept.counts,
+            workers=[
+                Worker(w.run, w.slot.name if w.slot else str(w.notes.get("slot", "?")), w.notes)
+                for w in self.working.values()
+            ],
+            waiting=self.room.waiting,
+            states=self.kept.states,
+            driver=Driver(os.getpid(), self.plan.name),
+        )
 
 
 def newest(folder: RunDir) -> int:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.plan import Cell, Plan
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan
 from ablate.running.devices import Devices
-from ablate.running.launchers import Launcher
-from ablate.running.launchers.ask import ask
+from ablate.running.launchers import Ask, Launcher
 from ablate.shared import spec
-from ablate.shared.rundir import is_number, make_folder, read_sealed, write_sealed
+from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
 from ablate.store.ledger import FINAL, RunState, Store
 from ablate.version import __version__
 
@@ -70,7 +70,7 @@ def costs(
     from_s: float = 0.0,
     on: Devices | None = None,
 ) -> Costs:
-    """The plan's costs; asks a worker process for what is not known yet.
+    """The plan's costs; asks the launcher for what is not known yet.
 
     `finished`: the details of the runs' "finished" events (seconds). Steps are not measured for a
     plan that surely takes less than `from_s` device-seconds: what is left of it may be told as 0.
@@ -79,7 +79,7 @@ def costs(
     """
     device = launcher.slots[0].device if on is None else "cuda"
     places = len(launcher.slots) if on is None else on.count
-    known = _described(plan, store, device)
+    known = _described(plan, store, launcher.ask, device)
     works = _works(plan, states, [known[_key(cell, device)] for cell in plan.cells])
     seconds: list[float | None]
     if on is not None:
@@ -96,7 +96,7 @@ def costs(
         how = "from finished runs" if None not in seconds else "by a short calibration"
         beyond = _left_s(works, seconds, FASTEST[device]) > MONTH_S * places
         if None in seconds and not beyond and _left_s(works, seconds, SLOWEST) >= from_s:
-            known = _timed(plan, store, device, finished, known)
+            known = _timed(plan, store, launcher.ask, device, finished, known)
             rates = _rates(plan, known, device)
             seconds = [
                 _estimate(work, rates, known[_key(work.cell, device)]) if told is None else told
@@ -138,7 +138,10 @@ def sizes(
             "cache": str(store.cache),
             "device": DEVICES[0],
         }
-        answers = ask("describe", question)
+        from ablate.running.launchers.fork import ForkServer
+
+        with ForkServer() as server:
+            answers = server.ask("describe", question)
         found |= {(cell.row, cell.column): answers[key] for key, cell in lacking.items()}
     return found
 
@@ -218,7 +221,7 @@ def _estimate(work: _Work, rates: Mapping[int, float], answer: Mapping[str, Any]
     return float(work.each / 3 * rate * EVALUATION)
 
 
-def _described(plan: Plan, store: Store, device: str) -> dict[str, dict[str, Any]]:
+def _described(plan: Plan, store: Store, ask: Ask, device: str) -> dict[str, dict[str, Any]]:
     """The worker's answer for every cell, from the store's cache as far as it goes."""
     known = _known(store)
     # A hub set that was not fetched then may be fetched by now.
@@ -228,12 +231,13 @@ def _described(plan: Plan, store: Store, device: str) -> dict[str, dict[str, Any
         for key, cell in cells.items()
         if key not in known or known[key]["examples"] is None
     }
-    return known | _asked(store, device, new, []) if new else known
+    return known | _asked(store, ask, device, new, []) if new else known
 
 
 def _timed(
     plan: Plan,
     store: Store,
+    ask: Ask,
     device: str,
     finished: Mapping[str, Any],
     known: dict[str, dict[str, Any]],
@@ -252,11 +256,11 @@ def _timed(
         for key in _spread(unmeasured)
         if not any(0.5 <= size / known[key]["multiply_adds"] <= 2 for size in sizes)
     }
-    return known | _asked(store, device, chosen, list(chosen)) if chosen else known
+    return known | _asked(store, ask, device, chosen, list(chosen)) if chosen else known
 
 
 def _asked(
-    store: Store, device: str, cells: Mapping[str, Cell], calibrate: list[str]
+    store: Store, ask: Ask, device: str, cells: Mapping[str, Cell], calibrate: list[str]
 ) -> dict[str, dict[str, Any]]:
     """What the worker says of them, which the store's cache then has, too."""
     question = {

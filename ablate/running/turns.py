@@ -1,4 +1,4 @@
-"""One driver a store: whose turn it is, looking at another's sweep, and stopping it."""
+"""One driver a store: whose turn it is, and stopping a sweep."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import platform
 import shutil
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from ablate.planning.plan import Plan
-from ablate.running.driver import ROOM_AGAIN, SPARE_BYTES, full, has_room
-from ablate.running.launchers.ask import NoRoom
-from ablate.running.progress import Progress, View, Working
-from ablate.shared.errors import Failure, UserError, unknown
-from ablate.shared.rundir import Lock, make_folder
+from ablate.running.driver import View
+from ablate.running.room import ROOM_AGAIN, SPARE_BYTES, full, has_room
+from ablate.shared.errors import Failure, NoRoom, UserError, unknown
+from ablate.shared.files import make_folder
+from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger, Store
+from ablate.store.progress import driver_of, observe
 
 Watching = Callable[[], AbstractContextManager[View]]
 
@@ -92,22 +93,9 @@ def _await_turn(store: Store, view: View) -> None:
             )
         plan = store.read_plan(str(notes.get("sweep")))  # each time: a search makes it grow
         if plan is not None:
-            view.show(observe(store, plan))
+            with Ledger.reading(store) as ledger:
+                view.show(observe(plan, list(plan.runs()), store, ledger))
     view.say("that process has ended")
-
-
-def observe(store: Store, plan: Plan) -> Progress:
-    """How far a sweep is, seen from outside."""
-    runs = {run.id: run for run in plan.runs()}
-    with Ledger.reading(store) as ledger:
-        states = ledger.states(runs)
-    working = [
-        Working(runs[run], folder, None, child=False, notes=folder.lock.notes())
-        for run, state in states.items()
-        if state.status == "started" and (folder := store.rundir(run)).lock.is_held()
-    ]
-    counts = Counter(str(state.status) for state in states.values())
-    return Progress(len(runs) + plan.to_come, counts, working)
 
 
 def stop(
@@ -121,17 +109,16 @@ def stop(
     Raises UserError where another sweep than `sweep` is driven, or there is none of that name, and
     Failure where they are not gone after `timeout_s`; what was told to stop stops later, then.
     """
-    if store.driver.is_held():
-        driven = str(store.driver.notes().get("sweep"))
+    if (driver := driver_of(store)) is not None:
+        driven = str(driver.sweep)
         if sweep not in (None, driven):
             raise UserError(f"{store.root}: {driven!r} is driven now, not {sweep!r}")
-        pid = store.driver.notes().get("pid")
         left = _workers(store, store.read_plan(driven))
         waiting = _Waiting(say, timeout_s)
         heard = False  # a second signal would kill its workers
-        while store.driver.is_held() and store.driver.notes().get("pid") == pid:  # or it is another
+        while (now := driver_of(store)) is not None and now.pid == driver.pid:  # or it is another
             heard = heard or store.driver.signal(signal.SIGTERM)
-            waiting.on({"": store.driver} | _held(left))
+            waiting.on({"": now.pid} | _alive(store, left))
         return driven
     with Ledger.reading(store) as ledger:
         names = ledger.sweeps()
@@ -139,27 +126,29 @@ def stop(
             raise unknown("sweep", sweep, names, f"one driven in {store.root}:")
         plan = ledger.sealed_plan(store, sweep or names[0]) if names else None
     left = _workers(store, plan)
-    for lock in left.values():
-        lock.signal(signal.SIGTERM)
+    for folder in left.values():
+        store.liveness.stop(folder)
     waiting = _Waiting(say, timeout_s)
-    while held := _held(left):
-        waiting.on(held)
+    while alive := _alive(store, left):
+        waiting.on(alive)
     return plan.name if plan and left else None
 
 
-def _workers(store: Store, plan: Plan | None) -> dict[str, Lock]:
-    """The locks of the runs that somebody trains now, by the runs' labels."""
+def _workers(store: Store, plan: Plan | None) -> dict[str, RunDir]:
+    """The folders of the runs that somebody trains now, by the runs' labels."""
     if plan is None or not store.ledger.exists():
         return {}
     runs = {run.id: run.label for run in plan.runs()}
     with Ledger.reading(store) as ledger:
         states = ledger.states(runs)
-    started = [run for run, state in states.items() if state.status == "started"]
-    return _held({runs[run]: store.rundir(run).lock for run in started})
+    started = {runs[run]: store.rundir(run) for run, s in states.items() if s.status == "started"}
+    return {label: run for label, run in started.items() if store.liveness.alive(run)}
 
 
-def _held(locks: Mapping[str, Lock]) -> dict[str, Lock]:
-    return {label: lock for label, lock in locks.items() if lock.is_held()}
+def _alive(store: Store, folders: Mapping[str, RunDir]) -> dict[str, Any]:
+    """The processes of those workers that are alive, by the labels of their runs."""
+    by = store.liveness
+    return {label: by.notes(run).get("pid") for label, run in folders.items() if by.alive(run)}
 
 
 class _Waiting:
@@ -172,23 +161,22 @@ class _Waiting:
         self._since = time.monotonic()
         self._frozen: dict[int, str] = {}
 
-    def on(self, locks: Mapping[str, Lock]) -> None:
-        """Wait a moment. `locks`: what is held yet, by the label of its run, "" of the driver's.
+    def on(self, pids: Mapping[str, Any]) -> None:
+        """Wait a moment. `pids`: what is alive yet, by the label of its run, "" the driver's.
         Raises Failure when the time is over."""
-        frozen = {pid: text for label, lock in locks.items() for pid, text in _frozen(label, lock)}
+        frozen = {pid: text for label, held in pids.items() for pid, text in _frozen(label, held)}
         for pid in frozen.keys() - self._frozen.keys():
             self._say(f"{frozen[pid]}; Ctrl-C ends the waiting")
         self._frozen |= frozen
         if time.monotonic() - self._since >= self._timeout_s:
-            left = ", ".join(label or "the driver" for label in locks)
+            left = ", ".join(label or "the driver" for label in pids)
             why = "; ".join(frozen.values()) or f"told to stop, and not ended yet: {left}"
             raise Failure(f"stop: gave up after {self._timeout_s:g} s: {why}")
         time.sleep(0.1)
 
 
-def _frozen(label: str, lock: Lock) -> Iterator[tuple[int, str]]:
-    """(process, how it goes on), if the lock's holder is stopped."""
-    pid = lock.notes().get("pid")
+def _frozen(label: str, pid: object) -> Iterator[tuple[int, str]]:
+    """(process, how it goes on), if it is stopped."""
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state == "T" and isinstance(pid, int):

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from ablate.shared.keys import Bounds
+
 SAID = object()  # of a setting that is as old as its choice: every run says it
 
 
 @dataclass(frozen=True)
-class Param:
-    """One setting of a choice: its type (as in an annotation), default and a line of help.
+class Param(Bounds):
+    """One setting of a choice: its type (as in an annotation), default, a line of help, bounds.
 
     One with a `host` takes, where it is not given (null), the value of that field of `Model`. One
     that was added to a choice when runs of it were there already says in `before` how they were
@@ -45,7 +47,7 @@ class Choice:
 
 Placement = Literal["pre", "post", "pre+post"]
 
-_NORM_EPS = Param(float, 1e-5, "added to the variance")
+_NORM_EPS = Param(float, 1e-5, "added to the variance", least=0)
 _GROUPS = Param(int | None, None, "groups of channels; null: one a head")
 _DTN = {
     "eps": _NORM_EPS,
@@ -58,7 +60,9 @@ NORMS: dict[str, Choice] = {
         "Ba, Kiros, Hinton 2016 (arXiv 1607.06450); eps as in flax and DeiT",
         "ablate.training.model.norm:LayerNorm",
         {
-            "eps": Param(float, None, "added to the variance; null: the host's", host="norm_eps"),
+            "eps": Param(
+                float, None, "added to the variance; null: the host's", host="norm_eps", least=0
+            ),
             "affine": Param(bool, True, "learn a scale and a bias"),
         },
     ),
@@ -66,7 +70,7 @@ NORMS: dict[str, Choice] = {
         "scale * x / sqrt(mean(x^2) + eps) over the channels of a token: no centring, no bias",
         "Zhang, Sennrich 2019 (arXiv 1910.07467); eps as in flax",
         "ablate.training.model.norm:RMSNorm",
-        {"eps": Param(float, 1e-6, "added to the mean square")},
+        {"eps": Param(float, 1e-6, "added to the mean square", least=0)},
     ),
     "batchnorm": Choice(
         "each channel over all tokens of the batch; running statistics in evaluation",
@@ -115,7 +119,7 @@ NORMS: dict[str, Choice] = {
             "gain": Param(
                 Literal["vector", "scalar"], "vector", "a gain a channel (DTN's), or one in all"
             ),
-            "eps": Param(float, 1e-5, "the least length to divide by"),
+            "eps": Param(float, 1e-5, "the least length to divide by", least=0),
         },
     ),
     "powernorm": Choice(
@@ -123,7 +127,7 @@ NORMS: dict[str, Choice] = {
         "Shen et al. 2020 (arXiv 2003.07845), powernorm/mask_powernorm.py",
         "ablate.training.model.norm:PowerNorm",
         {
-            "eps": Param(float, 1e-5, "added to the mean squares"),
+            "eps": Param(float, 1e-5, "added to the mean squares", least=0),
             "groups": _GROUPS,
             "warmup": Param(int, 10_000, "steps that use the batch's own quadratic mean"),
         },
@@ -159,7 +163,7 @@ NORMS: dict[str, Choice] = {
     "identity": Choice("x itself: no normalisation", "-", "ablate.training.model.norm:Identity"),
 }
 
-_EPS = Param(float, None, "of the norms; null: the host's", host="norm_eps")
+_EPS = Param(float, None, "of the norms; null: the host's", host="norm_eps", least=0)
 _KIND = {"kind": Param(Literal["zca", "pca"], "zca", "rotated back (zca) or not (pca)")}
 _STEM_ABLATION = "Dual PatchNorm (arXiv 2302.01327), section 7, Table 6"
 _DPN_APPENDIX = "Dual PatchNorm (arXiv 2302.01327), appendix A; no formula is given"

@@ -26,7 +26,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.rundir import Lock, RunDir, read_json, to_json
+from ablate.shared.files import read_json, to_json
+from ablate.shared.lock import Lock
+from ablate.shared.rundir import RunDir
 
 BLOCK = 64 << 20  # bytes: a large file is read by all cores at once
 LARGE = 4 << 30  # bytes that take seconds to read

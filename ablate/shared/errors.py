@@ -14,6 +14,14 @@ class Failure(Exception):
     """Something broke that the user did not do wrong: one line. Exit 1."""
 
 
+class NoRoom(Failure):
+    """The disk is full. `needed`: bytes that there would have to be; 0 where that is not known."""
+
+    def __init__(self, line: str, needed: int = 0) -> None:
+        super().__init__(line)
+        self.needed = needed
+
+
 def unknown(
     place: str, value: object, choices: Iterable[object], what: str = "one of"
 ) -> UserError:

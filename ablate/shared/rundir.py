@@ -6,30 +6,31 @@ Who writes what: `run.json` the driver, before it starts the worker; everything 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import functools
 import hashlib
 import io
-import itertools
 import json
-import math
 import os
 import re
-import signal
-import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from io import BufferedReader
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ablate.shared.files import (
+    is_number,
+    is_shallow,
+    is_text,
+    make_folder,
+    read_file,
+    read_json,
+    to_json,
+    write_whole,
+)
+from ablate.shared.lock import Lock
 from ablate.shared.metrics import TASKS
 
-_temporary = itertools.count()
-
 FORMAT = 1  # of run.json and result.json; raised when a reader of the old would be wrong
-
 
 # How a worker that leaves no result says why; anything else is a death of its own.
 STOPPED = "stopped"  # asked to, checkpoint written
@@ -40,139 +41,10 @@ ROTTEN = "data damaged"
 FAILED = "failed"  # an exception
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 FINAL = ("finished", "diverged", "pruned")  # results: a retry would give the same bits
 
-
-def write_whole(path: Path, *content: bytes | memoryview) -> None:
-    """Write `path` so that a reader finds all of `content` or what was there before.
-
-    `os.replace`, since a reader may look between two steps; fsync of the file, since a power cut
-    may keep the name and lose the bytes; fsync of the folder, since it may lose the name. The
-    temporary name is unique, so that a crash here blocks no later write.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{next(_temporary)}")
-    try:
-        with open(temporary, "wb") as file:
-            for part in content:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_folder(path.parent)
-
-
-def make_folder(folder: Path) -> None:
-    """The folder and those above that are missing: every new name survives a power cut."""
-    if not folder.is_dir():
-        make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class NotRegular(OSError):
-    """What should be a file is a pipe or a device, which might never end."""
-
-
-def open_file(path: Path) -> BufferedReader:
-    """A regular file, to be read. Raises NotRegular for anything else, and so waits for nobody."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise NotRegular(errno.EINVAL, "is no regular file", str(path))
-    return open(descriptor, "rb")
-
-
-def read_file(path: Path) -> bytes:
-    """All of a regular file. Raises as `open_file`."""
-    with open_file(path) as file:
-        return file.read()
-
-
-def to_json(value: Any) -> bytes:
-    return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
-
-
-def read_json(path: Path) -> Any:
-    """The parsed file, or None where it is missing, no file, torn, not JSON, or nested without
-    end."""
-    try:
-        tree = json.loads(read_file(path))
-    except (FileNotFoundError, NotADirectoryError, NotRegular, ValueError, RecursionError):
-        return None
-    return tree if _is_shallow(tree) else None
-
-
-BLANK = "0" * 64
-
-
-def write_sealed(path: Path, tree: Mapping[str, Any]) -> None:
-    """Write a JSON object that carries the sha256 of the file, taken with BLANK in its place."""
-    content = json.dumps({"seal": BLANK, **tree}).encode()
-    write_whole(path, content.replace(BLANK.encode(), _sealed(content).encode(), 1))
-
-
-def read_sealed(path: Path) -> dict[str, Any] | None:
-    """The object that `write_sealed` wrote; None where there is none, or it is not as written."""
-    try:
-        content = read_file(path)
-        tree = json.loads(content)
-        seal = tree.pop("seal")
-        return tree if _sealed(content.replace(seal.encode(), BLANK.encode(), 1)) == seal else None
-    except (FileNotFoundError, NotADirectoryError, NotRegular, ValueError, RecursionError):
-        return None
-    except (LookupError, TypeError, AttributeError):  # other JSON
-        return None
-
-
-def _sealed(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _is_shallow(tree: Any) -> bool:
-    """Can all that walks a tree walk this one? Nothing that is written here is so deep."""
-    level = [tree] if isinstance(tree, dict | list) else []
-    for _ in range(DEEPEST):
-        level = [
-            part
-            for parts in level
-            for part in (parts.values() if isinstance(parts, dict) else parts)
-            if isinstance(part, dict | list)
-        ]
-        if not level:
-            return True
-    return False
-
-
-DEEPEST = 50
-
-
 # --- What a result is ---------------------------------------------------------------------------
-
-
-def is_number(value: Any) -> bool:
-    """Finite, as all that is written."""
-    if type(value) is float:
-        return math.isfinite(value)
-    return type(value) is int and -(2**63) <= value < 2**63
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def _is_bool(value: Any) -> bool:
@@ -206,9 +78,9 @@ _TEXTS = (
 )
 _RESULT: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(_NUMBERS, is_number),
-    **dict.fromkeys(_TEXTS, _is_text),
+    **dict.fromkeys(_TEXTS, is_text),
     **{"collapsed": _is_bool, "test": _some(is_number), "validation": _some(is_number)},
-    **{"plugins": _some(_is_text), "probes_sha256": _some(_is_text)},
+    **{"plugins": _some(is_text), "probes_sha256": _some(is_text)},
     **dict.fromkeys(("left_out", "overlap"), _is_shares),
 }
 # What a test set's scores have in every finished run, by its task, which a result does not say.
@@ -224,7 +96,7 @@ def _result(content: bytes) -> dict[str, Any] | None:
     if not isinstance(tree, dict) or tree.get("status") not in FINAL:
         return None
     for key, value in tree.items():
-        if value is not None and not _RESULT.get(key, _is_shallow)(value):
+        if value is not None and not _RESULT.get(key, is_shallow)(value):
             return None
     return tree
 
@@ -235,105 +107,6 @@ def _is_scored(result: Mapping[str, Any]) -> bool:
         return True
     test = result.get("test") or {}
     return any(all(test.get(name) is not None for name in names) for names in _SCORES)
-
-
-_NOTES = dict.fromkeys(("pid", "step", "total", "done", "from_step", "from_at"), is_number)
-
-
-class Lock:
-    """A file that is locked while its holder lives: the kernel lets go when the holder dies.
-
-    `flock` belongs to the open file, which a forked child would inherit: children of a holder are
-    started by spawn or forkserver. The file's content is the holder's notes (a JSON object: pid,
-    progress, how it ended), written in place: readers take torn notes for none.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor: int | None = None
-        self._notes: dict[str, Any] = {}
-
-    def acquire(self, wait_s: float = 0.0) -> bool:
-        """Take the lock, trying for `wait_s` seconds; False if somebody else holds it."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    os.close(descriptor)
-                    return False
-                time.sleep(0.01)
-            else:
-                self._descriptor = descriptor
-                return True
-
-    def note(self, **notes: Any) -> None:
-        """Add to the holder's notes; nothing here is relied on to be whole, or on disk."""
-        assert self._descriptor is not None
-        self._notes |= notes
-        content = json.dumps(self._notes).encode()
-        os.pwrite(self._descriptor, content, 0)
-        os.ftruncate(self._descriptor, len(content))
-
-    def release(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)  # closing frees the lock
-            self._descriptor = None
-
-    @contextlib.contextmanager
-    def held(self, wait_s: float = 3600.0) -> Iterator[None]:
-        """The lock for a `with` block; TimeoutError after `wait_s` seconds."""
-        if not self.acquire(wait_s):
-            raise TimeoutError(f"{self.path}: still locked after {wait_s:.0f} s")
-        try:
-            yield
-        finally:
-            self.release()
-
-    def clear(self) -> None:
-        """Forget the last holder's notes."""
-        with contextlib.suppress(FileNotFoundError):
-            os.truncate(self.path, 0)
-
-    def is_held(self) -> bool:
-        """Does a living process hold it? Probes share it for a moment and don't see each other."""
-        try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
-
-    def signal(self, number: int) -> bool:
-        """Send a signal to the process that holds it, which has noted its pid; False for none."""
-        pid = self.notes().get("pid")
-        if not isinstance(pid, int):
-            return False  # not yet begun: ask again
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(pid)
-            try:
-                # The pid may be another process's by now; the lock tells, and the descriptor
-                # then stays with the process that held it.
-                if self.is_held() and self.notes().get("pid") == pid:
-                    signal.pidfd_send_signal(descriptor, number)
-                    return True
-            finally:
-                os.close(descriptor)
-        return False
-
-    def notes(self) -> dict[str, Any]:
-        """What the last holder noted; {} where there is nothing whole."""
-        notes = read_json(self.path)
-        if not isinstance(notes, dict):
-            return {}
-        return {k: v for k, v in notes.items() if _NOTES.get(k, _is_text)(v)}
 
 
 class Metrics:

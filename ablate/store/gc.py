@@ -22,7 +22,9 @@ from typing import Literal
 
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, unknown
-from ablate.shared.rundir import Lock, RunDir, make_folder, read_json, sync_folder
+from ablate.shared.files import make_folder, read_json, sync_folder
+from ablate.shared.lock import Lock
+from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger, RunState, Store
 
 Kind = Literal["trash", "temporary", "diffs", "reruns", "data", "runs"]
@@ -125,7 +127,7 @@ def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
         linked = store.runs.is_symlink() or path.is_symlink()
         if linked or path.name in runs or not re.fullmatch(ID, path.name):
             stay.append(path)
-        elif RunDir(path).lock.is_held():  # a worker that outlived its driver
+        elif store.liveness.alive(RunDir(path)):  # a worker that outlived its driver
             stay.append(path)
             with contextlib.suppress(ValueError, LookupError):
                 data.add(str(RunDir(path).read_spec()["data"]["fingerprint"]))
@@ -168,7 +170,9 @@ def _reruns(store: Store) -> list[Rubbish]:
         return []
     folders = [path for path in _entries(store.reruns) if re.fullmatch(ID, path.name)]
     return [
-        _of("reruns", path, lock) for path in folders if not (lock := RunDir(path).lock).is_held()
+        _of("reruns", path, RunDir(path).lock)
+        for path in folders
+        if not store.liveness.alive(RunDir(path))
     ]
 
 

@@ -25,16 +25,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from ablate.planning.plan import Plan, PlannedRun, file_name, fits
 from ablate.shared.errors import Failure, UserError
+from ablate.shared.files import is_number, make_folder, read_file, read_json, write_whole
+from ablate.shared.lock import Lock
 from ablate.shared.rundir import FINAL as FINAL
-from ablate.shared.rundir import (
-    Lock,
-    RunDir,
-    is_number,
-    make_folder,
-    read_file,
-    read_json,
-    write_whole,
-)
+from ablate.shared.rundir import RunDir
+from ablate.store.liveness import HostLock, Liveness
 
 Status = Literal[
     "planned", "started", "interrupted", "finished", "diverged", "pruned", "failed", "oom", "hung"
@@ -78,6 +73,7 @@ def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
 
 REMEDY = "remove the run's folder, and the same `ablate sweep` trains it again"  # what was edited
 
+History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
 Look = dict[str, Any]  # of a sweep: its name, seeds, and since format 3 what `report.looks` says
 
 
@@ -101,6 +97,7 @@ class Store:
         self.runs = root / "runs"
         self.ledger = root / "ledger.db"
         self.driver = Lock(root / "driver.lock")
+        self.liveness: Liveness = HostLock()  # of its runs' workers, whoever started them
         self.looks = root / "looks.jsonl"
         self.cache = root / "cache"
         self.studies = root / "studies"  # searches, for optuna-dashboard

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ablate.planning.plan import Analysis, Plan, Row
+from ablate.planning.cell import Row
+from ablate.planning.plan import Analysis, Plan
 from ablate.shared import spec
 from ablate.store import ledger
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.rundir import make_folder, write_whole
+from ablate.shared.files import make_folder, write_whole
 
 GIT_S = 10.0  # a question to git that takes longer is given up
 DIFF_BYTES = 1_000_000  # of a diff are kept

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import sync_folder, write_whole
+from ablate.shared.files import sync_folder, write_whole
 from ablate.store.ledger import (
     LOOK,
     PLAN_OF,

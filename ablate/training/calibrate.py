@@ -9,7 +9,7 @@ from statistics import median
 import torch
 
 from ablate.shared.spec import Data, Run
-from ablate.training.data.cache import Split
+from ablate.training.data.cached import Split
 from ablate.training.training import Training
 
 ENOUGH = 2e9  # multiply-adds of a forward that tell the rate; a whole batch may not fit

@@ -17,7 +17,8 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ablate.shared.rundir import Metrics, RunDir, parse_lines, up_to, write_whole
+from ablate.shared.files import write_whole
+from ablate.shared.rundir import Metrics, RunDir, parse_lines, up_to
 from ablate.training import sealed
 from ablate.training.training import Training, TrainState
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ablate.shared.files import write_whole
 from ablate.shared.metrics import TASKS
-from ablate.shared.rundir import Metrics, RunDir, write_whole
+from ablate.shared.rundir import Metrics, RunDir
 from ablate.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from ablate.training.cost import cost, utilisation
-from ablate.training.data.cache import Split
+from ablate.training.data.cached import Split
 from ablate.training.model.attention import kernel
 from ablate.training.model.count import describe
 from ablate.training.training import Training

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ablate.shared.spec import Run
 from ablate.training.data.batches import Batches, View, evaluation_batches
-from ablate.training.data.cache import Split
+from ablate.training.data.cached import Split
 from ablate.training.keyed import Draws, Step
 from ablate.training.model import build
 from ablate.training.optim import Average, learning_rate, lengths, make_optimizer

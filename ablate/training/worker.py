@@ -1,8 +1,7 @@
 """The training half's door. Reached by name, never by import.
 
-`work` trains the run of one folder, in a process of its own. `python -m ablate.training.worker
-VERB` answers what only torch or the data can tell, one JSON object in on standard input and one
-out: `describe` (sizes and costs of specs), `prepare` (decode a dataset), `rehearse` (train a few
+`work` trains the run of one folder. `answer` tells what only torch or the data can tell, JSON both
+ways: `describe` (sizes and costs of specs), `prepare` (decode a dataset), `rehearse` (train a few
 steps, compare with others), `deterministic` (what deterministic algorithms cost).
 """
 
@@ -11,12 +10,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import shutil
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -27,26 +24,25 @@ from typing import Any
 import torch
 
 from ablate.shared import choices, decoded, spec
-from ablate.shared.errors import UserError
+from ablate.shared.build import build_run
+from ablate.shared.errors import Failure, NoRoom, UserError
+from ablate.shared.files import FULL, read_json, to_json, write_whole
 from ablate.shared.rundir import (
     DISK_FULL,
     EXIT_DISK_FULL,
     EXIT_TAKEN,
     FAILED,
-    FULL,
     LOST,
     OOM,
     ROTTEN,
     STOPPED,
     RunDir,
-    read_json,
-    to_json,
-    write_whole,
 )
 from ablate.shared.signals import noted
 from ablate.training import resume_check
 from ablate.training.calibrate import seconds_per_step
-from ablate.training.data.cache import count, look, prepare, shown
+from ablate.training.data.building import shown
+from ablate.training.data.cache import count, look, prepare
 from ablate.training.loop import Machine, Stopped, train
 from ablate.training.model.attention import kernel
 from ablate.training.model.count import describe
@@ -167,7 +163,7 @@ def _train(
 ) -> None:
     torch.set_num_threads(options["threads"])
     device = torch.device(options["device"])
-    run = spec.build(rundir.read_spec())
+    run = build_run(rundir.read_spec())
     attempt.note(
         at=time.time(),
         pid=os.getpid(),
@@ -312,8 +308,10 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 
 # --- Questions ----------------------------------------------------------------------------------
 
+Progress = Callable[[int, int], None]
 
-def answer_describe(question: dict[str, Any]) -> dict[str, Any]:
+
+def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"specs": {key: tree}, "calibrate": [key], "cache": folder, "device"} -> {key: answer}.
 
     Of each spec `parameters`, `multiply_adds`, `groups` (see model.count), `warnings` and
@@ -324,7 +322,7 @@ def answer_describe(question: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1 if device.type == "cpu" else 4)
     cache, counts, answers = Path(question["cache"]), {}, {}
     for key, tree in question["specs"].items():
-        run = spec.build(tree)
+        run = build_run(tree)
         if run.data.fingerprint not in counts:
             counts[run.data.fingerprint] = count(run.data, cache)
         examples = counts[run.data.fingerprint]
@@ -372,23 +370,23 @@ def blaming(run: spec.Run) -> Iterator[None]:
         ) from error
 
 
-def answer_prepare(question: dict[str, Any]) -> dict[str, Any]:
+def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"spec": tree, "cache": folder} -> {"examples": counts, "folder", "whole", "done", "size",
-    "free"}; see cache.Look, sizes are texts. Progress lines on stderr.
+    "free"}; see cache.Look, sizes are texts. `progress(done, total)` is called now and then.
 
     With "look": true nothing is decoded: this is what there is.
     """
     last = 0.0
 
-    def progress(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last > 0.5 or done == total:
             last = time.monotonic()
-            print(json.dumps({"done": done, "total": total}), file=sys.stderr, flush=True)
+            progress(done, total)
 
-    data, cache = spec.build(question["spec"]).data, Path(question["cache"])
+    data, cache = build_run(question["spec"]).data, Path(question["cache"])
     if not question.get("look"):
-        prepare(data, cache, progress)
+        prepare(data, cache, report)
     found = look(data, cache)
     place = next(folder for folder in (cache, *cache.absolute().parents) if folder.is_dir())
     return {
@@ -401,11 +399,11 @@ def answer_prepare(question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def answer_rehearse(question: dict[str, Any]) -> dict[str, Any]:
+def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"spec": tree, "cache", "device", "folder", "until": step, "halfway": folder | null,
     "against": folder | null} -> what `rehearsal.leg` says of `folder`. In `halfway` the same is
     then stopped at half its steps; `against`: "compared", what `rehearsal.compare` says."""
-    run, device = spec.build(question["spec"]), resume_check.set_up(question["device"])
+    run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
     folder, cache = Path(question["folder"]), Path(question["cache"])
     with blaming(run):
         answer = resume_check.leg(run, folder, cache, device, question["until"])
@@ -416,9 +414,9 @@ def answer_rehearse(question: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def answer_deterministic(question: dict[str, Any]) -> dict[str, float]:
+def answer_deterministic(question: dict[str, Any], progress: Progress) -> dict[str, float]:
     """{"spec": tree, "device"} -> {"ratio"}: see rehearsal.deterministic_ratio."""
-    run, device = spec.build(question["spec"]), resume_check.set_up(question["device"])
+    run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
     return {"ratio": resume_check.deterministic_ratio(run, device)}
 
 
@@ -430,25 +428,16 @@ ANSWERS = {
 }
 
 
-def main() -> int:
-    """Answer the VERB of the command line: a user's mistake is {"error": line} and exit code 2, a
-    full disk the same with the bytes that are "needed" and exit code 1."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not end up in the answer
+def answer(verb: str, question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """One of the answers above. Raises UserError for the user's mistakes, NoRoom where the disk is
+    full, Failure for anything else, in one line each."""
     try:
-        answer, code = ANSWERS[sys.argv[1]](json.load(sys.stdin)), 0
-    except UserError as error:
-        answer, code = {"error": str(error)}, 2
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        place = error.filename or "the store"
-        line = f"{place}: {os.strerror(errno.ENOSPC)}"
-        answer, code = {"error": line, "needed": getattr(error, "needed", 0)}, 1
-    json.dump(answer, out)
-    out.close()
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return ANSWERS[verb](question, progress)
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            line = f"{error.filename or 'the store'}: {os.strerror(errno.ENOSPC)}"
+            raise NoRoom(line, getattr(error, "needed", 0)) from error
+        line = "".join(traceback.format_exception_only(error)).splitlines()[-1]
+        raise Failure(f"worker {verb}: {line}") from error

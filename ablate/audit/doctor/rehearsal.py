@@ -10,8 +10,7 @@ from typing import Any
 from ablate.audit.doctor.finding import Finding, Findings, Level, size
 from ablate.audit.doctor.machine import free_memory
 from ablate.report.live import view
-from ablate.running.launchers import Slot
-from ablate.running.launchers.ask import ask
+from ablate.running.launchers import Ask, Slot
 from ablate.running.launchers.decode import decode
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Store
@@ -20,13 +19,13 @@ STEPS = 6
 Spec = Mapping[str, Any]
 
 
-def data(store: Store, specs: Sequence[Spec]) -> Findings:
+def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
     """Each dataset of the specs: decoded, or what that takes. The first spec's is decoded now, as a
     sweep would, and checked. Raises UserError or Failure where that can't be."""
     first, *others = {spec["data"]["fingerprint"]: spec for spec in specs}.values()
     name, cache = first["data"]["name"], str(store.cache)
     with view() as watching:
-        decode(first, store.root, watching)
+        decode(first, store.root, watching, ask)
     yield Finding("ok", "data", f"data={name} is decoded")
     for spec in others:
         name = spec["data"]["name"]
@@ -50,7 +49,7 @@ def data(store: Store, specs: Sequence[Spec]) -> Findings:
             yield Finding("ok", "data", f"{text}; `ablate sweep` does it first")
 
 
-def resume(store: Store, slots: Sequence[Slot], label: str, spec: Spec) -> Findings:
+def resume(store: Store, slots: Sequence[Slot], label: str, spec: Spec, ask: Ask) -> Findings:
     """A few steps without a break against the same stopped midway and gone on with by another
     process: checkpoints and metrics must be the same bits. On a GPU that is promised of
     deterministic algorithms alone, so they are tried, too, and what they cost is told."""
@@ -59,19 +58,19 @@ def resume(store: Store, slots: Sequence[Slot], label: str, spec: Spec) -> Findi
         "...", "resume", f"training {STEPS} steps of {label} on {device}, with a stop and without"
     )
     promised = device == "cpu" or spec["train"]["deterministic"]
-    yield from _tried(store, slots, spec, "problem" if promised else "warning")
+    yield from _tried(store, slots, spec, ask, "problem" if promised else "warning")
     if device == "cpu":
         return
     strict = {**spec, "train": {**spec["train"], "deterministic": True}}
     if not promised:
         yield Finding("...", "resume", "the same with train.deterministic=true")
-        yield from _tried(store, slots, strict, "problem")
+        yield from _tried(store, slots, strict, ask, "problem")
     ratio = ask("deterministic", {"spec": strict, "device": device})["ratio"]
     text = f"with train.deterministic=true a step takes {ratio:.2f} times as long"
     yield Finding("ok", "resume", text)
 
 
-def _tried(store: Store, slots: Sequence[Slot], spec: Spec, otherwise: Level) -> Findings:
+def _tried(store: Store, slots: Sequence[Slot], spec: Spec, ask: Ask, otherwise: Level) -> Findings:
     """`otherwise`: how bad it is where the bits differ."""
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
 

@@ -18,8 +18,10 @@ from ablate.audit.doctor.finding import Finding, Findings, counted, size, some
 from ablate.planning.plan import Plan
 from ablate.shared import decoded
 from ablate.shared.errors import Failure
-from ablate.shared.rundir import Lock, read_json, write_whole
+from ablate.shared.files import read_json, write_whole
+from ablate.shared.lock import Lock
 from ablate.store.ledger import FINAL, VERSION, Ledger, RunState, Store
+from ablate.store.progress import Driver, driver_of
 
 States = Mapping[str, RunState]
 
@@ -146,12 +148,12 @@ def content(store: Store) -> Findings:
     yield Finding(
         "ok", "takes", ", ".join(f"{p} {size(taken[p])}" for p in ("runs", "cache", "ledger"))
     )
-    driven = False
+    driver = None
     if writable:  # or a lock can't be asked
-        driven = store.driver.is_held()
-        yield _locks(store, driven, folders)
+        driver = driver_of(store)
+        yield _locks(store, driver, folders)
     if states is not None:
-        yield from _runs(store, states, driven, folders)
+        yield from _runs(store, states, driver is not None, folders)
     yield from _decoded(store)
     if leftovers:
         files = some(sorted(leftovers), "temporary file")
@@ -265,12 +267,12 @@ def _decoded(store: Store) -> Findings:
         yield Finding("ok", "data", f"{counted(sound, 'decoded set')} as written")
 
 
-def _locks(store: Store, driven: bool, folders: list[str]) -> Finding:
+def _locks(store: Store, driver: Driver | None, folders: list[str]) -> Finding:
     """Who is at work: drivers and workers hold locks that die with them."""
-    held = [run for run in folders if store.rundir(run).lock.is_held()]
+    held = [run for run in folders if store.liveness.alive(store.rundir(run))]
     workers = some(held, "worker") if held else "no worker"
-    if driven:
-        pid = store.driver.notes().get("pid", "?")
+    if driver is not None:
+        pid = "?" if driver.pid is None else driver.pid
         return Finding("ok", "driver", f"process {pid} drives this store, {workers}")
     if held:
         text = f"none, but {workers}: the same `ablate sweep` adopts them, `ablate stop` stops them"
@@ -331,6 +333,6 @@ def _entries(top: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_leftover(name: str) -> bool:
-    """A temporary name (see rundir.write_whole) whose process is dead."""
+    """A temporary name (see files.write_whole) whose process is dead."""
     parts = re.fullmatch(r"\..+\.(\d+)\.\d+", name)
     return parts is not None and not Path("/proc", parts[1]).exists()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ablate.analysis.across import Block
-from ablate.analysis.captions import level, setting
+from ablate.analysis.captions import level
+from ablate.analysis.footnotes import setting
 from ablate.analysis.headline import headline
 from ablate.analysis.scores import short
 from ablate.analysis.table import Entry, Table, TableColumn

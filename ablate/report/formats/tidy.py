@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import Block, PValues
 from ablate.analysis.table import Against, Cost, Entry, Resolution, Table, TableColumn, TableRow
-from ablate.planning.plan import Choice
+from ablate.planning.cell import Choice
+from ablate.shared.files import to_json
 from ablate.shared.metrics import DEFAULT, threshold
-from ablate.shared.rundir import to_json
 
 if TYPE_CHECKING:
     from ablate.analysis.stats import Estimate

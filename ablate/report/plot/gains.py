@@ -7,8 +7,8 @@ from typing import Any
 
 from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
-from ablate.analysis.captions import family
-from ablate.analysis.table import Entry, Table, level
+from ablate.analysis.captions import family, level
+from ablate.analysis.table import Entry, Table
 from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, again, named
 from ablate.report.plot.style import BLACK, Sheet, folded, inks

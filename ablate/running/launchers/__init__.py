@@ -1,31 +1,22 @@
 """Starting workers somewhere and asking after them: one small protocol, one table of launchers.
 
-A launcher owns slots; the driver says which run takes which. What outlives the driver is a run's
-folder and the lock in it, so that any later driver can adopt a worker that this one started.
+A launcher owns slots; the driver says which run takes which. It answers for the workers that it
+started; what outlives it is a run's folder, through which `Store.liveness` answers a later driver,
+who can so adopt them, and every reader.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ablate.shared.choices import Choice
+from ablate.planning.launcher import LAUNCHERS
 from ablate.shared.errors import unknown
 from ablate.shared.rundir import RunDir
-
-LAUNCHERS: dict[str, Choice] = {
-    "local": Choice(
-        "one run a GPU, or a CPU core where there is none",
-        "-",
-        "ablate.running.launchers.local:Local",
-    ),
-    "inline": Choice(
-        "in this process, one after another", "-", "ablate.running.launchers.inline:Inline"
-    ),
-}
+from ablate.store.liveness import Liveness
 
 
 @dataclass(frozen=True)
@@ -38,13 +29,31 @@ class Slot:
     visible: str | None = None  # CUDA_VISIBLE_DEVICES of the worker
 
 
-class Launcher(Protocol):
+Progress = Callable[[int, int], None]  # (done, total)
+
+
+class Ask(Protocol):
+    """Questions that only the training half can answer, JSON both ways: `worker.ANSWERS`."""
+
+    def __call__(
+        self, verb: str, question: Mapping[str, Any], progress: Progress = ..., /
+    ) -> dict[str, Any]:
+        """`progress` is called while it works on some. Raises UserError with one line for the
+        user's mistakes, NoRoom where the disk is full, Failure for anything else."""
+
+
+class Launcher(Liveness, Protocol):
     """What the driver needs. `tests/launcher_contract.py` holds every launcher to it."""
 
-    slots: Sequence[Slot]
+    slots: Sequence[Slot]  # what it offers now
 
     def warm(self) -> None:
         """Workers will be wanted: begin to load what they need; returns at once."""
+
+    def ask(
+        self, verb: str, question: Mapping[str, Any], progress: Progress = ..., /
+    ) -> dict[str, Any]:
+        """See Ask."""
 
     def start(self, run: RunDir, slot: Slot) -> None:
         """Start a worker on a folder that has its run.json; returns at once, or when it is done."""
@@ -52,11 +61,8 @@ class Launcher(Protocol):
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         """{run id: exit code} of own workers that ended since the last poll.
 
-        Waits up to `wait_s` seconds for the first. A code is no proof of death: the lock is.
+        Waits up to `wait_s` seconds for the first. A code is no proof of death: `alive` is.
         """
-
-    def stop(self, run: RunDir, now: bool = False) -> None:
-        """Ask the folder's worker to checkpoint and stop; `now`: kill it. Its own or adopted."""
 
     def free(self) -> None:
         """Let go of helpers. Workers that still run are left alone."""

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.running.launchers.ask import ask
+from ablate.running.launchers import Ask
 from ablate.shared import decoded
 from ablate.shared.decoded import facts, named, words
 from ablate.shared.errors import UserError
-from ablate.shared.rundir import read_json
+from ablate.shared.files import read_json
 
 
-def decode(spec: Mapping[str, Any], store: Path, watching: Any) -> None:
+def decode(spec: Mapping[str, Any], store: Path, watching: Any, ask: Ask) -> None:
     """The set of a plain spec, checked where it is decoded, else decoded: once a drive.
 
-    Raises UserError for a bad image and as `remarks` does, Failure as `ask` does.
+    Raises UserError for a bad image and as `remarks` does, else what `ask` raises.
     """
     data, cache = spec["data"], store / "cache"
     check(data, store, watching.say)

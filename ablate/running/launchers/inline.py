@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.running.launchers import Slot, worker_options
+from ablate.running.launchers import Progress, Slot, worker_options
 from ablate.shared.rundir import RunDir
+from ablate.store.liveness import HostLock
 
 
-class Inline:
-    """`start` returns when the run is done. Everything loads into this process, torch included."""
+class Inline(HostLock):
+    """`start` returns when the run is done. Everything loads into this process, torch included.
+
+    A signal meanwhile reaches the worker itself, and none of its own is left to stop afterwards.
+    """
 
     def __init__(self, settings: Mapping[str, Any], cache: Path) -> None:
         self.slots = [Slot("inline", "cpu", "cpu")]
@@ -22,10 +26,17 @@ class Inline:
     def warm(self) -> None:
         """All of it loads here, with the first run."""
 
+    def ask(
+        self,
+        verb: str,
+        question: Mapping[str, Any],
+        progress: Progress = lambda done, total: None,
+    ) -> dict[str, Any]:
+        answer: dict[str, Any] = _worker().answer(verb, question, progress)
+        return answer
+
     def start(self, run: RunDir, slot: Slot) -> None:
-        worker = importlib.import_module(
-            "ablate.training.worker"
-        )  # by name: the process boundary is here
+        worker = _worker()
         options = worker_options(slot, self._settings, self._cache)
         self._exits[run.id] = worker.work(str(run.path), options)
 
@@ -33,8 +44,10 @@ class Inline:
         exits, self._exits = self._exits, {}
         return exits
 
-    def stop(self, run: RunDir, now: bool = False) -> None:
-        """Nothing runs between two starts; a signal during one reaches the worker itself."""
-
     def free(self) -> None:
         pass
+
+
+def _worker() -> Any:
+    """By name: the process boundary is here."""
+    return importlib.import_module("ablate.training.worker")

@@ -1,27 +1,22 @@
-"""On this machine: a fork server that has torch loaded, one fresh process a run.
-
-Starting an interpreter that imports torch takes over a second, forking one takes milliseconds. The
-server is ours and not multiprocessing's: that one makes every child import the command's main
-module again, and joins children at exit, whereas our workers shall outlive their driver.
-"""
+"""On this machine: one fresh process a run, forked from a server that has torch loaded."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import select
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from ablate.running.launchers import Slot, worker_options
+from ablate.running.launchers import Progress, Slot, worker_options
+from ablate.running.launchers.fork import ForkServer
 from ablate.shared.rundir import RunDir
+from ablate.store.liveness import HostLock
 
 # Activations are no longer mapped and unmapped at every step: 1.2-1.3x on CPU. Read by malloc when
 # a process starts, so they must be set before the server does; a forked child is too late.
@@ -31,19 +26,27 @@ MALLOC = {
 }
 
 
-class Local:
+class Local(HostLock):
     """One worker a GPU (`runs_per_gpu` for more); without a GPU one a core, one thread each."""
 
     def __init__(self, settings: Mapping[str, Any], cache: Path) -> None:
         self._settings, self._cache = settings, cache
         self.slots = slots(gpus(), settings["runs_per_gpu"])
-        self._server: subprocess.Popen[bytes] | None = None
+        self._server = ForkServer(environment(self.slots), self._died)
         self._children: set[str] = set()
         self._lost: set[str] = set()  # whose server died, not told yet
-        self._buffer = b""
 
     def warm(self) -> None:
-        self._pipes()
+        with contextlib.suppress(OSError):  # a dead one is replaced when it is needed
+            self._server.tell({"warm": True})
+
+    def ask(
+        self,
+        verb: str,
+        question: Mapping[str, Any],
+        progress: Progress = lambda done, total: None,
+    ) -> dict[str, Any]:
+        return self._server.ask(verb, question, progress)
 
     def start(self, run: RunDir, slot: Slot) -> None:
         request = {
@@ -52,74 +55,43 @@ class Local:
             "environment": {} if slot.visible is None else {"CUDA_VISIBLE_DEVICES": slot.visible},
             "options": worker_options(slot, self._settings, self._cache),
         }
-        line = json.dumps(request).encode() + b"\n"
         try:
-            self._pipes()[0].write(line)
-        except BrokenPipeError:  # the server died; its workers go on
-            self._restart()
-            self._pipes()[0].write(line)
+            self._server.tell(request)
+        except OSError:  # the server died; its workers go on
+            self._server.restart()
+            self._server.tell(request)
         self._children.add(run.id)
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         exits, self._lost = dict.fromkeys(self._lost, 255), set()
-        if self._server is None:
-            select.select([], [], [], 0.0 if exits else wait_s)
-            return exits
-        out = self._pipes()[1]
-        while select.select([out], [], [], 0.0 if exits else wait_s)[0]:
-            chunk = os.read(out.fileno(), 1 << 16)
-            if not chunk:
-                self._restart()
+        line = self._server.line
+        while select.select([line] if line else [], [], [], 0.0 if exits else wait_s)[0]:
+            try:
+                told = self._server.hear()
+            except OSError:
+                self._server.restart()
                 return exits | self.poll()
-            *lines, self._buffer = (self._buffer + chunk).split(b"\n")
-            for line in lines:
-                answer = json.loads(line)
-                exits[answer["run"]] = answer["exit"]
-                self._children.discard(answer["run"])
+            exits[told["run"]] = told["exit"]
+            self._children.discard(told["run"])
         return exits
 
     def stop(self, run: RunDir, now: bool = False) -> None:
-        number = signal.SIGKILL if now else signal.SIGTERM
         if run.id in self._children:  # its parent, the server, can't mistake it
-            request = {"run": run.id, "signal": int(number)}
-            with contextlib.suppress(BrokenPipeError):
-                self._pipes()[0].write(json.dumps(request).encode() + b"\n")
+            number = signal.SIGKILL if now else signal.SIGTERM
+            with contextlib.suppress(OSError):
+                self._server.tell({"run": run.id, "signal": int(number)})
                 return
-        run.lock.signal(number)
+        super().stop(run, now)
 
     def free(self) -> None:
-        """The server ends when its input does; workers have sessions of their own."""
-        if self._server is not None:
-            for pipe in self._pipes():
-                pipe.close()
-            if not self._children:  # it may still be loading
-                self._server.kill()
-            self._server.wait()
-            self._server, self._children = None, set()
+        """Workers have sessions of their own, and stay."""
+        self._server.free(kill=not self._children)
+        self._children = set()
 
-    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-        if self._server is None:
-            self._server = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ablate.running.launchers.server"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,  # the terminal's Ctrl-C is the driver's to handle
-                env={**os.environ, **environment(self.slots)},
-            )
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        return self._server.stdin, self._server.stdout
-
-    def _restart(self) -> None:
-        """After the server's death: it can no longer tell of its workers; their locks can."""
-        assert self._server is not None
-        self._server.kill()
-        self._server.wait()
-        for pipe in self._pipes():
-            pipe.close()
+    def _died(self) -> None:
+        """The server can no longer tell of its workers; their locks can."""
         self._lost |= self._children
-        self._server, self._buffer, self._children = None, b"", set()
+        self._children = set()
 
 
 def environment(slots: list[Slot]) -> dict[str, str]:

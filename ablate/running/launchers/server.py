@@ -1,9 +1,15 @@
 """The fork server: `python -m ablate.running.launchers.server`.
 
-It loads the worker once, by name, reads one JSON request a line on standard input, and forks a
-process for each; it answers {"run": id, "exit": code} when that process ends, and passes signals
-to it where asked. When its input closes, its driver is gone or done: it ends, and the workers go
-on.
+It loads the training half once, by name, and reads requests from the socket that is its standard
+input, JSON, one a packet (see `fork`, the other end):
+
+    {"run": folder, "log": file, "environment", "options"}   fork a process that trains it; its end
+                                                             is told: {"run": id, "exit": code}
+    {"run": id, "signal": number}                            pass a signal to that process
+    {"ask": verb}, with two files                            fork one that answers a question
+    {"warm": true}                                           load what training needs, too
+
+When the socket closes, its driver is gone or done: it ends, and the workers go on.
 """
 
 from __future__ import annotations
@@ -15,65 +21,83 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
+import threading
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ablate.shared.errors import Failure, NoRoom, UserError
+
 
 def serve() -> None:
+    line = socket.socket(fileno=0)
     worker = importlib.import_module("ablate.training.worker")
-    worker.preload()
-    gc.collect()
-    gc.freeze()  # or every child's collector touches, and so copies, all of this process's pages
     wake, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     children: dict[int, str] = {}
-    buffer = b""
+    wanted = warm = False
     while True:
-        ready, _, _ = select.select([0, wake], [], [])
+        # A question needs less than a worker, and whoever asks waits: what is asked comes first.
+        ready, _, _ = select.select([0, wake], [], [], 0 if wanted and not warm else None)
+        if not ready:
+            warm = _warm(worker)
         if wake in ready:
             os.read(wake, 1 << 12)
         while children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
-            answer = {"run": children.pop(pid), "exit": os.waitstatus_to_exitcode(status)}
-            os.write(1, json.dumps(answer).encode() + b"\n")
+            run = children.pop(pid)
+            if run:
+                answer = {"run": run, "exit": os.waitstatus_to_exitcode(status)}
+                with contextlib.suppress(OSError):  # the driver is gone, which is noticed below
+                    line.send(json.dumps(answer).encode())
         if 0 in ready:
-            chunk = os.read(0, 1 << 16)
-            if not chunk:
+            content, files = b"", list[int]()
+            with contextlib.suppress(ConnectionError):
+                content, files, _, _ = socket.recv_fds(line, 1 << 18, 2)
+            if not content:
                 return
-            *lines, buffer = (buffer + chunk).split(b"\n")
-            for line in lines:
-                request = json.loads(line)
-                if "signal" in request:  # not yet reaped, so the pid is still the child's
-                    for pid, run in children.items():
-                        if run == request["run"]:
-                            os.kill(pid, request["signal"])
-                    continue
-                pid = os.fork()
-                if pid == 0:
-                    become_worker(worker, request)
-                children[pid] = Path(request["run"]).name
+            match json.loads(content):
+                case {"warm": True}:
+                    wanted = True
+                case {"run": run, "signal": number}:  # not yet reaped: the pid is still the child's
+                    for pid, other in children.items():
+                        if other == run:
+                            os.kill(pid, number)
+                case {"ask": verb}:
+                    children[_forked(partial(_answer, worker, verb, *files))] = ""
+                case request:
+                    warm = warm or _warm(worker)
+                    pid = _forked(partial(_train, worker, request))
+                    children[pid] = Path(request["run"]).name
+            for file in files:
+                os.close(file)
 
 
-def become_worker(worker: Any, request: dict[str, Any]) -> None:
-    """In the forked child: a session of its own, nothing inherited, work, exit. Never returns."""
+def _warm(worker: Any) -> bool:
+    worker.preload()
+    gc.collect()
+    gc.freeze()  # or every child's collector touches, and so copies, all of this process's pages
+    return True
+
+
+def _forked(live: Callable[[], int]) -> int:
+    """The pid of a child that does `live`, and ends with the code that it returns."""
+    pid = os.fork()
+    if pid:
+        return pid
     code = 1
     try:
-        os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        null = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((null, 0), (log, 1), (log, 2)):
-            os.dup2(source, target)
-        os.closerange(3, 1024)
-        os.environ.update(request["environment"])
-        code = worker.work(request["run"], request["options"])
+        code = live()
     except BaseException:
         traceback.print_exc()
     finally:
@@ -81,6 +105,54 @@ def become_worker(worker: Any, request: dict[str, Any]) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _files(*files: int) -> None:
+    """These are the only open files from now on, numbered from 0."""
+    for target, source in enumerate(files):
+        os.dup2(source, target)
+    os.closerange(len(files), 1024)
+
+
+def _train(worker: Any, request: dict[str, Any]) -> int:
+    """In a session of its own, with nothing inherited."""
+    os.setsid()
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    _files(os.open(os.devnull, os.O_RDONLY), log, log)
+    os.environ.update(request["environment"])
+    code: int = worker.work(request["run"], request["options"])
+    return code
+
+
+def _answer(worker: Any, verb: str, channel: int, said: int) -> int:
+    """The question comes on the channel, a line of JSON, and the answer goes there; what libraries
+    print goes to `said`."""
+    _files(os.open(os.devnull, os.O_RDONLY), said, said, channel)
+    asker = socket.socket(fileno=3)
+
+    def tell(**message: Any) -> None:
+        asker.sendall(json.dumps(message).encode() + b"\n")
+
+    tell(begun=True)
+    with asker.makefile("rb") as lines:
+        question = json.loads(lines.readline())
+    threading.Thread(target=_end_with, args=(asker,), daemon=True).start()
+    try:
+        tell(answer=worker.answer(verb, question, lambda done, total: tell(done=done, total=total)))
+    except UserError as error:
+        tell(mistake=str(error))
+    except NoRoom as error:
+        tell(full=str(error), needed=error.needed)
+    except Failure as error:
+        tell(failure=str(error))
+    return 0
+
+
+def _end_with(asker: socket.socket) -> None:
+    """Whoever asked says no more: when this end of the channel closes, it is gone."""
+    with contextlib.suppress(OSError):
+        asker.recv(1)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import torch
 from ablate.shared.errors import UserError
 from ablate.shared.spec import Augment, Run
 from ablate.training.data import augment as changes
-from ablate.training.data.cache import Split
+from ablate.training.data.cached import Split
 from ablate.training.keyed import Draws
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in [0, 1]

@@ -22,6 +22,7 @@ from ablate.training.model.init import initialise
 from ablate.training.model.perceptron import Perceptron
 from ablate.training.model.plugin import load
 from ablate.training.model.stem import Patches
+from ablate.training.model.traits import Traits, traits
 from ablate.training.model.vit import ViT
 
 __all__ = ["Host", "Perceptron", "ViT", "build"]
@@ -47,7 +48,7 @@ def _check_splittable(model: nn.Module) -> None:
     """UserError where what comes out depends on how a batch is split: each machine would differ."""
     for path, module in model.named_modules():
         batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
-        if batch_norm or getattr(module, "batch_statistics", False):
+        if batch_norm or traits(module, Traits).batch_statistics:
             raise UserError(
                 f"train.micro_batch: auto splits a batch as the machine needs it, and "
                 f"{type(module).__name__} ({path}) takes its statistics over a batch; "

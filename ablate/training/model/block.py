@@ -1,4 +1,7 @@
-"""The encoder block: two residuals, whose norms stand where `PLACES` and `Inner` say."""
+"""The encoder block: two residuals, whose norms stand where `PLACES` and `Inner` say.
+
+What a block may say of itself is `traits.BlockTraits`.
+"""
 
 from __future__ import annotations
 
@@ -149,10 +152,7 @@ class Residual(nn.Module):
 
 
 class Block(nn.Module):
-    """Self-attention and MLP, each with norms before, after, or both (arXiv 2302.01327, 4.1).
-
-    `ends_normed`: is its output a norm's output? `final`: what makes the norm behind the last one.
-    """
+    """Self-attention and MLP, each with norms before, after, or both (arXiv 2302.01327, 4.1)."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from ablate.training.model.norm import BatchNorm, Shape
 from ablate.training.model.stem import Patches
 
 
-class Stage(NamedTuple):
+class ConvStage(NamedTuple):
     """A 3x3 convolution."""
 
     channels: int
@@ -23,10 +23,17 @@ class Stage(NamedTuple):
 
 
 # From width 768; narrower hosts double their channels up to the width. For patches of 16.
-WIDE = [Stage(64, 2), Stage(128, 2), Stage(128, 1), Stage(256, 2), Stage(256, 1), Stage(512, 2)]
+WIDE = [
+    ConvStage(64, 2),
+    ConvStage(128, 2),
+    ConvStage(128, 1),
+    ConvStage(256, 2),
+    ConvStage(256, 1),
+    ConvStage(512, 2),
+]
 
 
-def stages(width: int, patch: int) -> Sequence[Stage]:
+def stages(width: int, patch: int) -> Sequence[ConvStage]:
     """The convolutions whose strides multiply to `patch`.
 
     As published for patches of 16. Assumed: for larger ones more of the last with stride 2 (Dual
@@ -44,8 +51,8 @@ def stages(width: int, patch: int) -> Sequence[Stage]:
             f"stem: conv starts from an eighth of the width, which 8 does not divide: set "
             f"model.width to a multiple of 8, got {width}"
         )
-    chain = WIDE if width >= 768 else [Stage(width // n, 2) for n in (8, 4, 2, 1)]
-    chain = [*chain, *[Stage(chain[-1].channels, 2)] * (halvings - 4)]
+    chain = WIDE if width >= 768 else [ConvStage(width // n, 2) for n in (8, 4, 2, 1)]
+    chain = [*chain, *[ConvStage(chain[-1].channels, 2)] * (halvings - 4)]
     while prod(stage.stride for stage in chain) > patch:
         chain = chain[1:]
     while chain[0].stride == 1:
@@ -58,7 +65,7 @@ class Conv(nn.Conv2d):
 
     roles: ClassVar[dict[str, str]] = {"weight": "conv.kernel"}
 
-    def __init__(self, inputs: int, stage: Stage) -> None:
+    def __init__(self, inputs: int, stage: ConvStage) -> None:
         super().__init__(inputs, stage.channels, 3, stage.stride, padding=1, bias=False)
 
     def reset_parameters(self) -> None:

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.shared import spec
 from ablate.training.model import build
+from ablate.training.model.traits import Traits, traits
 
 aten = torch.ops.aten
 # Whose shapes torch works out in Python, at up to a millisecond a call: most of a description.
@@ -32,15 +33,14 @@ def describe(run: spec.Run) -> dict[str, Any]:
     cannot be built raises UserError.
     """
     model = build(run, device="meta").eval()
+    groups = {path: traits(module, Traits).group for path, module in model.named_modules()}
     image = torch.empty(1, run.data.size, run.data.size, run.data.channels, device="meta")
     with _ShapesOnce(), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(image)
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "multiply_adds": counter.get_total_flops() // 2,
-        "groups": {
-            path: module.group for path, module in model.named_modules() if hasattr(module, "group")
-        },
+        "groups": {path: group for path, group in groups.items() if group is not None},
     }
 
 

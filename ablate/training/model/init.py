@@ -17,6 +17,7 @@ from torch.nn import init
 from ablate.shared.errors import UserError
 from ablate.training.keyed import Draws, key
 from ablate.training.model.host import Host
+from ablate.training.model.traits import Traits, traits
 
 # Fills the values of a parameter; what their shape does not say, the parameter's module does.
 Rule = Callable[[Tensor, Generator, nn.Module], object]
@@ -134,8 +135,8 @@ def as_torch(owner: nn.Module, name: str, seed: int) -> Tensor:
 def initialise(model: Host, seed: int) -> None:
     """Fill every parameter of the model, on the CPU and in float32 whatever the model is in.
 
-    A module may fill a parameter by itself: `module.initialise(name, values, generator)` returns
-    True where it did. `model.head_bias` is added to the head's bias.
+    A module may fill a parameter by itself, and say its role: see `Traits`. `model.head_bias` is
+    added to the head's bias.
     """
     rules = SCHEMES[model.init]
     draws = Draws(seed)
@@ -144,16 +145,15 @@ def initialise(model: Host, seed: int) -> None:
         owner = model.get_submodule(path)
         values = torch.empty(parameter.shape, device="cpu", dtype=torch.float32)
         generator = draws.at("init", name)
-        fill = getattr(owner, "initialise", None)
-        if fill is None or not fill(own_name, values, generator):
-            role = getattr(owner, "roles", {}).get(own_name)
+        said = traits(owner, Traits)
+        if not said.initialise(own_name, values, generator):
+            role = said.roles.get(own_name)
             if role in rules:
                 rules[role](values, generator, owner)
             else:
                 values = as_torch(owner, own_name, key(seed, "init", path))
             if role == "head.bias":
                 values += model.head_bias
-        gains = getattr(owner, "gains", (1.0,))
-        for part, gain in zip(values.chunk(len(gains)), gains, strict=True):
+        for part, gain in zip(values.chunk(len(said.gains)), said.gains, strict=True):
             part *= gain
         parameter.copy_(values)

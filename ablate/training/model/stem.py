@@ -1,4 +1,7 @@
-"""Stems: from images to tokens. Each is built as `Stem(patches, width, **settings)`."""
+"""Stems: from images to tokens. Each is built as `Stem(patches, width, **settings)`.
+
+What one may say of itself is `traits.StemTraits`.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +52,7 @@ class Patches:
 
 
 class Stem(nn.Module):
-    """image -> patches -> before -> dense -> after, each norm present or the identity.
-
-    A stem's `after_posemb` is applied when the positions are added, its `after_cls` when the class
-    token has joined; `blocks_saved`: how many blocks fewer the encoder has with it.
-    """
+    """image -> patches -> before -> dense -> after, each norm present or the identity."""
 
     def __init__(
         self,

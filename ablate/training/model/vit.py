@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -18,6 +18,7 @@ from ablate.training.model.drop import Drop
 from ablate.training.model.host import Host
 from ablate.training.model.norm import ExcludeCls, LayerNorm, MakeNorm, Shape
 from ablate.training.model.stem import Patches
+from ablate.training.model.traits import BlockTraits, NormTraits, StemTraits, traits
 
 
 def first_token(x: Tensor) -> Tensor:
@@ -69,16 +70,23 @@ def class_token(model: spec.Model) -> nn.Module:
 def past_cls(norm: MakeNorm, plain: MakeNorm) -> MakeNorm:
     """Makes `norm`; where it mixes tokens, for the patches only, and `plain` for the class token.
 
-    A norm that does not say whether it mixes tokens (`mixes_tokens`) is taken to.
+    A norm that does not say whether it mixes tokens (`NormTraits`) is taken to.
     """
 
     def make(shape: Shape) -> nn.Module:
         patches = norm(replace(shape, cls=0))
-        if not getattr(patches, "mixes_tokens", True):
+        if not traits(patches, NormTraits).mixes_tokens:
             return norm(shape)
         return ExcludeCls(patches, plain(replace(shape, grid=(1, 1), cls=0)))
 
     return make
+
+
+def in_turn(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
+    """One after the other. The modules may belong to others: unlike nn.Sequential it owns none."""
+    for module in modules:
+        x = module(x)
+    return x
 
 
 def sincos2d(grid: tuple[int, int], width: int) -> Tensor:
@@ -151,43 +159,46 @@ class ViT(Host):
             qkv_bias=model.qkv_bias,
             gelu=model.gelu,
         )
-        early = replace(layer, norm=norm, shape=replace(shape, cls=0))
+        early_layer = replace(layer, norm=norm, shape=replace(shape, cls=0))
         # Stochastic depth grows linearly from 0 in the first block to its full rate in the last.
         rates = [model.drop_path * i / max(depth - 1, 1) for i in range(depth)]
         self.blocks = nn.Sequential(
             *(
-                block(replace(early if i < joins else layer, drop_path=rate))
+                block(replace(early_layer if i < joins else layer, drop_path=rate))
                 for i, rate in enumerate(rates)
             )
         )
 
         # --- The end ---
-        ends_normed = getattr(self.blocks[-1], "ends_normed", False)
-        final = {"keep": True, "auto": not ends_normed, "drop": False}[model.final_norm]
-        make_final = getattr(self.blocks[-1], "final", layer.final)
+        last = traits(self.blocks[-1], BlockTraits)
+        final = {"keep": True, "auto": not last.ends_normed, "drop": False}[model.final_norm]
+        make_final = last.final or layer.final
         self.norm = make_final(shape) if final else nn.Identity()
         self.pool = POOLS[model.pool]
         self.rep = Representation(model.width) if model.rep else nn.Identity()
         self.head = Dense(model.width, classes, role="head")
 
-        after_posemb, after_cls = (
-            getattr(self.stem, name, nn.Identity()) for name in ("after_posemb", "after_cls")
-        )
-        joined, blocks = (self.cls, after_cls), tuple(self.blocks)
-        first = (self.dropout, *blocks[:joins], *joined) if joins else (*joined, self.dropout)
-        self.steps: tuple[nn.Module, ...] = (after_posemb, *first, *blocks[joins:])
+        # --- What sees the patches alone, and what sees all tokens ---
+        stem_says, blocks = traits(self.stem, StemTraits), tuple(self.blocks)
+        early = (self.dropout, *blocks[:joins]) if joins else ()
+        late = blocks[joins:] if joins else (self.dropout, *blocks)
+        self.on_patches: tuple[nn.Module, ...] = (stem_says.after_posemb, *early)
+        self.on_tokens: tuple[nn.Module, ...] = (stem_says.after_cls, *late)
         self.name_sites()
 
     def forward(self, images: Tensor) -> Tensor:  # (B, H, W, C) -> (B, classes)
         x = self.stem(images) + self.posemb  # (B, h*w, D)
-        for step in self.steps:
-            x = step(x)  # (B, N, D)
-        return self.head(self.rep(self.pool(self.norm(x))))
+        x = in_turn(self.on_patches, x)
+        x = self.cls(x)  # (B, N, D)
+        x = in_turn(self.on_tokens, x)
+        x = self.norm(x)
+        x = self.pool(x)  # (B, D)
+        return self.head(self.rep(x))
 
 
 def blocks_of(model: spec.Model, stem: nn.Module) -> int:
     """How many blocks the encoder has beside the stem. Raises UserError where they are too few."""
-    saved = getattr(stem, "blocks_saved", 0)
+    saved = traits(stem, StemTraits).blocks_saved
     depth = model.depth - saved
     least = (model.cls_at or 0) + 1
     if depth < least:

@@ -15,9 +15,10 @@ import numpy as np
 from torch import Tensor
 
 from ablate.shared.choices import PROBES
-from ablate.shared.rundir import RunDir, write_whole
+from ablate.shared.files import write_whole
+from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
-from ablate.training.data.cache import Split
+from ablate.training.data.cached import Split
 from ablate.training.model import Host
 from ablate.training.probes.probe import Probe
 

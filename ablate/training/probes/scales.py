@@ -6,6 +6,7 @@ import numpy as np
 
 from ablate.shared.spec import Run
 from ablate.training.model import Host
+from ablate.training.model.traits import Traits, traits
 from ablate.training.probes.probe import Probe
 
 
@@ -36,4 +37,4 @@ class Scales(Probe):
 
 def _role(model: Host, name: str) -> str | None:
     path, _, own = name.rpartition(".")
-    return getattr(model.get_submodule(path), "roles", {}).get(own)
+    return traits(model.get_submodule(path), Traits).roles.get(own)

@@ -12,7 +12,7 @@ from torch import Tensor, dtype
 from ablate.shared.metrics import TASKS
 from ablate.shared.spec import Run
 from ablate.training.data.batches import Batches
-from ablate.training.data.cache import Split
+from ablate.training.data.cached import Split
 
 
 class Task(Protocol):

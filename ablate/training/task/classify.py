@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from ablate.shared.metrics.classify import score
 from ablate.shared.spec import Run
 from ablate.training.data.batches import Batches
-from ablate.training.data.cache import Split
+from ablate.training.data.cached import Split
 
 # What predictions.npy holds for each test example, in the test set's order. The loss is in full:
 # the metrics are those of the file, to the last bit. (Older files have it in single precision.)

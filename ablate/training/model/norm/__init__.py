@@ -1,7 +1,7 @@
 """Norms on tokens. Each is built as `Norm(shape, **settings)`; its settings stand in choices.NORMS.
 
-`group` is how many values are normalised together: `ablate plan` warns where they are too few.
-A norm over the batch has as many as the batch and says nothing.
+What one may say of itself is `traits.NormTraits`. A norm over the batch normalises as many values
+as the batch has and says no `group`.
 """
 
 from ablate.training.model.norm.cls import ExcludeCls

@@ -96,15 +96,22 @@ class GroupNorm(Norm):
         self.mixes_tokens = scope == "sequence"
         self.group = channels * (shape.tokens if self.mixes_tokens else 1)
         self.eps = eps
+        self.grouped = {"sequence": grouped_over_tokens, "token": grouped_by_token}[scope]
 
     def forward(self, x: Tensor) -> Tensor:
-        x = precise(x)
-        if self.mixes_tokens:  # (B, D, N, 1) in torch's channels-last order: nothing is moved
-            images = x.transpose(1, 2).unsqueeze(-1)
-            y = F.group_norm(images, self.groups, self.weight, self.bias, self.eps)
-            return y.squeeze(-1).transpose(1, 2)
-        y = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.group,), eps=self.eps)
-        return torch.addcmul(self.bias, y.flatten(-2), self.weight)
+        return self.grouped(precise(x), self.groups, self.weight, self.bias, self.eps)
+
+
+def grouped_over_tokens(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """GroupNorm over the group's channels of all tokens. (B, N, D) -> the same."""
+    images = x.transpose(1, 2).unsqueeze(-1)  # (B, D, N, 1), torch's channels-last: no copy
+    return F.group_norm(images, groups, weight, bias, eps).squeeze(-1).transpose(1, 2)
+
+
+def grouped_by_token(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """GroupNorm over the group's channels of one token. (B, N, D) -> the same."""
+    x = x.unflatten(-1, (groups, -1))
+    return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:], eps=eps).flatten(-2), weight)
 
 
 class SwitchNorm(Norm):
@@ -129,7 +136,7 @@ class SwitchNorm(Norm):
         self.group = shape.tokens
         self.eps = eps
         self.momentum = momentum
-        self.per_token = layer == "token"
+        self.layer_moments = {"sample": moments_of_sample, "token": moments_of_tokens}[layer]
         self.mean_logits = nn.Parameter(torch.empty(3))  # IN, LN, BN
         self.var_logits = nn.Parameter(torch.empty(3))
         self.starts = {"mean_logits": 1, "var_logits": 1}
@@ -140,11 +147,7 @@ class SwitchNorm(Norm):
         x = precise(x)
         var_in, mean_in = torch.var_mean(x, 1, correction=1, keepdim=True)  # (B, 1, D)
         square = var_in + mean_in.square()
-        if self.per_token:
-            var_ln, mean_ln = torch.var_mean(x, -1, correction=0, keepdim=True)  # (B, N, 1)
-        else:
-            mean_ln = mean_in.mean(-1, keepdim=True)  # (B, 1, 1)
-            var_ln = square.mean(-1, keepdim=True) - mean_ln.square()
+        var_ln, mean_ln = self.layer_moments(x, mean_in, square)
         if self.training:
             mean_bn = mean_in.mean((0, 1))  # (D,)
             var_bn = square.mean((0, 1)) - mean_bn.square()
@@ -158,3 +161,16 @@ class SwitchNorm(Norm):
         a, b, c = self.var_logits.softmax(0)
         var = a * var_in + b * var_ln + c * var_bn
         return torch.addcmul(self.bias, x - mean, self.weight * (var + self.eps).rsqrt())
+
+
+def moments_of_sample(x: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
+    """Variance and mean (B, 1, 1) of a sample, from the mean and mean square (B, 1, D) of each
+    channel."""
+    whole = mean.mean(-1, keepdim=True)
+    return square.mean(-1, keepdim=True) - whole.square(), whole
+
+
+def moments_of_tokens(x: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
+    """Variance and mean (B, N, 1) of each token's channels."""
+    var, whole = torch.var_mean(x, -1, correction=0, keepdim=True)
+    return var, whole

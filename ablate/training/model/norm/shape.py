@@ -48,8 +48,7 @@ class Norm(nn.Module):
     """
 
     roles: ClassVar[dict[str, str]] = {"weight": "scale", "bias": "offset"}
-    mixes_tokens = False  # does a token's output depend on other tokens?
-    batch_statistics = False  # ... on other examples? Then a batch may not be split automatically
+    mixes_tokens = batch_statistics = False  # see `traits`
     weight: nn.Parameter
     bias: nn.Parameter
 

@@ -1,0 +1,159 @@
+"""What a plan is made of: rows, columns, their cells, and the searches that settings come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from ablate.shared.keys import Key
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant: the keys it sets, and as `confounds` those among them that it should not."""
+
+    label: str
+    settings: Mapping[str, Any]
+    family: str | None = None
+    confounds: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()  # labels of rows with the same specs
+
+
+@dataclass(frozen=True)
+class Column:
+    """One value of `across`; `paper` names the published column it stands for."""
+
+    label: str
+    settings: Mapping[str, Any]
+    paper: str | None = None
+
+    @property
+    def heading(self) -> str:
+        """The label; where it is a bare number, of what: "model.depth=2"."""
+        (key, value), *more = self.settings.items() or [("", "")]
+        bare = not more and not isinstance(value, str) and self.label == f"{value}"
+        return f"{key}={self.label}" if bare else self.label
+
+
+FIRST_TUNING_SEED = 1000  # seeds from here on are for choosing, never for reporting
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A (row, column): the spec of its runs but for the seed, and their ids by seed.
+
+    Where settings are tuned `spec` is without them: a run's own is that of `at(seed)`.
+    """
+
+    row: str
+    column: str
+    spec: Mapping[str, Any]  # spec.to_tree of a Run, without "seed"
+    ids: Mapping[int, str]  # without the seeds whose settings are still being tuned
+    overrides: tuple[str, ...] = ()  # recipe keys set by the sweep's `overrides`, for the footnote
+    chosen: tuple[Choice, ...] = ()  # what tuning chose, one a search that is over
+    specs: tuple[Mapping[str, Any], ...] = ()  # with the settings of each
+
+    def at(self, seed: int) -> Cell:
+        """The cell, its spec that of the run with this seed."""
+        for choice, spec in zip(self.chosen, self.specs, strict=True):
+            if seed in choice.seeds:
+                return replace(self, spec=spec)
+        return self
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The winner of one search: its settings, its trial, and that trial's validation score."""
+
+    params: Mapping[str, Any]
+    trial: int
+    trials: int
+    value: float
+    edges: tuple[str, ...] = ()  # keys whose value lies at an edge of its range
+    spent: float = 0.0  # on the search, in whole trials: pruned ones count for what they used
+    multiply_adds: float = 0.0  # of these trainings, three times those of the forwards
+    search: int = 0
+    seed: int = FIRST_TUNING_SEED  # of the trial
+    seeds: tuple[int, ...] = ()  # of the reports that take it
+    explored: Mapping[str, float] = field(default_factory=dict)  # share of each range; older: none
+    noise: tuple[str, ...] = ()  # keys whose best two trials differ by less than their error
+
+    @property
+    def name(self) -> str:
+        """Of the trial, as `show` takes it behind the row: "#1000.3"."""
+        return f"#{self.seed}.{self.trial}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a search. `cell` has its spec, and its id by its only seed.
+
+    Trials of equal settings in one search are one run.
+    """
+
+    number: int  # in its search, through all stages
+    stage: int
+    params: Mapping[str, Any]
+    cell: Cell
+    score: float | None = None  # on validation, once it has ended: what the search was told
+    search: int = 0
+    error: float | None = None  # of the score, binomial; of a loss there is none
+    state: str | None = None  # finished, pruned or diverged, as the search was told
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A search over some keys, those of the stages before fixed at their winners.
+
+    `space`: key -> {"log" | "uniform" | "int": (low, high)} or {"choices": (value, ...)}; `at`:
+    what a trial is trained with instead.
+    """
+
+    space: Mapping[str, Mapping[str, tuple[Any, ...]]]
+    trials: int
+    at: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tune:
+    """The searches that every cell gets: `tune:` of a sweep file.
+
+    A search is what is replicated: `repeats` of them, each through all stages by itself; None: one
+    for every seed that is reported.
+    """
+
+    stages: tuple[Stage, ...]
+    sampler: Annotated[
+        Literal["tpe", "random", "cmaes", "grid"], Key("Optuna's sampler, which asks the trials")
+    ] = "tpe"
+    pruner: Annotated[
+        Literal["none", "median", "hyperband"], Key("Optuna's pruner, which ends trials early")
+    ] = "none"
+    seed: Annotated[int, Key("of the sampler, and of the trials' trainings", least=0)] = 0
+    round: Annotated[int, Key("trials asked at a time, and told in their order", least=1)] = 4
+    repeats: Annotated[int | None, Key("searches a cell; null: one for every seed", least=1)] = None
+
+    @property
+    def trials_each(self) -> int:
+        """Of one search, over all stages."""
+        return sum(stage.trials for stage in self.stages)
+
+    def total(self, seeds: Sequence[int]) -> int:
+        """Trials of a cell, over all of its searches."""
+        return len(self.searches(seeds)) * self.trials_each
+
+    def searches(self, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """The number of every search -> the seeds of the reports that take its winner.
+
+        Seed s takes that of search s; where fewer searches are asked for, seeds are dealt in turn.
+        """
+        dealt: dict[int, tuple[int, ...]] = {}
+        for place, seed in enumerate(seeds):
+            search = seed if self.repeats is None else place % self.repeats
+            dealt[search] = (*dealt.get(search, ()), seed)
+        return dealt
+
+    def trial_seed(self, search: int) -> int:
+        """With which all trials of a search are trained, in every cell."""
+        return FIRST_TUNING_SEED * (1 + self.seed) + search

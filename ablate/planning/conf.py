@@ -1,0 +1,142 @@
+"""The groups of `conf`, ours and the user's and those of spec's tables, as Hydra composes them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate.planning.launcher import LAUNCHERS, launcher_params
+from ablate.shared.choices import CHOICES, Param
+from ablate.shared.errors import UserError
+
+RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
+_HERE = Path(__file__).resolve().parent.parent
+
+
+def shipped(name: str) -> Path:
+    """The folder `conf` or `sweeps` that came with us: in the package (a wheel), else beside it."""
+    inside = _HERE / name
+    return inside if inside.is_dir() else _HERE.parent / name
+
+
+@functools.cache
+def _search_user_conf_first() -> None:
+    """Register, once, what puts `./conf` of the moment before ours in Hydra's search path.
+
+    (`hydra.searchpath` in a config would put it last.)
+    """
+    from hydra.core.config_search_path import ConfigSearchPath
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+    class UserConf(SearchPathPlugin):
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            user = Path("conf").resolve()
+            if user.is_dir() and user != shipped("conf"):
+                search_path.prepend(provider="user", path=f"file://{user}")
+
+    Plugins.instance().register(UserConf)
+
+
+@contextlib.contextmanager
+def hydra_on_conf() -> Iterator[None]:
+    """Hydra, initialised on our folder, the user's, and the groups that spec's tables generate."""
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+    from omegaconf.resolvers import oc
+
+    _search_user_conf_first()
+    store = ConfigStore.instance()
+    for kind, options in generated().items():
+        store.repo.pop(kind, None)  # it is global: what tables held once would stay
+        for name, node in options.items():
+            store.store(group=kind, name=name, node=node, provider="ablate")
+    OmegaConf.clear_resolver("oc.env")  # in a list of defaults Hydra resolves it by itself
+    try:
+        with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
+            yield
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env)
+
+
+def generated() -> dict[str, dict[str, dict[str, Any]]]:
+    """kind -> name -> the section that choosing it makes: its name and its defaults.
+
+    Without those that have a file: Hydra would take the other for that file's schema.
+    """
+    folders = [shipped("conf"), Path("conf")]
+    tables: dict[str, dict[str, Mapping[str, Param]]] = {
+        **{k: {name: c.params for name, c in table.items()} for k, table in CHOICES.items()},
+        "launcher": {name: launcher_params(name) for name in LAUNCHERS},
+    }
+    return {
+        kind: {
+            name: {"name": name, **{key: p.default for key, p in params.items()}}
+            for name, params in table.items()
+            if not any((folder / kind / f"{name}.yaml").exists() for folder in folders)
+        }
+        for kind, table in tables.items()
+    }
+
+
+def compose_config(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(plain tree, interpolations unresolved; what was chosen of each group)."""
+    from hydra import compose
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        with hydra_on_conf():
+            config = compose(name, words, return_hydra_config=True)
+            choices = OmegaConf.to_container(config.hydra.runtime.choices)
+            kept = [str(key) for key in config if key != "hydra"]
+            tree = OmegaConf.to_container(OmegaConf.masked_copy(config, kept), resolve=False)
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise UserError(f"conf: {' '.join([name, *words])}: {first_line(error)}") from error
+    except RecursionError as error:
+        place = " ".join([name, *words])
+        raise UserError(f"conf: {place}: `defaults` that lead back to themselves") from error
+    assert isinstance(tree, dict)
+    assert isinstance(choices, dict)
+    check_resolvers(tree, "conf")
+    chosen = {str(k): v for k, v in choices.items() if not str(k).startswith("hydra/")}
+    return {str(key): value for key, value in tree.items()}, chosen
+
+
+def check_resolvers(tree: Any, place: str = "", key: str = "") -> None:
+    """Raises UserError for a text such as ${oc.env:HOME}, which says something else elsewhere, or
+    what nobody was to read. `place` and `key` are how the error names the tree."""
+    if isinstance(tree, str) and (found := RESOLVER.search(tree)):
+        raise UserError(
+            f"{': '.join(filter(None, (place, key)))}: {found[0]!r}: resolvers are refused, for a "
+            f"config says the same everywhere; write the value"
+        )
+    parts: Iterable[tuple[Any, Any]] = tree.items() if isinstance(tree, Mapping) else ()
+    for name, part in enumerate(tree) if isinstance(tree, list) else parts:
+        check_resolvers(name, place, key)
+        check_resolvers(part, place, f"{key}.{name}" if key else f"{name}")
+
+
+def interpolated(tree: dict[str, Any]) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        resolved = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{error.full_key}: {first_line(error)}") from error
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def first_line(error: BaseException) -> str:
+    """Hydra's message without the lines that point to its manual."""
+    lines = [re.sub(r" expecting \{.*", "", line.strip()) for line in str(error).splitlines()]
+    return next((line.rstrip(".:;") for line in lines if line), type(error).__name__)

@@ -1,0 +1,99 @@
+"""The `data` section of a run, with what its files say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate.shared import spec
+from ablate.shared.build import section
+from ablate.shared.dataset import (
+    BUNDLED,
+    class_folders,
+    local_files,
+    local_splits,
+    parse_slice,
+    unread,
+    wanted,
+)
+from ablate.shared.errors import UserError
+from ablate.shared.fingerprint import fingerprint
+
+
+def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
+    """The `data` section with what its files say: path, classes, splits, fingerprint.
+
+    Local files that lack a split of the hub's set are cut anew, and that is added to `notes`, as
+    are images that are not read.
+    Raises UserError for keys and types that are wrong and for data that is not there.
+    """
+    if not isinstance(data, Mapping):
+        raise UserError(f"data: expected settings (key: value), got {data!r}")
+    if "fingerprint" in data:
+        raise UserError("data.fingerprint: is computed; leave it out")
+    filled = {**data, "fingerprint": ""}
+    if "classes" in data and data["classes"] is None:
+        filled["classes"] = 2  # for the moment: they are counted
+    section(spec.Data, filled, "data")  # before any file is looked at
+    data = dict(data)
+    if data["path"] is not None:
+        if data["source"] != "datasets":
+            raise UserError(f"data.path: data={data['name']} is bundled and takes no path")
+        data["path"] = os.path.abspath(os.path.expanduser(data["path"]))
+    if data["classes"] is None:
+        folder = _folder(data, "classes")
+        names = class_folders(folder)
+        if len(names) < 2:
+            raise UserError(
+                f"data.path: {folder}: {', '.join(names) or 'no folder'} is all that there is of "
+                f"classes; there must be a folder for each of two or more"
+            )
+        data["classes"] = len(names)
+    present = BUNDLED.get(data["source"])  # None where only fetching the set would tell
+    if data["path"] is not None:
+        present = local_splits(Path(data["path"]), data["name"])
+    for key in ("validation", "test"):
+        if data[key] == "auto":
+            if present is None:
+                _folder(data, key)  # says why it can't be
+            data[key] = key if key in (present or ()) else 0.1
+    named = {
+        key: parse_slice(key, data[key]).split
+        for key in ("train", "validation", "test")
+        if isinstance(data[key], str)
+    }
+    if data["path"] is not None and data["hub"] is not None and present is not None:
+        missing = sorted(set(named.values()) - set(present))
+        if missing and len(present) == 1:
+            shares = {key: 0.1 for key in ("validation", "test") if key in named}
+            data = {**data, "train": present[0], **shares}
+            note = (
+                f"data={data['name']}: {data['path']} has split {present[0]!r} alone: "
+                f"{' and '.join(shares)} are cut from it, a tenth each; not the published split"
+            )
+            if note not in notes:
+                notes.append(note)
+    if present is not None:
+        wanted(data, present)
+    taken = fingerprint(data, memo)
+    if data["path"] is not None:
+        found = unread(Path(data["path"]))
+        note = f"data={data['name']}: {data['path']}: {found}"
+        if found and note not in notes:
+            notes.append(note)
+    return {**data, "fingerprint": taken}
+
+
+def _folder(data: Mapping[str, Any], key: str) -> Path:
+    if data["path"] is None:
+        fingerprint(dict(data))  # where files are needed anyway, it says so
+        raise UserError(f"data.{key}: the hub can't be asked while planning; give data.{key}=VALUE")
+    path = Path(data["path"])
+    kind, _ = local_files(path, data["name"])
+    if key == "classes" and kind != "folder":
+        raise UserError(
+            f"data.classes: {path} holds no class folders to count; give data.classes=N"
+        )
+    return path

@@ -1,0 +1,63 @@
+"""Which run starts next, and on which slot: pure functions, beside `next_step`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+
+from ablate.running.launchers import Slot
+from ablate.store.ledger import RunState
+
+LOSSES = 2  # different runs that lose their device on a place before it is given up
+
+Lost = Mapping[str, frozenset[str]]  # place -> runs that lost their device there
+
+
+def assign(
+    pending: Sequence[str],
+    working: Mapping[str, Slot | None],
+    slots: Sequence[Slot],
+    states: Mapping[str, RunState],
+    lost: Lost,
+    retired: Collection[str],
+) -> tuple[str, Slot] | None:
+    """The first run that there is a slot for, and the slot; None where none fits now.
+
+    `pending`: runs in their order, but those that were out of memory come last, each alone on its
+    place. `working`: the slot of every run that has a worker; None: one that `slots` lack, which
+    takes the room of one that they have. A run that lost its device goes elsewhere, if there is
+    somewhere else; on a place in `retired` nothing starts.
+    """
+    held = [slot for slot in working.values() if slot is not None]
+    taken = {slot.name for slot in held}
+    busy = {slot.place for slot in held}
+    alone = {slot.place for run, slot in working.items() if slot is not None and states[run].oom}
+    free = [s for s in slots if s.name not in taken and s.place not in {*alone, *retired}]
+    if len(free) <= len(working) - len(held):
+        return None
+    left = {slot.place for slot in slots}.difference(retired)
+
+    def fits(run: str, slot: Slot) -> bool:
+        if _was_out_of_memory(states[run]):
+            return slot.place not in busy
+        return run not in lost.get(slot.place, ()) or left == {slot.place}
+
+    first = (run for run in pending if not _was_out_of_memory(states[run]))
+    last = (run for run in pending if _was_out_of_memory(states[run]))
+    for run in itertools.chain(first, last):
+        for slot in free:
+            if fits(run, slot):
+                return run, slot
+    return None
+
+
+def _was_out_of_memory(state: RunState) -> bool:
+    return state.status == "oom"
+
+
+def blame(lost: Lost, run: str, place: str) -> Lost:
+    """Which runs lost their device where, after `run` did on `place`: one that does so on two
+    places is itself to blame, and no place is."""
+    if any(run in runs for other, runs in lost.items() if other != place):
+        return {other: runs - {run} for other, runs in lost.items()}
+    return {**lost, place: lost.get(place, frozenset()) | {run}}

@@ -1,0 +1,286 @@
+"""From a plain tree to a `Run`: sections and their keys, types, bounds, what an arch stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import types
+import typing
+from collections.abc import Collection, Iterable, Mapping
+from decimal import Decimal
+from typing import Any, Literal, TypeGuard, get_args, get_origin
+
+from ablate.shared.checks import NO_CLS, check
+from ablate.shared.choices import ARCHS, CHOICES, PROBES, Param
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.keys import UNBOUNDED, added, hints, keys
+from ablate.shared.metrics import TASKS
+from ablate.shared.spec import (
+    Augment,
+    Chosen,
+    Data,
+    Eval,
+    Model,
+    Optim,
+    Plugin,
+    Run,
+    Train,
+    as_before,
+    task_of,
+)
+
+PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
+
+
+def build_run(tree: Mapping[str, Any]) -> Run:
+    """A validated `Run` from the plain tree that composition made.
+
+    Raises UserError, one line with the dotted key, the value and what was expected: for unknown
+    and missing keys, wrong types, values out of range and impossible geometry.
+    """
+    same_keys("", tree, hints(Run), added(Run))
+    data = section(Data, tree["data"], "data")
+    model = section(Model, _expand(tree["model"], data), "model")
+    chosen = {kind: _chosen(kind, tree[kind], model) for kind in CHOICES}
+    run = Run(
+        data=data,
+        model=model,
+        **chosen,
+        optim=section(Optim, tree["optim"], "optim"),
+        train=section(Train, tree["train"], "train"),
+        augment=section(Augment, tree["augment"], "augment"),
+        eval=section(Eval, tree["eval"], "eval"),
+        seed=value_of(Run, "seed", tree["seed"], "seed"),
+        probe=_probes(tree.get("probe", [])),
+        task=_task(task_of(tree)),
+    )
+    check(run)
+    return run
+
+
+def of_today(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of a run that is being composed: what it leaves open, and `build_run` would read as
+    in runs from before that was there, is as it is today. Not checked."""
+    filled = dict(tree)
+    today: dict[str, Mapping[str, Any]] = {"augment": {"randaug_levels": "tf"}}
+    for kind, table in CHOICES.items():
+        chosen = tree.get(kind)
+        choice = table.get(str(chosen.get("name"))) if isinstance(chosen, Mapping) else None
+        if choice is not None:
+            today[kind] = {key: choice.params[key].default for key in as_before(choice.params)}
+    for section, settings in today.items():
+        if isinstance(filled.get(section), Mapping):
+            filled[section] = {**settings, **filled[section]}
+    return filled
+
+
+# --- Sections and keys --------------------------------------------------------------------------
+
+
+def section(cls: Any, tree: Any, place: str) -> Any:
+    """A dataclass from its plain tree. Raises UserError as `build_run` does."""
+    same_keys(place, tree, hints(cls), added(cls))
+    return cls(
+        **{
+            key: value_of(cls, key, tree[key], f"{place}.{key}")
+            for key in hints(cls)
+            if key in tree
+        }
+    )
+
+
+def value_of(cls: Any, key: str, value: Any, place: str) -> Any:
+    """The value of a field: of its type, within its bounds. Raises UserError as `build_run`."""
+    value = coerce(value, hints(cls)[key], place)
+    keys(cls).get(key, UNBOUNDED).check(value, place)
+    return value
+
+
+def settings_of(kind: str, params: Mapping[str, Param], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that `params` describe, from a section. Raises UserError as `build_run`."""
+    settings = {}
+    for key, param in params.items():
+        place = f"{kind}.{key}"
+        settings[key] = coerce(tree.get(key, param.default), param.type, place)
+        param.check(settings[key], place)
+    return settings
+
+
+def same_keys(place: str, tree: Any, expected: Iterable[str], added: Collection[str] = ()) -> None:
+    """Raises UserError where `tree` has other keys than those expected; `added` may be missing."""
+    if not isinstance(tree, Mapping):
+        raise UserError(f"{place or 'config'}: expected settings (key: value), got {tree!r}")
+    names = list(expected)
+    dot = f"{place}." if place else ""
+    for key in tree:
+        if key not in names:
+            raise unknown(f"{dot}{key}", key, names, "a key among")
+    for name in names:
+        if tree.get(name, "???") == "???" and (name in tree or name not in added):
+            raise UserError(f"{dot}{name}: missing; give {dot}{name}=VALUE")
+
+
+def is_plugin(name: Any) -> TypeGuard[str]:
+    """Is it the import path of a class of the user's own, `package.module:Class`?"""
+    return isinstance(name, str) and re.fullmatch(_IMPORT_PATH, name) is not None
+
+
+_IMPORT_PATH = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*"
+
+
+def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
+    table = CHOICES[kind]
+    if isinstance(tree, str):  # a name where settings stand: what an unknown group choice leaves
+        raise unknown(kind, tree, table)
+    name = tree.get("name") if isinstance(tree, Mapping) else tree
+    if is_plugin(name):
+        same_keys(kind, tree, ["name", *PLUGIN_KEYS, *tree])
+        origin = {key: coerce(tree[key], str, f"{kind}.{key}") for key in PLUGIN_KEYS}
+        settings = {k: v for k, v in tree.items() if k != "name" and k not in PLUGIN_KEYS}
+        return Chosen(name, settings, Plugin(**origin))
+    if not isinstance(name, str) or name not in table:
+        raise unknown(kind, name, [*table, "module:Class"])
+    params = table[name].params
+    before = as_before(params)
+    same_keys(kind, tree, ["name", *params], before)
+    hosts = {
+        key: getattr(model, param.host)
+        for key, param in params.items()
+        if param.host is not None and tree.get(key, param.default) is None
+    }
+    return Chosen(name, settings_of(kind, params, {**before, **tree, **hosts}))
+
+
+def _task(name: str) -> str:
+    if name not in TASKS:
+        raise unknown("task", name, TASKS)
+    return name
+
+
+def _probes(names: Any) -> tuple[str, ...]:
+    """Each once, in the order of `PROBES`: the same run however they are written."""
+    if not isinstance(names, list | tuple):
+        raise UserError(f"probe: expected a list such as [gradnorm,scales], got {names!r}")
+    for name in names:
+        if name not in tuple(PROBES):
+            raise unknown("probe", name, PROBES)
+        if list(names).count(name) > 1:
+            raise UserError(f"probe: {name} is given twice")
+    return tuple(name for name in PROBES if name in names)
+
+
+# --- Types --------------------------------------------------------------------------------------
+
+
+def coerce(value: Any, hint: Any, place: str) -> Any:
+    """`value` as the annotated type: an int is taken for a float, nothing else is guessed.
+
+    Raises UserError where it is not of that type, or a number that JSON can't hold.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{place}: expected a finite number, got {value!r}")
+    if hint is Any:
+        return value
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        if value == "pre_post" and "pre+post" in choices:  # a shell-friendly spelling
+            value = "pre+post"
+        if value not in choices or type(value) not in map(type, choices):
+            raise unknown(place, value, choices)
+        return value
+    if hint is int or int in get_args(hint):
+        value = _thousands(value)
+    if isinstance(value, int) and abs(value) >= 1 << 63:
+        raise UserError(f"{place}: expected a number of 63 bits, got {value.bit_length()}")
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        options = get_args(hint)
+        for option in options:
+            if option is type(None):
+                if value is None:
+                    return None
+            elif get_origin(option) is Literal:
+                if value in get_args(option):
+                    return value
+            elif isinstance(value, option) and not isinstance(value, bool):
+                return value
+        wide = [option for option in options if option is float]
+        if wide and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        names = " or ".join(map(_type_name, options))
+        raise UserError(f"{place}: expected {names}, got {value!r}")
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise UserError(f"{place}: expected {_TYPES[hint]}, got {value!r}")
+    return value
+
+
+def _thousands(value: Any) -> Any:
+    """20000 for "20k", 1500000 for "1.5M"; whatever else comes is returned as it is."""
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)([kM])", value) if isinstance(value, str) else None
+    if number is None:
+        return value
+    exact = Decimal(number[1]) * {"k": 1000, "M": 1_000_000}[number[2]]
+    return int(exact) if exact == int(exact) else value
+
+
+def _type_name(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    return "null" if hint is type(None) else _TYPES[hint]
+
+
+_TYPES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+# --- The architecture ---------------------------------------------------------------------------
+
+
+def _expand(tree: Any, data: Data) -> dict[str, Any]:
+    """`model.arch` spelled out: every null in `model` takes the architecture's value."""
+    same_keys("model", tree, hints(Model), added(Model))
+    defaults = added(Model) | _arch(tree["arch"], data)
+    model: dict[str, Any] = {
+        key: defaults.get(key) if tree.get(key) is None else tree[key] for key in hints(Model)
+    }
+    if model["pool"] == "gap":  # what the architecture says of its class token says nothing
+        model |= {key: value for key, value in NO_CLS.items() if tree.get(key) is None}
+    for key in ("width", "heads", "depth"):
+        model[key] = value_of(Model, key, model[key], f"model.{key}")
+    if model["cls"] == "late" and model["cls_at"] is None:
+        model["cls_at"] = model["depth"] - 2
+    if model["head_dim"] is None:
+        width, heads = model["width"], model["heads"]
+        if width % heads:
+            raise UserError(
+                f"model.heads: {heads} heads do not divide width {width}: "
+                f"set model.heads to a divisor, or model.head_dim"
+            )
+        model["head_dim"] = width // heads
+    return model
+
+
+def _arch(arch: Any, data: Data) -> dict[str, Any]:
+    """The fields that `model.arch` stands for."""
+    if isinstance(arch, str) and arch in ARCHS and ARCHS[arch].patch is not None:
+        return dataclasses.asdict(ARCHS[arch])
+    size, slash, rest = str(arch).rpartition("/")
+    if rest.endswith("+"):  # published as S/16+
+        size, rest = f"{size}+", rest[:-1]
+    if size == "mlp":
+        depth, x, width = rest.partition("x")
+        if not (x and depth.isdecimal() and width.isdecimal()):
+            raise UserError(
+                f"model.arch: an MLP is mlp/DEPTHxWIDTH such as mlp/3x100, got {arch!r}"
+            )
+        sizes = {"depth": int(depth), "width": int(width), "patch": data.size}
+        return dataclasses.asdict(ARCHS[size]) | sizes
+    if not slash or not rest.isdecimal() or int(rest) == 0:
+        raise UserError(
+            f"model.arch: expected SIZE/PATCH such as S/16 (sizes: {', '.join(ARCHS)}), "
+            f"got {arch!r}"
+        )
+    if size not in ARCHS:
+        raise unknown("model.arch", size, ARCHS, "a size among")
+    return dataclasses.asdict(ARCHS[size]) | {"patch": int(rest)}

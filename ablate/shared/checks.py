@@ -1,0 +1,156 @@
+"""What must hold between the fields of a run. What holds for one stands with it, in `spec`.
+
+Each raises UserError: one line with the dotted key, its value, what it does not go with, and the
+remedy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS
+from ablate.shared.errors import UserError
+from ablate.shared.spec import Augment, Chosen, Data, Model, Optim, Run, Train
+
+# What a model without a class token says of one.
+NO_CLS = {"cls": "include", "cls_at": None, "cls_posemb": False}
+
+
+def check(run: Run) -> None:
+    """What types and bounds alone do not say. Raises UserError."""
+    _data(run.data)
+    _patches(run.data, run.model)
+    _choices(run)
+    if run.model.kind == "mlp":
+        _mlp(run)
+    else:
+        _class_token(run.model)
+    _model(run.data, run.model)
+    _optim(run.optim)
+    _lengths(run.train)
+    _batch(run.train, run.augment)
+
+
+def _data(data: Data) -> None:
+    for key in ("validation", "test"):
+        share = getattr(data, key)
+        if isinstance(share, float) and share >= 1:
+            raise UserError(
+                f"data.{key}: a share must be less than 1, got {share}; "
+                f"a whole number is a count, a text a split's name"
+            )
+    if data.cache_size is not None and data.cache_size < data.size:
+        raise UserError(
+            f"data.cache_size: {data.cache_size} is less than data.size {data.size}; "
+            f"images would be blown up"
+        )
+
+
+def _patches(data: Data, model: Model) -> None:
+    if data.size % model.patch:
+        fits = [p for p in range(1, data.size + 1) if data.size % p == 0]
+        raise UserError(
+            f"model.arch: patch {model.patch} does not divide the {data.size}x{data.size} images "
+            f"of data={data.name}; patches that do: {', '.join(map(str, fits))}"
+        )
+
+
+def _choices(run: Run) -> None:
+    """Nothing is chosen where it would have no effect."""
+    block = BLOCKS.get(run.block.name)
+    brought = dict.fromkeys(block.brings if block else (), f"block={run.block.name}")
+    if run.model.kind == "mlp":
+        brought |= dict.fromkeys(("stem", "block"), f"model.arch={run.model.arch}")
+    for group, by in brought.items():
+        default = _default(group, run.model)
+        if getattr(run, group) != default:
+            raise UserError(
+                f"{group}: {by} has none to choose; "
+                f"leave {group} out (it is {default.name} by default)"
+            )
+
+
+def _default(group: str, model: Model) -> Chosen:
+    """What is chosen of the group where nothing is said."""
+    name = DEFAULTS[group]
+    settings: dict[str, Any] = {
+        key: param.default if param.host is None else getattr(model, param.host)
+        for key, param in CHOICES[group][name].params.items()
+    }
+    return Chosen(name, settings)
+
+
+def _mlp(run: Run) -> None:
+    model = run.model
+    own = {"arch", "kind", "patch", "width", "depth", "head_dim", "head_bias", "init"}
+    own |= {"norm_eps", "input"}
+    expected = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
+    expected |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
+    for key, value in dataclasses.asdict(model).items():
+        if key not in own and value != expected[key]:
+            raise UserError(f"model.{key}: model.arch={model.arch} has none; leave it out")
+    for name in ("attention", "tokens"):
+        if name in run.probe:
+            raise UserError(f"probe: {name}: model.arch={model.arch} has none; leave it out")
+
+
+def _class_token(model: Model) -> None:
+    if model.pool == "gap":
+        for key, value in NO_CLS.items():
+            if getattr(model, key) != value:
+                raise UserError(
+                    f"model.{key}: there is no class token with model.pool=gap; leave it out"
+                )
+    if model.cls != "late":
+        if model.cls_at is not None:
+            raise UserError(
+                f"model.cls_at: is for model.cls=late, got model.cls={model.cls}; leave it out"
+            )
+    elif model.cls_at is None or not 0 < model.cls_at < model.depth:
+        raise UserError(
+            f"model.cls_at: the class token must join before a block from 1 to depth - 1, got "
+            f"{model.cls_at} with model.depth={model.depth}; set model.cls_at or model.depth"
+        )
+
+
+def _model(data: Data, model: Model) -> None:
+    if model.posemb == "sincos2d" and (model.width % 4 or model.width < 8):
+        raise UserError(
+            f"model.posemb: sincos2d needs a width divisible by 4 and of at least 8, "
+            f"got {model.width}"
+        )
+    if int(model.width * model.mlp_ratio) != model.width * model.mlp_ratio:
+        raise UserError(
+            f"model.mlp_ratio: {model.mlp_ratio} x width {model.width} is not a whole number"
+        )
+    if model.input == "imagenet" and data.channels != 3:
+        raise UserError(
+            f"model.input: imagenet is the mean of three channels, data={data.name} has "
+            f"{data.channels}; set model.input=range or unit"
+        )
+
+
+def _optim(optim: Optim) -> None:
+    for key in ("warmup_lr", "min_lr"):
+        rate = getattr(optim, key)
+        if rate > optim.lr:
+            raise UserError(f"optim.{key}: must be at most optim.lr ({optim.lr}), got {rate}")
+    if optim.name == "sgd" and optim.decay == "independent":
+        raise UserError("optim.decay: independent is for adamw; with optim.name=sgd it is by_lr")
+
+
+def _lengths(train: Train) -> None:
+    if train.steps is None and train.examples is None and not train.epochs > 0:
+        raise UserError(f"train.epochs: must be more than 0, got {train.epochs}")
+
+
+def _batch(train: Train, augment: Augment) -> None:
+    if augment.repeats > train.batch:
+        raise UserError(
+            f"augment.repeats: must be at most train.batch ({train.batch}), got {augment.repeats}"
+        )
+    if isinstance(train.micro_batch, int) and train.batch % train.micro_batch:
+        raise UserError(
+            f"train.micro_batch: {train.micro_batch} does not divide train.batch {train.batch}"
+        )

@@ -1,0 +1,144 @@
+"""Files, written whole or not at all, and the JSON in them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+_temporary = itertools.count()
+FULL = (errno.ENOSPC, errno.EDQUOT)  # what a full disk answers
+DEEPEST = 50  # levels of what is written here
+
+
+def write_whole(path: Path, *content: bytes | memoryview) -> None:
+    """Write `path` so that a reader finds all of `content` or what was there before.
+
+    `os.replace`, since a reader may look between two steps; fsync of the file, since a power cut
+    may keep the name and lose the bytes; fsync of the folder, since it may lose the name. The
+    temporary name is unique, so that a crash here blocks no later write.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{next(_temporary)}")
+    try:
+        with open(temporary, "wb") as file:
+            for part in content:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """The folder and those above that are missing: every new name survives a power cut."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class NotRegular(OSError):
+    """What should be a file is a pipe or a device, which might never end."""
+
+
+def open_file(path: Path) -> BufferedReader:
+    """A regular file, to be read. Raises NotRegular for anything else, and so waits for nobody."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotRegular(errno.EINVAL, "is no regular file", str(path))
+    return open(descriptor, "rb")
+
+
+def read_file(path: Path) -> bytes:
+    """All of a regular file. Raises as `open_file`."""
+    with open_file(path) as file:
+        return file.read()
+
+
+def to_json(value: Any) -> bytes:
+    return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def read_json(path: Path) -> Any:
+    """The parsed file, or None where it is missing, no file, torn, not JSON, or nested without
+    end."""
+    try:
+        tree = json.loads(read_file(path))
+    except (FileNotFoundError, NotADirectoryError, NotRegular, ValueError, RecursionError):
+        return None
+    return tree if is_shallow(tree) else None
+
+
+BLANK = "0" * 64
+
+
+def write_sealed(path: Path, tree: Mapping[str, Any]) -> None:
+    """Write a JSON object that carries the sha256 of the file, taken with BLANK in its place."""
+    content = json.dumps({"seal": BLANK, **tree}).encode()
+    write_whole(path, content.replace(BLANK.encode(), _sealed(content).encode(), 1))
+
+
+def read_sealed(path: Path) -> dict[str, Any] | None:
+    """The object that `write_sealed` wrote; None where there is none, or it is not as written."""
+    try:
+        content = read_file(path)
+        tree = json.loads(content)
+        seal = tree.pop("seal")
+        return tree if _sealed(content.replace(seal.encode(), BLANK.encode(), 1)) == seal else None
+    except (FileNotFoundError, NotADirectoryError, NotRegular, ValueError, RecursionError):
+        return None
+    except (LookupError, TypeError, AttributeError):  # other JSON
+        return None
+
+
+def _sealed(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def is_shallow(tree: Any) -> bool:
+    """Can all that walks a tree walk this one? Nothing that is written here is so deep."""
+    level = [tree] if isinstance(tree, dict | list) else []
+    for _ in range(DEEPEST):
+        level = [
+            part
+            for parts in level
+            for part in (parts.values() if isinstance(parts, dict) else parts)
+            if isinstance(part, dict | list)
+        ]
+        if not level:
+            return True
+    return False
+
+
+def is_number(value: Any) -> bool:
+    """Finite, as all that is written."""
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)

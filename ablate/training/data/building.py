@@ -1,0 +1,388 @@
+"""Building a cache: every image decoded into arrays, gone on with where a builder was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL
+
+from ablate.shared import decoded
+from ablate.shared.decoded import SPLITS
+from ablate.shared.errors import UserError
+from ablate.shared.files import FULL, read_json, sync_folder, to_json, write_whole
+from ablate.shared.fingerprint import fingerprint
+from ablate.shared.spec import Data
+from ablate.training.data import source
+from ablate.training.data.cached import FORMAT, array_file, mapped
+from ablate.training.data.pool import Array, Chunk, Line, Target, write
+from ablate.training.data.stored import Source
+
+_REPORT = 128  # rows between two calls of `progress`
+_JOURNAL_S = 10.0  # what a killed build loses at most
+
+Progress = Callable[[int, int], None]
+
+
+class Full(OSError):
+    """The disk is full. `needed`: bytes that a build took, or would have taken."""
+
+    needed: int = 0
+
+
+def building_folder(folder: Path, name: str) -> Path:
+    return folder / f".{name}.building"
+
+
+JOURNAL = "journal.json"
+
+
+class BuildJournal:
+    """How far a build is: {stored split: row}, all before it being decoded and on the disk, and
+    which of them could not be read.
+
+    Written by a thread of its own, since the disk may take seconds to have it all.
+    """
+
+    def __init__(self, path: Path, arrays: list[Array], rows: dict[str, int]) -> None:
+        self.path = path
+        self._arrays = arrays
+        self._of = {  # what else there is would be another build's
+            "format": FORMAT,
+            "pillow": PIL.__version__,
+            "rows": rows,
+            "bytes": {array.path.name: array.bytes for array in arrays},
+        }
+        self._noted_at = time.monotonic()
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
+
+    def read(self) -> tuple[dict[str, int], list[Line]]:
+        """({}, []) where there is nothing to go on with."""
+        content = read_json(self.path)
+        if not isinstance(content, dict) or content.get("of") != self._of:
+            return {}, []
+        if not all(array.is_whole() for array in self._arrays):
+            return {}, []
+        done: dict[str, int] = content["done"]
+        lines: list[Line] = content.get("broken", [])
+        return done, [(line, [(split, row) for split, row in places]) for line, places in lines]
+
+    def note(self, done: dict[str, int], broken: list[Line]) -> None:
+        """Now and then: what it is told in between is left out."""
+        if time.monotonic() - self._noted_at < _JOURNAL_S:
+            return
+        if self._writing is not None:
+            if not self._writing.done():
+                return
+            self._writing.result()  # raises what writing it did
+        self._noted_at = time.monotonic()
+        self._writing = self._writer.submit(self._write, dict(done), list(broken))
+
+    def close(self) -> None:
+        self._writer.shutdown()
+
+    def remove(self) -> None:
+        """For good: the arrays are about to be none that it speaks of."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+        sync_folder(self.path.parent)
+
+    def _write(self, done: dict[str, int], broken: list[Line]) -> None:
+        for array in self._arrays:
+            array.sync()
+        with contextlib.suppress(OSError):  # the arrays have their room, even on a full disk
+            write_whole(self.path, to_json({"of": self._of, "done": done, "broken": broken}))
+
+
+class Work:
+    """What a build has to do: which stored rows go to which rows of which arrays."""
+
+    def __init__(self, data: Data, rows: dict[str, int], building: Path) -> None:
+        self.data, self.rows = data, rows
+        self.chosen = source.cut(data, rows)
+        self.counts = {split: len(numbers) for split, (_, numbers) in self.chosen.items()}
+        side = data.cache_size or data.size
+
+        def arrays(what: str, shape: tuple[int, ...], dtype: Any) -> list[Array]:
+            return [
+                Array(building / array_file(split, what), (self.counts[split], *shape), dtype)
+                for split in SPLITS
+            ]
+
+        self.labels = arrays("labels", (), np.int64)
+        squeezed = data.cache_size is not None
+        self.target = Target(
+            size=side,
+            channels=data.channels,
+            images=arrays("images", (side, side, data.channels), np.uint8),
+            aspects=arrays("aspects", (), np.float32) if squeezed else None,
+        )
+        self.arrays = [*self.target.images, *self.labels, *(self.target.aspects or [])]
+        self.bytes = sum(array.bytes for array in self.arrays)
+        self.used = {stored: np.zeros(number, dtype=bool) for stored, number in rows.items()}
+        for stored, numbers in self.chosen.values():
+            self.used[stored][numbers] = True
+        self.journal = BuildJournal(building / JOURNAL, self.arrays, rows)
+
+    def allocate(self) -> None:
+        """Raises Full that says how much room lacks."""
+        folder = self.arrays[0].path.parent
+        free = shutil.disk_usage(folder).free
+        try:
+            for array in self.arrays:
+                array.path.unlink(missing_ok=True)
+                array.allocate()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            place = f"{folder.parent}: data={self.data.name} takes {shown(self.bytes)} decoded"
+            raise _full(f"{place}, {shown(free)} are free", self.bytes) from error
+
+    def write_labels(self, opened: Source) -> int:
+        """All of them, checked before an image is decoded; returns the largest."""
+        numbers = {}
+        for stored, part in opened.parts.items():
+            used = self.used[stored]
+            numbers[stored] = np.zeros(part.rows, dtype=np.int64)
+            for row, (where, label) in enumerate(part.labels()):
+                if used[row]:
+                    number = source.class_number(self.data, stored, where, label)
+                    numbers[stored][row] = number
+        labels = {split: numbers[stored][rows] for split, (stored, rows) in self.chosen.items()}
+        self._check_classes(opened, labels)
+        for split, array in zip(SPLITS, self.labels, strict=True):
+            array.put(0, labels[split])
+        return max(int(array.max()) for array in labels.values())
+
+    def _check_classes(self, opened: Source, labels: dict[str, np.ndarray]) -> None:
+        """Raises UserError where there is nothing to learn, and for a slice that lacks classes
+        because of the order in which folders are read."""
+        data, train = self.data, labels["train"]
+        classes = np.unique(train)
+        if len(classes) == 1:
+            raise UserError(
+                f"data.train: all {len(train):,} images of {data.train!r} of data={data.name} are "
+                f"of one class ({classes[0]}): nothing can be learnt"
+            )
+        lacking = np.setdiff1d(np.concatenate([labels["validation"], labels["test"]]), classes)
+        if opened.by_class and "[" in data.train and len(lacking):
+            raise UserError(
+                f"data.train: folders are read class by class, so {data.train!r} lacks "
+                f"{len(lacking)} of the classes to test on; give data.train="
+                f"{self.chosen['train'][0]} and shares, such as data.validation=0.01"
+            )
+
+    def chunks(
+        self, opened: Source, done: dict[str, int], ends: deque[tuple[str, int]]
+    ) -> Iterator[Chunk]:
+        """The images not done yet, in stored order; where each chunk ends is appended to `ends`."""
+        for stored, part in opened.parts.items():
+            left = np.flatnonzero(self.used[stored][done.get(stored, 0) :]) + done.get(stored, 0)
+            if not len(left):
+                continue
+            places = [self._places(stored, split) for split in SPLITS]
+            first, last = int(left[0]), int(left[-1])
+            chunk = Chunk()
+            for row, example in enumerate(part.examples(first), first):
+                here = [(n, int(place[row])) for n, place in enumerate(places) if place[row] >= 0]
+                if here:
+                    chunk.add(example, here)
+                if chunk.full or row == last:
+                    ends.append((stored, row + 1))
+                    yield chunk
+                    chunk = Chunk()
+                if row == last:
+                    break
+
+    def leave_out(self, broken: list[Line], names: list[str] | None) -> None:
+        """Take images out of all arrays. Raises UserError where a class or a split goes with them.
+
+        A build that is cut off here begins again.
+        """
+        for n, split in enumerate(SPLITS):
+            rows = sorted(row for _, places in broken for m, row in places if m == n)
+            if not rows:
+                continue
+            labels = mapped(self.labels[n].path).numpy()
+            kept = np.delete(labels, rows)
+            self._check_left(split, labels, kept, names)
+            self.journal.remove()
+            for arrays in (self.target.images, self.labels, self.target.aspects):
+                if arrays is not None:
+                    arrays[n].drop(rows)
+            self.counts[split] = len(kept)
+
+    def _check_left(
+        self, split: str, labels: np.ndarray, kept: np.ndarray, names: list[str] | None
+    ) -> None:
+        lost = np.setdiff1d(labels, kept)
+        if split == "train" and len(lost):
+            what = f"images of class {names[lost[0]] if names else lost[0]}"
+        elif not len(kept):
+            what = f"{split} images"
+        else:
+            return
+        raise UserError(
+            f"data.broken: none of the {what} of data={self.data.name} can be read, so there is "
+            f"nothing to skip to; data.broken=error names them"
+        )
+
+    def _places(self, stored: str, split: str) -> np.ndarray:
+        """int64: in which row of a split each stored row goes, -1 in none."""
+        places = np.full(self.rows[stored], -1)
+        if self.chosen[split][0] == stored:
+            places[self.chosen[split][1]] = np.arange(self.counts[split])
+        return places
+
+
+def shown(size: int) -> str:
+    """A size for people: 1.5 GB."""
+    number, units = float(size), iter(("bytes", "kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while number >= 1000 and unit != "TB":
+        number, unit = number / 1000, next(units)
+    return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+
+
+def build_cache(data: Data, folder: Path, progress: Progress, processes: int | None) -> None:
+    """Decode everything into the temporary folder, then give that its name.
+
+    A few images are in memory at a time. The caller holds the lock.
+    """
+    building = building_folder(folder, data.fingerprint)
+    home = folder / data.fingerprint
+    try:
+        building.mkdir(exist_ok=True)
+        hashes = building / "hashes.json"
+        with contextlib.suppress(OSError):  # what planning has read is not read again
+            shutil.copyfile(folder / "fingerprints.json", hashes)
+        _check_unchanged(data, hashes)
+        meta = _decode(data, building, progress, processes)
+        _check_unchanged(data, hashes)  # nor while we read it
+        write_whole(building / decoded.META, to_json(decoded.sealed(meta, building)))
+        shutil.rmtree(home, ignore_errors=True)  # not whole, or of an older format
+        os.rename(building, home)
+        sync_folder(folder)
+        for file in home.iterdir():  # the journal and what else only a builder needs
+            if file.name not in meta["bytes"] and file.name != decoded.META:
+                file.unlink()
+    except BaseException as error:
+        full = isinstance(error, OSError) and error.errno in FULL
+        took = sum(array.stat().st_size for array in building.glob("*.npy"))
+        if full or isinstance(error, UserError) or not (building / JOURNAL).exists():
+            shutil.rmtree(building, ignore_errors=True)
+        if isinstance(error, OSError) and full and not isinstance(error, Full):
+            raise _full(error.filename or str(folder), took) from error
+        raise
+
+
+def _full(what: str, needed: int) -> Full:
+    error = Full(errno.ENOSPC, os.strerror(errno.ENOSPC), what)
+    error.needed = needed
+    return error
+
+
+def _overlap(images: list[Array]) -> dict[str, int]:
+    """By split: how many of its images are in a split before it, too, pixel for pixel."""
+    seen: set[bytes] = set()
+    found = {}
+    for split, array in zip(SPLITS, images, strict=True):
+        rows = mapped(array.path).numpy()
+        own = [hashlib.blake2b(row, digest_size=16).digest() for row in rows]
+        found[split] = sum(row in seen for row in own)
+        seen.update(own)
+    return {split: number for split, number in found.items() if number}
+
+
+def _check_readable(broken: list[Line], total: int) -> None:
+    """Raises UserError that names the images that can't be read: all at once, to be mended once."""
+    if broken:
+        them = "it" if len(broken) == 1 else "them"
+        lines = [line.removeprefix("data: ") for line, _ in broken]
+        raise UserError(
+            f"data: {len(broken):,} of {total:,} images can't be read; mend or remove {them}, or "
+            f"leave {them} out with data.broken=skip: {decoded.named(lines)}"
+        )
+
+
+def _left_out(data: Data, broken: list[Line]) -> dict[str, list[str]]:
+    """By split: the images that could not be read, and why, as they are called in their folder."""
+    found: dict[str, list[str]] = {}
+    for line, places in broken:
+        text = line.removeprefix("data: ")
+        if data.path is not None:
+            text = text.replace(f"{Path(data.path).expanduser().absolute()}{os.sep}", "")
+        for split in sorted({split for split, _ in places}):
+            found.setdefault(SPLITS[split], []).append(text)
+    return found
+
+
+def _check_unchanged(data: Data, hashes: Path) -> None:
+    if fingerprint(dataclasses.asdict(data), hashes) != data.fingerprint:
+        raise UserError(
+            f"data: data={data.name} ({data.path or data.hub or data.source}) changed since this "
+            f"run was planned; plan again to train on what is there now"
+        )
+
+
+def _decode(
+    data: Data, building: Path, progress: Progress, processes: int | None
+) -> dict[str, Any]:
+    """Every image and label into arrays; returns what meta.json says."""
+    opened = source.open_source(data)
+    work = Work(data, {split: part.rows for split, part in opened.parts.items()}, building)
+    total = sum(int(used.sum()) for used in work.used.values())
+    with contextlib.ExitStack() as stack:
+        for array in work.arrays:
+            stack.callback(array.close)
+        stack.callback(work.journal.close)
+        done, broken = work.journal.read()
+        if not done:
+            work.allocate()
+        for array in work.arrays:
+            array.open()
+        top_label = work.write_labels(opened)
+        images = sum(int(work.used[stored][:row].sum()) for stored, row in done.items())
+        progress(images, total)
+        ends: deque[tuple[str, int]] = deque()
+        chunks = work.chunks(opened, done.copy(), ends)
+        written = write(chunks, work.target, total - images, processes)
+        for number, lines in stack.enter_context(contextlib.closing(written)):
+            done.update([ends.popleft()])
+            broken += lines
+            if not broken or data.broken == "skip":  # nobody goes on with what can't be whole
+                work.journal.note(done, broken)
+            images, before = images + number, images
+            if images // _REPORT > before // _REPORT and images < total:
+                progress(images, total)
+        if data.broken == "error":
+            _check_readable(broken, total)
+        else:
+            work.leave_out(broken, opened.class_names)
+        for array in work.arrays:
+            array.sync()
+        progress(total, total)
+    added: dict[str, Any] = {} if data.cache_size is None else {"cache_size": data.cache_size}
+    if broken:
+        added["left_out"] = _left_out(data, broken)
+    return added | {
+        "format": FORMAT,
+        "name": data.name,
+        "counts": work.counts,
+        "class_names": opened.class_names,
+        "top_label": top_label,
+        "overlap": _overlap(work.target.images),
+        "bytes": {array.path.name: array.bytes for array in work.arrays},
+    }

@@ -1,0 +1,173 @@
+"""The door to workers: drivers and readers ask whoever answers for them, and no lock themselves.
+
+The workers here hold no lock of this host, as those of a cluster: who asks a lock finds none alive.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from test_ledger import small_plan
+
+from ablate.audit.doctor import stored
+from ablate.report.show import print_log, shown
+from ablate.report.status import show_status
+from ablate.running.driver import drive
+from ablate.running.launchers import Slot
+from ablate.running.turns import driving, stop
+from ablate.shared.rundir import RunDir, to_json, write_whole
+from ablate.store.gc import rubbish
+from ablate.store.ledger import Ledger, Store
+from ablate.store.progress import observe
+
+SETTINGS = {"attempts": 3, "hang_s": 1800, "checkpoint_s": 60}
+
+
+class Elsewhere:
+    """A launcher that answers for workers far away; each needs so many polls to finish its run."""
+
+    def __init__(self, polls: int = 2) -> None:
+        self.slots = [Slot(f"far:{n}", f"far:{n}", "cpu") for n in range(2)]
+        self.polls = polls
+        self.started: list[str] = []
+        self.stopped: list[tuple[str, bool]] = []
+        self.left: dict[str, int] = {}  # of the living: polls until they are done
+        self.said: dict[str, dict] = {}
+        self.folders: dict[str, RunDir] = {}
+
+    def alive(self, run: RunDir) -> bool:
+        return run.id in self.left
+
+    def notes(self, run: RunDir) -> dict:
+        return self.said.get(run.id, {})
+
+    def stop(self, run: RunDir, now: bool = False) -> None:
+        self.stopped.append((run.id, now))
+        self.left.pop(run.id, None)
+
+    def live(self, run: RunDir, slot: str) -> None:
+        self.left[run.id], self.folders[run.id] = self.polls, run
+        self.said[run.id] = {"slot": slot, "phase": "train", "pid": 2**22 + 1}
+
+    def warm(self) -> None:
+        pass
+
+    def start(self, run: RunDir, slot: Slot) -> None:
+        self.started.append(run.id)
+        self.live(run, slot.name)
+
+    def poll(self, wait_s: float = 0.0) -> dict[str, int]:
+        for run in list(self.left):
+            self.left[run] -= 1
+            if self.left[run] == 0:
+                write_whole(self.folders[run].result, to_json({"status": "finished"}))
+                del self.left[run]
+        return {run: 0 for run in self.started if run not in self.left}
+
+    def free(self) -> None:
+        pass
+
+
+class Quiet:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def show(self, progress) -> None:
+        pass
+
+
+def driven(store: Store, launcher: Elsewhere, **settings):
+    plan = small_plan()
+    with driving(store, plan.name, Quiet) as ledger:
+        return drive(plan, store, ledger, launcher, {**SETTINGS, **settings}, Quiet())
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "runs")
+
+
+@pytest.fixture
+def working(store) -> Elsewhere:
+    """Of four runs `a0` has a worker, which a driver started that is dead."""
+    plan, far = small_plan(), Elsewhere()
+    with Ledger.driving(store) as ledger:
+        store.write_plan(plan)
+        ledger.plan(plan)
+        ledger.record("a0", "started", step=0, slot="far:1")
+    store.rundir("a0").create({"data": {"fingerprint": "f"}})
+    far.live(store.rundir("a0"), "far:1")
+    store.liveness = far
+    return far
+
+
+def test_a_driver_asks_its_launcher_alone(store):
+    launcher = Elsewhere()
+    outcome = driven(store, launcher)
+    assert outcome.progress.counts == {"finished": 4}
+    assert sorted(launcher.started) == ["a0", "a1", "b0", "b1"]
+
+
+def test_a_code_is_no_proof_of_death(store):
+    """Told of all that it ever started, in every poll, the driver waits until they are dead."""
+    launcher = Elsewhere(polls=5)
+    launcher.poll = lambda wait_s=0.0, poll=launcher.poll: poll() | dict.fromkeys(launcher.left, 1)
+    assert driven(store, launcher).progress.counts == {"finished": 4}
+    assert len(launcher.started) == 4
+
+
+def test_a_worker_that_another_launcher_started_is_adopted_and_its_word_is_the_stores(
+    store, working
+):
+    own = Elsewhere()
+    own.poll = lambda wait_s=0.0, poll=own.poll: (working.poll() and {}) or poll()
+    assert driven(store, own).progress.counts == {"finished": 4}
+    assert sorted(own.started) == ["a1", "b0", "b1"]
+
+
+def test_one_that_gives_no_sign_of_life_is_killed_by_whoever_answers_for_it(store, working):
+    working.left["a0"] = 10**9
+    own = Elsewhere()
+    driven(store, own, hang_s=0.01)
+    assert working.stopped == [("a0", True)]
+    assert "a0" in own.started  # once more
+
+
+def test_every_reader_asks_the_store(store, working, capsys):
+    plan = small_plan()
+    with Ledger.reading(store) as ledger:
+        now = observe(plan, list(plan.runs()), store, ledger)
+        assert [(worker.run.id, worker.slot) for worker in now.workers] == [("a0", "far:1")]
+        show_status(plan, store, ledger)
+        assert "running: a#0 on far:1: train" in capsys.readouterr().out
+        assert "status: started, running: train" in shown(store, ledger, "a0")
+    assert stored._locks(store, None, ["a0", "a1"]).text.startswith("none, but 1 worker")
+
+    real = store.rundir("ab" * 8)
+    shutil.copytree(store.rundir("a0").path, real.path)
+    working.live(real, "far:0")
+    assert [item.path for item in rubbish(store, []) if item.kind == "runs"] == []
+    working.left.clear()
+    assert [item.path for item in rubbish(store, []) if item.kind == "runs"] == [real.path]
+
+
+def test_a_log_is_followed_while_there_is_a_worker(store, working, tmp_path):
+    store.rundir("a0").log.write_text("one\n")
+    asked = []
+    working.alive = lambda run: len(asked) < 3 and not asked.append(run.id)
+    with open(tmp_path / "out", "wb") as out:
+        print_log(store, "a0", out, follow=True)
+    assert asked == ["a0"] * 3
+    assert (tmp_path / "out").read_text() == "one\n"
+
+
+def test_stop_asks_the_store_and_waits_for_the_end(store, working):
+    alive = [True, True, True, False]
+    working.alive = lambda run: alive.pop(0)
+    assert stop(store, None, print) == "p"
+    assert working.stopped == [("a0", False)]
+    assert alive == []
