@@ -138,7 +138,7 @@ def test_holm_keeps_the_family_wise_error_whichever_gains_are_true(spread, n):
 
 @pytest.mark.parametrize(
     ("spread", "screen", "power", "error"),
-    [  # the table of docs/statistics.md: n = 3; seed correlation 0, 0.6; equal, 0.6, then 3x the spread
+    [  # the table of docs/statistics.md: n = 3; seed correlation 0, 0.6; equal, 0.6, then 3x spread
         # of one variant, of the baseline
         ("paired", True, (0.09, 0.20), (0.047, 0.049, 0.049, 0.040)),
         ("welch", True, (0.16, 0.18), (0.021, 0.007, 0.026, 0.023)),
