@@ -9,7 +9,7 @@ import pytest
 
 from ablate.running.assign import assign, blame
 from ablate.running.launchers import Slot
-from ablate.store.ledger import RunState
+from ablate.store.events import RunState
 
 SLOTS = [Slot(name, name.partition(".")[0], "cuda") for name in ("g0.0", "g0.1", "g1.0", "g1.1")]
 BY_NAME = {slot.name: slot for slot in SLOTS}

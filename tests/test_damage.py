@@ -7,7 +7,6 @@ import contextlib
 import csv
 import io
 import itertools
-import json
 import os
 import random
 import shutil
@@ -28,8 +27,6 @@ from test_data import folders
 
 import ablate
 from ablate import cli
-from ablate.running import estimate
-from ablate.running.launchers import decode
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger, Store
@@ -88,12 +85,6 @@ def ask(*words: str) -> Said:
     assert len(failures) == (code != 0), said
     assert time.monotonic() - begun < HANGS_S, said
     return said
-
-
-def answered(verb: str, question: dict[str, Any], progress: Any = None) -> dict[str, Any]:
-    """The worker's answer, from this process: torch is loaded here already."""
-    answer: dict[str, Any] = worker.ANSWERS[verb](json.loads(json.dumps(question)))
-    return answer
 
 
 class Whole:
@@ -163,8 +154,6 @@ class Whole:
 def whole(tmp_path_factory) -> Iterator[Whole]:
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (decode, estimate):
-            patch.setattr(module, "ask", answered)
         folder = tmp_path_factory.mktemp("damage")
         patch.chdir(folder)
         yield Whole(folder)

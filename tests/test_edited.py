@@ -24,7 +24,8 @@ from ablate.shared.errors import Failure
 from ablate.shared.files import to_json, write_sealed
 from ablate.shared.metrics import classify
 from ablate.shared.rundir import Metrics
-from ablate.store.ledger import Ledger, Store, result_detail, sealed
+from ablate.store.events import sealed
+from ablate.store.ledger import Ledger, Store, result_detail
 
 WORDS = ["optim.lr=0.001,0.003", "recipe=quick", "seeds=3"]
 NAME = "planted"

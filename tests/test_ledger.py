@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Analysis, Plan, file_name
 from ablate.shared.errors import Failure, UserError
-from ablate.store.ledger import Ledger, RunState, Store, fold
+from ablate.store.events import RunState, fold
+from ablate.store.ledger import Ledger, Store
 
 
 def small_plan(name="p", seeds=(0, 1)) -> Plan:

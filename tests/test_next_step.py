@@ -8,7 +8,8 @@ from typing import get_args
 import pytest
 
 from ablate.running.next_step import Step, next_step
-from ablate.store.ledger import FINAL, RunState, Status
+from ablate.store.events import RunState, Status
+from ablate.store.ledger import FINAL
 
 LIMIT = 3
 

@@ -33,8 +33,9 @@ from ablate.shared.errors import UserError
 from ablate.shared.files import to_json
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import RunDir
+from ablate.store.events import RunState
 from ablate.store.find import find_run
-from ablate.store.ledger import Ledger, RunState, Store, result_detail
+from ablate.store.ledger import Ledger, Store, result_detail
 from ablate.store.progress import observe
 
 TINY = ("model.depth=1", "train.epochs=32", "eval.every=8")

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ablate.cli import app
-from ablate.store.ledger import VERSION, Ledger, Store
+from ablate.store.connection import VERSION
+from ablate.store.ledger import Ledger, Store
 
 GOLDEN = Path(__file__).parent / "golden"
 WORDS = ("sweep", "block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")

@@ -38,8 +38,9 @@ from ablate.shared import spec
 from ablate.shared.errors import Failure, UserError, unknown
 from ablate.shared.files import is_number, read_json, to_json
 from ablate.shared.rundir import RunDir
+from ablate.store.events import History, Look
 from ablate.store.find import computed, driven, instance, sweeps
-from ablate.store.ledger import FINAL, History, Ledger, Look, Store, Unrecorded
+from ablate.store.ledger import FINAL, Ledger, Store, Unrecorded
 from ablate.store.record import folded, histories, load_records
 from ablate.version import __version__
 

@@ -28,7 +28,8 @@ from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import open_file, read_file, read_json
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import classes_of
-from ablate.store.ledger import FINAL, History, Ledger, RunState, Store
+from ablate.store.events import History, RunState
+from ablate.store.ledger import FINAL, Ledger, Store
 from ablate.store.record import Recorded, folded
 
 SINGLE = 2**-23  # relative rounding of the losses in files of older versions

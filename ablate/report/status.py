@@ -15,7 +15,8 @@ from ablate.analysis.scores import short
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.live import Clock, counts_line, duration, parts_done
 from ablate.running.estimate import Costs
-from ablate.store.ledger import FINAL, Ledger, RunState, Store
+from ablate.store.events import RunState
+from ablate.store.ledger import FINAL, Ledger, Store
 from ablate.store.progress import GIVEN_UP, SweepProgress, observe
 
 if TYPE_CHECKING:

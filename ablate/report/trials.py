@@ -15,7 +15,7 @@ from ablate.report.formats import grid
 from ablate.report.formats.tidy import inert
 from ablate.shared.errors import UserError
 from ablate.shared.files import to_json
-from ablate.store.ledger import RunState
+from ablate.store.events import RunState
 
 FIELDS = ("score", "error", "state", "chosen", "id")
 PLACE = ("row", "column", "search", "trial", "seed", "stage")

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 from ablate.running.launchers import Slot
-from ablate.store.ledger import RunState
+from ablate.store.events import RunState
 
 LOSSES = 2  # different runs that lose their device on a place before it is given up
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ablate.shared.rundir import DISK_FULL, FAILED, OOM, STOPPED
-from ablate.store.ledger import FINAL, RunState
+from ablate.store.events import RunState
+from ablate.store.ledger import FINAL
 
 Then = Literal["start", "adopt", "wait", "leave", "again"]
 

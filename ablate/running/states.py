@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sized
 from typing import Any
 
 from ablate.running.room import Room
-from ablate.store.ledger import Ledger, RunState
+from ablate.store.events import RunState
+from ablate.store.ledger import Ledger
 
 
 class RunStates:

@@ -19,62 +19,39 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from ablate.planning.plan import Plan, PlannedRun, file_name, fits
+from ablate.planning.plan import Plan, PlannedRun, file_name
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import is_number, make_folder, read_file, read_json, write_whole
+from ablate.shared.files import make_folder, read_file, read_json, write_whole
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import FINAL as FINAL
 from ablate.shared.rundir import RunDir
+from ablate.store.connection import (
+    VERSION,
+    check_version,
+    connect,
+    open_reader,
+    transaction,
+    version_of,
+)
+from ablate.store.events import (
+    LOOK,
+    PLAN,
+    PLAN_OF,
+    PLANNING,
+    Look,
+    Row,
+    RunState,
+    fold,
+    is_look,
+    sealed,
+)
 from ablate.store.liveness import HostLock, Liveness
-
-Status = Literal[
-    "planned", "started", "interrupted", "finished", "diverged", "pruned", "failed", "oom", "hung"
-]
-
-
-@dataclass(frozen=True)
-class RunState:
-    """The fold of a run's events."""
-
-    status: Status = "planned"
-    attempts: int = 0  # deaths without a newer checkpoint
-    oom: int = 0
-    hung: int = 0
-    step: int = 0  # newest checkpoint when the last worker started or died
-
-
-def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
-    """What one more event makes of a run's state."""
-    change = dataclasses.replace
-    match kind:
-        case "planned":
-            return state
-        case "collected":  # its folder was removed: as if it had never run
-            return RunState()
-        case "started":
-            return change(state, status="started", step=detail["step"])
-        case "died":
-            worse = detail["step"] <= state.step  # no newer checkpoint: it may never get on
-            return change(state, attempts=state.attempts + worse, step=detail["step"])
-        case "oom":
-            return change(state, status="oom", oom=state.oom + 1)
-        case "hung":
-            return change(state, status="hung", hung=state.hung + 1)
-        case "retried":
-            return RunState(status="interrupted", step=state.step)
-        case "interrupted" | "finished" | "diverged" | "pruned" | "failed":
-            return change(state, status=kind)
-    raise ValueError(f"unknown event {kind!r}")
-
+from ablate.store.queries import Queries
 
 REMEDY = "remove the run's folder, and the same `ablate sweep` trains it again"  # what was edited
-
-History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
-Look = dict[str, Any]  # of a sweep: its name, seeds, and since format 3 what `report.looks` says
 
 
 class Unrecorded(Exception):
@@ -192,7 +169,7 @@ class Store:
         try:
             written = None
             while written != (file := self.ledger.stat().st_ino):  # or it was made again meanwhile
-                with contextlib.closing(_connect(self, "rw")) as connection:
+                with contextlib.closing(connect(self.ledger, "rw")) as connection:
                     connection.execute("PRAGMA synchronous = FULL")
                     Ledger(connection).look(self, look)
                 written = file
@@ -212,32 +189,6 @@ class Store:
         return [look for look in looks if is_look(look)]
 
 
-def is_look(tree: Any) -> bool:
-    """Is it one? Format 3 says at what it was a look, older ones the seeds alone."""
-    match tree:
-        case {"sweep": str(), "seeds": [*seeds], "columns": columns, "rows": rows, **rest}:
-            return (
-                all(type(seed) is int for seed in seeds)
-                and fits(columns, list)
-                and fits(rows, Mapping[str, Mapping[str, str]])
-                and all(isinstance(column, str) for column in columns)
-                and isinstance(rest.get("metric"), str)
-                and fits(rest.get("analysis"), Mapping[str, Any])
-            )
-        case {"sweep": str(), "seeds": [*seeds]}:
-            return all(type(seed) is int for seed in seeds)
-    return False
-
-
-def plan_detail(text: str) -> dict[str, Any] | None:
-    """What an event says of a plan, None where no ledger says that."""
-    with contextlib.suppress(ValueError, RecursionError):
-        detail = json.loads(text)
-        if isinstance(detail, dict) and isinstance(detail.get("sha256"), str):
-            return detail
-    return None
-
-
 _SCHEMA = """
 CREATE TABLE meta (version INTEGER NOT NULL);
 CREATE TABLE sweep (name TEXT PRIMARY KEY, driven REAL NOT NULL);
@@ -252,27 +203,6 @@ CREATE TABLE event (
     kind TEXT NOT NULL, detail TEXT NOT NULL, seal TEXT NOT NULL);
 CREATE INDEX event_run ON event (run);
 """
-VERSION = 4
-LOOK = "look"  # of no run: its run is ""
-PLANNING, PLAN = "planning", "plan"  # a plan is about to be written, it is: see `Ledger.plan`
-PLAN_OF = "plan of "  # and the name of the sweep stand where others have their run
-Event = tuple[float, str, str, str]  # at, run, kind, detail as JSON
-Row = tuple[int, float, str, str, str, str]  # its number, the event, its seal
-
-
-def sealed(before: str, events: Iterable[Event]) -> Iterator[tuple[float, str, str, str, str]]:
-    """Each event with its seal: a hash of itself and of the seal before it."""
-    for event in events:
-        before = hashlib.sha256(json.dumps([before, *event]).encode()).hexdigest()[:32]
-        yield (*event, before)
-
-
-def holds(before: str, event: Event, seal: str) -> bool:
-    """Is this the seal of the event, as it was written behind the seal before it?"""
-    try:
-        return next(sealed(before, [event]))[-1] == seal
-    except TypeError:  # bytes, of no text that is written here
-        return False
 
 
 class Remains(NamedTuple):
@@ -285,12 +215,8 @@ class Remains(NamedTuple):
     planned: Mapping[str, tuple[float, Sequence[str]]] = {}  # by sweep: when driven, its runs
 
 
-class Ledger:
+class Ledger(Queries):
     """An open ledger. `Ledger.driving` opens it for the driver, `Ledger.reading` for a look."""
-
-    def __init__(self, connection: sqlite3.Connection, looks: list[Look] | None = None) -> None:
-        self._db = connection
-        self._older = looks  # where an older version's can't be migrated: the file had them
 
     @classmethod
     @contextmanager
@@ -304,11 +230,11 @@ class Ledger:
                 f"no store at {store.root}: start with `ablate sweep quickstart`, "
                 f"or name one with --store DIR (or ABLATE_STORE)"
             )
-        if not (store.ledger.exists() and _version(store) == VERSION):
+        if not (store.ledger.exists() and version_of(store.ledger) == VERSION):
             _mend(store)
-        with contextlib.closing(_reader(store)) as connection:
+        with contextlib.closing(open_reader(store.ledger)) as connection:
             connection.execute("PRAGMA query_only = ON")
-            version = _check_version(connection, store)
+            version = check_version(connection, store.ledger)
             yield cls(connection, store.looks_view() if version < 3 else None)
 
     @classmethod
@@ -321,8 +247,8 @@ class Ledger:
             connection.execute("PRAGMA journal_mode = WAL")  # readers and the driver don't wait
             connection.execute("PRAGMA synchronous = FULL")
             ledger = cls(connection)
-            with _transaction(connection):
-                new = not ledger._rows((int,), "SELECT 1 FROM sqlite_master LIMIT 1")
+            with transaction(connection):
+                new = not ledger.rows((int,), "SELECT 1 FROM sqlite_master LIMIT 1")
                 if new:
                     ledger.build(store, Remains(looks=store.looks_view()))
                 if _migrate(connection, store) or new:
@@ -394,13 +320,13 @@ class Ledger:
 
     def announce(self, plan: Plan) -> None:
         """Seal that this plan is about to be written: a file that a crash leaves is known."""
-        with _transaction(self._db):
+        with transaction(self._db):
             self._seal_plan(plan, PLANNING)
 
     def plan(self, plan: Plan) -> None:
         """Note, and seal, what the sweep plans now, once it is written; runs it planned before stay
         what they are."""
-        with _transaction(self._db):
+        with transaction(self._db):
             self._plan(plan, driven=time.time())
             self._seal_plan(plan, PLAN)
 
@@ -432,12 +358,12 @@ class Ledger:
 
     def record(self, run: str, kind: str, **detail: Any) -> RunState:
         """Append an event; returns the run's state after it."""
-        with _transaction(self._db):
+        with transaction(self._db):
             return self._append([(run, kind, detail)])[run]
 
     def forget(self, sweep: str) -> None:
         """Its runs stay known, and what happened to them."""
-        with _transaction(self._db) as db:
+        with transaction(self._db) as db:
             db.execute("DELETE FROM planned WHERE sweep = ?", (sweep,))
             db.execute("DELETE FROM sweep WHERE name = ?", (sweep,))
 
@@ -455,7 +381,7 @@ class Ledger:
 
     def _seal(self, events: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
         """Append (run, kind, detail) to the chain, inside a transaction that no other is in."""
-        last = self._rows((str,), "SELECT seal FROM event ORDER BY number DESC LIMIT 1")
+        last = self.rows((str,), "SELECT seal FROM event ORDER BY number DESC LIMIT 1")
         now = time.time()
         rows = ((now, run, kind, json.dumps(detail)) for run, kind, detail in events)
         self._db.executemany(
@@ -467,12 +393,12 @@ class Ledger:
 
     def look(self, store: Store, look: Look) -> None:
         """Append a look that is not there yet; then the view is written anew from the ledger."""
-        with _transaction(self._db):
-            if _check_version(self._db, store) < VERSION:
+        with transaction(self._db):
+            if check_version(self._db, store.ledger) < VERSION:
                 raise Unrecorded(f"{store.ledger.name} has an older format; a driver migrates it")
             if look not in self.looks():
                 self._seal([("", LOOK, look)])
-        with _transaction(self._db):  # whoever writes the view last has seen all looks
+        with transaction(self._db):  # whoever writes the view last has seen all looks
             self.write_view(store)
 
     def write_view(self, store: Store) -> None:
@@ -482,95 +408,6 @@ class Ledger:
             write_whole(store.looks, view)
 
     # --- Read by everybody ----------------------------------------------------------------------
-
-    def _rows(self, types: tuple[type, ...], query: str, args: Sequence[Any] = ()) -> list[Any]:
-        """What the query finds. Raises DatabaseError for what was never written: SQLite notices
-        damage of its pages' structure, not of what stands in them."""
-        try:
-            rows = self._db.execute(query, args).fetchall()
-        except UnicodeDecodeError as error:
-            raise damaged(error) from error
-        except sqlite3.OperationalError as error:
-            if "decode to UTF-8" in str(error):
-                raise damaged("a text in it is none") from error
-            raise
-        for row in rows:
-            if tuple(map(type, row)) != types:
-                raise damaged(f"a value in it has another type: {row!r:.80}")
-        return rows
-
-    def states(self, runs: Iterable[str] | None = None) -> dict[str, RunState]:
-        """The state of each of `runs` that the ledger knows; of all runs for None."""
-        query = "SELECT id, status, attempts, oom, hung, step FROM run"
-        types = (str, str, int, int, int, int)
-        if runs is None:
-            return {row[0]: _state(*row[1:]) for row in self._rows(types, query)}
-        wanted = list(runs)
-        if len(wanted) > 100:
-            everything = self.states()
-            return {run: everything[run] for run in wanted if run in everything}
-        marks = ",".join("?" * len(wanted))
-        rows = self._rows(types, f"{query} WHERE id IN ({marks})", wanted)
-        return {row[0]: _state(*row[1:]) for row in rows}
-
-    def sweeps(self) -> list[str]:
-        """Names, the last driven first."""
-        rows = self._rows((str,), "SELECT name FROM sweep ORDER BY driven DESC")
-        return [name for (name,) in rows]
-
-    def knew(self, sweep: str) -> bool:
-        """Was it ever the first to plan a run? Events stay when it is forgotten."""
-        query = "SELECT 1 FROM event WHERE kind = 'planned' AND detail = ? LIMIT 1"
-        return bool(self._rows((int,), query, (json.dumps({"sweep": sweep}),)))
-
-    @contextmanager
-    def still(self) -> Iterator[None]:
-        """All that is read inside is of one moment, whatever the driver writes meanwhile."""
-        self._db.execute("BEGIN")
-        try:
-            yield
-        finally:
-            self._db.execute("ROLLBACK")
-
-    def planned(self, sweep: str) -> list[tuple[int, str]]:
-        """(position, run) of what the sweep planned last."""
-        query = "SELECT position, run FROM planned WHERE sweep = ? ORDER BY position"
-        return self._rows((int, str), query, (sweep,))
-
-    def plan_events(self, sweep: str) -> list[tuple[str, dict[str, Any]]]:
-        """(kind, detail) of the newest events of its plan, back to when it was last written; what
-        was announced since may be in its file, too, or not: a crash came between.
-
-        Raises Failure where one of these events is not as it was written.
-        """
-        query = (
-            "SELECT number, at, run, kind, detail, seal FROM event WHERE run = ? "
-            "ORDER BY number DESC"
-        )
-        before = "SELECT seal FROM event WHERE number < ? ORDER BY number DESC LIMIT 1"
-        found: list[tuple[str, dict[str, Any]]] = []
-        if not self.seals_plans():
-            return found
-        types = (int, float, str, str, str, str)
-        for number, *event, seal in self._rows(types, query, (PLAN_OF + sweep,)):
-            last = self._rows((str,), before, (number,))
-            _, _, kind, detail = event
-            held = holds(last[0][0] if last else "", tuple(event), seal)
-            told = plan_detail(detail) if held else None
-            if told is None:
-                raise Failure(
-                    f"ledger.db: event {number}, the plan of {sweep!r}, was edited, or one before "
-                    f"it was taken out; `ablate doctor --repair` makes the ledger again"
-                )
-            found.append((kind, told))
-            if kind == PLAN:
-                break
-        return found
-
-    def plan_seals(self, sweep: str) -> list[str]:
-        """The hashes of which the file of its plan has one; [] where none was sealed. Raises
-        Failure, see `plan_events`."""
-        return [detail["sha256"] for _, detail in self.plan_events(sweep)]
 
     def sealed_plan(self, store: Store, sweep: str) -> Plan | None:
         """The plan, None where it is missing or torn. Raises Failure for other JSON, and where the
@@ -585,116 +422,6 @@ class Ledger:
                 raise Failure(f"{path}: {what}; the same `ablate sweep` writes it again")
             before = sha256
         return plan
-
-    def seals_plans(self) -> bool:
-        """An older version's, which can't be migrated here, does not."""
-        version: int = self._db.execute("SELECT version FROM meta").fetchone()[0]
-        return version >= 4
-
-    def about(self, event: int) -> str:
-        """What an event, by its number, is about: a run, "plan of NAME", or "" for a look."""
-        rows = self._db.execute("SELECT run FROM event WHERE number = ?", (event,))
-        return "".join(str(run) for (run,) in rows)
-
-    def lacks_its_end(self) -> bool:
-        """Were the last events taken out? Their seals went with them, SQLite's count did not."""
-        query = "SELECT (SELECT seq FROM sqlite_sequence), (SELECT max(number) FROM event)"
-        counted, last = self._db.execute(query).fetchone()
-        return bool(counted != last)
-
-    def events(self, run: str) -> list[tuple[float, str, dict[str, Any]]]:
-        """(time, kind, detail) of a run, oldest first."""
-        query = "SELECT at, kind, detail FROM event WHERE run = ? ORDER BY number"
-        return [
-            (at, kind, _detail(kind, detail))
-            for at, kind, detail in self._rows((float, str, str), query, (run,))
-        ]
-
-    def looks(self) -> list[Look]:
-        """At which verdicts were read, of all sweeps, the oldest first."""
-        if self._older is not None:
-            return self._older
-        rows = self._rows((str,), "SELECT detail FROM event WHERE run = '' ORDER BY number")
-        return [_detail(LOOK, detail) for (detail,) in rows]
-
-    def looks_text(self) -> bytes:
-        """What `looks.jsonl` is: a look a line."""
-        return "".join(f"{json.dumps(look)}\n" for look in self.looks()).encode()
-
-    def last_detail(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Each run's newest event of that kind, as its detail."""
-        query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"
-        return {run: _detail(kind, text) for run, text in self._rows((str, str), query, (kind,))}
-
-    def seals(self, runs: Sequence[str] = ()) -> dict[str, str]:
-        """The hash of each run's result as it was recorded, where it was and still counts; of all
-        runs where none are named."""
-        marks = ",".join("?" * len(runs))
-        rows = self._rows(
-            (str, str),
-            f"SELECT event.run, event.detail FROM run JOIN event ON event.run = run.id "
-            f"WHERE event.kind = run.status AND run.status IN {FINAL} "
-            + (f"AND run.id IN ({marks}) " if runs else "")
-            + "ORDER BY event.number",
-            runs,
-        )
-        found = {run: _detail("finished", text).get("result_sha256") for run, text in rows}
-        return {run: sha256 for run, sha256 in found.items() if sha256 is not None}
-
-    def broken_seals(self) -> list[int]:
-        """The numbers of events that are not as they were written, or that follow one taken out."""
-        rows = self._rows(
-            (float, str, str, str, str, int),
-            "SELECT at, run, kind, detail, seal, number FROM event ORDER BY number",
-        )
-        broken, before = [], ""
-        for at, run, kind, detail, seal, number in rows:
-            if not holds(before, (at, run, kind, detail), seal):
-                broken.append(number)
-            before = seal
-        return broken
-
-
-def damaged(what: object) -> sqlite3.DatabaseError:
-    return sqlite3.DatabaseError(f"damaged: {what}")
-
-
-def _state(status: Any, *counts: int) -> RunState:
-    if status not in get_args(Status):
-        raise damaged(f"no run is {status!r:.20}")
-    return RunState(status, *counts)
-
-
-def _detail(kind: str, text: str) -> dict[str, Any]:
-    """An event's detail, which `fold` can read. Raises DatabaseError for any other text."""
-    try:
-        tree = json.loads(text)
-        if kind == LOOK:
-            whole = is_look(tree)
-        elif kind in (PLANNING, PLAN):
-            whole = plan_detail(text) is not None
-        else:
-            fold(RunState(), kind, tree)
-            seal = tree.get("result_sha256")
-            whole = is_number(tree.get("step", 0)) and (seal is None or isinstance(seal, str))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise damaged(f"no event is {kind!r:.20}: {text!r:.60}") from error
-    if not whole:
-        raise damaged(f"no event is {kind!r:.20}: {text!r:.60}")
-    result: dict[str, Any] = tree
-    return result
-
-
-@contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield db
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:  # a full disk rolls back by itself
-            db.execute("ROLLBACK")
-        raise
 
 
 def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -713,7 +440,7 @@ def _sha256(path: Path) -> str:
 def _migrate(db: sqlite3.Connection, store: Store) -> bool:
     """From an older version's format to this one's, inside a transaction; was it older? UserError
     for others."""
-    found = version = _check_version(db, store)
+    found = version = check_version(db, store.ledger)
     if version == 1:  # events had no seals
         db.execute("ALTER TABLE event ADD COLUMN seal TEXT NOT NULL DEFAULT ''")
         numbers, events = [], []
@@ -747,54 +474,3 @@ def _mend(store: Store) -> None:
                 pass
         finally:
             store.driver.release()
-
-
-def _connect(store: Store, mode: str) -> sqlite3.Connection:
-    """To a ledger that is there. Transactions are begun by hand."""
-    uri = f"{store.ledger.absolute().as_uri()}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
-
-
-def _reader(store: Store) -> sqlite3.Connection:
-    """To read. Where nothing can be written SQLite lacks what readers and writers share, unless a
-    writer has it open: then the file is read as it stands."""
-    if os.access(store.root, os.W_OK):
-        return sqlite3.connect(store.ledger, timeout=30)
-    connection = _connect(store, "ro")
-    try:
-        connection.execute("SELECT 1 FROM sqlite_master")
-    except sqlite3.OperationalError:
-        connection.close()
-        return _connect(store, "ro&immutable=1")
-    return connection
-
-
-def _version(store: Store) -> int:
-    """Of the ledger's format, 0 while it is empty; this one's where that can't be told: whoever
-    opens it will say so."""
-    with (
-        contextlib.closing(sqlite3.connect(store.ledger, timeout=30)) as db,
-        contextlib.suppress(sqlite3.DatabaseError, TypeError, ValueError),
-    ):
-        begun = db.execute("SELECT 1 FROM sqlite_master").fetchone()
-        return int(db.execute("SELECT version FROM meta").fetchone()[0]) if begun else 0
-    return VERSION
-
-
-def _check_version(db: sqlite3.Connection, store: Store) -> int:
-    """The ledger's version. Raises UserError for one that this ablate can't read."""
-    try:
-        version: int = db.execute("SELECT version FROM meta").fetchone()[0]
-        if type(version) is not int:
-            raise TypeError("no version in it")
-    except (sqlite3.DatabaseError, TypeError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{store.ledger}: not a whole ledger ({error}); "
-            f"`ablate doctor --repair` makes it again from the run folders"
-        ) from error
-    if not 1 <= version <= VERSION:
-        raise UserError(
-            f"{store.ledger}: written by a newer version of ablate (format {version}, "
-            f"this one reads up to {VERSION})"
-        )
-    return version

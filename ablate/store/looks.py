@@ -16,7 +16,7 @@ from typing import Any
 from ablate.planning.cell import Row
 from ablate.planning.plan import Analysis, Plan
 from ablate.shared import spec
-from ablate.store import ledger
+from ablate.store import events
 
 Seeds = tuple[int, ...]
 
@@ -32,7 +32,7 @@ class Look:
     def digest(self) -> str:
         return _hash(self.at)
 
-    def event(self, sweep: str) -> ledger.Look:
+    def event(self, sweep: str) -> events.Look:
         """As the ledger has it."""
         said = {"digest": self.digest, **self.at} if self.at else {}
         return {"sweep": sweep, "seeds": list(self.seeds), **said}
@@ -62,7 +62,7 @@ def look(plan: Plan) -> Look:
     return Look(tuple(sorted(plan.seeds)), _plain(at))
 
 
-def read(events: Iterable[ledger.Look]) -> list[Look]:
+def read(events: Iterable[events.Look]) -> list[Look]:
     """Of what the ledger, or a bundle, has of one sweep."""
     return [
         Look(

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning.plan import Plan, PlannedRun
-from ablate.store.ledger import FINAL, Ledger, RunState, Store
+from ablate.store.events import RunState
+from ablate.store.ledger import FINAL, Ledger, Store
 
 GIVEN_UP = ("failed", "oom", "hung")  # not started again unless asked to
 

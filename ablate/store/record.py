@@ -11,8 +11,9 @@ from typing import Any
 
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.shared.rundir import RunDir
+from ablate.store.events import History, RunState, fold
 from ablate.store.find import planned_as
-from ablate.store.ledger import FINAL, History, Ledger, RunState, Store, fold
+from ablate.store.ledger import FINAL, Ledger, Store
 
 Recorded = tuple[str, dict[str, Any]]  # the event of a result: kind, detail
 

@@ -19,21 +19,19 @@ from pathlib import Path
 
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import sync_folder, write_whole
-from ablate.store.ledger import (
+from ablate.store.connection import VERSION
+from ablate.store.events import (
     LOOK,
     PLAN_OF,
-    VERSION,
-    Ledger,
     Look,
-    Remains,
     Row,
     RunState,
-    Store,
     fold,
     holds,
     is_look,
     plan_detail,
 )
+from ablate.store.ledger import Ledger, Remains, Store
 
 UNREADABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR)
 BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

@@ -20,7 +20,9 @@ from ablate.shared import decoded
 from ablate.shared.errors import Failure
 from ablate.shared.files import read_json, write_whole
 from ablate.shared.lock import Lock
-from ablate.store.ledger import FINAL, VERSION, Ledger, RunState, Store
+from ablate.store.connection import VERSION
+from ablate.store.events import RunState
+from ablate.store.ledger import FINAL, Ledger, Store
 from ablate.store.progress import Driver, driver_of
 
 States = Mapping[str, RunState]

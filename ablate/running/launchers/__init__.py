@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]  # (done, total)
 
 
 class Ask(Protocol):
-    """Questions that only the training half can answer, JSON both ways: `worker.ANSWERS`."""
+    """Asks what only the training half can answer, JSON both ways: `ablate.training.answers`."""
 
     def __call__(
         self, verb: str, question: Mapping[str, Any], progress: Progress = ..., /

@@ -1,0 +1,132 @@
+"""The ledger's events: what each says, how it is sealed, and what they make of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from ablate.planning.plan import fits
+from ablate.shared.files import is_number
+
+Status = Literal[
+    "planned", "started", "interrupted", "finished", "diverged", "pruned", "failed", "oom", "hung"
+]
+History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
+Look = dict[str, Any]  # of a sweep: its name, seeds, and since format 3 what `report.looks` says
+LOOK = "look"  # of no run: its run is ""
+PLANNING, PLAN = "planning", "plan"  # a plan is about to be written, it is: see `Ledger.plan`
+PLAN_OF = "plan of "  # and the name of the sweep stand where others have their run
+Event = tuple[float, str, str, str]  # at, run, kind, detail as JSON
+Row = tuple[int, float, str, str, str, str]  # its number, the event, its seal
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The fold of a run's events."""
+
+    status: Status = "planned"
+    attempts: int = 0  # deaths without a newer checkpoint
+    oom: int = 0
+    hung: int = 0
+    step: int = 0  # newest checkpoint when the last worker started or died
+
+
+def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
+    """What one more event makes of a run's state."""
+    change = dataclasses.replace
+    match kind:
+        case "planned":
+            return state
+        case "collected":  # its folder was removed: as if it had never run
+            return RunState()
+        case "started":
+            return change(state, status="started", step=detail["step"])
+        case "died":
+            worse = detail["step"] <= state.step  # no newer checkpoint: it may never get on
+            return change(state, attempts=state.attempts + worse, step=detail["step"])
+        case "oom":
+            return change(state, status="oom", oom=state.oom + 1)
+        case "hung":
+            return change(state, status="hung", hung=state.hung + 1)
+        case "retried":
+            return RunState(status="interrupted", step=state.step)
+        case "interrupted" | "finished" | "diverged" | "pruned" | "failed":
+            return change(state, status=kind)
+    raise ValueError(f"unknown event {kind!r}")
+
+
+def sealed(before: str, events: Iterable[Event]) -> Iterator[tuple[float, str, str, str, str]]:
+    """Each event with its seal: a hash of itself and of the seal before it."""
+    for event in events:
+        before = hashlib.sha256(json.dumps([before, *event]).encode()).hexdigest()[:32]
+        yield (*event, before)
+
+
+def holds(before: str, event: Event, seal: str) -> bool:
+    """Is this the seal of the event, as it was written behind the seal before it?"""
+    try:
+        return next(sealed(before, [event]))[-1] == seal
+    except TypeError:  # bytes, of no text that is written here
+        return False
+
+
+def is_look(tree: Any) -> bool:
+    """Is it one? Format 3 says at what it was a look, older ones the seeds alone."""
+    match tree:
+        case {"sweep": str(), "seeds": [*seeds], "columns": columns, "rows": rows, **rest}:
+            return (
+                all(type(seed) is int for seed in seeds)
+                and fits(columns, list)
+                and fits(rows, Mapping[str, Mapping[str, str]])
+                and all(isinstance(column, str) for column in columns)
+                and isinstance(rest.get("metric"), str)
+                and fits(rest.get("analysis"), Mapping[str, Any])
+            )
+        case {"sweep": str(), "seeds": [*seeds]}:
+            return all(type(seed) is int for seed in seeds)
+    return False
+
+
+def plan_detail(text: str) -> dict[str, Any] | None:
+    """What an event says of a plan, None where no ledger says that."""
+    with contextlib.suppress(ValueError, RecursionError):
+        detail = json.loads(text)
+        if isinstance(detail, dict) and isinstance(detail.get("sha256"), str):
+            return detail
+    return None
+
+
+def damaged(what: object) -> sqlite3.DatabaseError:
+    return sqlite3.DatabaseError(f"damaged: {what}")
+
+
+def state_of(status: Any, *counts: int) -> RunState:
+    if status not in get_args(Status):
+        raise damaged(f"no run is {status!r:.20}")
+    return RunState(status, *counts)
+
+
+def detail_of(kind: str, text: str) -> dict[str, Any]:
+    """An event's detail, which `fold` can read. Raises DatabaseError for any other text."""
+    try:
+        tree = json.loads(text)
+        if kind == LOOK:
+            whole = is_look(tree)
+        elif kind in (PLANNING, PLAN):
+            whole = plan_detail(text) is not None
+        else:
+            fold(RunState(), kind, tree)
+            seal = tree.get("result_sha256")
+            whole = is_number(tree.get("step", 0)) and (seal is None or isinstance(seal, str))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(f"no event is {kind!r:.20}: {text!r:.60}") from error
+    if not whole:
+        raise damaged(f"no event is {kind!r:.20}: {text!r:.60}")
+    result: dict[str, Any] = tree
+    return result

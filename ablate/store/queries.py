@@ -1,0 +1,189 @@
+"""What can be read of an open ledger."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ablate.shared.errors import Failure
+from ablate.shared.rundir import FINAL
+from ablate.store.events import (
+    LOOK,
+    PLAN,
+    PLAN_OF,
+    Look,
+    RunState,
+    damaged,
+    detail_of,
+    holds,
+    plan_detail,
+    state_of,
+)
+
+
+class Queries:
+    """Reads an open ledger."""
+
+    def __init__(self, connection: sqlite3.Connection, looks: list[Look] | None = None) -> None:
+        self._db = connection
+        self._older = looks  # where an older version's can't be migrated: the file had them
+
+    def rows(self, types: tuple[type, ...], query: str, args: Sequence[Any] = ()) -> list[Any]:
+        """What the query finds. Raises DatabaseError for what was never written: SQLite notices
+        damage of its pages' structure, not of what stands in them."""
+        try:
+            rows = self._db.execute(query, args).fetchall()
+        except UnicodeDecodeError as error:
+            raise damaged(error) from error
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" in str(error):
+                raise damaged("a text in it is none") from error
+            raise
+        for row in rows:
+            if tuple(map(type, row)) != types:
+                raise damaged(f"a value in it has another type: {row!r:.80}")
+        return rows
+
+    def states(self, runs: Iterable[str] | None = None) -> dict[str, RunState]:
+        """The state of each of `runs` that the ledger knows; of all runs for None."""
+        query = "SELECT id, status, attempts, oom, hung, step FROM run"
+        types = (str, str, int, int, int, int)
+        if runs is None:
+            return {row[0]: state_of(*row[1:]) for row in self.rows(types, query)}
+        wanted = list(runs)
+        if len(wanted) > 100:
+            everything = self.states()
+            return {run: everything[run] for run in wanted if run in everything}
+        marks = ",".join("?" * len(wanted))
+        rows = self.rows(types, f"{query} WHERE id IN ({marks})", wanted)
+        return {row[0]: state_of(*row[1:]) for row in rows}
+
+    def sweeps(self) -> list[str]:
+        """Names, the last driven first."""
+        rows = self.rows((str,), "SELECT name FROM sweep ORDER BY driven DESC")
+        return [name for (name,) in rows]
+
+    def knew(self, sweep: str) -> bool:
+        """Was it ever the first to plan a run? Events stay when it is forgotten."""
+        query = "SELECT 1 FROM event WHERE kind = 'planned' AND detail = ? LIMIT 1"
+        return bool(self.rows((int,), query, (json.dumps({"sweep": sweep}),)))
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """All that is read inside is of one moment, whatever the driver writes meanwhile."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
+    def planned(self, sweep: str) -> list[tuple[int, str]]:
+        """(position, run) of what the sweep planned last."""
+        query = "SELECT position, run FROM planned WHERE sweep = ? ORDER BY position"
+        return self.rows((int, str), query, (sweep,))
+
+    def plan_events(self, sweep: str) -> list[tuple[str, dict[str, Any]]]:
+        """(kind, detail) of the newest events of its plan, back to when it was last written; what
+        was announced since may be in its file, too, or not: a crash came between.
+
+        Raises Failure where one of these events is not as it was written.
+        """
+        query = (
+            "SELECT number, at, run, kind, detail, seal FROM event WHERE run = ? "
+            "ORDER BY number DESC"
+        )
+        before = "SELECT seal FROM event WHERE number < ? ORDER BY number DESC LIMIT 1"
+        found: list[tuple[str, dict[str, Any]]] = []
+        if not self.seals_plans():
+            return found
+        types = (int, float, str, str, str, str)
+        for number, *event, seal in self.rows(types, query, (PLAN_OF + sweep,)):
+            last = self.rows((str,), before, (number,))
+            _, _, kind, detail = event
+            held = holds(last[0][0] if last else "", tuple(event), seal)
+            told = plan_detail(detail) if held else None
+            if told is None:
+                raise Failure(
+                    f"ledger.db: event {number}, the plan of {sweep!r}, was edited, or one before "
+                    f"it was taken out; `ablate doctor --repair` makes the ledger again"
+                )
+            found.append((kind, told))
+            if kind == PLAN:
+                break
+        return found
+
+    def plan_seals(self, sweep: str) -> list[str]:
+        """The hashes of which the file of its plan has one; [] where none was sealed. Raises
+        Failure, see `plan_events`."""
+        return [detail["sha256"] for _, detail in self.plan_events(sweep)]
+
+    def seals_plans(self) -> bool:
+        """An older version's, which can't be migrated here, does not."""
+        version: int = self._db.execute("SELECT version FROM meta").fetchone()[0]
+        return version >= 4
+
+    def about(self, event: int) -> str:
+        """What an event, by its number, is about: a run, "plan of NAME", or "" for a look."""
+        rows = self._db.execute("SELECT run FROM event WHERE number = ?", (event,))
+        return "".join(str(run) for (run,) in rows)
+
+    def lacks_its_end(self) -> bool:
+        """Were the last events taken out? Their seals went with them, SQLite's count did not."""
+        query = "SELECT (SELECT seq FROM sqlite_sequence), (SELECT max(number) FROM event)"
+        counted, last = self._db.execute(query).fetchone()
+        return bool(counted != last)
+
+    def events(self, run: str) -> list[tuple[float, str, dict[str, Any]]]:
+        """(time, kind, detail) of a run, oldest first."""
+        query = "SELECT at, kind, detail FROM event WHERE run = ? ORDER BY number"
+        return [
+            (at, kind, detail_of(kind, detail))
+            for at, kind, detail in self.rows((float, str, str), query, (run,))
+        ]
+
+    def looks(self) -> list[Look]:
+        """At which verdicts were read, of all sweeps, the oldest first."""
+        if self._older is not None:
+            return self._older
+        rows = self.rows((str,), "SELECT detail FROM event WHERE run = '' ORDER BY number")
+        return [detail_of(LOOK, detail) for (detail,) in rows]
+
+    def looks_text(self) -> bytes:
+        """What `looks.jsonl` is: a look a line."""
+        return "".join(f"{json.dumps(look)}\n" for look in self.looks()).encode()
+
+    def last_detail(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Each run's newest event of that kind, as its detail."""
+        query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"
+        return {run: detail_of(kind, text) for run, text in self.rows((str, str), query, (kind,))}
+
+    def seals(self, runs: Sequence[str] = ()) -> dict[str, str]:
+        """The hash of each run's result as it was recorded, where it was and still counts; of all
+        runs where none are named."""
+        marks = ",".join("?" * len(runs))
+        rows = self.rows(
+            (str, str),
+            f"SELECT event.run, event.detail FROM run JOIN event ON event.run = run.id "
+            f"WHERE event.kind = run.status AND run.status IN {FINAL} "
+            + (f"AND run.id IN ({marks}) " if runs else "")
+            + "ORDER BY event.number",
+            runs,
+        )
+        found = {run: detail_of("finished", text).get("result_sha256") for run, text in rows}
+        return {run: sha256 for run, sha256 in found.items() if sha256 is not None}
+
+    def broken_seals(self) -> list[int]:
+        """The numbers of events that are not as they were written, or that follow one taken out."""
+        rows = self.rows(
+            (float, str, str, str, str, int),
+            "SELECT at, run, kind, detail, seal, number FROM event ORDER BY number",
+        )
+        broken, before = [], ""
+        for at, run, kind, detail, seal, number in rows:
+            if not holds(before, (at, run, kind, detail), seal):
+                broken.append(number)
+            before = seal
+        return broken

@@ -1,0 +1,163 @@
+"""What only torch or the data can tell, asked by the control half: JSON both ways.
+
+`describe` (sizes and costs of specs), `prepare` (decode a dataset), `rehearse` (train a few steps,
+compare with others), `deterministic` (what deterministic algorithms cost).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ablate.shared import choices, spec
+from ablate.shared.build import build_run
+from ablate.shared.errors import Failure, NoRoom, UserError
+from ablate.shared.files import FULL
+from ablate.training import resume_check
+from ablate.training.calibrate import seconds_per_step
+from ablate.training.data.building import shown
+from ablate.training.data.cache import count, look, prepare
+from ablate.training.model.count import describe
+
+Progress = Callable[[int, int], None]
+
+
+def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """{"specs": {key: tree}, "calibrate": [key], "cache": folder, "device"} -> {key: answer}.
+
+    Of each spec `parameters`, `multiply_adds`, `groups` (see model.count), `warnings` and
+    `examples` (images a split; null where only fetching the set would tell); of those to calibrate
+    `step_s`, the seconds of a step here, with as many threads as a worker has.
+    """
+    device = torch.device(question["device"])
+    torch.set_num_threads(1 if device.type == "cpu" else 4)
+    cache, counts, answers = Path(question["cache"]), {}, {}
+    for key, tree in question["specs"].items():
+        run = build_run(tree)
+        if run.data.fingerprint not in counts:
+            counts[run.data.fingerprint] = count(run.data, cache)
+        examples = counts[run.data.fingerprint]
+        if examples and run.train.batch > examples["train"]:
+            raise UserError(
+                f"train.batch: {run.train.batch} is more than the {examples['train']} training "
+                f"images of data={run.data.name}; give at most {examples['train']}"
+            )
+        with blaming(run):
+            answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}
+        if key in question["calibrate"] and examples is not None:  # else no time can be told
+            answers[key]["step_s"] = seconds_per_step(run, device, answers[key]["multiply_adds"])
+    return answers
+
+
+def slow(run: spec.Run, device: torch.device) -> list[str]:
+    """What makes a run slower here than it need be, in words."""
+    bfloat16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    if device.type == "cpu" and run.train.precision == "bf16" and not bfloat16:
+        return ["train.precision=bf16 is slow here: this CPU has no instructions for it; give fp32"]
+    return []
+
+
+@contextmanager
+def blaming(run: spec.Run) -> Iterator[None]:
+    """What goes wrong in a model with a class of the user's own is the user's to mend."""
+    own = {
+        f"{kind}: {chosen.name}": chosen.plugin.folder
+        for kind in choices.CHOICES
+        if (chosen := getattr(run, kind)).plugin is not None
+    }
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not own:
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [f for f in frames if f.filename.startswith(tuple(own.values()))]
+        where = (theirs or frames)[-1]
+        raise UserError(
+            f"{', '.join(own)}: {type(error).__name__}: {' '.join(str(error).split())} "
+            f"({where.filename}, line {where.lineno})"
+        ) from error
+
+
+def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """{"spec": tree, "cache": folder} -> {"examples": counts, "folder", "whole", "done", "size",
+    "free"}; see cache.Look, sizes are texts. `progress(done, total)` is called now and then.
+
+    With "look": true nothing is decoded: this is what there is.
+    """
+    last = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.5 or done == total:
+            last = time.monotonic()
+            progress(done, total)
+
+    data, cache = build_run(question["spec"]).data, Path(question["cache"])
+    if not question.get("look"):
+        prepare(data, cache, report)
+    found = look(data, cache)
+    place = next(folder for folder in (cache, *cache.absolute().parents) if folder.is_dir())
+    return {
+        "examples": found.counts,
+        "folder": str(found.folder),
+        "whole": found.whole,
+        "done": found.done,
+        "size": None if found.bytes is None else shown(found.bytes),
+        "free": shown(shutil.disk_usage(place).free),
+    }
+
+
+def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """{"spec": tree, "cache", "device", "folder", "until": step, "halfway": folder | null,
+    "against": folder | null} -> what `rehearsal.leg` says of `folder`. In `halfway` the same is
+    then stopped at half its steps; `against`: "compared", what `rehearsal.compare` says."""
+    run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
+    folder, cache = Path(question["folder"]), Path(question["cache"])
+    with blaming(run):
+        answer = resume_check.leg(run, folder, cache, device, question["until"])
+        if question["halfway"] is not None:
+            resume_check.leg(run, Path(question["halfway"]), cache, device, answer["step"] // 2)
+    if question["against"] is not None:
+        answer["compared"] = resume_check.compare(Path(question["against"]), folder)
+    return answer
+
+
+def answer_deterministic(question: dict[str, Any], progress: Progress) -> dict[str, float]:
+    """{"spec": tree, "device"} -> {"ratio"}: see rehearsal.deterministic_ratio."""
+    run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
+    return {"ratio": resume_check.deterministic_ratio(run, device)}
+
+
+ANSWERS = {
+    "describe": answer_describe,
+    "prepare": answer_prepare,
+    "rehearse": answer_rehearse,
+    "deterministic": answer_deterministic,
+}
+
+
+def answer(verb: str, question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """One of the answers above. Raises UserError for the user's mistakes, NoRoom where the disk is
+    full, Failure for anything else, in one line each."""
+    try:
+        return ANSWERS[verb](question, progress)
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            line = f"{error.filename or 'the store'}: {os.strerror(errno.ENOSPC)}"
+            raise NoRoom(line, getattr(error, "needed", 0)) from error
+        line = "".join(traceback.format_exception_only(error)).splitlines()[-1]
+        raise Failure(f"worker {verb}: {line}") from error
