@@ -21,6 +21,7 @@ import typer  # noqa: E402
 
 from ablate.cli import driving, keeping, looking, publishing, tuning  # noqa: E402
 from ablate.cli.mistakes import UsageError, told  # noqa: E402
+from ablate.cli.selection import flat  # noqa: E402
 from ablate.shared.errors import Failure, UserError  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 
@@ -43,13 +44,13 @@ for command in (
     publishing.report,
     publishing.export,
 ):
-    app.command()(command)
-app.command(name="list")(looking.list_)
-app.command()(looking.config)
+    app.command()(flat(command))
+app.command(name="list")(flat(looking.list_))
+app.command()(flat(looking.config))
 for keeper in (keeping.doctor, keeping.verify, keeping.gc):
-    app.command()(keeper)
+    app.command()(flat(keeper))
 app.add_typer(data, name="data")
-data.command()(keeping.prepare)
+data.command()(flat(keeping.prepare))
 
 
 def _version(asked: bool) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.mistakes import number
-from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, print_table
+from ablate.cli.printing import print_table
+from ablate.cli.selection import RUNS, Selection, StoreDir
 from ablate.shared.errors import Failure, UserError, unknown
 
 if TYPE_CHECKING:
@@ -23,11 +24,7 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    words: Words = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
+    selection: Selection,
     retry: Annotated[
         str, typer.Option(help="Start runs again that ended so: failed,oom,hung.")
     ] = "",
@@ -36,11 +33,8 @@ def sweep(
         typer.Option("--replace", help="Where NAME is a sweep of other words: take it, keep runs."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask about long sweeps.")] = False,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
     """Plan what is missing and train it: start, resume and extend are this one command."""
-    from ablate.planning.expand import plan as make_plan
     from ablate.planning.search import Search
     from ablate.report.live import view
     from ablate.running import launchers
@@ -50,11 +44,9 @@ def sweep(
     from ablate.store.provenance import origin
 
     again = _retry(retry)
-    kept = Store(store)
-    _check_name(words or [""], kept)
-    plan, settings = make_plan(
-        words or [], store=store, scale=scale, name=name, across=across or (), each=each
-    )
+    kept = Store(selection.store)
+    _check_name(selection.words, kept)
+    plan, settings = selection.plan()
     if not replace:
         _check_words(plan, kept)
     print(f"sweep: {plan.name}", flush=True)
@@ -89,7 +81,7 @@ def _check_name(words: list[str], store: Store) -> None:
     """Raises UserError where the first word is no file's name, but that of a driven sweep."""
     from ablate.planning.sweep_file import sweep_files
 
-    name = words[0]
+    name = words[0] if words else ""
     if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
         return
     if (plan := _driven(name, store)) is not None:
@@ -197,11 +189,7 @@ def _close(store: Store, outcome: Outcome) -> None:
 
 
 def plan(
-    words: Words = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
+    selection: Selection,
     detect: Annotated[
         float | None,
         typer.Option(
@@ -226,11 +214,8 @@ def plan(
             parser=number, metavar="SHARE", help="With --on: of the peak that trainings reach."
         ),
     ] = None,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
     """Show what `sweep` with the same words would run, and what it costs. Trains nothing."""
-    from ablate.planning.expand import plan as make_plan
     from ablate.planning.search import Search
     from ablate.report.status import show_head, show_plan
     from ablate.running import launchers
@@ -246,11 +231,9 @@ def plan(
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"{option}: must be more than 0 points, got {value:g}")
     devices = None if on is None else Devices.parse(on, mfu)
-    kept = Store(store)
-    _check_name(words or [""], kept)
-    made, settings = make_plan(
-        words or [], store=store, scale=scale, name=name, across=across or (), each=each
-    )
+    kept = Store(selection.store)
+    _check_name(selection.words, kept)
+    made, settings = selection.plan()
     show_head(made)
     if made.tune:
         seals = kept.seals()
@@ -290,7 +273,6 @@ def stop(
         ),
     ] = math.inf,
     store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
     """Stop a sweep from another shell: every worker writes its checkpoint. Twice: at once."""
     from ablate.report.live import begin

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, planned
+from ablate.cli.selection import RUNS, Scale, Selection, StoreDir, planned
 from ablate.shared.errors import Failure, UserError
 
 if TYPE_CHECKING:
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    words: Words = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME KEY=VALUE", help="A sweep's name, and values to set."),
+    ] = None,
     scale: Scale = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Make the ledger again from plans and run folders.")
     ] = False,
     store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
     """Is all fit to sweep: machine, store, and resuming your own config bit for bit? It is tried.
 
@@ -107,17 +109,11 @@ def _config(
 
 
 def verify(
-    words: Words = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
+    selection: Selection,
     rerun: Annotated[
         str | None,
         typer.Option(metavar="RUN", help="Train this run once more, and compare the bits."),
     ] = None,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
     """Make every number of a table again from the raw files, and check them against the ledger.
 
@@ -129,18 +125,18 @@ def verify(
     from ablate.report.live import begin
     from ablate.store.ledger import Ledger, Store
 
-    kept = Store(store)
-    bundle = Bundle(Path(words[0])) if words and len(words) == 1 else None
+    kept = Store(selection.store)
+    bundle = Bundle(Path(selection.words[0])) if len(selection.words) == 1 else None
     if bundle is not None and (bundle.is_one or bundle.manifest.is_file()) and rerun is None:
-        _verify_bundle(bundle, any((scale, name, across, each)))
+        _verify_bundle(bundle, selection.has_options)
         return
     if rerun is not None:
-        if scale or name or across or each:
+        if selection.has_options:
             raise UserError("--rerun: takes a RUN, and launcher.KEY=VALUE; leave the others out")
-        _rerun(kept, rerun, words or [])
+        _rerun(kept, rerun, selection.words)
         return
     with Ledger.reading(kept) as ledger:
-        plan = planned(kept, ledger, words, scale, name, across, each, sealed=False)
+        plan = planned(kept, ledger, selection, sealed=False)
         begin(f"checking the runs of {plan.name}")
         found = check(plan, kept, ledger)
     _say(found, plan.name)
@@ -220,7 +216,6 @@ def gc(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
     """Remove what no sweep refers to: runs, decoded data, leftovers. Asks first."""
     from rich.filesize import decimal
@@ -284,7 +279,6 @@ def prepare(
         list[str] | None, typer.Argument(metavar="data.KEY=VALUE", help="Values to set.")
     ] = None,
     store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
     """Fetch and decode a dataset ahead of sweeps. Stopped, the same command goes on."""
     from ablate.planning.compose import resolve_data

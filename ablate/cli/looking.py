@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ablate.cli.mistakes import one_of
 from ablate.cli.out import check_out, write_out
-from ablate.cli.words import (
-    RUNS,
-    Across,
-    Debug,
-    Each,
-    Format,
-    Name,
-    Scale,
-    StoreDir,
-    Words,
-    planned,
-    print_rendered,
-    print_table,
-)
+from ablate.cli.printing import TableFormat, print_rendered, print_table
+from ablate.cli.selection import RUNS, Selection, StoreDir, planned
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.metrics import DEFAULT, TASKS
 
@@ -31,24 +19,18 @@ MANY = 1000  # runs: reading their results takes seconds
 
 
 def status(
-    words: Words = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
+    selection: Selection,
     watch: Annotated[
         bool, typer.Option("--watch", help="Again every second, until the sweep is over.")
     ] = False,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
     """Where a sweep stands: runs by state, what each worker does, what failed and why."""
     from ablate.report import status as report
     from ablate.store.ledger import Ledger, Store
 
-    kept = Store(store)
+    kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, words, scale, name, across, each)
+        made = planned(kept, ledger, selection)
         if not watch:
             report.show_status(made, kept, ledger)
             return
@@ -70,7 +52,6 @@ def show(
         str | None, typer.Option(metavar="RUN", help="Only what differs from that run.")
     ] = None,
     store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
     """One run: what happened to it, its result, curves, provenance and configuration."""
     from ablate.report.show import compared, print_log, shown
@@ -96,15 +77,8 @@ def show(
 
 
 def table(
-    words: Words = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
-    format: Annotated[
-        Format | None,
-        typer.Option(**one_of(Format), help="Default: rich on a terminal, md elsewhere."),
-    ] = None,
+    selection: Selection,
+    format: TableFormat = None,
     show: Annotated[
         str | None,
         typer.Option(
@@ -124,8 +98,6 @@ def table(
         Path | None,
         typer.Option("--from", metavar="DIR", help="Recomputed from what `export` wrote there."),
     ] = None,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
     """The gain of every variant over the baseline, with 95 % intervals and verdicts.
 
@@ -136,14 +108,15 @@ def table(
     from ablate.report.live import begin
     from ablate.store.ledger import Ledger, Store
 
-    if words and words[0].startswith(WHERE):
-        if words[1:] or scale or name or across or each or against or strict or bundle:
-            raise UserError(f"{words[0]}: takes --format, --show and --transpose; leave others out")
+    first = selection.words[0] if selection.words else ""
+    if first.startswith(WHERE):
+        if selection.words[1:] or selection.has_options or against or strict or bundle:
+            raise UserError(f"{first}: takes --format, --show and --transpose; leave others out")
         parts = check_show(show) if show is not None else SHOW
-        print_rendered(published(words[0].removeprefix(WHERE)), format, parts, transpose)
+        print_rendered(published(first.removeprefix(WHERE)), format, parts, transpose)
         return
     if bundle is not None:
-        if words or scale or name or across or each:
+        if selection.words or selection.has_options:
             raise UserError("--from: a bundle is of one sweep; leave its name and words out")
         from ablate.audit.bundle import Bundle
 
@@ -154,29 +127,30 @@ def table(
         results = exported.recompute(made, told)
         print_table(made, exported, format, strict, show, transpose, against, results)
         return
-    kept = Store(store)
+    kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, words, scale, name, across, each, read=True)
+        made = planned(kept, ledger, selection, read=True)
     if len(made.cells) * len(made.seeds) >= MANY:
         begin(f"reading the runs of {made.name}")
     print_table(made, kept, format, strict, show, transpose, against)
 
 
-def plot(
+@dataclass(frozen=True)
+class Drawn(Selection):
+    """A sweep, and behind its words what is drawn of it."""
+
     words: Annotated[
-        list[str] | None,
+        list[str],
         typer.Argument(metavar="[NAME] [KEY=VALUE ...] KIND", help="`ablate list plots`."),
-    ] = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
+    ] = field(default_factory=list)
+
+
+def plot(
+    selection: Drawn,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help=".svg, .pdf or .png. Default: NAME-KIND.svg here."),
     ] = None,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
     """A figure of a sweep, as SVG, PDF or PNG."""
     from ablate.analysis import captions
@@ -187,13 +161,13 @@ def plot(
     from ablate.report.plot import FORMATS, KINDS, draw
     from ablate.store.ledger import Ledger, Store
 
-    *words, kind = words or [""]
+    *words, kind = selection.words or [""]
     if kind not in KINDS:
         raise unknown("plot", kind, KINDS, "as the last word one of")
     format = "svg" if out is None else check_out(out, FORMATS)
-    kept = Store(store)
+    kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, words, scale, name, across, each, read=True)
+        made = planned(kept, ledger, replace(selection, words=words), read=True)
     begin(f"drawing {kind} of {made.name}")
     out = out or Path(f"{file_name(made.name)}-{kind}.svg")
     results, withheld = kept.results(made.runs(), curves=True, probes=True)
@@ -216,7 +190,6 @@ def list_(
     kind: Annotated[
         str | None, typer.Argument(help="sweeps, norms, stems, blocks, archs, data, recipes ...")
     ] = None,
-    debug: Debug = False,
 ) -> None:
     """What may be chosen: each by its name, a line and its source."""
     from ablate.planning.expand import find_sweeps
@@ -230,7 +203,6 @@ def config(
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to set.")
     ] = None,
     store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
     """The whole configuration of one run, composed and checked, and its id."""
     from omegaconf import OmegaConf

@@ -1,64 +1,129 @@
-"""Words that several commands take: options, the sweep that they name, its printed table."""
+"""Which sweep a command means: the words and options that select it, declared once for all."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import shlex
-import sys
-from dataclasses import replace
-from enum import StrEnum
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from ablate.shared.errors import UserError, unknown
+from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
-    from ablate.analysis.table import Results, Table
     from ablate.planning.plan import Plan
     from ablate.store.ledger import Ledger, Store
 
-
-class Format(StrEnum):
-    """What a table can be printed as."""
-
-    rich = "rich"
-    md = "md"
-    latex = "latex"
-    html = "html"
-    csv = "csv"
-    json = "json"
-
-
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="NAME KEY=VALUE", help="A sweep's name, and values to set."),
-]
+Scale = Annotated[str | None, typer.Option("--scale", help="One of the sweep file's scales.")]
 StoreDir = Annotated[
     Path, typer.Option("--store", envvar="ABLATE_STORE", help="Where runs and results are kept.")
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Scale = Annotated[str | None, typer.Option("--scale", help="One of the sweep file's scales.")]
-Name = Annotated[str | None, typer.Option("--as", help="Call the sweep by this name.")]
-Across = Annotated[
-    list[str] | None, typer.Option("--across", help="This key's values are columns.")
-]
-Each = Annotated[bool, typer.Option("--each", help="One factor at a time, not their product.")]
 RUNS = Path("runs")
 
 
+@dataclass(frozen=True)
+class Selection:
+    """A sweep as the command line names it. The fields are the arguments, in the order of --help.
+
+    A command takes one as a parameter; `flat` is how typer sees it.
+    """
+
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME KEY=VALUE", help="A sweep's name, and values to set."),
+    ] = field(default_factory=list)
+    scale: Scale = None
+    name: Annotated[str | None, typer.Option("--as", help="Call the sweep by this name.")] = None
+    across: Annotated[list[str], typer.Option(help="This key's values are columns.")] = field(
+        default_factory=list
+    )
+    each: Annotated[
+        bool, typer.Option("--each", help="One factor at a time, not their product.")
+    ] = False
+    store: StoreDir = RUNS
+
+    @property
+    def has_options(self) -> bool:
+        """Does more than words select it?"""
+        return bool(self.scale or self.name or self.across or self.each)
+
+    def plan(self) -> tuple[Plan, dict[str, Any]]:
+        """(the plan that the words declare, the launcher's settings). Raises UserError."""
+        from ablate.planning.expand import plan
+
+        return plan(
+            self.words,
+            store=self.store,
+            scale=self.scale,
+            name=self.name,
+            across=self.across,
+            each=self.each,
+        )
+
+
+def flat(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as typer takes it: each field of a Selection is a parameter of its own.
+
+    --store and --debug stand last. `main` looks for --debug by itself, since words that can't be
+    read reach no command.
+    """
+    selections: dict[str, type[Selection]] = {}
+    params: dict[str, inspect.Parameter] = {}
+    for name, param in inspect.signature(command, eval_str=True).parameters.items():
+        if isinstance(param.annotation, type) and issubclass(param.annotation, Selection):
+            selections[name] = param.annotation
+            params |= _fields(param.annotation)
+        else:
+            params[name] = param.replace(kind=param.KEYWORD_ONLY)
+    if "store" in params:
+        params["store"] = params.pop("store")
+
+    @functools.wraps(command)
+    def run(debug: bool, **given: Any) -> None:
+        for name, selection in selections.items():
+            keys = [part.name for part in dataclasses.fields(selection)]
+            given[name] = selection(**{key: given.pop(key) for key in keys})
+        command(**given)
+
+    run.__signature__ = inspect.Signature([*params.values(), DEBUG])  # type: ignore[attr-defined]
+    run.__annotations__ = {}  # typer would evaluate them once more
+    return run
+
+
+def _param(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+DEBUG = _param(
+    "debug",
+    Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")],
+    default=False,
+)
+
+
+def _fields(selection: type[Selection]) -> dict[str, inspect.Parameter]:
+    hints = get_type_hints(selection, include_extras=True)
+    return {
+        part.name: _param(
+            part.name,
+            hints[part.name],
+            part.default if part.default_factory is dataclasses.MISSING else part.default_factory(),
+        )
+        for part in dataclasses.fields(selection)
+    }
+
+
 def planned(
-    store: Store,
-    ledger: Ledger,
-    words: list[str] | None,
-    scale: str | None,
-    name: str | None,
-    across: list[str] | None,
-    each: bool,
-    read: bool = False,
-    sealed: bool = True,
+    store: Store, ledger: Ledger, selection: Selection, read: bool = False, sealed: bool = True
 ) -> Plan:
-    """The driven plan that these words name: the last one for none, else a name or its words.
+    """The driven plan that is selected: the last one for no words, else a name or its words.
 
     `analysis.KEY=VALUE` changes it for a command by which verdicts are `read`, which is a look;
     others refuse a value that is not the driven one. `sealed`: see `find.driven`. Raises UserError
@@ -66,14 +131,14 @@ def planned(
     """
     from ablate.planning.compose import Composer
     from ablate.planning.declaration import changed
-    from ablate.planning.expand import plan as make_plan
     from ablate.planning.sweep_file import sweep_files
     from ablate.planning.words import analysis_apart, read_line
     from ablate.store.find import computed, driven, instance, sweeps
 
     known = sweeps(store, ledger)
-    words, analysis = analysis_apart(words or ())
-    options = bool(scale or across or each)
+    words, analysis = analysis_apart(selection.words)
+    name = selection.name
+    options = replace(selection, name=None).has_options
     made, wanted = None, name
     if wanted is None and len(words) == 1 and not options:
         wanted = instance(words[0], known)
@@ -86,9 +151,7 @@ def planned(
             raise _more_than_a_name(driven(store, ledger, known, first, sealed), words[1:])
         if name is None and line.file is None and not any(word.swept for word in line.settings):
             raise _more_than_a_name(driven(store, ledger, known, known[0], sealed), words)
-        made, _ = make_plan(
-            words, store=store.root, scale=scale, name=name, across=across or (), each=each
-        )
+        made, _ = replace(selection, words=words).plan()
         wanted = made.name
     plan = driven(store, ledger, known, wanted or known[0], sealed)
     if made is not None:
@@ -140,63 +203,3 @@ def _check_said(made: Plan, plan: Plan, store: Store) -> None:
             f"{said['data.path']}: holds other images than those that {plan.name} was driven with; "
             f"leave it out to read what was trained on those"
         )
-
-
-def print_table(
-    plan: Plan,
-    store: Store,
-    format: Format | None,
-    strict: bool = False,
-    show: str | None = None,
-    transpose: bool = False,
-    against: str | None = None,
-    recomputed: Results | None = None,
-) -> None:
-    """The table of a sweep. `recomputed`: the results of a bundle."""
-    from ablate.analysis.paper import beside
-    from ablate.analysis.reading import read
-    from ablate.planning.plan import is_metric
-    from ablate.report.formats import DEFAULT, check_show
-    from ablate.running.estimate import sizes
-
-    if against not in (None, "paper"):
-        raise unknown("--against", against, ("paper",))
-    parts = check_show(show) if show is not None else DEFAULT
-    if against and "paper" not in parts:
-        parts = (*parts, "paper")
-    named = "params" in parts or "macs" in parts
-    also = [part for part in parts if is_metric(part)]
-    curves = any(m.of_curve for m in (plan.metric, *(plan.named(n, "--show") for n in also)))
-    results: Results = recomputed or {}
-    withheld: dict[str, str] = {}
-    if recomputed is None:
-        results, withheld = store.results(plan.runs(), curves)
-    table = read(
-        plan,
-        store,
-        results,
-        withheld=withheld,
-        strict=strict,
-        also=also,
-        sizes=sizes(plan, store, results) if named else None,
-        cost="cost" in parts,
-        paper=beside(plan, store.root) if "paper" in parts else None,
-    ).table
-    print_rendered(table, format, parts, transpose)
-
-
-def print_rendered(
-    table: Table, format: Format | None, show: tuple[str, ...], transpose: bool
-) -> None:
-    """A table on standard output."""
-    from ablate.report.formats import render
-
-    if format is None:
-        format = Format.rich if sys.stdout.isatty() else Format.md
-    if format is not Format.rich:
-        sys.stdout.write(render(table, format, show=show, transpose=transpose))
-        return
-    from rich.console import Console
-
-    console = Console(force_terminal=sys.stdout.isatty())  # whatever FORCE_COLOR says
-    console.print(render(table, format, show=show, transpose=transpose, width=console.width))
