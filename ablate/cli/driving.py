@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.mistakes import number
-from ablate.cli.printing import print_table
+from ablate.cli.printing import Format, TextFormat, print_json, print_table
 from ablate.cli.selection import RUNS, Selection, StoreDir
 from ablate.shared.errors import Failure, UserError, unknown
 
@@ -214,9 +214,12 @@ def plan(
             parser=number, metavar="SHARE", help="With --on: of the peak that trainings reach."
         ),
     ] = None,
+    format: TextFormat = Format.text,
 ) -> None:
     """Show what `sweep` with the same words would run, and what it costs. Trains nothing."""
     from ablate.planning.search import Search
+    from ablate.report import trees
+    from ablate.report.power import Detection, forecast
     from ablate.report.status import show_head, show_plan
     from ablate.running import launchers
     from ablate.running.devices import Devices
@@ -234,7 +237,8 @@ def plan(
     kept = Store(selection.store)
     _check_name(selection.words, kept)
     made, settings = selection.plan()
-    show_head(made)
+    if format is Format.text:
+        show_head(made)
     if made.tune:
         seals = kept.seals()
         made = Search(made).grow(lambda run: kept.result(run, seals.get(run)), kept.metrics) or made
@@ -245,17 +249,20 @@ def plan(
             finished = ledger.last_detail("finished")
     launcher = launchers.make(settings, kept.cache)
     cost = costs(made, kept, launcher, states, finished, on=devices)
-    show_plan(made, states, cost)
+    detection: Detection | None = None
+    withheld: dict[str, str] = {}
     if detect is not None:
-        from ablate.report.power import forecast
-
-        sound = kept.results(made.runs(), curves=True)
+        results, withheld = kept.results(made.runs(), curves=True)
+        detection = forecast(
+            made, detect, spread, cost, results, lambda run: kept.rundir(run).read_metrics()
+        )
+    if format is Format.json:
+        print_json(trees.of_plan(made, states, cost, detection, withheld.values()))
+        return
+    show_plan(made, states, cost)
+    if detection is not None:
         print()
-        for line in sound.withheld.values():
-            print(f"withheld: {line}")
-        for line in forecast(
-            made, detect, spread, cost, sound.results, lambda run: kept.rundir(run).read_metrics()
-        ):
+        for line in (*(f"withheld: {why}" for why in withheld.values()), *detection.lines()):
             print(line)
 
 

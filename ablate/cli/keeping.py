@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import platform
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ablate.cli.printing import Format, TextFormat, print_json
 from ablate.cli.selection import RUNS, Scale, Selection, StoreDir, planned
 from ablate.shared.errors import Failure, UserError
 
@@ -33,38 +35,45 @@ def doctor(
     repair: Annotated[
         bool, typer.Option("--repair", help="Make the ledger again from plans and run folders.")
     ] = False,
+    format: TextFormat = Format.text,
     store: StoreDir = RUNS,
 ) -> None:
     """Is all fit to sweep: machine, store, and resuming your own config bit for bit? It is tried.
 
     The config is that of KEY=VALUE, or the baseline of a sweep; the quick start's for no words.
     """
-    from ablate.audit.doctor import examine, examine_store, show
+    from ablate.audit.doctor import examine, examine_store, show, tree
     from ablate.running import launchers
     from ablate.store.ledger import Store
 
     kept = Store(store)
+    repaired: list[str] = []
+    tell = show if format is Format.text else list
     if repair:
         if words or scale:
             raise UserError("--repair: takes no other words")
-        _repair(kept)
-        findings = show(examine_store(kept))
+        repaired = _repair(kept)
+        if format is Format.text:
+            print("\n".join(repaired))
+        findings = tell(examine_store(kept))
     else:
         label, specs, settings = _config(words, scale, store)
         slots = launchers.make(settings, kept.cache).slots
         try:
-            findings = show(examine(kept, settings, slots, label, specs))
+            findings = tell(examine(kept, settings, slots, label, specs))
         except KeyboardInterrupt:
-            print("stopped; the same command begins again")
+            print("stopped; the same command begins again", file=sys.stderr)
             raise typer.Exit(130) from None
+    if format is Format.json:
+        print_json(tree(findings, repaired))
     problems = [finding.what for finding in findings if finding.level == "problem"]
     if problems:
         names = ", ".join(dict.fromkeys(problems))
         raise Failure(f"doctor: {len(problems)} problem{'s'[: len(problems) > 1]} ({names})")
 
 
-def _repair(store: Store) -> None:
-    """Make the ledger again, and say what it holds now."""
+def _repair(store: Store) -> list[str]:
+    """Make the ledger again; lines on what it holds now."""
     from collections import Counter
 
     from ablate.store.ledger import Ledger
@@ -76,14 +85,12 @@ def _repair(store: Store) -> None:
         done = repair(store)
     with Ledger.reading(store) as ledger:
         sweeps, states = ledger.sweeps(), ledger.states()
-    if done.aside is not None:
-        print(f"the old ledger is {done.aside} now")
-    for line in done.lines:
-        print(line)
+    lines = [] if done.aside is None else [f"the old ledger is {done.aside} now"]
     counts = Counter(state.status for state in states.values())
     what = ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "none"
     events = f"{done.events:,} events, " if done.events else ""
-    print(f"made again from {events}plans and run folders: sweeps: {len(sweeps):,}; runs: {what}")
+    made = f"made again from {events}plans and run folders: sweeps: {len(sweeps):,}; runs: {what}"
+    return [*lines, *done.lines, made]
 
 
 def _config(
@@ -114,6 +121,7 @@ def verify(
         str | None,
         typer.Option(metavar="RUN", help="Train this run once more, and compare the bits."),
     ] = None,
+    format: TextFormat = Format.text,
 ) -> None:
     """Make every number of a table again from the raw files, and check them against the ledger.
 
@@ -128,21 +136,21 @@ def verify(
     kept = Store(selection.store)
     bundle = Bundle(Path(selection.words[0])) if len(selection.words) == 1 else None
     if bundle is not None and (bundle.is_one or bundle.manifest.is_file()) and rerun is None:
-        _verify_bundle(bundle, selection.has_options)
+        _verify_bundle(bundle, selection.has_options, format)
         return
     if rerun is not None:
         if selection.has_options:
             raise UserError("--rerun: takes a RUN, and launcher.KEY=VALUE; leave the others out")
-        _rerun(kept, rerun, selection.words)
+        _rerun(kept, rerun, selection.words, format)
         return
     with Ledger.reading(kept) as ledger:
         plan = planned(kept, ledger, selection, sealed=False)
         begin(f"checking the runs of {plan.name}")
         found = check(plan, kept, ledger)
-    _say(found, plan.name)
+    _say(found, format, plan.name)
 
 
-def _verify_bundle(bundle: Bundle, others: bool) -> None:
+def _verify_bundle(bundle: Bundle, others: bool, format: Format) -> None:
     from ablate.audit.bundle import check
     from ablate.report.live import begin
 
@@ -150,22 +158,35 @@ def _verify_bundle(bundle: Bundle, others: bool) -> None:
         raise UserError(f"{bundle.root}: is a bundle of one sweep; leave other options out")
     begin(f"checking the files of {bundle.root}")
     found = check(bundle)
-    _say(found, str(bundle.root), f" of the bundle {bundle.root}")
+    _say(found, format, str(bundle.root), f" of the bundle {bundle.root}")
 
 
-def _say(found: Verified, name: str, what: str = "") -> None:
-    """Print what was found. Raises Failure for any finding."""
-    for line in found.findings:
-        print(line)
-    for note in found.notes:
-        print(f"note: {note}")
+def _say(found: Verified, format: Format, name: str, what: str = "") -> None:
+    """Print what was found. Raises Failure for any finding.
+
+    As JSON: name: the sweep, or the bundle's folder; runs, numbers: how many were checked;
+    findings, notes: lines.
+    """
+    if format is Format.json:
+        print_json({"name": name, **dataclasses.asdict(found)})
+    else:
+        for line in found.findings:
+            print(line)
+        for note in found.notes:
+            print(f"note: {note}")
     if found.findings:
         raise Failure(f"{name}: {_count(len(found.findings), 'finding')}")
     counts = f"{_count(found.runs, 'run')}, {_count(found.numbers, 'number')}{what}"
-    print(f"verified: {counts}, nothing wrong")
+    if format is Format.text:
+        print(f"verified: {counts}, nothing wrong")
 
 
-def _rerun(store: Store, text: str, words: list[str]) -> None:
+def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
+    """Train a run once more, and say what differs. Raises Failure where anything does.
+
+    As JSON: run; same: what has the same bits; findings: lines on what differs; notes: lines on
+    what differs in the machine.
+    """
     from ablate.audit.rerun import SAME, Stopped, rerun
     from ablate.planning.compose import Composer, once, parse, split_launcher
     from ablate.report.live import begin, view
@@ -187,7 +208,10 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
     begin(f"training {run.label} once more")
     launcher = launchers.make(composer.launcher(chosen), store.cache)
     try:
-        with view() as watching:
+        with contextlib.ExitStack() as quiet:
+            if format is Format.json:  # standard output is its own
+                quiet.enter_context(contextlib.redirect_stdout(sys.stderr))
+            watching = quiet.enter_context(view())
 
             def show(folder: RunDir, slot: Slot, notes: Mapping[str, Any]) -> None:
                 worker = Working(run, folder, slot, child=True, notes=dict(notes))
@@ -200,14 +224,21 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
         raise typer.Exit(128 + stopped.number) from None
     finally:
         launcher.free()
-    for line in machine:
-        print(f"note: {line}; bits may differ rightly")
-    for line in lines:
-        print(line)
-    differ = [line.partition(":")[0] for line in lines if not line.endswith(SAME)]
-    if differ:
-        raise Failure(f"{run.id}: trained again, {', '.join(differ)} differ")
-    print(f"{run.id}: trained again, {SAME}")
+    findings = [line for line in lines if not line.endswith(SAME)]
+    names = {line: line.partition(":")[0] for line in lines}
+    if format is Format.json:
+        same = [name for line, name in names.items() if line not in findings]
+        print_json({"run": run.id, "same": same, "findings": findings, "notes": machine})
+    else:
+        for line in machine:
+            print(f"note: {line}; bits may differ rightly")
+        for line in lines:
+            print(line)
+    if findings:
+        differ = ", ".join(names[line] for line in findings)
+        raise Failure(f"{run.id}: trained again, {differ} differ")
+    if format is Format.text:
+        print(f"{run.id}: trained again, {SAME}")
 
 
 def gc(

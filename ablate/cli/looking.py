@@ -10,7 +10,15 @@ from typing import Annotated
 import typer
 
 from ablate.cli.out import check_out, write_out
-from ablate.cli.printing import TableFormat, print_rendered, print_table
+from ablate.cli.printing import (
+    Format,
+    TableFormat,
+    TextFormat,
+    YamlFormat,
+    print_json,
+    print_rendered,
+    print_table,
+)
 from ablate.cli.selection import RUNS, Selection, StoreDir, planned
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.metrics import DEFAULT, TASKS
@@ -23,14 +31,22 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Again every second, until the sweep is over.")
     ] = False,
+    format: TextFormat = Format.text,
 ) -> None:
     """Where a sweep stands: runs by state, what each worker does, what failed and why."""
     from ablate.report import status as report
+    from ablate.report import trees
     from ablate.store.ledger import Ledger, Store
 
+    if watch and format is not Format.text:
+        raise UserError(f"--format {format}: --watch prints text alone; give one of them")
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, selection)
+        if format is Format.json:
+            now = report.standing(made, list(made.runs()), kept, ledger)
+            print_json(trees.of_status(now, kept, kept.results(made.runs()).withheld.values()))
+            return
         if not watch:
             report.show_status(made, kept, ledger)
             return
@@ -51,22 +67,30 @@ def show(
     against: Annotated[
         str | None, typer.Option(metavar="RUN", help="Only what differs from that run.")
     ] = None,
+    format: TextFormat = Format.text,
     store: StoreDir = RUNS,
 ) -> None:
     """One run: what happened to it, its result, curves, provenance and configuration."""
+    from ablate.report import trees
     from ablate.report.show import compared, print_log, shown
     from ablate.store.find import find_run
     from ablate.store.ledger import Ledger, Store
 
     if follow and not log:
         raise UserError("--follow: goes with --log")
+    if log and format is not Format.text:
+        raise UserError(f"--format {format}: --log prints text alone; give one of them")
     if log and against is not None:
         raise UserError("--against: compares runs, not logs; leave --log out")
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         found = find_run(kept, ledger, run)
-        if against is not None:
-            print(compared(kept, ledger, found, find_run(kept, ledger, against)))
+        other = None if against is None else find_run(kept, ledger, against)
+        if format is Format.json:
+            both = other and trees.of_runs(kept, ledger, (found, other))
+            print_json(both or trees.of_run(kept, ledger, found))
+        elif other is not None:
+            print(compared(kept, ledger, found, other))
         elif not log:
             print(shown(kept, ledger, found))
     if log:
@@ -190,18 +214,25 @@ def list_(
     kind: Annotated[
         str | None, typer.Argument(help="sweeps, norms, stems, blocks, archs, data, recipes ...")
     ] = None,
+    format: TextFormat = Format.text,
 ) -> None:
     """What may be chosen: each by its name, a line and its source."""
     from ablate.planning.expand import find_sweeps
-    from ablate.report.listing import listing
+    from ablate.report.listing import catalogue
 
-    print(listing(kind, lambda: ((name, title, str(path)) for name, title, path in find_sweeps())))
+    sweeps = ((name, title, str(path)) for name, title, path in find_sweeps())
+    found = catalogue(kind, lambda: sweeps)
+    if format is Format.json:
+        print_json({kind.name: kind.tree() for kind in found})
+    else:
+        print("\n\n".join(kind.text() for kind in found))
 
 
 def config(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to set.")
     ] = None,
+    format: YamlFormat = Format.yaml,
     store: StoreDir = RUNS,
 ) -> None:
     """The whole configuration of one run, composed and checked, and its id."""
@@ -210,4 +241,7 @@ def config(
     from ablate.planning.compose import resolve
 
     tree, run = resolve(words or [], store)
+    if format is Format.json:
+        print_json({"run": run, "configuration": tree})
+        return
     print(f"# run {run}\n{OmegaConf.to_yaml(OmegaConf.create(tree))}", end="")

@@ -239,28 +239,37 @@ RESULT = (
 def compared(store: Store, ledger: Ledger, one: str, other: str) -> str:
     """What differs between two runs, in configuration, data, code and environment; both results."""
     runs = [look(store, ledger, run) for run in (one, other)]
-    known = [facts(seen) for seen in runs]
-    specs = [leaves(seen.configuration) for seen in runs]
-    data = [{k: spec.pop(k) for k in [*spec] if k == "data.fingerprint"} for spec in specs]
-    results = [_pick(leaves(seen.result), RESULT) for seen in runs]
-    sides = {
-        "configuration": specs,
-        "data": data,
-        "code": [_pick(texts, CODE) for texts in known],
-        "environment": [_pick(texts, ENVIRONMENT) for texts in known],
+    found = {
+        title: [{key: _text(key, value) for key, value in side.items()} for side in two]
+        for title, two in sides(runs).items()
     }
+    results = found.pop("result")
     lines = [" against ".join(f"{seen.label} ({seen.folder.id})" for seen in runs)]
-    for title, texts in sides.items():
-        files = [seen.folder.run if texts in (specs, data) else seen.folder.env for seen in runs]
+    for title, texts in found.items():
+        is_spec = title in ("configuration", "data")
+        files = [seen.folder.run if is_spec else seen.folder.env for seen in runs]
         lost = [str(file) for side, file in zip(texts, files, strict=True) if not side]
         keys = [key for key in texts[0] | texts[1] if texts[0].get(key) != texts[1].get(key)]
-        found = [f"{file}: missing or not whole" for file in lost] or _side_by_side(texts, keys)
-        lines += _section(title, found, "nothing differs")
+        told = [f"{file}: missing or not whole" for file in lost] or _side_by_side(texts, keys)
+        lines += _section(title, told, "nothing differs")
     lines += _section("result", _side_by_side(results, list(results[0] | results[1])), "none yet")
     lines += [
         f"  withheld: {why}" for seen in runs for why in (seen.withheld, seen.unsealed) if why
     ]
     return "\n".join(lines)
+
+
+def sides(runs: Sequence[Seen]) -> dict[str, list[dict[str, Any]]]:
+    """What `compared` compares, by section: of each run the values by dotted key."""
+    known = [facts(seen) for seen in runs]
+    specs = [flat(seen.configuration) for seen in runs]
+    return {
+        "configuration": specs,
+        "data": [{k: spec.pop(k) for k in [*spec] if k == "data.fingerprint"} for spec in specs],
+        "code": [_pick(texts, CODE) for texts in known],
+        "environment": [_pick(texts, ENVIRONMENT) for texts in known],
+        "result": [_pick(flat(seen.result), RESULT) for seen in runs],
+    }
 
 
 def _side_by_side(sides: Sequence[Mapping[str, str]], keys: Iterable[str]) -> list[str]:
@@ -281,7 +290,7 @@ def facts(seen: Seen) -> dict[str, str]:
     return known | ({"attempts": EDITED} if seen.unsealed else {})
 
 
-def _pick(texts: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:
+def _pick(texts: Mapping[str, Any], sections: Iterable[str]) -> dict[str, Any]:
     """Those of the dotted keys that are in one of the sections, in their order."""
     return {k: v for s in sections for k, v in texts.items() if k.partition(".")[0] == s}
 
@@ -289,15 +298,20 @@ def _pick(texts: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:
 # --- Values as text -----------------------------------------------------------------------------
 
 
-def leaves(tree: Any, place: str = "") -> dict[str, str]:
-    """Every leaf of a plain tree that is not null, as text, by its dotted key."""
+def flat(tree: Any, place: str = "") -> dict[str, Any]:
+    """Every leaf of a plain tree that is not null, by its dotted key."""
     if isinstance(tree, dict):
         return {
-            key: text
+            key: leaf
             for name, value in tree.items()
-            for key, text in leaves(value, f"{place}.{name}" if place else name).items()
+            for key, leaf in flat(value, f"{place}.{name}" if place else name).items()
         }
-    return {} if tree is None else {place: _text(place, tree)}
+    return {} if tree is None else {place: tree}
+
+
+def leaves(tree: Any) -> dict[str, str]:
+    """As `flat`, each leaf as text."""
+    return {key: _text(key, leaf) for key, leaf in flat(tree).items()}
 
 
 def _text(key: str, value: Any) -> str:
