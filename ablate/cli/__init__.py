@@ -30,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Does this change to a Vision Transformer help, and how sure are we?",
 )
-data = typer.Typer(help="The images that runs learn from.")
+data = typer.Typer(help="Prepare datasets.")
 
 for command in (
     driving.sweep,
@@ -63,7 +63,7 @@ def _version(asked: bool) -> None:
 def _main(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
@@ -131,7 +131,7 @@ def _run() -> int:
         raise
     except sqlite3.Error as error:
         broken = not isinstance(error, sqlite3.OperationalError)
-        remedy = "; `ablate doctor --repair` makes it again from the run folders" if broken else ""
+        remedy = "; `ablate doctor --repair` rebuilds it from the run folders" if broken else ""
         return _told(f"ablate: the store's ledger.db: {error}{remedy}", 1)
     except OSError as error:  # a store that is a file, or can't be written to
         place = f"{error.filename}: " if error.filename else ""

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 def sweep(
     selection: Selection,
     retry: Annotated[
-        str, typer.Option(help="Start runs again that ended so: failed,oom,hung.")
+        str, typer.Option(help="Train runs with these states again: failed,oom,hung.")
     ] = "",
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Where NAME is a sweep of other words: take it, keep runs."),
+        typer.Option("--replace", help="Replace another sweep of the same name; its runs stay."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask about long sweeps.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Start a long sweep without asking.")] = False,
 ) -> None:
-    """Plan what is missing and train it: start, resume and extend are this one command."""
+    """Train the missing runs of a sweep. The same command starts, resumes and extends it."""
     from ablate.planning.search import Search
     from ablate.report.live import view
     from ablate.running import launchers
@@ -86,7 +86,7 @@ def _check_name(words: list[str], store: Store) -> None:
         return
     if (plan := _driven(name, store)) is not None:
         raise UserError(
-            f"{name}: names what was driven, not what to drive; give its words: "
+            f"{name}: is the name of a driven sweep; to drive the sweep again give its words: "
             f"`ablate sweep {shlex.join([*plan.words, *words[1:]])}`"
         )
 
@@ -110,9 +110,9 @@ def _check_words(plan: Plan, store: Store) -> None:
         if alike(before.words, plan.words, store.root):
             return
     raise UserError(
-        f"{plan.name}: is another sweep already: `ablate sweep {shlex.join(before.words)}`; name "
-        f"this one with --as, or give --replace, which puts it in the other's place and keeps "
-        f"the runs of both"
+        f"{plan.name}: is the name of another sweep, `ablate sweep {shlex.join(before.words)}`; "
+        f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "
+        f"runs of both"
     )
 
 
@@ -151,7 +151,7 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
             text = f"{plan.name}: about {cost.left_s / 3600:.0f} device-hours"
             text += f", {duration(cost.wall_s)} on {cost.where}"
         if not sys.stdin.isatty():
-            raise UserError(f"{text}: too long to start unasked; add --yes")
+            raise UserError(f"{text}: a sweep of this length needs a confirmation; add --yes")
         if not typer.confirm(f"{text}. Start?"):
             raise typer.Exit(0)
     return True
@@ -193,7 +193,9 @@ def plan(
     detect: Annotated[
         float | None,
         typer.Option(
-            parser=number, metavar="POINTS", help="Seeds and hours to find a gain as small as this."
+            parser=number,
+            metavar="POINTS",
+            help="Show the seeds and hours it takes to detect this gain.",
         ),
     ] = None,
     spread: Annotated[
@@ -201,22 +203,24 @@ def plan(
         typer.Option(
             parser=number,
             metavar="POINTS",
-            help="With --detect: of runs, instead of the measured.",
+            help="Standard deviation between seeds to assume for --detect (default: measured).",
         ),
     ] = None,
     on: Annotated[
         str | None,
-        typer.Option(metavar="DEVICE:N", help="What it costs on other hardware, such as h100:8."),
+        typer.Option(metavar="DEVICE:N", help="Show the cost on other hardware, such as h100:8."),
     ] = None,
     mfu: Annotated[
         float | None,
         typer.Option(
-            parser=number, metavar="SHARE", help="With --on: of the peak that trainings reach."
+            parser=number,
+            metavar="SHARE",
+            help="Share of the peak speed that training reaches, for --on.",
         ),
     ] = None,
     format: TextFormat = Format.text,
 ) -> None:
-    """Show what `sweep` with the same words would run, and what it costs. Trains nothing."""
+    """Show the runs and the cost of a sweep, without training."""
     from ablate.planning.search import Search
     from ablate.report import trees
     from ablate.report.power import Detection, forecast
@@ -227,9 +231,9 @@ def plan(
     from ablate.store.ledger import Ledger, Store
 
     if detect is None and spread is not None:
-        raise UserError("--spread: goes with --detect")
+        raise UserError("--spread: needs --detect")
     if on is None and mfu is not None:
-        raise UserError("--mfu: goes with --on")
+        raise UserError("--mfu: needs --on")
     for option, value in (("--detect", detect), ("--spread", spread)):
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"{option}: must be more than 0 points, got {value:g}")
@@ -268,20 +272,23 @@ def plan(
 
 def stop(
     sweep: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Default: whichever is driven.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Sweep to stop (default: the sweep that is being driven)."
+        ),
     ] = None,
     timeout: Annotated[
         float,
         typer.Option(
             parser=number,
             metavar="SECONDS",
-            help="Give up then. Default: wait until Ctrl-C.",
+            help="Give up after this time (default: wait until Ctrl-C).",
             show_default=False,
         ),
     ] = math.inf,
     store: StoreDir = RUNS,
 ) -> None:
-    """Stop a sweep from another shell: every worker writes its checkpoint. Twice: at once."""
+    """Stop a sweep from another shell. Workers write checkpoints first; a second stop ends them."""
     from ablate.report.live import begin
     from ablate.running import turns
     from ablate.store.ledger import Store
@@ -293,7 +300,7 @@ def stop(
         begin("stopping: workers write their checkpoints")
     stopped = turns.stop(kept, sweep, begin, timeout)
     if stopped is None:
-        print(f"nothing of {sweep or store} runs")
+        print(f"no run of {sweep or store} is active")
         return
     plan = kept.read_plan(stopped)
     if plan is None:  # it had planned nothing yet

@@ -29,18 +29,22 @@ if TYPE_CHECKING:
 def doctor(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME KEY=VALUE", help="A sweep's name, and values to set."),
+        typer.Argument(
+            metavar="NAME KEY=VALUE",
+            help="Name of a sweep, or settings of a run (default: quickstart).",
+        ),
     ] = None,
     scale: Scale = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Make the ledger again from plans and run folders.")
+        bool, typer.Option("--repair", help="Rebuild the ledger from plans and run folders.")
     ] = False,
     format: TextFormat = Format.text,
     store: StoreDir = RUNS,
 ) -> None:
-    """Is all fit to sweep: machine, store, and resuming your own config bit for bit? It is tried.
+    """Check machine, store and bit-exact resume.
 
-    The config is that of KEY=VALUE, or the baseline of a sweep; the quick start's for no words.
+    The resume check trains a short run: the baseline of the named sweep, or a run with the given
+    settings.
     """
     from ablate.audit.doctor import examine, examine_store, show, tree
     from ablate.running import launchers
@@ -51,7 +55,7 @@ def doctor(
     tell = show if format is Format.text else list
     if repair:
         if words or scale:
-            raise UserError("--repair: takes no other words")
+            raise UserError("--repair: checks the store alone; leave other words out")
         repaired = _repair(kept)
         if format is Format.text:
             print("\n".join(repaired))
@@ -80,7 +84,9 @@ def _repair(store: Store) -> list[str]:
     from ablate.store.repair import repair
 
     if not store.root.is_dir():
-        raise UserError(f"no store at {store.root}: name one with --store DIR (or ABLATE_STORE)")
+        raise UserError(
+            f"no store at {store.root}: give its folder with --store DIR (or ABLATE_STORE)"
+        )
     with _alone(store, "doctor --repair"):
         done = repair(store)
     with Ledger.reading(store) as ledger:
@@ -119,14 +125,14 @@ def verify(
     selection: Selection,
     rerun: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Train this run once more, and compare the bits."),
+        typer.Option(metavar="RUN", help="Train this run again and compare the bits."),
     ] = None,
     format: TextFormat = Format.text,
 ) -> None:
-    """Make every number of a table again from the raw files, and check them against the ledger.
+    """Recompute every number of a table from the raw files, and check the files against the ledger.
 
-    Of a folder that `export` wrote: every file against its manifest, and every derived one made
-    again.
+    With a folder of `ablate export` as NAME: check every file against the manifest, and recompute
+    every derived file.
     """
     from ablate.audit.bundle import Bundle
     from ablate.audit.verify import verify as check
@@ -140,7 +146,7 @@ def verify(
         return
     if rerun is not None:
         if selection.has_options:
-            raise UserError("--rerun: takes a RUN, and launcher.KEY=VALUE; leave the others out")
+            raise UserError("--rerun: takes a RUN and launcher.KEY=VALUE; leave other options out")
         _rerun(kept, rerun, selection.words, format)
         return
     with Ledger.reading(kept) as ledger:
@@ -155,7 +161,7 @@ def _verify_bundle(bundle: Bundle, others: bool, format: Format) -> None:
     from ablate.report.live import begin
 
     if others:
-        raise UserError(f"{bundle.root}: is a bundle of one sweep; leave other options out")
+        raise UserError(f"{bundle.root}: is an export of one sweep; leave other options out")
     begin(f"checking the files of {bundle.root}")
     found = check(bundle)
     _say(found, format, str(bundle.root), f" of the bundle {bundle.root}")
@@ -203,7 +209,7 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
     with Ledger.reading(store) as ledger:
         sweeps = planned_as(store, ledger, find_run(store, ledger, text))
     if not sweeps:
-        raise UserError(f"--rerun: {text}: no sweep has it")
+        raise UserError(f"--rerun: {text}: no sweep contains this run")
     run = sweeps[0][1]
     begin(f"training {run.label} once more")
     launcher = launchers.make(composer.launcher(chosen), store.cache)
@@ -220,7 +226,7 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
             decode(run.cell.spec, store.root, watching)
             machine, lines = rerun(store, run, launcher, show)
     except Stopped as stopped:
-        print("stopped; nothing of it is left")
+        print("stopped; the new run was removed")
         raise typer.Exit(128 + stopped.number) from None
     finally:
         launcher.free()
@@ -243,12 +249,13 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
 
 def gc(
     sweeps: Annotated[
-        list[str] | None, typer.Argument(metavar="[SWEEP]...", help="Sweeps to forget first.")
+        list[str] | None,
+        typer.Argument(metavar="SWEEP", help="Sweeps to forget before files are removed."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove files without asking.")] = False,
     store: StoreDir = RUNS,
 ) -> None:
-    """Remove what no sweep refers to: runs, decoded data, leftovers. Asks first."""
+    """Remove runs, decoded data and leftovers that no sweep refers to. Asks first."""
     from rich.filesize import decimal
 
     from ablate.store.gc import collect, kept, links, rubbish, summary
@@ -262,19 +269,19 @@ def gc(
         plans, known = kept(place, ledger, forget), ledger.sweeps()
         found = rubbish(place, plans)
         for path in links(place):
-            print(f"left alone: {path} is a link, and what it leads to may be another store's")
+            print(f"left alone: {path} is a link; its target may belong to another store")
         for name in forget:
             there = name in known or place.plan_path(name).exists()
             print(f"to forget: the sweep {name!r}" if there else f"forgotten already: {name!r}")
         for line in summary(found):
             print(line)
         if not (found or forget):
-            print("nothing to remove: a sweep refers to all that is there")
+            print("nothing to remove: sweeps refer to all files")
             return
         size = decimal(sum(item.bytes for item in found))
         if not yes:
             if not sys.stdin.isatty():
-                raise UserError(f"{size} to remove: not unasked; add --yes")
+                raise UserError(f"{size} to remove: needs a confirmation; add --yes")
             if not typer.confirm(f"Remove these {size}?"):
                 raise typer.Exit(0)
         print(f"removed {decimal(collect(place, ledger, plans, found, forget))}")
@@ -305,13 +312,13 @@ def _count(number: int, noun: str) -> str:
 
 
 def prepare(
-    name: Annotated[str, typer.Argument(help="A dataset: `ablate list data`.")],
+    name: Annotated[str, typer.Argument(help="Dataset (`ablate list data`).")],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="data.KEY=VALUE", help="Values to set.")
+        list[str] | None, typer.Argument(metavar="data.KEY=VALUE", help="Settings of the dataset.")
     ] = None,
     store: StoreDir = RUNS,
 ) -> None:
-    """Fetch and decode a dataset ahead of sweeps. Stopped, the same command goes on."""
+    """Fetch and decode a dataset before a sweep. After a stop the same command goes on."""
     from ablate.planning.compose import resolve_data
     from ablate.report.live import begin, view
     from ablate.running.launchers.ask import ask
@@ -323,7 +330,7 @@ def prepare(
     for note in notes:
         print(f"note: {note}")
     question = {"spec": spec, "cache": str(kept.cache)}
-    begin(f"data={name}: looking for what is there")
+    begin(f"data={name}: looking for files")
     try:
         check(spec["data"], kept.root, print)
         found = ask("prepare", {**question, "look": True})
@@ -344,7 +351,7 @@ def prepare(
 def _images(found: dict[str, Any]) -> str:
     """What the worker said of a dataset, for people."""
     if found["examples"] is None:
-        return "not fetched yet, its size is not known"
+        return "not fetched yet; the size is not known"
     splits: dict[str, int] = found["examples"]
     counts = ", ".join(f"{split} {splits[split]:,}" for split in ("train", "validation", "test"))
     return f"{sum(splits.values()):,} images ({counts}), {found['size']} in {found['folder']}"

@@ -29,11 +29,11 @@ MANY = 1000  # runs: reading their results takes seconds
 def status(
     selection: Selection,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Again every second, until the sweep is over.")
+        bool, typer.Option("--watch", help="Refresh every second until the sweep ends.")
     ] = False,
     format: TextFormat = Format.text,
 ) -> None:
-    """Where a sweep stands: runs by state, what each worker does, what failed and why."""
+    """Show the progress of a sweep: runs by state, active workers, failures and their causes."""
     from ablate.report import status as report
     from ablate.report import trees
     from ablate.store.ledger import Ledger, Store
@@ -58,30 +58,31 @@ def status(
 
 def show(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="LABEL@COLUMN#SEED, or how its id begins.")
+        str, typer.Argument(metavar="RUN", help="LABEL@COLUMN#SEED, or the beginning of an id.")
     ],
-    log: Annotated[bool, typer.Option("--log", help="Print its log instead.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="Print only the log of the run.")] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="With --log: go on while it trains.")
+        bool,
+        typer.Option("--follow", "-f", help="Follow the log while the run trains, with --log."),
     ] = False,
     against: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Only what differs from that run.")
+        str | None, typer.Option(metavar="RUN", help="Show only the differences from this run.")
     ] = None,
     format: TextFormat = Format.text,
     store: StoreDir = RUNS,
 ) -> None:
-    """One run: what happened to it, its result, curves, provenance and configuration."""
+    """Show one run: history, result, curves, provenance and configuration."""
     from ablate.report import trees
     from ablate.report.show import compared, print_log, shown
     from ablate.store.find import find_run
     from ablate.store.ledger import Ledger, Store
 
     if follow and not log:
-        raise UserError("--follow: goes with --log")
+        raise UserError("--follow: needs --log")
     if log and format is not Format.text:
         raise UserError(f"--format {format}: --log prints text alone; give one of them")
     if log and against is not None:
-        raise UserError("--against: compares runs, not logs; leave --log out")
+        raise UserError("--against: compares runs, and --log prints one log; leave one of them out")
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         found = find_run(kept, ledger, run)
@@ -106,26 +107,34 @@ def table(
     show: Annotated[
         str | None,
         typer.Option(
-            help="Of accuracy,gain,ci,n,verdict,params,macs,cost,chosen,paper and metrics: "
+            help="Columns: accuracy,gain,ci,n,verdict,params,macs,cost,chosen,paper and metrics: "
             + ",".join(TASKS[DEFAULT].names[1:])
         ),
     ] = None,
-    transpose: Annotated[bool, typer.Option("--transpose", help="Variants as columns.")] = False,
+    transpose: Annotated[
+        bool, typer.Option("--transpose", help="Show variants as columns.")
+    ] = False,
     against: Annotated[
-        str | None, typer.Option(metavar="paper", help="Published figures beside ours.")
+        str | None,
+        typer.Option(metavar="paper", help="Show published figures beside the measured."),
     ] = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Refuse a table of unlike runs, and verdicts read twice."),
+        typer.Option(
+            "--strict", help="Refuse a table of unlike runs, and verdicts of repeated looks."
+        ),
     ] = False,
     bundle: Annotated[
         Path | None,
-        typer.Option("--from", metavar="DIR", help="Recomputed from what `export` wrote there."),
+        typer.Option(
+            "--from", metavar="DIR", help="Recompute the table from a folder of `ablate export`."
+        ),
     ] = None,
 ) -> None:
-    """The gain of every variant over the baseline, with 95 % intervals and verdicts.
+    """Show the gain of each variant over the baseline, with 95 % intervals and verdicts.
 
-    `paper:T1L` is a published table, read by the same code: `ablate list paper` names them.
+    `ablate table paper:T1L` shows a published table, read by the same code; `ablate list paper`
+    lists the published tables.
     """
     from ablate.analysis.published import SHOW, WHERE, published
     from ablate.report.formats import check_show
@@ -135,13 +144,15 @@ def table(
     first = selection.words[0] if selection.words else ""
     if first.startswith(WHERE):
         if selection.words[1:] or selection.has_options or against or strict or bundle:
-            raise UserError(f"{first}: takes --format, --show and --transpose; leave others out")
+            raise UserError(
+                f"{first}: takes --format, --show and --transpose; leave other words out"
+            )
         parts = check_show(show) if show is not None else SHOW
         print_rendered(published(first.removeprefix(WHERE)), format, parts, transpose)
         return
     if bundle is not None:
         if selection.words or selection.has_options:
-            raise UserError("--from: a bundle is of one sweep; leave its name and words out")
+            raise UserError("--from: an export holds one sweep; leave its name and words out")
         from ablate.audit.bundle import Bundle
 
         exported = Bundle(bundle)
@@ -165,7 +176,10 @@ class Drawn(Selection):
 
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[NAME] [KEY=VALUE ...] KIND", help="`ablate list plots`."),
+        typer.Argument(
+            metavar="[NAME] [KEY=VALUE ...] KIND",
+            help="Name of a sweep, settings, and the kind of figure (`ablate list plots`).",
+        ),
     ] = field(default_factory=list)
 
 
@@ -173,10 +187,12 @@ def plot(
     selection: Drawn,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help=".svg, .pdf or .png. Default: NAME-KIND.svg here."),
+        typer.Option(
+            metavar="FILE", help="File to write: .svg, .pdf or .png (default: NAME-KIND.svg)."
+        ),
     ] = None,
 ) -> None:
-    """A figure of a sweep, as SVG, PDF or PNG."""
+    """Draw a figure of a sweep, as SVG, PDF or PNG."""
     from ablate.analysis import captions
     from ablate.analysis.reading import read
     from ablate.analysis.table import tabulate
@@ -212,11 +228,14 @@ def plot(
 
 def list_(
     kind: Annotated[
-        str | None, typer.Argument(help="sweeps, norms, stems, blocks, archs, data, recipes ...")
+        str | None,
+        typer.Argument(
+            metavar="KIND", help="Kind to list: sweeps, norms, stems, data, ... (default: all)."
+        ),
     ] = None,
     format: TextFormat = Format.text,
 ) -> None:
-    """What may be chosen: each by its name, a line and its source."""
+    """List the choices for a sweep: name, description and source."""
     from ablate.planning.expand import find_sweeps
     from ablate.report.listing import catalogue
 
@@ -230,12 +249,12 @@ def list_(
 
 def config(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to set.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of the run.")
     ] = None,
     format: YamlFormat = Format.yaml,
     store: StoreDir = RUNS,
 ) -> None:
-    """The whole configuration of one run, composed and checked, and its id."""
+    """Show the whole configuration of one run, checked, and the id of the run."""
     from omegaconf import OmegaConf
 
     from ablate.planning.compose import resolve

@@ -33,7 +33,7 @@ class Format(StrEnum):
     json = "json"
 
 
-READ = "Default: rich on a terminal, md elsewhere."
+READ = "Output format (default: rich on a terminal, md elsewhere)."
 TableFormat = Annotated[
     Format | None,
     typer.Option(
@@ -47,11 +47,11 @@ TrialsFormat = Annotated[
 ]
 TextFormat = Annotated[
     Format,
-    typer.Option(**one_of(Format.text, Format.json), help="For people, or for other programs."),
+    typer.Option(**one_of(Format.text, Format.json), help="Output format."),
 ]
 YamlFormat = Annotated[
     Format,
-    typer.Option(**one_of(Format.yaml, Format.json), help="For people, or for other programs."),
+    typer.Option(**one_of(Format.yaml, Format.json), help="Output format."),
 ]
 
 

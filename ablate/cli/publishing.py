@@ -15,10 +15,11 @@ from ablate.shared.errors import UserError
 def report(
     selection: Selection,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Default: NAME.html, here.")
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="File to write (default: NAME.html)."),
     ] = None,
 ) -> None:
-    """A sweep as one HTML file: verdicts, gains, figures, every run, how it was made."""
+    """Write a sweep as one HTML file: verdicts, gains, figures, every run and its provenance."""
     from ablate.analysis.reading import read
     from ablate.planning.plan import file_name
     from ablate.report.gather import gather, histories
@@ -49,23 +50,25 @@ def report(
 def export(
     selection: Selection,
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A new folder, or an earlier export.")
+        Path, typer.Argument(metavar="DIR", help="New folder, or an earlier export.")
     ],
     anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="Without host, user, folders, commits, logs.")
+        bool, typer.Option("--anonymous", help="Leave out host, user, folders, commits and logs.")
     ] = False,
     with_diff: Annotated[
-        bool, typer.Option("--with-diff", help="With the diffs of uncommitted work.")
+        bool, typer.Option("--with-diff", help="Include the diffs of uncommitted work.")
     ] = False,
 ) -> None:
-    """A sweep as a folder that a reviewer recomputes from: `ablate table --from DIR`."""
+    """Write a sweep as a folder from which a reviewer recomputes it: `ablate table --from DIR`."""
     from ablate.audit import bundle
     from ablate.report.gather import histories
     from ablate.report.live import begin
     from ablate.store.ledger import Ledger, Store
 
     if anonymous and with_diff:
-        raise UserError("--with-diff: a diff says whose work it is; leave it or --anonymous out")
+        raise UserError(
+            "--with-diff: a diff may name its author; leave out --with-diff or --anonymous"
+        )
     bundle.check_folder(folder)
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:

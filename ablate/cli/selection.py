@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from ablate.planning.plan import Plan
     from ablate.store.ledger import Ledger, Store
 
-Scale = Annotated[str | None, typer.Option("--scale", help="One of the sweep file's scales.")]
+Scale = Annotated[str | None, typer.Option("--scale", help="Scale of the sweep file to use.")]
 StoreDir = Annotated[
-    Path, typer.Option("--store", envvar="ABLATE_STORE", help="Where runs and results are kept.")
+    Path, typer.Option("--store", envvar="ABLATE_STORE", help="Folder of runs and results.")
 ]
 RUNS = Path("runs")
 
@@ -35,15 +35,17 @@ class Selection:
 
     words: Annotated[
         list[str],
-        typer.Argument(metavar="NAME KEY=VALUE", help="A sweep's name, and values to set."),
+        typer.Argument(metavar="NAME KEY=VALUE", help="Name of a sweep, and settings."),
     ] = field(default_factory=list)
     scale: Scale = None
-    name: Annotated[str | None, typer.Option("--as", help="Call the sweep by this name.")] = None
-    across: Annotated[list[str], typer.Option(help="This key's values are columns.")] = field(
+    name: Annotated[
+        str | None, typer.Option("--as", help="Name for the sweep (default: its words).")
+    ] = None
+    across: Annotated[list[str], typer.Option(help="Key whose values become columns.")] = field(
         default_factory=list
     )
     each: Annotated[
-        bool, typer.Option("--each", help="One factor at a time, not their product.")
+        bool, typer.Option("--each", help="Vary one factor at a time instead of all combinations.")
     ] = False
     store: StoreDir = RUNS
 
@@ -162,8 +164,8 @@ def planned(
     for key in analysis if not read else ():
         if getattr(found, key) != getattr(plan.analysis, key):
             raise UserError(
-                f"analysis.{key}: {plan.name} was driven with another value; `table`, `report`, "
-                f"`plot` and `export` read it with yours"
+                f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
+                f"`report`, `plot` and `export` take a new one"
             )
     plan = replace(plan, analysis=found)
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
@@ -171,11 +173,11 @@ def planned(
 
 
 def _more_than_a_name(plan: Plan, others: list[str]) -> UserError:
-    """A name says all that there is to say of what is read."""
+    """The error for words beside the name of a driven sweep."""
     return UserError(
-        f"{shlex.join(others) or 'options'}: {plan.name} is read as it was driven, and takes "
-        f"analysis.KEY=VALUE alone; `ablate sweep {shlex.join(plan.words)}` with more seeds "
-        f"extends it, with other words and --as NAME it is another sweep"
+        f"{shlex.join(others) or 'options'}: {plan.name} is shown as it was driven, and its name "
+        f"takes only analysis.KEY=VALUE; `ablate sweep {shlex.join(plan.words)}` with more seeds "
+        f"extends the sweep, and with other words and --as NAME makes another"
     )
 
 
@@ -185,21 +187,21 @@ def _check_said(made: Plan, plan: Plan, store: Store) -> None:
 
     if not alike(plan.words, made.words, store.root):  # by --as
         raise UserError(
-            f"--as {plan.name}: was driven by other words, `ablate sweep "
-            f"{shlex.join(plan.words)}`; leave yours out to read it"
+            f"--as {plan.name}: the sweep was driven with other words, `ablate sweep "
+            f"{shlex.join(plan.words)}`; leave your words out to show the sweep"
         )
     said = {word.partition("=")[0]: word for word in made.words}
     if "seeds" in said and set(made.seeds) != set(plan.seeds):
         more = set(made.seeds) > set(plan.seeds)
         again = shlex.join(["ablate", "sweep", *made.words])
         raise UserError(
-            f"{said['seeds']}: {plan.name} was driven with {len(plan.seeds)} seeds, and all of "
-            f"them are read, by analysis.KEY=VALUE at most; "
+            f"{said['seeds']}: {plan.name} was driven with {len(plan.seeds)} seeds, and all "
+            f"of them are shown; "
             + (f"`{again}` trains more" if more else f"with --as NAME, `{again}` is another sweep")
         )
     images = [{cell.spec["data"]["fingerprint"] for cell in p.cells} for p in (made, plan)]
     if "data.path" in said and images[0] != images[1]:
         raise UserError(
-            f"{said['data.path']}: holds other images than those that {plan.name} was driven with; "
-            f"leave it out to read what was trained on those"
+            f"{said['data.path']}: {plan.name} was trained on other images; leave data.path out to "
+            f"show the sweep"
         )

@@ -12,7 +12,7 @@ def trials(
     selection: Selection,
     format: TrialsFormat = None,
 ) -> None:
-    """What the searches of a sweep tried: settings, validation scores, what was chosen."""
+    """Show the trials of the searches of a sweep: settings, validation scores and winners."""
     from ablate.report import trials as report
     from ablate.report.formats.grid import split
     from ablate.report.formats.markdown import markdown

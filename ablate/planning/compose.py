@@ -73,7 +73,7 @@ def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
 
     key, equals, value = text.partition("=")
     if text.startswith("~"):
-        raise UserError(f"{text}: nothing can be taken away; give {key[1:]}=VALUE")
+        raise UserError(f"{text}: a key cannot be removed; give {key[1:]}=VALUE")
     if not equals or not key.strip("+ "):
         raise UserError(f"{text}: expected KEY=VALUE")
     try:
@@ -83,8 +83,8 @@ def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
         if key == "data.path":  # a path that the grammar can't read is meant as it stands
             return Word(text, key, (value,))
         raise UserError(
-            f"{key}: can't read {value!r}: {_first_line(error)}; "
-            f"a text with special characters is quoted: {key}='...'"
+            f"{key}: cannot read {value!r}: {_first_line(error)}; "
+            f"quote a text with special characters: {key}='...'"
         ) from error
     key = override.key_or_group
     if override.package is not None:
@@ -93,12 +93,14 @@ def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
         return Word(text, key, (plain(parsed, key),))
     if isinstance(parsed, Glob):
         if key not in groups:
-            raise UserError(f"{key}: glob() lists the choices of one of {', '.join(groups)}")
+            raise UserError(
+                f"{key}: glob() lists the choices of a group, one of {', '.join(groups)}"
+            )
         return Word(text, key, tuple(parsed.filter(list(groups[key]))), swept=True, glob=True)
     if override.is_interval_sweep():
-        raise UserError(f"{key}: interval() has no values; write them with commas, or range()")
+        raise UserError(f"{key}: interval() has no values; list values with commas, or use range()")
     if getattr(parsed, "shuffle", False):
-        raise UserError(f"{key}: shuffle() would be another sweep each time; write it without")
+        raise UserError(f"{key}: shuffle() would change the sweep each time; leave shuffle() out")
     values = [plain(v, key) for v in itertools.islice(override.sweep_iterator(), MOST + 1)]
     if len(values) > MOST:
         raise UserError(f"{key}: {value} has more than {MOST:,} values")
@@ -109,7 +111,7 @@ def plain(value: Any, key: str) -> Any:
     """A value as JSON has it. Raises UserError for settings where a value belongs."""
     if isinstance(value, Mapping):
         dotted = ", ".join(f"{key}.{name}" for name in value)
-        raise UserError(f"{key}: expected a value, got settings; write each in full: {dotted}")
+        raise UserError(f"{key}: expected a value, got settings; write each key in full: {dotted}")
     if isinstance(value, list | tuple):
         return [plain(item, key) for item in value]
     value = getattr(value, "text", value)  # Hydra's quoted strings
@@ -146,15 +148,16 @@ def check_yaml(path: Path, place: str) -> None:
                     anchor, size = open_nodes.pop()
                 elif isinstance(event, yaml.AliasEvent):
                     if any(anchor == other for other, _ in open_nodes):
-                        raise UserError(f"{place}: *{anchor} stands within &{anchor} itself")
+                        raise UserError(
+                            f"{place}: the alias *{anchor} is inside its own anchor &{anchor}"
+                        )
                     size = sizes.get(anchor, 1)
                 sizes[anchor] = size
                 above, so_far = open_nodes.pop()
                 open_nodes.append((above, so_far + size))
             if len(open_nodes) > DEEP or open_nodes[-1][1] > MOST:
                 raise UserError(
-                    f"{place}: more than {MOST:,} values or {DEEP} levels, its aliases (*name) "
-                    f"written out"
+                    f"{place}: more than {MOST:,} values or {DEEP} levels, aliases (*name) expanded"
                 )
     except (yaml.YAMLError, OSError):
         return
@@ -261,12 +264,12 @@ class Composer:
                 above = f"{group}={name} ({layers[height[group]].place or 'command line'})"
                 if self.sets(group, name, key):
                     raise UserError(
-                        f"{key}: would be overwritten by {above}; give {key} there, too"
+                        f"{key}: would be overwritten by {above}; give {key} there as well"
                     )
                 if any(self.sets(group, name, other) for other in _same_length(key)):
                     raise UserError(
-                        f"{key}: {above} has a length of its own; give {key} there, too "
-                        f"(null takes the other)"
+                        f"{key}: {above} sets another length; give {key} there as well "
+                        f"(null leaves the other)"
                     )
         return Merged(choices, values, height)
 
@@ -346,7 +349,7 @@ def resolve(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]:
     settings = once(parsed)
     for key in settings:
         if key == "seeds" or key.partition(".")[0] == "analysis":
-            raise UserError(f"{key}: belongs to a sweep; one run has seed=N")
+            raise UserError(f"{key}: belongs to a sweep; for one run give seed=N")
     launcher, settings = split_launcher(settings)
     composer.launcher(launcher)
     run = composer.run(composer.tree(composer.merge([Layer("", settings)])))
@@ -362,7 +365,7 @@ def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str
     settings = once(parse(word, composer.groups) for word in words)
     for key in settings:
         if not key.startswith("data."):
-            raise UserError(f"{key}: belongs to a run; what is prepared takes data.KEY=VALUE")
+            raise UserError(f"{key}: belongs to a run; `ablate data prepare` takes data.KEY=VALUE")
     tree = composer.tree(composer.merge([Layer("", {"data": name, **settings})]))
     size = tree["data"].get("size") if isinstance(tree["data"], Mapping) else None
     if isinstance(size, int) and size > 0:  # a patch that divides the image, whatever its size
@@ -411,8 +414,8 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
         names = class_folders(folder)
         if len(names) < 2:
             raise UserError(
-                f"data.path: {folder}: {', '.join(names) or 'no folder'} is all that there is of "
-                f"classes; there must be a folder for each of two or more"
+                f"data.path: {folder}: expected a folder for each of at least two classes, found "
+                f"{', '.join(names) or 'no folder'}"
             )
         data["classes"] = len(names)
     present = BUNDLED.get(data["source"])  # None where only fetching the set would tell
@@ -434,7 +437,7 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
             shares = {key: 0.1 for key in ("validation", "test") if key in named}
             data = {**data, "train": present[0], **shares}
             note = (
-                f"data={data['name']}: {data['path']} has split {present[0]!r} alone: "
+                f"data={data['name']}: {data['path']} has only split {present[0]!r}: "
                 f"{' and '.join(shares)} are cut from it, a tenth each; not the published split"
             )
             if note not in notes:
@@ -453,7 +456,7 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
 def _folder(data: Mapping[str, Any], key: str) -> Path:
     if data["path"] is None:
         fingerprint(dict(data))  # where files are needed anyway, it says so
-        raise UserError(f"data.{key}: the hub can't be asked while planning; give data.{key}=VALUE")
+        raise UserError(f"data.{key}: planning does not ask the hub; give data.{key}=VALUE")
     path = Path(data["path"])
     kind, _ = local_files(path, data["name"])
     if key == "classes" and kind != "folder":
@@ -541,7 +544,7 @@ def _compose(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str
         raise UserError(f"conf: {' '.join([name, *words])}: {_first_line(error)}") from error
     except RecursionError as error:
         place = " ".join([name, *words])
-        raise UserError(f"conf: {place}: `defaults` that lead back to themselves") from error
+        raise UserError(f"conf: {place}: its `defaults` include themselves") from error
     assert isinstance(tree, dict)
     assert isinstance(choices, dict)
     check_resolvers(tree, "conf")
@@ -554,8 +557,8 @@ def check_resolvers(tree: Any, place: str = "", key: str = "") -> None:
     what nobody was to read. `place` and `key` are how the error names the tree."""
     if isinstance(tree, str) and (found := RESOLVER.search(tree)):
         raise UserError(
-            f"{': '.join(filter(None, (place, key)))}: {found[0]!r}: resolvers are refused, for a "
-            f"config says the same everywhere; write the value"
+            f"{': '.join(filter(None, (place, key)))}: {found[0]!r}: resolvers are refused, since "
+            f"a configuration must mean the same everywhere; write the value"
         )
     parts: Iterable[tuple[Any, Any]] = tree.items() if isinstance(tree, Mapping) else ()
     for name, part in enumerate(tree) if isinstance(tree, list) else parts:
@@ -583,7 +586,7 @@ def _by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, An
     rows = tree.pop("by_arch")
     arch = str(values.get("model.arch", tree["model"]["arch"]))
     if not isinstance(rows, Mapping) or not all(isinstance(r, Mapping) for r in rows.values()):
-        raise UserError("by_arch: expected SIZE/PATCH: {key: value, ...}, one a line")
+        raise UserError("by_arch: expected SIZE/PATCH: {key: value, ...}, one per line")
     if arch not in rows:
         raise unknown("model.arch", arch, rows, "for this recipe one of")
     settings: Mapping[str, Any] = rows[arch]
@@ -626,7 +629,7 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
     for n, parent in enumerate(parents):
         below = section.get(parent, {})
         if not isinstance(below, dict):
-            raise UserError(f"{key}: {'.'.join(parents[: n + 1])} is a value, not settings")
+            raise UserError(f"{key}: {'.'.join(parents[: n + 1])} is a value, not a section")
         section[parent] = dict(below)
         section = section[parent]
     section[last] = value
