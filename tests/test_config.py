@@ -239,8 +239,8 @@ def test_a_group_of_the_users_own() -> None:
             "defaults: [nothing]",
             "conf: config recipe=mine: In 'recipe/mine': Could not load 'recipe/nothing'",
         ),
-        ("defaults: [mine]", "conf: config recipe=mine: `defaults` that lead back to themselves"),
-        ("a: &a [*a]", "conf/recipe/mine.yaml: *a stands within &a itself"),
+        ("defaults: [mine]", "conf: config recipe=mine: its `defaults` include themselves"),
+        ("a: &a [*a]", "conf/recipe/mine.yaml: the alias *a is inside its own anchor &a"),
         (f"optim: {{lr: {5000 * '9'}}}", "conf: config recipe=mine: "),
     ],
 )

@@ -563,7 +563,7 @@ def test_plan_forecasts_what_can_be_told(stored):
     assert "to detect a gain of 5 points over pre with 80 % power" in text
     assert re.search(r"spread [\d.]+ points \[.*1 df, 4 finished runs\]: barely known", text)
     assert re.search(r"needs .* seeds a variant: .* device-hours\n", text)
-    assert "--spread: goes with --detect" in stored("plan", *SWEEP, "--spread", "1", code=2).err
+    assert "--spread: needs --detect" in stored("plan", *SWEEP, "--spread", "1", code=2).err
 
 
 if __name__ == "__main__":

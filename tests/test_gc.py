@@ -89,7 +89,7 @@ def aged(path: Path) -> None:
 def test_nothing_goes_while_sweeps_refer_to_all(store, shell):
     before = contents(store.root / "runs") | contents(store.cache)
     assert found(store) == []
-    assert shell("gc", "--yes").out == "nothing to remove: a sweep refers to all that is there\n"
+    assert shell("gc", "--yes").out == "nothing to remove: sweeps refer to all files\n"
     assert contents(store.root / "runs") | contents(store.cache) == before
 
 
@@ -178,7 +178,9 @@ def test_a_name_that_is_another_sweeps_is_not_taken_unasked(store, shell):
     plan = store.plan_path("right").read_bytes()
     other = ("sweep", "stem=none,pre", *SIZE, "--as", "right", "launcher=inline")
     err = shell(*other, code=2).err
-    assert err.startswith("ablate: right: is another sweep already: `ablate sweep stem=none,post ")
+    assert err.startswith(
+        "ablate: right: is the name of another sweep, `ablate sweep stem=none,post "
+    )
     assert "--replace" in err
     assert err.count("\n") == 1
     for words in (["norm=identity"], ["--each"]):  # of one value; the same rows otherwise spelled
@@ -386,7 +388,7 @@ def test_what_a_killed_rerun_left_goes_but_not_under_one_at_work(store):
 def test_it_asks_and_off_a_terminal_refuses(store, shell):
     (run,) = ids(store, "right") - ids(store, "left")
     done = shell("gc", "right", code=2)
-    assert "to remove: not unasked; add --yes" in done.err
+    assert "to remove: needs a confirmation; add --yes" in done.err
     assert run in done.out
     for answer, removed in (("n", False), ("y", True)):
         code, said = typed(shell, answer, "gc", "right")

@@ -302,7 +302,7 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     thaw(pids)
     assert "stopped killed after" in other.end(stopping).out
     assert workers(shell.folder) == []
-    assert "nothing of runs runs" in other("stop").out
+    assert "no run of runs is active" in other("stop").out
     shell(*WORDS, "launcher=inline")
     check(shell, calm)
 

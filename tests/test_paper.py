@@ -277,7 +277,7 @@ def cost_of(plan, seconds=36.0):
 
 def test_the_forecast_is_that_of_the_tables_own_function():
     plan = make_plan(["base", "a", "b", "c"], seeds=3)
-    lines = list(forecast(plan, 0.5, 0.4, cost_of(plan), {}, lambda run: []))
+    lines = list(forecast(plan, 0.5, 0.4, cost_of(plan), {}, lambda run: []).lines())
     found = stats.detect(0.5, 3, stats.Spread(0.4), stats.Method(contrasts=3, comparisons=3))
     assert lines[0].startswith("to detect a gain of 0.5 points over base with 80 % power")
     assert lines[1] == "  spread 0.4 points, as given"
@@ -297,7 +297,7 @@ def test_a_measured_spread_is_a_range_and_below_8_df_barely_known():
             [[100 * results[run]["test"]["top1"] for run in c.ids.values()] for c in plan.cells[:3]]
         )
         spread = stats.residual_spread(y)
-        lines = list(forecast(plan, 1.0, None, cost_of(plan), results, lambda run: []))
+        lines = list(forecast(plan, 1.0, None, cost_of(plan), results, lambda run: []).lines())
         assert f"S/4: spread {spread.sd:.2g} points [{spread.interval.low:.2g}, " in lines[1]
         assert f"{2 * (seeds - 1)} df, {3 * seeds} finished runs" in lines[1]
         assert ("barely known" in lines[1]) is not known
@@ -312,7 +312,7 @@ def test_a_measured_spread_is_a_range_and_below_8_df_barely_known():
 
 def test_without_runs_the_spread_is_an_assumption_that_is_said():
     plan = make_plan(["base", "a"], seeds=1)
-    lines = list(forecast(plan, 1.0, None, cost_of(plan, None), {}, lambda run: []))
+    lines = list(forecast(plan, 1.0, None, cost_of(plan, None), {}, lambda run: []).lines())
     assert f"spread {ASSUMED:g} points, an assumption" in lines[1]
     assert "what they cost is not known" in lines[2]
     assert lines[3] == "    with 1 seed: no verdict, so nothing can be told"

@@ -286,7 +286,7 @@ def test_a_set_is_decoded_ahead_and_then_it_is_there(shell: Shell, data_folder) 
     first = shell(*words).out.splitlines()
     folder = next((shell.folder / "kept" / "cache").glob("*/meta.json")).parent
     images = f"120 images (train 96, validation 12, test 12), 1.5 MB in kept/cache/{folder.name}"
-    note = f"note: data=imagenet1k: {shell.folder}/photos has split 'train' alone: "
+    note = f"note: data=imagenet1k: {shell.folder}/photos has only split 'train': "
     assert first[0].startswith(note + "validation and test are cut from it, a tenth each")
     assert first[1].startswith(f"data=imagenet1k: {images}; ")
     assert first[1].endswith(" are free")
@@ -311,7 +311,10 @@ def test_mistakes_in_what_to_prepare_are_told_in_one_line(
         ("cifar10 data.size=0", "data.size: must be more than 0 and at most 65,536, got 0"),
         ("cifar10 data.cache_size=16", "data.cache_size: 16 is less than data.size 32"),
         ("cifar10 data.train='train[5]'", "data.train: expected a split, or a slice of one"),
-        ("imagefolder data.path=one", f"data.path: {tmp_path}/one: cat is all that there is"),
+        (
+            "imagefolder data.path=one",
+            f"data.path: {tmp_path}/one: expected a folder for each of at least two classes",
+        ),
     ):
         name, *words = line.split()
         with pytest.raises(UserError, match=f"^{re.escape(told)}.*$"):
@@ -339,5 +342,5 @@ def test_ctrl_c_ends_it_in_a_line(shell: Shell, data_folder) -> None:
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == 130
     assert (shell.folder / "out").read_text().endswith("stopped; the same command goes on\n")
-    assert (shell.folder / "err").read_text() == "data=imagenet1k: looking for what is there\n"
+    assert (shell.folder / "err").read_text() == "data=imagenet1k: looking for files\n"
     assert gone(mark)

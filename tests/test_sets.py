@@ -152,7 +152,7 @@ def test_files_with_one_split_alone_are_cut_anew_and_the_plan_says_so(tmp_path, 
     data, notes = planned("data=imagenet1k")
     assert (data["train"], data["validation"], data["test"]) == ("train", 0.1, 0.1)
     assert notes == [
-        f"data=imagenet1k: {tmp_path}/files has split 'train' alone: validation and test are cut "
+        f"data=imagenet1k: {tmp_path}/files has only split 'train': validation and test are cut "
         f"from it, a tenth each; not the published split"
     ]
     shares = ("data.train=train", "data.validation=0.1", "data.test=0.1")

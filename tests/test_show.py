@@ -445,7 +445,7 @@ def test_a_log_that_is_not_there_is_a_failure_in_one_line(own):
         f"ablate: runs/runs/{folder.id}/log.txt: no log; the run has not begun, or an older "
         f"version trained it inline\n"
     )
-    assert "goes with --log" in own("show", "pre#0", "-f", code=2).err
+    assert "--follow: needs --log" in own("show", "pre#0", "-f", code=2).err
 
 
 def test_a_look_at_a_large_store_probes_only_runs_without_a_result(tmp_path, monkeypatch):

@@ -570,7 +570,7 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(
     [
         (BOMB, "more than 100,000 values"),
         (MERGED, "more than 100,000 values"),
-        ("title: &a [*a]", r"\*a stands within &a"),
+        ("title: &a [*a]", r"\*a is inside its own anchor &a"),
         ("title: " + 5000 * "[" + 5000 * "]", "50 levels"),
         ("seeds: " + 5000 * "9", "can't be read: .*digits"),
         ("variants: [{a: {optim.lr: 1" + 400 * "0" + "}}, {b: {}}]", "optim.lr: .* 63 bits"),

@@ -435,7 +435,7 @@ def test_ctrl_c_leaves_nothing_of_a_rerun(driven, shell):
     os.kill(process.pid, signal.SIGINT)
     done = shell.end(process)
     assert (done.code, done.err) == (130, "training 0.001#0 once more\n")
-    assert "nothing of it is left" in done.out
+    assert "stopped" in done.out
     assert not store.reruns.exists()
     assert not store.rerunning.is_held()
 

@@ -21,6 +21,7 @@ import typer  # noqa: E402
 
 from ablate.cli import driving, keeping, looking, publishing, tuning  # noqa: E402
 from ablate.cli.mistakes import UsageError, told  # noqa: E402
+from ablate.cli.selection import flat  # noqa: E402
 from ablate.shared.errors import Failure, UserError  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Does this change to a Vision Transformer help, and how sure are we?",
 )
-data = typer.Typer(help="The images that runs learn from.")
+data = typer.Typer(help="Prepare datasets.")
 
 for command in (
     driving.sweep,
@@ -43,13 +44,13 @@ for command in (
     publishing.report,
     publishing.export,
 ):
-    app.command()(command)
-app.command(name="list")(looking.list_)
-app.command()(looking.config)
+    app.command()(flat(command))
+app.command(name="list")(flat(looking.list_))
+app.command()(flat(looking.config))
 for keeper in (keeping.doctor, keeping.verify, keeping.gc):
-    app.command()(keeper)
+    app.command()(flat(keeper))
 app.add_typer(data, name="data")
-data.command()(keeping.prepare)
+data.command()(flat(keeping.prepare))
 
 
 def _version(asked: bool) -> None:
@@ -62,7 +63,7 @@ def _version(asked: bool) -> None:
 def _main(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
@@ -130,7 +131,7 @@ def _run() -> int:
         raise
     except sqlite3.Error as error:
         broken = not isinstance(error, sqlite3.OperationalError)
-        remedy = "; `ablate doctor --repair` makes it again from the run folders" if broken else ""
+        remedy = "; `ablate doctor --repair` rebuilds it from the run folders" if broken else ""
         return _told(f"ablate: the store's ledger.db: {error}{remedy}", 1)
     except OSError as error:  # a store that is a file, or can't be written to
         place = f"{error.filename}: " if error.filename else ""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.mistakes import number
-from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, print_table
+from ablate.cli.printing import Format, TextFormat, print_json, print_table
+from ablate.cli.selection import RUNS, Selection, StoreDir
 from ablate.shared.errors import Failure, UserError, unknown
 
 if TYPE_CHECKING:
@@ -23,24 +24,17 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    words: Words = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
+    selection: Selection,
     retry: Annotated[
-        str, typer.Option(help="Start runs again that ended so: failed,oom,hung.")
+        str, typer.Option(help="Train runs with these states again: failed,oom,hung.")
     ] = "",
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Where NAME is a sweep of other words: take it, keep runs."),
+        typer.Option("--replace", help="Replace another sweep of the same name; its runs stay."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask about long sweeps.")] = False,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Start a long sweep without asking.")] = False,
 ) -> None:
-    """Plan what is missing and train it: start, resume and extend are this one command."""
-    from ablate.planning.expand import plan as make_plan
+    """Train the missing runs of a sweep. The same command starts, resumes and extends it."""
     from ablate.planning.search import Search
     from ablate.report.live import view
     from ablate.running import launchers
@@ -50,11 +44,9 @@ def sweep(
     from ablate.store.provenance import origin
 
     again = _retry(retry)
-    kept = Store(store)
-    _check_name(words or [""], kept)
-    plan, settings = make_plan(
-        words or [], store=store, scale=scale, name=name, across=across or (), each=each
-    )
+    kept = Store(selection.store)
+    _check_name(selection.words, kept)
+    plan, settings = selection.plan()
     if not replace:
         _check_words(plan, kept)
     print(f"sweep: {plan.name}", flush=True)
@@ -89,12 +81,12 @@ def _check_name(words: list[str], store: Store) -> None:
     """Raises UserError where the first word is no file's name, but that of a driven sweep."""
     from ablate.planning.sweep_file import sweep_files
 
-    name = words[0]
+    name = words[0] if words else ""
     if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
         return
     if (plan := _driven(name, store)) is not None:
         raise UserError(
-            f"{name}: names what was driven, not what to drive; give its words: "
+            f"{name}: is the name of a driven sweep; to drive the sweep again give its words: "
             f"`ablate sweep {shlex.join([*plan.words, *words[1:]])}`"
         )
 
@@ -118,9 +110,9 @@ def _check_words(plan: Plan, store: Store) -> None:
         if alike(before.words, plan.words, store.root):
             return
     raise UserError(
-        f"{plan.name}: is another sweep already: `ablate sweep {shlex.join(before.words)}`; name "
-        f"this one with --as, or give --replace, which puts it in the other's place and keeps "
-        f"the runs of both"
+        f"{plan.name}: is the name of another sweep, `ablate sweep {shlex.join(before.words)}`; "
+        f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "
+        f"runs of both"
     )
 
 
@@ -159,7 +151,7 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
             text = f"{plan.name}: about {cost.left_s / 3600:.0f} device-hours"
             text += f", {duration(cost.wall_s)} on {cost.where}"
         if not sys.stdin.isatty():
-            raise UserError(f"{text}: too long to start unasked; add --yes")
+            raise UserError(f"{text}: a sweep of this length needs a confirmation; add --yes")
         if not typer.confirm(f"{text}. Start?"):
             raise typer.Exit(0)
     return True
@@ -201,15 +193,13 @@ def _close(store: Store, outcome: Outcome) -> None:
 
 
 def plan(
-    words: Words = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
+    selection: Selection,
     detect: Annotated[
         float | None,
         typer.Option(
-            parser=number, metavar="POINTS", help="Seeds and hours to find a gain as small as this."
+            parser=number,
+            metavar="POINTS",
+            help="Show the seeds and hours it takes to detect this gain.",
         ),
     ] = None,
     spread: Annotated[
@@ -217,25 +207,27 @@ def plan(
         typer.Option(
             parser=number,
             metavar="POINTS",
-            help="With --detect: of runs, instead of the measured.",
+            help="Standard deviation between seeds to assume for --detect (default: measured).",
         ),
     ] = None,
     on: Annotated[
         str | None,
-        typer.Option(metavar="DEVICE:N", help="What it costs on other hardware, such as h100:8."),
+        typer.Option(metavar="DEVICE:N", help="Show the cost on other hardware, such as h100:8."),
     ] = None,
     mfu: Annotated[
         float | None,
         typer.Option(
-            parser=number, metavar="SHARE", help="With --on: of the peak that trainings reach."
+            parser=number,
+            metavar="SHARE",
+            help="Share of the peak speed that training reaches, for --on.",
         ),
     ] = None,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
+    format: TextFormat = Format.text,
 ) -> None:
-    """Show what `sweep` with the same words would run, and what it costs. Trains nothing."""
-    from ablate.planning.expand import plan as make_plan
+    """Show the runs and the cost of a sweep, without training."""
     from ablate.planning.search import Search
+    from ablate.report import trees
+    from ablate.report.power import Detection, forecast
     from ablate.report.status import show_head, show_plan
     from ablate.running import launchers
     from ablate.running.devices import Devices
@@ -243,19 +235,18 @@ def plan(
     from ablate.store.ledger import Ledger, Store
 
     if detect is None and spread is not None:
-        raise UserError("--spread: goes with --detect")
+        raise UserError("--spread: needs --detect")
     if on is None and mfu is not None:
-        raise UserError("--mfu: goes with --on")
+        raise UserError("--mfu: needs --on")
     for option, value in (("--detect", detect), ("--spread", spread)):
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"{option}: must be more than 0 points, got {value:g}")
     devices = None if on is None else Devices.parse(on, mfu)
-    kept = Store(store)
-    _check_name(words or [""], kept)
-    made, settings = make_plan(
-        words or [], store=store, scale=scale, name=name, across=across or (), each=each
-    )
-    show_head(made)
+    kept = Store(selection.store)
+    _check_name(selection.words, kept)
+    made, settings = selection.plan()
+    if format is Format.text:
+        show_head(made)
     if made.tune:
         seals = kept.seals()
         made = Search(made).grow(lambda run: kept.result(run, seals.get(run)), kept.metrics) or made
@@ -269,37 +260,42 @@ def plan(
         cost = costs(made, kept, launcher, states, finished, on=devices)
     finally:
         launcher.free()
-    show_plan(made, states, cost)
+    detection: Detection | None = None
+    withheld: dict[str, str] = {}
     if detect is not None:
-        from ablate.report.power import forecast
-
-        sound = kept.results(made.runs(), curves=True)
+        results, withheld = kept.results(made.runs(), curves=True)
+        detection = forecast(
+            made, detect, spread, cost, results, lambda run: kept.rundir(run).read_metrics()
+        )
+    if format is Format.json:
+        print_json(trees.of_plan(made, states, cost, detection, withheld.values()))
+        return
+    show_plan(made, states, cost)
+    if detection is not None:
         print()
-        for line in sound.withheld.values():
-            print(f"withheld: {line}")
-        for line in forecast(
-            made, detect, spread, cost, sound.results, lambda run: kept.rundir(run).read_metrics()
-        ):
+        for line in (*(f"withheld: {why}" for why in withheld.values()), *detection.lines()):
             print(line)
 
 
 def stop(
     sweep: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Default: whichever is driven.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Sweep to stop (default: the sweep that is being driven)."
+        ),
     ] = None,
     timeout: Annotated[
         float,
         typer.Option(
             parser=number,
             metavar="SECONDS",
-            help="Give up then. Default: wait until Ctrl-C.",
+            help="Give up after this time (default: wait until Ctrl-C).",
             show_default=False,
         ),
     ] = math.inf,
     store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
-    """Stop a sweep from another shell: every worker writes its checkpoint. Twice: at once."""
+    """Stop a sweep from another shell. Workers write checkpoints first; a second stop ends them."""
     from ablate.report.live import begin
     from ablate.running import turns
     from ablate.store.ledger import Ledger, Store
@@ -312,7 +308,7 @@ def stop(
         begin("stopping: workers write their checkpoints")
     stopped = turns.stop(kept, sweep, begin, timeout)
     if stopped is None:
-        print(f"nothing of {sweep or store} runs")
+        print(f"no run of {sweep or store} is active")
         return
     plan = kept.read_plan(stopped)
     if plan is None:  # it had planned nothing yet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import platform
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, planned
+from ablate.cli.printing import Format, TextFormat, print_json
+from ablate.cli.selection import RUNS, Scale, Selection, StoreDir, planned
 from ablate.shared.errors import Failure, UserError
 
 if TYPE_CHECKING:
@@ -24,67 +26,80 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    words: Words = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME KEY=VALUE",
+            help="Name of a sweep, or settings of a run (default: quickstart).",
+        ),
+    ] = None,
     scale: Scale = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Make the ledger again from plans and run folders.")
+        bool, typer.Option("--repair", help="Rebuild the ledger from plans and run folders.")
     ] = False,
+    format: TextFormat = Format.text,
     store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
-    """Is all fit to sweep: machine, store, and resuming your own config bit for bit? It is tried.
+    """Check machine, store and bit-exact resume.
 
-    The config is that of KEY=VALUE, or the baseline of a sweep; the quick start's for no words.
+    The resume check trains a short run: the baseline of the named sweep, or a run with the given
+    settings.
     """
-    from ablate.audit.doctor import examine, examine_store, show
+    from ablate.audit.doctor import examine, examine_store, show, tree
     from ablate.running import launchers
     from ablate.running.launchers.fork import ForkServer
     from ablate.running.launchers.local import environment
     from ablate.store.ledger import Store
 
     kept = Store(store)
+    repaired: list[str] = []
+    tell = show if format is Format.text else list
     if repair:
         if words or scale:
-            raise UserError("--repair: takes no other words")
-        _repair(kept)
-        findings = show(examine_store(kept))
+            raise UserError("--repair: checks the store alone; leave other words out")
+        repaired = _repair(kept)
+        if format is Format.text:
+            print("\n".join(repaired))
+        findings = tell(examine_store(kept))
     else:
         label, specs, settings = _config(words, scale, store)
         slots = launchers.make(settings, kept.cache).slots
         try:
             # not of an inline launcher: another process shall resume what one has begun
             with ForkServer(environment(list(slots))) as server:
-                findings = show(examine(kept, settings, slots, label, specs, server.ask))
+                findings = tell(examine(kept, settings, slots, label, specs, server.ask))
         except KeyboardInterrupt:
-            print("stopped; the same command begins again")
+            print("stopped; the same command begins again", file=sys.stderr)
             raise typer.Exit(130) from None
+    if format is Format.json:
+        print_json(tree(findings, repaired))
     problems = [finding.what for finding in findings if finding.level == "problem"]
     if problems:
         names = ", ".join(dict.fromkeys(problems))
         raise Failure(f"doctor: {len(problems)} problem{'s'[: len(problems) > 1]} ({names})")
 
 
-def _repair(store: Store) -> None:
-    """Make the ledger again, and say what it holds now."""
+def _repair(store: Store) -> list[str]:
+    """Make the ledger again; lines on what it holds now."""
     from collections import Counter
 
     from ablate.store.ledger import Ledger
     from ablate.store.repair import repair
 
     if not store.root.is_dir():
-        raise UserError(f"no store at {store.root}: name one with --store DIR (or ABLATE_STORE)")
+        raise UserError(
+            f"no store at {store.root}: give its folder with --store DIR (or ABLATE_STORE)"
+        )
     with _alone(store, "doctor --repair"):
         done = repair(store)
     with Ledger.reading(store) as ledger:
         sweeps, states = ledger.sweeps(), ledger.states()
-    if done.aside is not None:
-        print(f"the old ledger is {done.aside} now")
-    for line in done.lines:
-        print(line)
+    lines = [] if done.aside is None else [f"the old ledger is {done.aside} now"]
     counts = Counter(state.status for state in states.values())
     what = ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "none"
     events = f"{done.events:,} events, " if done.events else ""
-    print(f"made again from {events}plans and run folders: sweeps: {len(sweeps):,}; runs: {what}")
+    made = f"made again from {events}plans and run folders: sweeps: {len(sweeps):,}; runs: {what}"
+    return [*lines, *done.lines, made]
 
 
 def _config(
@@ -111,69 +126,77 @@ def _config(
 
 
 def verify(
-    words: Words = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
+    selection: Selection,
     rerun: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Train this run once more, and compare the bits."),
+        typer.Option(metavar="RUN", help="Train this run again and compare the bits."),
     ] = None,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
+    format: TextFormat = Format.text,
 ) -> None:
-    """Make every number of a table again from the raw files, and check them against the ledger.
+    """Recompute every number of a table from the raw files, and check the files against the ledger.
 
-    Of a folder that `export` wrote: every file against its manifest, and every derived one made
-    again.
+    With a folder of `ablate export` as NAME: check every file against the manifest, and recompute
+    every derived file.
     """
     from ablate.audit.bundle import Bundle
     from ablate.audit.verify import verify as check
     from ablate.report.live import begin
     from ablate.store.ledger import Ledger, Store
 
-    kept = Store(store)
-    bundle = Bundle(Path(words[0])) if words and len(words) == 1 else None
+    kept = Store(selection.store)
+    bundle = Bundle(Path(selection.words[0])) if len(selection.words) == 1 else None
     if bundle is not None and (bundle.is_one or bundle.manifest.is_file()) and rerun is None:
-        _verify_bundle(bundle, any((scale, name, across, each)))
+        _verify_bundle(bundle, selection.has_options, format)
         return
     if rerun is not None:
-        if scale or name or across or each:
-            raise UserError("--rerun: takes a RUN, and launcher.KEY=VALUE; leave the others out")
-        _rerun(kept, rerun, words or [])
+        if selection.has_options:
+            raise UserError("--rerun: takes a RUN and launcher.KEY=VALUE; leave other options out")
+        _rerun(kept, rerun, selection.words, format)
         return
     with Ledger.reading(kept) as ledger:
-        plan = planned(kept, ledger, words, scale, name, across, each, sealed=False)
+        plan = planned(kept, ledger, selection, sealed=False)
         begin(f"checking the runs of {plan.name}")
         found = check(plan, kept, ledger)
-    _say(found, plan.name)
+    _say(found, format, plan.name)
 
 
-def _verify_bundle(bundle: Bundle, others: bool) -> None:
+def _verify_bundle(bundle: Bundle, others: bool, format: Format) -> None:
     from ablate.audit.bundle import check
     from ablate.report.live import begin
 
     if others:
-        raise UserError(f"{bundle.root}: is a bundle of one sweep; leave other options out")
+        raise UserError(f"{bundle.root}: is an export of one sweep; leave other options out")
     begin(f"checking the files of {bundle.root}")
     found = check(bundle)
-    _say(found, str(bundle.root), f" of the bundle {bundle.root}")
+    _say(found, format, str(bundle.root), f" of the bundle {bundle.root}")
 
 
-def _say(found: Verified, name: str, what: str = "") -> None:
-    """Print what was found. Raises Failure for any finding."""
-    for line in found.findings:
-        print(line)
-    for note in found.notes:
-        print(f"note: {note}")
+def _say(found: Verified, format: Format, name: str, what: str = "") -> None:
+    """Print what was found. Raises Failure for any finding.
+
+    As JSON: name: the sweep, or the bundle's folder; runs, numbers: how many were checked;
+    findings, notes: lines.
+    """
+    if format is Format.json:
+        print_json({"name": name, **dataclasses.asdict(found)})
+    else:
+        for line in found.findings:
+            print(line)
+        for note in found.notes:
+            print(f"note: {note}")
     if found.findings:
         raise Failure(f"{name}: {_count(len(found.findings), 'finding')}")
     counts = f"{_count(found.runs, 'run')}, {_count(found.numbers, 'number')}{what}"
-    print(f"verified: {counts}, nothing wrong")
+    if format is Format.text:
+        print(f"verified: {counts}, nothing wrong")
 
 
-def _rerun(store: Store, text: str, words: list[str]) -> None:
+def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
+    """Train a run once more, and say what differs. Raises Failure where anything does.
+
+    As JSON: run; same: what has the same bits; findings: lines on what differs; notes: lines on
+    what differs in the machine.
+    """
     from ablate.audit.rerun import SAME, Stopped, rerun
     from ablate.planning.compose import Composer
     from ablate.planning.overrides import once, parse, split_launcher
@@ -191,12 +214,15 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
     with Ledger.reading(store) as ledger:
         sweeps = planned_as(store, ledger, find_run(store, ledger, text))
     if not sweeps:
-        raise UserError(f"--rerun: {text}: no sweep has it")
+        raise UserError(f"--rerun: {text}: no sweep contains this run")
     sweep, run = sweeps[0]
     begin(f"training {run.label} once more")
     launcher = launchers.make(composer.launcher(chosen), store.cache)
     try:
-        with view() as watching:
+        with contextlib.ExitStack() as quiet:
+            if format is Format.json:  # standard output is its own
+                quiet.enter_context(contextlib.redirect_stdout(sys.stderr))
+            watching = quiet.enter_context(view())
 
             def show(slot: Slot, notes: Mapping[str, Any]) -> None:
                 watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes)]))
@@ -204,29 +230,36 @@ def _rerun(store: Store, text: str, words: list[str]) -> None:
             decode(run.cell.spec, store.root, watching, launcher.ask)
             machine, lines = rerun(store, run, launcher, show)
     except Stopped as stopped:
-        print("stopped; nothing of it is left")
+        print("stopped; the new run was removed")
         raise typer.Exit(128 + stopped.number) from None
     finally:
         launcher.free()
-    for line in machine:
-        print(f"note: {line}; bits may differ rightly")
-    for line in lines:
-        print(line)
-    differ = [line.partition(":")[0] for line in lines if not line.endswith(SAME)]
-    if differ:
-        raise Failure(f"{run.id}: trained again, {', '.join(differ)} differ")
-    print(f"{run.id}: trained again, {SAME}")
+    findings = [line for line in lines if not line.endswith(SAME)]
+    names = {line: line.partition(":")[0] for line in lines}
+    if format is Format.json:
+        same = [name for line, name in names.items() if line not in findings]
+        print_json({"run": run.id, "same": same, "findings": findings, "notes": machine})
+    else:
+        for line in machine:
+            print(f"note: {line}; bits may differ rightly")
+        for line in lines:
+            print(line)
+    if findings:
+        differ = ", ".join(names[line] for line in findings)
+        raise Failure(f"{run.id}: trained again, {differ} differ")
+    if format is Format.text:
+        print(f"{run.id}: trained again, {SAME}")
 
 
 def gc(
     sweeps: Annotated[
-        list[str] | None, typer.Argument(metavar="[SWEEP]...", help="Sweeps to forget first.")
+        list[str] | None,
+        typer.Argument(metavar="SWEEP", help="Sweeps to forget before files are removed."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove files without asking.")] = False,
     store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
-    """Remove what no sweep refers to: runs, decoded data, leftovers. Asks first."""
+    """Remove runs, decoded data and leftovers that no sweep refers to. Asks first."""
     from rich.filesize import decimal
 
     from ablate.store.gc import collect, kept, links, rubbish, summary
@@ -240,19 +273,19 @@ def gc(
         plans, known = kept(place, ledger, forget), ledger.sweeps()
         found = rubbish(place, plans)
         for path in links(place):
-            print(f"left alone: {path} is a link, and what it leads to may be another store's")
+            print(f"left alone: {path} is a link; its target may belong to another store")
         for name in forget:
             there = name in known or place.plan_path(name).exists()
             print(f"to forget: the sweep {name!r}" if there else f"forgotten already: {name!r}")
         for line in summary(found):
             print(line)
         if not (found or forget):
-            print("nothing to remove: a sweep refers to all that is there")
+            print("nothing to remove: sweeps refer to all files")
             return
         size = decimal(sum(item.bytes for item in found))
         if not yes:
             if not sys.stdin.isatty():
-                raise UserError(f"{size} to remove: not unasked; add --yes")
+                raise UserError(f"{size} to remove: needs a confirmation; add --yes")
             if not typer.confirm(f"Remove these {size}?"):
                 raise typer.Exit(0)
         print(f"removed {decimal(collect(place, ledger, plans, found, forget))}")
@@ -283,14 +316,13 @@ def _count(number: int, noun: str) -> str:
 
 
 def prepare(
-    name: Annotated[str, typer.Argument(help="A dataset: `ablate list data`.")],
+    name: Annotated[str, typer.Argument(help="Dataset (`ablate list data`).")],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="data.KEY=VALUE", help="Values to set.")
+        list[str] | None, typer.Argument(metavar="data.KEY=VALUE", help="Settings of the dataset.")
     ] = None,
     store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
-    """Fetch and decode a dataset ahead of sweeps. Stopped, the same command goes on."""
+    """Fetch and decode a dataset before a sweep. After a stop the same command goes on."""
     from ablate.planning.compose import resolve_data
     from ablate.report.live import begin, view
     from ablate.running.launchers.decode import check, remarks
@@ -302,7 +334,7 @@ def prepare(
     for note in notes:
         print(f"note: {note}")
     question = {"spec": spec, "cache": str(kept.cache)}
-    begin(f"data={name}: looking for what is there")
+    begin(f"data={name}: looking for files")
     try:
         check(spec["data"], kept.root, print)
         with ForkServer() as server:
@@ -325,7 +357,7 @@ def prepare(
 def _images(found: dict[str, Any]) -> str:
     """What the worker said of a dataset, for people."""
     if found["examples"] is None:
-        return "not fetched yet, its size is not known"
+        return "not fetched yet; the size is not known"
     splits: dict[str, int] = found["examples"]
     counts = ", ".join(f"{split} {splits[split]:,}" for split in ("train", "validation", "test"))
     return f"{sum(splits.values()):,} images ({counts}), {found['size']} in {found['folder']}"

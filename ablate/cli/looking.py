@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ablate.cli.mistakes import one_of
 from ablate.cli.out import check_out, write_out
-from ablate.cli.words import (
-    RUNS,
-    Across,
-    Debug,
-    Each,
+from ablate.cli.printing import (
     Format,
-    Name,
-    Scale,
-    StoreDir,
-    Words,
-    planned,
+    TableFormat,
+    TextFormat,
+    YamlFormat,
+    print_json,
     print_rendered,
     print_table,
 )
+from ablate.cli.selection import RUNS, Selection, StoreDir, planned
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.metrics import DEFAULT, TASKS
 
@@ -31,24 +27,28 @@ MANY = 1000  # runs: reading their results takes seconds
 
 
 def status(
-    words: Words = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
+    selection: Selection,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Again every second, until the sweep is over.")
+        bool, typer.Option("--watch", help="Refresh every second until the sweep ends.")
     ] = False,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
+    format: TextFormat = Format.text,
 ) -> None:
-    """Where a sweep stands: runs by state, what each worker does, what failed and why."""
+    """Show the progress of a sweep: runs by state, active workers, failures and their causes."""
     from ablate.report import status as report
+    from ablate.report import trees
     from ablate.store.ledger import Ledger, Store
+    from ablate.store.progress import observe
 
-    kept = Store(store)
+    if watch and format is not Format.text:
+        raise UserError(f"--format {format}: --watch prints text alone; give one of them")
+    kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, words, scale, name, across, each)
+        made = planned(kept, ledger, selection)
+        if format is Format.json:
+            now = observe(made, list(made.runs()), kept, ledger)
+            withheld = kept.results(made.runs()).withheld.values()
+            print_json(trees.of_status(made, now, kept, withheld))
+            return
         if not watch:
             report.show_status(made, kept, ledger)
             return
@@ -60,32 +60,40 @@ def status(
 
 def show(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="LABEL@COLUMN#SEED, or how its id begins.")
+        str, typer.Argument(metavar="RUN", help="LABEL@COLUMN#SEED, or the beginning of an id.")
     ],
-    log: Annotated[bool, typer.Option("--log", help="Print its log instead.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="Print only the log of the run.")] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="With --log: go on while it trains.")
+        bool,
+        typer.Option("--follow", "-f", help="Follow the log while the run trains, with --log."),
     ] = False,
     against: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Only what differs from that run.")
+        str | None, typer.Option(metavar="RUN", help="Show only the differences from this run.")
     ] = None,
+    format: TextFormat = Format.text,
     store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
-    """One run: what happened to it, its result, curves, provenance and configuration."""
+    """Show one run: history, result, curves, provenance and configuration."""
+    from ablate.report import trees
     from ablate.report.show import compared, print_log, shown
     from ablate.store.find import find_run
     from ablate.store.ledger import Ledger, Store
 
     if follow and not log:
-        raise UserError("--follow: goes with --log")
+        raise UserError("--follow: needs --log")
+    if log and format is not Format.text:
+        raise UserError(f"--format {format}: --log prints text alone; give one of them")
     if log and against is not None:
-        raise UserError("--against: compares runs, not logs; leave --log out")
+        raise UserError("--against: compares runs, and --log prints one log; leave one of them out")
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         found = find_run(kept, ledger, run)
-        if against is not None:
-            print(compared(kept, ledger, found, find_run(kept, ledger, against)))
+        other = None if against is None else find_run(kept, ledger, against)
+        if format is Format.json:
+            both = other and trees.of_runs(kept, ledger, (found, other))
+            print_json(both or trees.of_run(kept, ledger, found))
+        elif other is not None:
+            print(compared(kept, ledger, found, other))
         elif not log:
             print(shown(kept, ledger, found))
     if log:
@@ -96,55 +104,57 @@ def show(
 
 
 def table(
-    words: Words = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
-    format: Annotated[
-        Format | None,
-        typer.Option(**one_of(Format), help="Default: rich on a terminal, md elsewhere."),
-    ] = None,
+    selection: Selection,
+    format: TableFormat = None,
     show: Annotated[
         str | None,
         typer.Option(
-            help="Of accuracy,gain,ci,n,verdict,params,macs,cost,chosen,paper and metrics: "
+            help="Columns: accuracy,gain,ci,n,verdict,params,macs,cost,chosen,paper and metrics: "
             + ",".join(TASKS[DEFAULT].names[1:])
         ),
     ] = None,
-    transpose: Annotated[bool, typer.Option("--transpose", help="Variants as columns.")] = False,
+    transpose: Annotated[
+        bool, typer.Option("--transpose", help="Show variants as columns.")
+    ] = False,
     against: Annotated[
-        str | None, typer.Option(metavar="paper", help="Published figures beside ours.")
+        str | None,
+        typer.Option(metavar="paper", help="Show published figures beside the measured."),
     ] = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Refuse a table of unlike runs, and verdicts read twice."),
+        typer.Option(
+            "--strict", help="Refuse a table of unlike runs, and verdicts of repeated looks."
+        ),
     ] = False,
     bundle: Annotated[
         Path | None,
-        typer.Option("--from", metavar="DIR", help="Recomputed from what `export` wrote there."),
+        typer.Option(
+            "--from", metavar="DIR", help="Recompute the table from a folder of `ablate export`."
+        ),
     ] = None,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
-    """The gain of every variant over the baseline, with 95 % intervals and verdicts.
+    """Show the gain of each variant over the baseline, with 95 % intervals and verdicts.
 
-    `paper:T1L` is a published table, read by the same code: `ablate list paper` names them.
+    `ablate table paper:T1L` shows a published table, read by the same code; `ablate list paper`
+    lists the published tables.
     """
     from ablate.analysis.published import SHOW, WHERE, published
     from ablate.report.formats import check_show
     from ablate.report.live import begin
     from ablate.store.ledger import Ledger, Store
 
-    if words and words[0].startswith(WHERE):
-        if words[1:] or scale or name or across or each or against or strict or bundle:
-            raise UserError(f"{words[0]}: takes --format, --show and --transpose; leave others out")
+    first = selection.words[0] if selection.words else ""
+    if first.startswith(WHERE):
+        if selection.words[1:] or selection.has_options or against or strict or bundle:
+            raise UserError(
+                f"{first}: takes --format, --show and --transpose; leave other words out"
+            )
         parts = check_show(show) if show is not None else SHOW
-        print_rendered(published(words[0].removeprefix(WHERE)), format, parts, transpose)
+        print_rendered(published(first.removeprefix(WHERE)), format, parts, transpose)
         return
     if bundle is not None:
-        if words or scale or name or across or each:
-            raise UserError("--from: a bundle is of one sweep; leave its name and words out")
+        if selection.words or selection.has_options:
+            raise UserError("--from: an export holds one sweep; leave its name and words out")
         from ablate.audit.bundle import Bundle
 
         exported = Bundle(bundle)
@@ -154,31 +164,37 @@ def table(
         results = exported.recompute(made, told)
         print_table(made, exported, format, strict, show, transpose, against, results)
         return
-    kept = Store(store)
+    kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, words, scale, name, across, each, read=True)
+        made = planned(kept, ledger, selection, read=True)
     if len(made.cells) * len(made.seeds) >= MANY:
         begin(f"reading the runs of {made.name}")
     print_table(made, kept, format, strict, show, transpose, against)
 
 
-def plot(
+@dataclass(frozen=True)
+class Drawn(Selection):
+    """A sweep, and behind its words what is drawn of it."""
+
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME] [KEY=VALUE ...] KIND", help="`ablate list plots`."),
-    ] = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
+        list[str],
+        typer.Argument(
+            metavar="[NAME] [KEY=VALUE ...] KIND",
+            help="Name of a sweep, settings, and the kind of figure (`ablate list plots`).",
+        ),
+    ] = field(default_factory=list)
+
+
+def plot(
+    selection: Drawn,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help=".svg, .pdf or .png. Default: NAME-KIND.svg here."),
+        typer.Option(
+            metavar="FILE", help="File to write: .svg, .pdf or .png (default: NAME-KIND.svg)."
+        ),
     ] = None,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
-    """A figure of a sweep, as SVG, PDF or PNG."""
+    """Draw a figure of a sweep, as SVG, PDF or PNG."""
     from ablate.analysis import captions
     from ablate.analysis.reading import read
     from ablate.analysis.tabulate import tabulate
@@ -187,13 +203,13 @@ def plot(
     from ablate.report.plot import FORMATS, KINDS, draw
     from ablate.store.ledger import Ledger, Store
 
-    *words, kind = words or [""]
+    *words, kind = selection.words or [""]
     if kind not in KINDS:
         raise unknown("plot", kind, KINDS, "as the last word one of")
     format = "svg" if out is None else check_out(out, FORMATS)
-    kept = Store(store)
+    kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, words, scale, name, across, each, read=True)
+        made = planned(kept, ledger, replace(selection, words=words), read=True)
     begin(f"drawing {kind} of {made.name}")
     out = out or Path(f"{file_name(made.name)}-{kind}.svg")
     results, withheld = kept.results(made.runs(), curves=True, probes=True)
@@ -214,28 +230,39 @@ def plot(
 
 def list_(
     kind: Annotated[
-        str | None, typer.Argument(help="sweeps, norms, stems, blocks, archs, data, recipes ...")
+        str | None,
+        typer.Argument(
+            metavar="KIND", help="Kind to list: sweeps, norms, stems, data, ... (default: all)."
+        ),
     ] = None,
-    debug: Debug = False,
+    format: TextFormat = Format.text,
 ) -> None:
-    """What may be chosen: each by its name, a line and its source."""
+    """List the choices for a sweep: name, description and source."""
     from ablate.planning.expand import find_sweeps
-    from ablate.report.listing import listing
+    from ablate.report.listing import catalogue
 
-    print(listing(kind, lambda: ((name, title, str(path)) for name, title, path in find_sweeps())))
+    sweeps = ((name, title, str(path)) for name, title, path in find_sweeps())
+    found = catalogue(kind, lambda: sweeps)
+    if format is Format.json:
+        print_json({kind.name: kind.tree() for kind in found})
+    else:
+        print("\n\n".join(kind.text() for kind in found))
 
 
 def config(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values to set.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of the run.")
     ] = None,
+    format: YamlFormat = Format.yaml,
     store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
-    """The whole configuration of one run, composed and checked, and its id."""
+    """Show the whole configuration of one run, checked, and the id of the run."""
     from omegaconf import OmegaConf
 
     from ablate.planning.compose import resolve
 
     tree, run = resolve(words or [], store)
+    if format is Format.json:
+        print_json({"run": run, "configuration": tree})
+        return
     print(f"# run {run}\n{OmegaConf.to_yaml(OmegaConf.create(tree))}", end="")

@@ -14,13 +14,13 @@ from ablate.shared.errors import expected
 UsageError: Any = typer.BadParameter.__base__  # of the click that this typer is made with
 
 
-def one_of(choices: type[StrEnum]) -> dict[str, Any]:
+def one_of(*choices: StrEnum) -> dict[str, Any]:
     """What an option with these choices is declared with."""
 
     def parse(text: str) -> StrEnum:
-        if text not in list(choices):
+        if text not in choices:
             raise typer.BadParameter(expected(text, choices))
-        return choices(text)
+        return type(choices[0])(text)
 
     return {"parser": parse, "metavar": "|".join(choices)}
 

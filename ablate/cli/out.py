@@ -19,7 +19,7 @@ def check_out(path: Path, formats: Sequence[str]) -> str:
         return formats[0]
     real = Path(os.path.realpath(path))
     if real.is_dir() or not real.parent.is_dir():
-        raise UserError(f"--out: {path}: name a file, in a folder that is there")
+        raise UserError(f"--out: {path}: name a file in a folder that exists")
     format = real.suffix.removeprefix(".").lower()
     if format not in formats:
         raise unknown(f"--out: {path}", format, formats, "a file that ends in one of")

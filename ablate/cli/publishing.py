@@ -8,23 +8,18 @@ from typing import Annotated
 import typer
 
 from ablate.cli.out import check_out, write_out
-from ablate.cli.words import RUNS, Across, Debug, Each, Name, Scale, StoreDir, Words, planned
+from ablate.cli.selection import Selection, planned
 from ablate.shared.errors import UserError
 
 
 def report(
-    words: Words = None,
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
+    selection: Selection,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Default: NAME.html, here.")
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="File to write (default: NAME.html)."),
     ] = None,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
-    """A sweep as one HTML file: verdicts, gains, figures, every run, how it was made."""
+    """Write a sweep as one HTML file: verdicts, gains, figures, every run and its provenance."""
     from ablate.analysis.reading import read
     from ablate.planning.plan import file_name
     from ablate.report.live import begin
@@ -35,9 +30,9 @@ def report(
 
     if out is not None:
         check_out(out, ("html", "htm"))
-    kept = Store(store)
+    kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, words, scale, name, across, each, read=True)
+        made = planned(kept, ledger, selection, read=True)
         begin(f"reading the runs of {made.name}")
         runs = load_records(made, kept, histories(made, ledger), probes=True)
     path = out or Path(f"{file_name(made.name)}.html")
@@ -53,36 +48,31 @@ def report(
 
 
 def export(
-    words: Words = None,
-    *,
+    selection: Selection,
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A new folder, or an earlier export.")
+        Path, typer.Argument(metavar="DIR", help="New folder, or an earlier export.")
     ],
-    scale: Scale = None,
-    name: Name = None,
-    across: Across = None,
-    each: Each = False,
     anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="Without host, user, folders, commits, logs.")
+        bool, typer.Option("--anonymous", help="Leave out host, user, folders, commits and logs.")
     ] = False,
     with_diff: Annotated[
-        bool, typer.Option("--with-diff", help="With the diffs of uncommitted work.")
+        bool, typer.Option("--with-diff", help="Include the diffs of uncommitted work.")
     ] = False,
-    store: StoreDir = RUNS,
-    debug: Debug = False,
 ) -> None:
-    """A sweep as a folder that a reviewer recomputes from: `ablate table --from DIR`."""
+    """Write a sweep as a folder from which a reviewer recomputes it: `ablate table --from DIR`."""
     from ablate.audit import bundle
     from ablate.report.live import begin
     from ablate.store.ledger import Ledger, Store
     from ablate.store.record import histories
 
     if anonymous and with_diff:
-        raise UserError("--with-diff: a diff says whose work it is; leave it or --anonymous out")
+        raise UserError(
+            "--with-diff: a diff may name its author; leave out --with-diff or --anonymous"
+        )
     bundle.check_folder(folder)
-    kept = Store(store)
+    kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, words, scale, name, across, each, read=True)
+        made = planned(kept, ledger, selection, read=True)
         begin(f"checking the runs of {made.name}")
         told = histories(made, ledger)
     bundle.export(made, kept, told, folder, anonymous, with_diff)

@@ -118,12 +118,12 @@ class Composer:
                 above = f"{group}={name} ({layers[height[group]].place or 'command line'})"
                 if self.sets(group, name, key):
                     raise UserError(
-                        f"{key}: would be overwritten by {above}; give {key} there, too"
+                        f"{key}: would be overwritten by {above}; give {key} there as well"
                     )
                 if any(self.sets(group, name, other) for other in same_length(key)):
                     raise UserError(
-                        f"{key}: {above} has a length of its own; give {key} there, too "
-                        f"(null takes the other)"
+                        f"{key}: {above} sets another length; give {key} there as well "
+                        f"(null leaves the other)"
                     )
         return Merged(choices, values, height)
 
@@ -199,7 +199,7 @@ def resolve(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]:
     settings = once(parsed)
     for key in settings:
         if key == "seeds" or key.partition(".")[0] == "analysis":
-            raise UserError(f"{key}: belongs to a sweep; one run has seed=N")
+            raise UserError(f"{key}: belongs to a sweep; for one run give seed=N")
     launcher, settings = split_launcher(settings)
     composer.launcher(launcher)
     run = composer.run(composer.tree(composer.merge([SettingsLayer("", settings)])))
@@ -215,7 +215,7 @@ def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str
     settings = once(parse(word, composer.groups) for word in words)
     for key in settings:
         if not key.startswith("data."):
-            raise UserError(f"{key}: belongs to a run; what is prepared takes data.KEY=VALUE")
+            raise UserError(f"{key}: belongs to a run; `ablate data prepare` takes data.KEY=VALUE")
     tree = composer.tree(composer.merge([SettingsLayer("", {"data": name, **settings})]))
     size = tree["data"].get("size") if isinstance(tree["data"], Mapping) else None
     if isinstance(size, int) and size > 0:  # a patch that divides the image, whatever its size

@@ -102,7 +102,7 @@ def compose_config(name: str, words: list[str]) -> tuple[dict[str, Any], dict[st
         raise UserError(f"conf: {' '.join([name, *words])}: {first_line(error)}") from error
     except RecursionError as error:
         place = " ".join([name, *words])
-        raise UserError(f"conf: {place}: `defaults` that lead back to themselves") from error
+        raise UserError(f"conf: {place}: its `defaults` include themselves") from error
     assert isinstance(tree, dict)
     assert isinstance(choices, dict)
     check_resolvers(tree, "conf")
@@ -115,8 +115,8 @@ def check_resolvers(tree: Any, place: str = "", key: str = "") -> None:
     what nobody was to read. `place` and `key` are how the error names the tree."""
     if isinstance(tree, str) and (found := RESOLVER.search(tree)):
         raise UserError(
-            f"{': '.join(filter(None, (place, key)))}: {found[0]!r}: resolvers are refused, for a "
-            f"config says the same everywhere; write the value"
+            f"{': '.join(filter(None, (place, key)))}: {found[0]!r}: resolvers are refused, since "
+            f"a configuration must mean the same everywhere; write the value"
         )
     parts: Iterable[tuple[Any, Any]] = tree.items() if isinstance(tree, Mapping) else ()
     for name, part in enumerate(tree) if isinstance(tree, list) else parts:

@@ -47,8 +47,8 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
         names = class_folders(folder)
         if len(names) < 2:
             raise UserError(
-                f"data.path: {folder}: {', '.join(names) or 'no folder'} is all that there is of "
-                f"classes; there must be a folder for each of two or more"
+                f"data.path: {folder}: expected a folder for each of at least two classes, found "
+                f"{', '.join(names) or 'no folder'}"
             )
         data["classes"] = len(names)
     present = BUNDLED.get(data["source"])  # None where only fetching the set would tell
@@ -70,7 +70,7 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
             shares = {key: 0.1 for key in ("validation", "test") if key in named}
             data = {**data, "train": present[0], **shares}
             note = (
-                f"data={data['name']}: {data['path']} has split {present[0]!r} alone: "
+                f"data={data['name']}: {data['path']} has only split {present[0]!r}: "
                 f"{' and '.join(shares)} are cut from it, a tenth each; not the published split"
             )
             if note not in notes:
@@ -89,7 +89,7 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
 def _folder(data: Mapping[str, Any], key: str) -> Path:
     if data["path"] is None:
         fingerprint(dict(data))  # where files are needed anyway, it says so
-        raise UserError(f"data.{key}: the hub can't be asked while planning; give data.{key}=VALUE")
+        raise UserError(f"data.{key}: planning does not ask the hub; give data.{key}=VALUE")
     path = Path(data["path"])
     kind, _ = local_files(path, data["name"])
     if key == "classes" and kind != "folder":

@@ -113,13 +113,13 @@ def seeds(raw: Any, place: str) -> tuple[int, ...]:
         raise UserError(f"{place}: expected {form} such as 3 or [0, 1, 2], got {raw!r}")
     for seed in raw:
         if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-            raise UserError(f"{place}: expected {form}, got {seed!r} among them")
+            raise UserError(f"{place}: expected {form}, got {seed!r} in the list")
         if seed >= FIRST_TUNING_SEED:
             raise UserError(
                 f"{place}: seeds from {FIRST_TUNING_SEED} up are kept for tuning, got {seed}"
             )
     if len(set(raw)) < len(raw):
-        raise UserError(f"{place}: a seed counts once, got {list(raw)!r}")
+        raise UserError(f"{place}: each seed must be given once, got {list(raw)!r}")
     return tuple(raw)
 
 
@@ -143,7 +143,7 @@ def _analysis_value(key: str, value: Any, place: str) -> Any:
         ):
             raise UserError(f"{place}: expected numbers of seeds such as [3, 5], got {value!r}")
         if sorted(set(value)) != value:
-            raise UserError(f"{place}: expected growing numbers, got {value!r}")
+            raise UserError(f"{place}: expected increasing numbers, got {value!r}")
         return tuple(value)
     if key == "contrasts":
         return {
@@ -196,7 +196,7 @@ def products(values: Mapping[str, Sequence[Any]], place: str = "") -> Iterator[d
 def _tuples(values: Mapping[str, Sequence[Any]], place: str) -> Iterator[tuple[Any, ...]]:
     if (count := math.prod(map(len, values.values()))) > MOST:
         keys = ", ".join(values)
-        raise UserError(f"{place}{keys}: {count:,} combinations; {MOST:,} is the most")
+        raise UserError(f"{place}{keys}: {count:,} combinations; at most {MOST:,} are allowed")
     return itertools.product(*values.values())
 
 
@@ -227,7 +227,7 @@ def distinct(items: Iterable[Item], what: str, place: str) -> tuple[Item, ...]:
             raise UserError(f"{place}: two {what} are named {item.label!r}{where}")
         seen[item.label] = item
     if not seen:
-        raise UserError(f"{place}: no {what}")
+        raise UserError(f"{place}: there are no {what}")
     return tuple(seen.values())
 
 
@@ -244,9 +244,9 @@ def key_at(key: Any, place: str) -> str:
         raise UserError(f"{place}: expected a key such as model.depth, got {key!r}")
     section = key.partition(".")[0]
     if section in ("seed", "seeds"):
-        raise UserError(f"{place}: {key}: belongs to the file's own `seeds:`")
+        raise UserError(f"{place}: {key}: seeds are declared under the file's `seeds:`")
     if section == "launcher":
-        raise UserError(f"{place}: {key}: where runs are trained is said on the command line only")
+        raise UserError(f"{place}: {key}: launchers are chosen on the command line only")
     return key
 
 
@@ -259,14 +259,14 @@ def plain_at(value: Any, key: str, place: str) -> Any:
 
 def label_at(raw: Any, place: str) -> str:
     if isinstance(raw, bool) or not isinstance(raw, str | int | float) or raw == "":
-        raise UserError(f"{place}: expected a label, got {raw!r}; quote it where it is a text")
+        raise UserError(f"{place}: expected a label, got {raw!r}; put a text in quotes")
     return one_line(str(raw), place)
 
 
 def one_line(text: str, place: str) -> str:
     """A label or a title: what would move a terminal's cursor or turn its text around is none."""
     if not text.isprintable():
-        raise UserError(f"{place}: expected letters, digits and signs on one line, got {text!r}")
+        raise UserError(f"{place}: expected printable characters on one line, got {text!r}")
     return text
 
 

@@ -41,7 +41,7 @@ def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
 
     key, equals, value = text.partition("=")
     if text.startswith("~"):
-        raise UserError(f"{text}: nothing can be taken away; give {key[1:]}=VALUE")
+        raise UserError(f"{text}: a key cannot be removed; give {key[1:]}=VALUE")
     if not equals or not key.strip("+ "):
         raise UserError(f"{text}: expected KEY=VALUE")
     try:
@@ -51,8 +51,8 @@ def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
         if key == "data.path":  # a path that the grammar can't read is meant as it stands
             return Word(text, key, (value,))
         raise UserError(
-            f"{key}: can't read {value!r}: {first_line(error)}; "
-            f"a text with special characters is quoted: {key}='...'"
+            f"{key}: cannot read {value!r}: {first_line(error)}; "
+            f"quote a text with special characters: {key}='...'"
         ) from error
     key = override.key_or_group
     if override.package is not None:
@@ -61,12 +61,14 @@ def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
         return Word(text, key, (plain(parsed, key),))
     if isinstance(parsed, Glob):
         if key not in groups:
-            raise UserError(f"{key}: glob() lists the choices of one of {', '.join(groups)}")
+            raise UserError(
+                f"{key}: glob() lists the choices of a group, one of {', '.join(groups)}"
+            )
         return Word(text, key, tuple(parsed.filter(list(groups[key]))), swept=True, glob=True)
     if override.is_interval_sweep():
-        raise UserError(f"{key}: interval() has no values; write them with commas, or range()")
+        raise UserError(f"{key}: interval() has no values; list values with commas, or use range()")
     if getattr(parsed, "shuffle", False):
-        raise UserError(f"{key}: shuffle() would be another sweep each time; write it without")
+        raise UserError(f"{key}: shuffle() would change the sweep each time; leave shuffle() out")
     values = [plain(v, key) for v in itertools.islice(override.sweep_iterator(), MOST + 1)]
     if len(values) > MOST:
         raise UserError(f"{key}: {value} has more than {MOST:,} values")
@@ -77,7 +79,7 @@ def plain(value: Any, key: str) -> Any:
     """A value as JSON has it. Raises UserError for settings where a value belongs."""
     if isinstance(value, Mapping):
         dotted = ", ".join(f"{key}.{name}" for name in value)
-        raise UserError(f"{key}: expected a value, got settings; write each in full: {dotted}")
+        raise UserError(f"{key}: expected a value, got settings; write each key in full: {dotted}")
     if isinstance(value, list | tuple):
         return [plain(item, key) for item in value]
     value = getattr(value, "text", value)  # Hydra's quoted strings

@@ -39,7 +39,7 @@ from ablate.planning.tuning import tuning
 from ablate.planning.words import DEFAULT_SEEDS, Line, section_of, seeds_of
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared.build import coerce
-from ablate.shared.errors import UserError, unknown
+from ablate.shared.errors import UserError, nearest, unknown
 
 KEYS = (
     "title",
@@ -78,7 +78,10 @@ def find(name: str) -> Path:
         return Path(name)
     files = sweep_files()
     if name not in files:
-        raise unknown("sweep", name, files)
+        raise UserError(
+            f"no sweep named {name!r} (looked in ./sweeps and the shipped ones)"
+            f"{nearest(name, files)}; the sweeps are {', '.join(files)}"
+        )
     return files[name]
 
 
@@ -118,9 +121,9 @@ def from_file(
     for word in line.settings:
         if word.swept:
             raise UserError(
-                f"{word.key}: the rows are those of {place}, so give one value; a list value is "
-                f"bracketed ({word.key}=[{','.join(map(show, word.values))}]); to sweep by words "
-                f"alone leave {line.file} away"
+                f"{word.key}: expected one value, for {place} declares the rows; a list value is "
+                f"bracketed ({word.key}=[{','.join(map(show, word.values))}]); to sweep without "
+                f"the file leave {line.file} out"
             )
     reader = _Reader(place, groups)
     scales = {
@@ -147,7 +150,9 @@ def from_file(
         under.append(SettingsLayer(f"{place}: scales.{scale}.base", scaled.get("base", {})))
     baseline = content.get("baseline")
     if baseline is None and reader.globbed:
-        raise UserError(f"{place}: baseline: must be named where glob() is used")
+        raise UserError(
+            f"{place}: baseline: missing; rows of glob() have no first one, so give baseline: LABEL"
+        )
     if "baseline" in line.sweep:
         baseline = line.sweep["baseline"].value
     title = content.get("title", "")
@@ -195,7 +200,7 @@ def _tune(
     words = section_of(line, "tune")
     if written is None:
         if "tune" in line.sweep or words:
-            raise UserError(f"tune: {place} declares no search; give it a `tune:`")
+            raise UserError(f"tune: {place} declares no search; add a `tune:` section")
         return None
     if "tune" in line.sweep:
         return None
@@ -303,7 +308,7 @@ class _Reader:
         added = settings_at(entry.get("set", {}), f"{place}: set")
         for key in added:
             if key in values:
-                raise UserError(f"{place}: set: {key} is in {kind}, too; give it once")
+                raise UserError(f"{place}: set: {key} is in {kind} as well; give {key} once")
         template, family = (entry.get(key) for key in ("label", "family"))
         for key, text in (("label", template), ("family", family)):
             if text is not None and not isinstance(text, str):

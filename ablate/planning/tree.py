@@ -18,7 +18,7 @@ def by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any
     rows = tree.pop("by_arch")
     arch = str(values.get("model.arch", tree["model"]["arch"]))
     if not isinstance(rows, Mapping) or not all(isinstance(r, Mapping) for r in rows.values()):
-        raise UserError("by_arch: expected SIZE/PATCH: {key: value, ...}, one a line")
+        raise UserError("by_arch: expected SIZE/PATCH: {key: value, ...}, one per line")
     if arch not in rows:
         raise unknown("model.arch", arch, rows, "for this recipe one of")
     settings: Mapping[str, Any] = rows[arch]
@@ -61,7 +61,7 @@ def put(tree: dict[str, Any], key: str, value: Any) -> None:
     for n, parent in enumerate(parents):
         below = section.get(parent, {})
         if not isinstance(below, dict):
-            raise UserError(f"{key}: {'.'.join(parents[: n + 1])} is a value, not settings")
+            raise UserError(f"{key}: {'.'.join(parents[: n + 1])} is a value, not a section")
         section[parent] = dict(below)
         section = section[parent]
     section[last] = value

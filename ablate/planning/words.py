@@ -73,11 +73,11 @@ def analysis_apart(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 def from_words(line: Line, across: Collection[str], each: bool, title: str) -> Sweep:
     """Every list of values is a factor of rows; `data`, `model.arch`, `across` are columns."""
     if tuned := [key for key in line.sweep if key.partition(".")[0] == "tune"]:
-        raise UserError(f"{tuned[0]}: a search is declared by a sweep file's `tune:`")
+        raise UserError(f"{tuned[0]}: a search is declared in a sweep file, under `tune:`")
     swept = [word for word in line.settings if word.swept]
     for key in across:
         if key not in [word.key for word in swept]:
-            raise UserError(f"--across {key}: has no values to be columns; give {key}=A,B")
+            raise UserError(f"--across {key}: needs values for the columns; give {key}=A,B")
     beside = [word for word in swept if word.key in (*COLUMNS, *across)]
     factors = [word for word in swept if word not in beside]
     baseline = line.sweep["baseline"].value if "baseline" in line.sweep else None

@@ -27,15 +27,16 @@ def check_yaml(path: Path, place: str) -> None:
                     anchor, size = open_nodes.pop()
                 elif isinstance(event, yaml.AliasEvent):
                     if any(anchor == other for other, _ in open_nodes):
-                        raise UserError(f"{place}: *{anchor} stands within &{anchor} itself")
+                        raise UserError(
+                            f"{place}: the alias *{anchor} is inside its own anchor &{anchor}"
+                        )
                     size = sizes.get(anchor, 1)
                 sizes[anchor] = size
                 above, so_far = open_nodes.pop()
                 open_nodes.append((above, so_far + size))
             if len(open_nodes) > DEEP or open_nodes[-1][1] > MOST:
                 raise UserError(
-                    f"{place}: more than {MOST:,} values or {DEEP} levels, its aliases (*name) "
-                    f"written out"
+                    f"{place}: more than {MOST:,} values or {DEEP} levels, aliases (*name) expanded"
                 )
     except (yaml.YAMLError, OSError):
         return

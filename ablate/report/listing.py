@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ablate.analysis import paper
 from ablate.planning.conf import shipped
@@ -59,13 +61,13 @@ def _files(group: str) -> Lines:
 
 # How a kind is chosen on the command line, and its lines.
 KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
-    "norms": ("norm=", lambda: _choices(choices.NORMS)),
-    "stems": ("stem=", lambda: _choices(choices.STEMS)),
-    "blocks": ("block=", lambda: _choices(choices.BLOCKS)),
-    "archs": ("model.arch=", _archs),
-    "data": ("data=", lambda: _files("data")),
-    "recipes": ("recipe=", lambda: _files("recipe")),
-    "launchers": ("launcher=", _launchers),
+    "norms": ("norm=NAME", lambda: _choices(choices.NORMS)),
+    "stems": ("stem=NAME", lambda: _choices(choices.STEMS)),
+    "blocks": ("block=NAME", lambda: _choices(choices.BLOCKS)),
+    "archs": ("model.arch=NAME", _archs),
+    "data": ("data=NAME", lambda: _files("data")),
+    "recipes": ("recipe=NAME", lambda: _files("recipe")),
+    "launchers": ("launcher=NAME", _launchers),
     "paper": ("ablate table paper:NAME", paper.listing),
     "probes": ("probe=[NAME, ...]", lambda: _choices(choices.PROBES)),
     "plots": (
@@ -75,22 +77,42 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
 }
 
 
-def listing(kind: str | None, sweeps: Callable[[], Lines]) -> str:
-    """The lines of one kind, or of all for None. `sweeps` gives (name, title, file).
+@dataclass(frozen=True)
+class Catalogue:
+    """What may be chosen of one kind, and how it is chosen."""
+
+    name: str
+    how: str
+    choices: Sequence[tuple[str, str, str]]  # name, line, source ("-": none)
+
+    def text(self) -> str:
+        how = self.how.partition("NAME")[0]
+        own = f", or {how}module:Class of your own" if how.rstrip("=") in choices.CHOICES else ""
+        lines = [f"{self.name}  ({self.how}{own})"]
+        for name, line, source in self.choices:
+            lines.append(f"  {name:<12} {line}" + (f"  -- {source}" if source != "-" else ""))
+        return "\n".join(lines)
+
+    def tree(self) -> dict[str, Any]:
+        """choose: how it is chosen; choices: {name, line, source (null: none)}."""
+        return {
+            "choose": self.how,
+            "choices": [
+                {"name": name, "line": line, "source": None if source == "-" else source}
+                for name, line, source in self.choices
+            ],
+        }
+
+
+def catalogue(kind: str | None, sweeps: Callable[[], Lines]) -> list[Catalogue]:
+    """What may be chosen of one kind, or of all for None. `sweeps` gives (name, title, file).
 
     Raises UserError for a kind that there is not.
     """
-    kinds = {"sweeps": ("ablate sweep ", sweeps), **KINDS}
+    kinds = {"sweeps": ("ablate sweep NAME", sweeps), **KINDS}
     if kind is not None and kind not in kinds:
         raise unknown("list", kind, kinds)
-    parts = []
-    for name in [kind] if kind else kinds:
-        how, lines = kinds[name]
-        own = f", or {how}module:Class of your own" if how.rstrip("=") in choices.CHOICES else ""
-        if "NAME" not in how:
-            how = f"{how}NAME"
-        part = [f"{name}  ({how}{own})"]
-        for choice, line, source in lines():
-            part.append(f"  {choice:<12} {line}" + (f"  -- {source}" if source != "-" else ""))
-        parts.append("\n".join(part))
-    return "\n\n".join(parts)
+    return [
+        Catalogue(name, kinds[name][0], list(kinds[name][1]()))
+        for name in ([kind] if kind else kinds)
+    ]

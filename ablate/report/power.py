@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.captions import count
@@ -17,6 +18,76 @@ if TYPE_CHECKING:
 ASSUMED = 0.5  # points: where nothing was measured and nothing is given
 
 
+@dataclass(frozen=True)
+class InColumn:
+    """What a column's seeds can tell."""
+
+    label: str
+    heading: str
+    spread: float  # in the points of the metric
+    how: str  # it is known
+    hours: float | None  # device-hours of one seed of every row; None: not known yet
+    found: Forecast
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What it takes to detect a gain over the baseline."""
+
+    plan: Plan
+    gain: float
+    columns: Sequence[InColumn]
+
+    def lines(self) -> Iterator[str]:
+        """The lines of `ablate plan --detect GAIN`, in units of the metric as tables print it."""
+        from ablate.analysis import stats
+
+        plan, points = self.plan, self.plan.metric.points
+        counts = sorted({method_of(plan, column.label).contrasts for column in plan.columns})
+        yield (
+            f"to detect a gain of {self.gain:g} {points} over {plan.baseline} with "
+            f"{100 * stats.POWER:.0f} % power, the other variants gaining nothing "
+            f"({' or '.join(map(str, counts))} simultaneous contrasts, "
+            f"spread: {plan.analysis.spread}):"
+        )
+        for column in self.columns:
+            yield f"  {column.heading}: {column.how}" if column.label else f"  {column.how}"
+            yield f"    {_seeds(column.found, column.hours)}"
+            yield f"    {_asked(column.found, len(plan.replicates), points)}"
+        needed = [column.found.seeds.expected for column in self.columns]
+        each = [column.hours for column in self.columns]
+        if len(needed) > 1 and None not in needed and None not in each:
+            most = max(seeds for seeds in needed if seeds is not None)
+            total = most * sum(hours for hours in each if hours is not None)
+            yield f"  every column with {count(most, 'seed')}: {total:.2g} device-hours in all"
+
+    def tree(self) -> dict[str, Any]:
+        """gain, metric, unit, power that is asked for; columns: {column, spread, how, hours_a_seed,
+        seeds, power, smallest}, the last three {low, expected, high} over the spread's interval
+        (seeds: null beyond what is tried; power and smallest: null with too few seeds)."""
+        from ablate.analysis import stats
+
+        few = len(self.plan.replicates) < stats.FEWEST_SEEDS
+        return {
+            "gain": self.gain,
+            "metric": self.plan.metric.key,
+            "unit": self.plan.metric.points,
+            "power": stats.POWER,
+            "columns": [
+                {
+                    "column": column.label,
+                    "spread": column.spread,
+                    "how": column.how,
+                    "hours_a_seed": column.hours,
+                    "seeds": column.found.seeds._asdict(),
+                    "power": None if few else column.found.power._asdict(),
+                    "smallest": None if few else column.found.smallest._asdict(),
+                }
+                for column in self.columns
+            ],
+        }
+
+
 def forecast(
     plan: Plan,
     gain: float,
@@ -24,40 +95,22 @@ def forecast(
     costs: Costs,
     results: Results,
     curves: Curves,
-) -> Iterator[str]:
-    """The lines of `ablate plan --detect GAIN`, in units of the metric as tables print it.
+) -> Detection:
+    """What it takes to detect `gain`.
 
     The spread of a column: `assumed` where it is given, else measured over every finished run of
-    the column, else ASSUMED, and the lines say which.
+    the column, else ASSUMED, and `how` says which.
     """
     from ablate.analysis import stats
 
-    of = plan.metric
-    counts = sorted({method_of(plan, column.label).contrasts for column in plan.columns})
-    n = len(plan.replicates)
-    power = f"{100 * stats.POWER:.0f} % power"
-    yield (
-        f"to detect a gain of {gain:g} {of.points} over {plan.baseline} with {power}, the other "
-        f"variants gaining nothing ({' or '.join(map(str, counts))} simultaneous contrasts, "
-        f"spread: {plan.analysis.spread}):"
-    )
-    needed: list[int | None] = []
-    each: list[float | None] = []
+    n = max(len(plan.replicates), stats.FEWEST_SEEDS)
+    columns = []
     for column in plan.columns:
         spread, correlation, how = _spread(plan, column.label, assumed, results, curves)
-        method = method_of(plan, column.label)
-        found = stats.detect(gain, max(n, stats.FEWEST_SEEDS), spread, method, correlation)
-        place = f"  {column.heading}: " if column.label else "  "
-        yield f"{place}{how}"
+        found = stats.detect(gain, n, spread, method_of(plan, column.label), correlation)
         hours = _hours(plan, column.label, costs)
-        yield f"    {_seeds(found, hours)}"
-        yield f"    {_asked(found, n, of.points)}"
-        needed.append(found.seeds.expected)
-        each.append(hours)
-    if len(plan.columns) > 1 and None not in needed and None not in each:
-        most = max(seeds for seeds in needed if seeds is not None)
-        total = most * sum(hours for hours in each if hours is not None)
-        yield f"  every column with {count(most, 'seed')}: {total:.2g} device-hours in all"
+        columns.append(InColumn(column.label, column.heading, spread.sd, how, hours, found))
+    return Detection(plan, gain, columns)
 
 
 def _spread(

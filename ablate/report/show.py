@@ -40,7 +40,7 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
     none = f"withheld: {record.withheld}" if record.withheld else ""
     where_env = _none(record.folder.env, begun)
     unsealed = f"withheld: {record.unsealed}" if record.unsealed else where_env
-    task = TASKS[task_of(spec or _planned_spec(record) or {})]
+    task = TASKS[task_of(configuration(record) or {})]
     return "\n".join(
         [
             f"run {run}: {record.label}",
@@ -60,7 +60,7 @@ def shown(store: Store, ledger: Ledger, run: str) -> str:
             *_section(
                 "configuration"
                 + ("" if spec else f", as planned ({_none(record.folder.run, begun)})"),
-                yaml_lines(spec or _planned_spec(record)),
+                yaml_lines(configuration(record)),
             ),
         ]
     )
@@ -87,8 +87,9 @@ def _spec(record: RunRecord) -> dict[str, Any] | None:
         return None
 
 
-def _planned_spec(record: RunRecord) -> dict[str, Any] | None:
-    return record.run.spec() if record.planned else None
+def configuration(record: RunRecord) -> dict[str, Any] | None:
+    """As run.json has it, else as planned; None where neither is known."""
+    return _spec(record) or (record.run.spec() if record.planned else None)
 
 
 def _status(record: RunRecord, notes: Mapping[str, Any] | None) -> str:
@@ -208,30 +209,37 @@ RESULT = (
 def compared(store: Store, ledger: Ledger, one: str, other: str) -> str:
     """What differs between two runs, in configuration, data, code and environment; both results."""
     runs = [load_record(store, ledger, run) for run in (one, other)]
-    known = [facts(record) for record in runs]
-    specs = [leaves(_spec(record) or _planned_spec(record)) for record in runs]
-    data = [{k: spec.pop(k) for k in [*spec] if k == "data.fingerprint"} for spec in specs]
-    results = [_pick(leaves(record.result), RESULT) for record in runs]
-    sides = {
-        "configuration": specs,
-        "data": data,
-        "code": [_pick(texts, CODE) for texts in known],
-        "environment": [_pick(texts, ENVIRONMENT) for texts in known],
+    found = {
+        title: [{key: _text(key, value) for key, value in side.items()} for side in two]
+        for title, two in sides(runs).items()
     }
+    results = found.pop("result")
     lines = [" against ".join(f"{record.label} ({record.folder.id})" for record in runs)]
-    for title, texts in sides.items():
-        files = [
-            record.folder.run if texts in (specs, data) else record.folder.env for record in runs
-        ]
+    for title, texts in found.items():
+        is_spec = title in ("configuration", "data")
+        files = [record.folder.run if is_spec else record.folder.env for record in runs]
         lost = [str(file) for side, file in zip(texts, files, strict=True) if not side]
         keys = [key for key in texts[0] | texts[1] if texts[0].get(key) != texts[1].get(key)]
-        found = [f"{file}: missing or not whole" for file in lost] or _side_by_side(texts, keys)
-        lines += _section(title, found, "nothing differs")
+        told = [f"{file}: missing or not whole" for file in lost] or _side_by_side(texts, keys)
+        lines += _section(title, told, "nothing differs")
     lines += _section("result", _side_by_side(results, list(results[0] | results[1])), "none yet")
     lines += [
         f"  withheld: {why}" for record in runs for why in (record.withheld, record.unsealed) if why
     ]
     return "\n".join(lines)
+
+
+def sides(runs: Sequence[RunRecord]) -> dict[str, list[dict[str, Any]]]:
+    """What `compared` compares, by section: of each run the values by dotted key."""
+    known = [facts(record) for record in runs]
+    specs = [flat(configuration(record)) for record in runs]
+    return {
+        "configuration": specs,
+        "data": [{k: spec.pop(k) for k in [*spec] if k == "data.fingerprint"} for spec in specs],
+        "code": [_pick(texts, CODE) for texts in known],
+        "environment": [_pick(texts, ENVIRONMENT) for texts in known],
+        "result": [_pick(flat(record.result), RESULT) for record in runs],
+    }
 
 
 def _side_by_side(sides: Sequence[Mapping[str, str]], keys: Iterable[str]) -> list[str]:
@@ -262,7 +270,7 @@ def provenance(runs: Sequence[RunRecord]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _pick(texts: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:
+def _pick(texts: Mapping[str, Any], sections: Iterable[str]) -> dict[str, Any]:
     """Those of the dotted keys that are in one of the sections, in their order."""
     return {k: v for s in sections for k, v in texts.items() if k.partition(".")[0] == s}
 
@@ -270,15 +278,20 @@ def _pick(texts: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:
 # --- Values as text -----------------------------------------------------------------------------
 
 
-def leaves(tree: Any, place: str = "") -> dict[str, str]:
-    """Every leaf of a plain tree that is not null, as text, by its dotted key."""
+def flat(tree: Any, place: str = "") -> dict[str, Any]:
+    """Every leaf of a plain tree that is not null, by its dotted key."""
     if isinstance(tree, dict):
         return {
-            key: text
+            key: leaf
             for name, value in tree.items()
-            for key, text in leaves(value, f"{place}.{name}" if place else name).items()
+            for key, leaf in flat(value, f"{place}.{name}" if place else name).items()
         }
-    return {} if tree is None else {place: _text(place, tree)}
+    return {} if tree is None else {place: tree}
+
+
+def leaves(tree: Any) -> dict[str, str]:
+    """As `flat`, each leaf as text."""
+    return {key: _text(key, leaf) for key, leaf in flat(tree).items()}
 
 
 def _text(key: str, value: Any) -> str:

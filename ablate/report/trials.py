@@ -14,7 +14,6 @@ from ablate.planning.plan import Plan
 from ablate.report.formats import grid
 from ablate.report.formats.tidy import inert
 from ablate.shared.errors import UserError
-from ablate.shared.files import to_json
 from ablate.store.events import RunState
 
 FIELDS = ("score", "error", "state", "chosen", "id")
@@ -117,7 +116,7 @@ def csv(plan: Plan, found: Sequence[Tried]) -> str:
     return file.getvalue()
 
 
-def json(plan: Plan, found: Sequence[Tried]) -> str:
+def tree(plan: Plan, found: Sequence[Tried]) -> dict[str, Any]:
     """The trials, and of every search that is over what it chose and how sure that is."""
     searches = [
         {
@@ -129,15 +128,13 @@ def json(plan: Plan, found: Sequence[Tried]) -> str:
         for choice in cell.chosen
     ]
     of = plan.judged
-    return to_json(
-        {
-            "sweep": plan.name,
-            "metric": of.key,
-            "unit": of.unit,
-            "trials": [one.fields() for one in found],
-            "searches": searches,
-        }
-    ).decode()
+    return {
+        "sweep": plan.name,
+        "metric": of.key,
+        "unit": of.unit,
+        "trials": [one.fields() for one in found],
+        "searches": searches,
+    }
 
 
 def _keys(plan: Plan) -> list[str]:

@@ -32,6 +32,10 @@ def unknown(
 def expected(value: object, choices: Iterable[object], what: str = "one of") -> str:
     """What `unknown` says of the value, without the place."""
     names = [str(choice) for choice in choices]
+    return f"expected {what} {', '.join(names)}, got {value!r}{nearest(value, names)}"
+
+
+def nearest(value: object, names: Iterable[str]) -> str:
+    """ " (did you mean 'name'?)" where one of the names is near."""
     near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"expected {what} {', '.join(names)}, got {value!r}{hint}"
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -13,7 +13,7 @@ from ablate.running.launchers import Ask, Slot
 from ablate.shared.errors import Failure, UserError
 from ablate.store.ledger import Store
 
-__all__ = ["Finding", "examine", "examine_store", "show"]
+__all__ = ["Finding", "examine", "examine_store", "show", "tree"]
 
 
 def examine(
@@ -69,6 +69,19 @@ def show(findings: Iterator[Finding]) -> list[Finding]:
         shown.append(finding)
         _print(finding)
     return shown
+
+
+def tree(findings: Sequence[Finding], repaired: Sequence[str]) -> dict[str, Any]:
+    """For `--format json`: findings: {level (ok, warning, problem), check, text}; repaired: lines
+    on what --repair did."""
+    return {
+        "findings": [
+            {"level": finding.level, "check": finding.what, "text": finding.text}
+            for finding in findings
+            if finding.level != "..."
+        ],
+        "repaired": list(repaired),
+    }
 
 
 COLOURS = {"ok": "green", "warning": "yellow", "problem": "bold red", "...": "dim"}

@@ -24,12 +24,17 @@ Fact = tuple[str, str, int | str, str, Value]  # column, row, seed, quantity, va
 Facts = Iterator[tuple[str, Value]]  # quantity, value
 
 
+def tree(table: Table) -> dict[str, Any]:
+    """The whole `Table`, plain."""
+    whole = dataclasses.asdict(table)
+    if table.task == DEFAULT:  # which older tables don't say
+        del whole["task"]
+    return whole
+
+
 def json(table: Table) -> str:
     """The whole `Table`."""
-    tree = dataclasses.asdict(table)
-    if table.task == DEFAULT:  # which older tables don't say
-        del tree["task"]
-    return to_json(tree).decode()
+    return to_json(tree(table)).decode()
 
 
 def csv(table: Table) -> str:

@@ -1,0 +1,148 @@
+"""What commands print on standard output: tables, and JSON for other programs."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ablate.cli.mistakes import one_of
+from ablate.shared.errors import unknown
+
+if TYPE_CHECKING:
+    from ablate.analysis.scores import Results
+    from ablate.analysis.table import Table
+    from ablate.planning.plan import Plan
+    from ablate.store.ledger import Store
+
+
+class Format(StrEnum):
+    """What a command's answer can be printed as; each command takes some of them."""
+
+    text = "text"
+    yaml = "yaml"
+    rich = "rich"
+    md = "md"
+    latex = "latex"
+    html = "html"
+    csv = "csv"
+    json = "json"
+
+
+READ = "Output format (default: rich on a terminal, md elsewhere)."
+TableFormat = Annotated[
+    Format | None,
+    typer.Option(
+        **one_of(Format.rich, Format.md, Format.latex, Format.html, Format.csv, Format.json),
+        help=READ,
+    ),
+]
+TrialsFormat = Annotated[
+    Format | None,
+    typer.Option(**one_of(Format.rich, Format.md, Format.csv, Format.json), help=READ),
+]
+TextFormat = Annotated[
+    Format,
+    typer.Option(**one_of(Format.text, Format.json), help="Output format."),
+]
+YamlFormat = Annotated[
+    Format,
+    typer.Option(**one_of(Format.yaml, Format.json), help="Output format."),
+]
+
+
+def print_json(tree: Mapping[str, Any]) -> None:
+    """A plain tree as JSON, keys sorted: the same bytes for the same tree. A number that is not
+    finite is null."""
+    from ablate.shared.files import to_json
+
+    sys.stdout.write(to_json(_finite(tree)).decode())
+
+
+def _finite(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _finite(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_finite(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+
+
+def print_set(
+    format: Format | None, texts: Callable[[Format], str], rich: Callable[[int], Any]
+) -> None:
+    """What is for readers: `texts` makes it as any format but rich, `rich` for so many characters.
+
+    None is rich on a terminal, Markdown elsewhere.
+    """
+    terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says
+    if format is None:
+        format = Format.rich if terminal else Format.md
+    if format is not Format.rich:
+        sys.stdout.write(texts(format))
+        return
+    from rich.console import Console
+
+    console = Console(force_terminal=terminal)
+    console.print(rich(console.width))
+
+
+def print_table(
+    plan: Plan,
+    store: Store,
+    format: Format | None,
+    strict: bool = False,
+    show: str | None = None,
+    transpose: bool = False,
+    against: str | None = None,
+    recomputed: Results | None = None,
+) -> None:
+    """The table of a sweep. `recomputed`: the results of a bundle."""
+    from ablate.analysis.paper import beside
+    from ablate.analysis.reading import read
+    from ablate.planning.plan import is_metric
+    from ablate.report.formats import DEFAULT, check_show
+    from ablate.running.estimate import sizes
+
+    if against not in (None, "paper"):
+        raise unknown("--against", against, ("paper",))
+    parts = check_show(show) if show is not None else DEFAULT
+    if against and "paper" not in parts:
+        parts = (*parts, "paper")
+    named = "params" in parts or "macs" in parts
+    also = [part for part in parts if is_metric(part)]
+    curves = any(m.of_curve for m in (plan.metric, *(plan.named(n, "--show") for n in also)))
+    results: Results = recomputed or {}
+    withheld: dict[str, str] = {}
+    if recomputed is None:
+        results, withheld = store.results(plan.runs(), curves)
+    table = read(
+        plan,
+        store,
+        results,
+        withheld=withheld,
+        strict=strict,
+        also=also,
+        sizes=sizes(plan, store, results) if named else None,
+        cost="cost" in parts,
+        paper=beside(plan, store.root) if "paper" in parts else None,
+    ).table
+    print_rendered(table, format, parts, transpose)
+
+
+def print_rendered(
+    table: Table, format: Format | None, show: tuple[str, ...], transpose: bool
+) -> None:
+    """A table on standard output."""
+    from ablate.report.formats import render
+    from ablate.report.formats.tidy import tree
+
+    if format is Format.json:
+        print_json(tree(table))
+        return
+    draw = functools.partial(render, table, show=show, transpose=transpose)
+    print_set(format, draw, lambda width: draw(Format.rich, width=width))

@@ -1,0 +1,207 @@
+"""Which sweep a command means: the words and options that select it, declared once for all."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from ablate.shared.errors import UserError
+
+if TYPE_CHECKING:
+    from ablate.planning.plan import Plan
+    from ablate.store.ledger import Ledger, Store
+
+Scale = Annotated[str | None, typer.Option("--scale", help="Scale of the sweep file to use.")]
+StoreDir = Annotated[
+    Path, typer.Option("--store", envvar="ABLATE_STORE", help="Folder of runs and results.")
+]
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A sweep as the command line names it. The fields are the arguments, in the order of --help.
+
+    A command takes one as a parameter; `flat` is how typer sees it.
+    """
+
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME KEY=VALUE", help="Name of a sweep, and settings."),
+    ] = field(default_factory=list)
+    scale: Scale = None
+    name: Annotated[
+        str | None, typer.Option("--as", help="Name for the sweep (default: its words).")
+    ] = None
+    across: Annotated[list[str], typer.Option(help="Key whose values become columns.")] = field(
+        default_factory=list
+    )
+    each: Annotated[
+        bool, typer.Option("--each", help="Vary one factor at a time instead of all combinations.")
+    ] = False
+    store: StoreDir = RUNS
+
+    @property
+    def has_options(self) -> bool:
+        """Does more than words select it?"""
+        return bool(self.scale or self.name or self.across or self.each)
+
+    def plan(self) -> tuple[Plan, dict[str, Any]]:
+        """(the plan that the words declare, the launcher's settings). Raises UserError."""
+        from ablate.planning.expand import plan
+
+        return plan(
+            self.words,
+            store=self.store,
+            scale=self.scale,
+            name=self.name,
+            across=self.across,
+            each=self.each,
+        )
+
+
+def flat(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as typer takes it: each field of a Selection is a parameter of its own.
+
+    --store and --debug stand last. `main` looks for --debug by itself, since words that can't be
+    read reach no command.
+    """
+    selections: dict[str, type[Selection]] = {}
+    params: dict[str, inspect.Parameter] = {}
+    for name, param in inspect.signature(command, eval_str=True).parameters.items():
+        if isinstance(param.annotation, type) and issubclass(param.annotation, Selection):
+            selections[name] = param.annotation
+            params |= _fields(param.annotation)
+        else:
+            params[name] = param.replace(kind=param.KEYWORD_ONLY)
+    if "store" in params:
+        params["store"] = params.pop("store")
+
+    @functools.wraps(command)
+    def run(debug: bool, **given: Any) -> None:
+        for name, selection in selections.items():
+            keys = [part.name for part in dataclasses.fields(selection)]
+            given[name] = selection(**{key: given.pop(key) for key in keys})
+        command(**given)
+
+    run.__signature__ = inspect.Signature([*params.values(), DEBUG])  # type: ignore[attr-defined]
+    run.__annotations__ = {}  # typer would evaluate them once more
+    return run
+
+
+def _param(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+DEBUG = _param(
+    "debug",
+    Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")],
+    default=False,
+)
+
+
+def _fields(selection: type[Selection]) -> dict[str, inspect.Parameter]:
+    hints = get_type_hints(selection, include_extras=True)
+    return {
+        part.name: _param(
+            part.name,
+            hints[part.name],
+            part.default if part.default_factory is dataclasses.MISSING else part.default_factory(),
+        )
+        for part in dataclasses.fields(selection)
+    }
+
+
+def planned(
+    store: Store, ledger: Ledger, selection: Selection, read: bool = False, sealed: bool = True
+) -> Plan:
+    """The driven plan that is selected: the last one for no words, else a name or its words.
+
+    `analysis.KEY=VALUE` changes it for a command by which verdicts are `read`, which is a look;
+    others refuse a value that is not the driven one. `sealed`: see `find.driven`. Raises UserError
+    for any other word that says another sweep than the driven one.
+    """
+    from ablate.planning.compose import Composer
+    from ablate.planning.declaration import changed
+    from ablate.planning.sweep_file import sweep_files
+    from ablate.planning.words import analysis_apart, read_line
+    from ablate.store.find import computed, driven, instance, sweeps
+
+    known = sweeps(store, ledger)
+    words, analysis = analysis_apart(selection.words)
+    name = selection.name
+    options = replace(selection, name=None).has_options
+    made, wanted = None, name
+    if wanted is None and len(words) == 1 and not options:
+        wanted = instance(words[0], known)
+        if wanted is None and "=" not in words[0] and not words[0].endswith(".yaml"):
+            wanted = words[0]  # a bare name, of no sweep driven here
+    if (words or options) and (wanted is None or name is not None):
+        first = words[0] if words else ""
+        line = read_line(words, Composer(store.root).groups)
+        if name is None and first in known and first not in sweep_files():
+            raise _more_than_a_name(driven(store, ledger, known, first, sealed), words[1:])
+        if name is None and line.file is None and not any(word.swept for word in line.settings):
+            raise _more_than_a_name(driven(store, ledger, known, known[0], sealed), words)
+        made, _ = replace(selection, words=words).plan()
+        wanted = made.name
+    plan = driven(store, ledger, known, wanted or known[0], sealed)
+    if made is not None:
+        _check_said(made, plan, store)
+    if read:
+        plan = computed(store, plan)
+    found = changed(plan.analysis, analysis)
+    for key in analysis if not read else ():
+        if getattr(found, key) != getattr(plan.analysis, key):
+            raise UserError(
+                f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
+                f"`report`, `plot` and `export` take a new one"
+            )
+    plan = replace(plan, analysis=found)
+    plan.metric  # noqa: B018 - raises UserError where its task has none of this name
+    return plan
+
+
+def _more_than_a_name(plan: Plan, others: list[str]) -> UserError:
+    """The error for words beside the name of a driven sweep."""
+    return UserError(
+        f"{shlex.join(others) or 'options'}: {plan.name} is shown as it was driven, and its name "
+        f"takes only analysis.KEY=VALUE; `ablate sweep {shlex.join(plan.words)}` with more seeds "
+        f"extends the sweep, and with other words and --as NAME makes another"
+    )
+
+
+def _check_said(made: Plan, plan: Plan, store: Store) -> None:
+    """Raises UserError where the words that `made` is of say other runs than the driven plan."""
+    from ablate.planning.expand import alike
+
+    if not alike(plan.words, made.words, store.root):  # by --as
+        raise UserError(
+            f"--as {plan.name}: the sweep was driven with other words, `ablate sweep "
+            f"{shlex.join(plan.words)}`; leave your words out to show the sweep"
+        )
+    said = {word.partition("=")[0]: word for word in made.words}
+    if "seeds" in said and set(made.seeds) != set(plan.seeds):
+        more = set(made.seeds) > set(plan.seeds)
+        again = shlex.join(["ablate", "sweep", *made.words])
+        raise UserError(
+            f"{said['seeds']}: {plan.name} was driven with {len(plan.seeds)} seeds, and all "
+            f"of them are shown; "
+            + (f"`{again}` trains more" if more else f"with --as NAME, `{again}` is another sweep")
+        )
+    images = [{cell.spec["data"]["fingerprint"] for cell in p.cells} for p in (made, plan)]
+    if "data.path" in said and images[0] != images[1]:
+        raise UserError(
+            f"{said['data.path']}: {plan.name} was trained on other images; leave data.path out to "
+            f"show the sweep"
+        )

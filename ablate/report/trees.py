@@ -1,0 +1,182 @@
+"""What commands say with `--format json`, as plain trees. Keys are stable; all are always there.
+
+Times are seconds since 1970, lengths of time seconds; null is what is not known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ablate.planning.plan import Plan
+from ablate.report.power import Detection
+from ablate.report.show import configuration, sides
+from ablate.running.estimate import Costs
+from ablate.store.events import RunState
+from ablate.store.ledger import Ledger, Store
+from ablate.store.progress import GIVEN_UP, SweepProgress
+from ablate.store.record import load_record
+
+
+def of_plan(
+    plan: Plan,
+    states: Mapping[str, RunState],
+    costs: Costs,
+    detection: Detection | None,
+    withheld: Iterable[str],
+) -> dict[str, Any]:
+    """sweep, title, words; total: runs, those to come among them; states: {status: runs}; to_come;
+    variants: a cell each, with its size and seconds a run; left: device_seconds and wall_seconds
+    (null: more than a month), where, how; tuning: null or the search; detect: null, or what
+    --detect asks; withheld: runs whose results it does not use; notes, warnings.
+    """
+    tune = plan.tune
+    return {
+        "sweep": plan.name,
+        "title": plan.title,
+        "words": list(plan.words),
+        "total": sum(1 for _ in plan.runs()) + plan.to_come,
+        "states": _counts((run.id for run in plan.runs()), states),
+        "to_come": plan.to_come,
+        "baseline": plan.baseline,
+        "seeds": list(plan.seeds),
+        "variants": [
+            {
+                "row": cell.row,
+                "column": cell.column,
+                "aliases": [
+                    alias for row in plan.rows if row.label == cell.row for alias in row.aliases
+                ],
+                "parameters": costs.described[cell.row, cell.column]["parameters"],
+                "multiply_adds": costs.described[cell.row, cell.column]["multiply_adds"],
+                "seconds": costs.seconds[cell.row, cell.column],
+                "states": _counts(cell.ids.values(), states),
+                "runs": {str(seed): run for seed, run in cell.ids.items()},
+            }
+            for cell in plan.cells
+        ],
+        "left": {
+            "device_seconds": costs.left_s,
+            "wall_seconds": costs.wall_s,
+            "where": costs.where,
+            "how": costs.how,
+        },
+        "tuning": None
+        if tune is None
+        else {
+            "keys": list(dict.fromkeys(key for stage in tune.stages for key in stage.space)),
+            "sampler": tune.sampler,
+            "searches": len(tune.searches(plan.seeds)) * len(plan.cells),
+            "chosen": sum(len(cell.chosen) for cell in plan.cells),
+            "trials": plan.expected_trials,
+            "multiply_adds": list(costs.searches),
+        },
+        "detect": None if detection is None else detection.tree(),
+        "withheld": list(withheld),
+        "notes": list(plan.notes),
+        "warnings": costs.warnings(),
+    }
+
+
+def of_status(
+    plan: Plan, now: SweepProgress, store: Store, withheld: Iterable[str]
+) -> dict[str, Any]:
+    """sweep; driven: does somebody drive it; total, done, states: {status: runs}; variants: {row,
+    states}; running: {run, label, slot, phase, step, total}; failed: {run, label, status, error,
+    log}; withheld: lines.
+    """
+    by_id = {run.id: run for run in plan.runs()}
+    failed = [run for run in by_id.values() if now.states[run.id].status in GIVEN_UP]
+    return {
+        "sweep": plan.name,
+        "driven": now.driven,
+        "total": now.total,
+        "done": now.done,
+        "to_come": plan.to_come,
+        "states": dict(now.counts),
+        "variants": [
+            {
+                "row": row.label,
+                "states": _counts(
+                    (run.id for run in by_id.values() if run.cell.row == row.label), now.states
+                ),
+            }
+            for row in plan.rows
+        ],
+        "running": [
+            {
+                "run": worker.run.id,
+                "label": worker.run.label,
+                "slot": worker.slot,
+                **{key: worker.notes.get(key) for key in ("phase", "step", "total")},
+            }
+            for worker in now.workers
+        ],
+        "failed": [
+            {
+                "run": run.id,
+                "label": run.label,
+                "status": now.states[run.id].status,
+                "error": store.liveness.notes(store.rundir(run.id)).get("error"),
+                "log": str(store.rundir(run.id).log),
+            }
+            for run in failed
+        ],
+        "withheld": list(withheld),
+    }
+
+
+def of_run(store: Store, ledger: Ledger, run: str) -> dict[str, Any]:
+    """run, label, folder; sweeps: {sweep, label, trial}; status (null: the ledger does not know
+    it); alive: does somebody train it; events: {at, kind, detail}; attempts, result, configuration
+    as their files have them (null: missing or not whole); metrics: the lines of validations;
+    withheld: why result and attempts are not shown.
+    """
+    record = load_record(store, ledger, run)
+    return {
+        "run": run,
+        "label": record.label,
+        "folder": str(record.folder.path),
+        "sweeps": [
+            {"sweep": sweep, "label": planned.label, "trial": planned.trial is not None}
+            for sweep, planned in record.planned
+        ],
+        "status": None if record.state is None else record.state.status,
+        "alive": store.liveness.alive(record.folder),
+        "events": [
+            {"at": at, "kind": kind, "detail": detail} for at, kind, detail in record.events
+        ],
+        "attempts": list(record.attempts),
+        "result": record.result or None,
+        "metrics": [] if record.withheld else list(record.folder.read_metrics()),
+        "withheld": [why for why in (record.withheld, record.unsealed) if why],
+        "configuration": configuration(record),
+    }
+
+
+def of_runs(store: Store, ledger: Ledger, runs: Sequence[str]) -> dict[str, Any]:
+    """runs: the ids, labels; differs: {configuration, data, code, environment}, each {key: [one,
+    other]} (null: not there); results: {key: [one, other]}.
+    """
+    records = [load_record(store, ledger, run) for run in runs]
+    found = sides(records)
+    results = found.pop("result")
+    return {
+        "runs": list(runs),
+        "labels": [one.label for one in records],
+        "differs": {
+            name: {key: pair for key, pair in _pairs(two).items() if pair[0] != pair[1]}
+            for name, two in found.items()
+        },
+        "results": _pairs(results),
+        "withheld": [why for one in records for why in (one.withheld, one.unsealed) if why],
+    }
+
+
+def _pairs(two: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    return {key: [side.get(key) for side in two] for key in {**two[0], **two[1]}}
+
+
+def _counts(runs: Iterable[str], states: Mapping[str, RunState]) -> dict[str, int]:
+    return dict(Counter(states.get(run, RunState()).status for run in runs))
