@@ -309,13 +309,13 @@ def test_repair_makes_the_same_table(store):
 
 def test_repair_waits_for_no_driver_and_needs_a_store(store):
     with pytest.raises(UserError, match=r"^--repair: .*leave other words out"):
-        keeping.doctor(["quickstart"], None, True, store.root)
+        keeping.doctor(["quickstart"], None, True, store=store.root)
     with pytest.raises(UserError, match=r"no store at .*/none: .*--store DIR"):
-        keeping.doctor(None, None, True, store.root / "none")
+        keeping.doctor(None, None, True, store=store.root / "none")
     with store.driver.held():
         store.driver.note(pid=4711)
         with pytest.raises(Failure, match="process 4711 drives this store; `ablate stop` stops"):
-            keeping.doctor(None, None, True, store.root)
+            keeping.doctor(None, None, True, store=store.root)
     assert not list(store.root.glob("*.broken*"))
 
 

@@ -234,13 +234,7 @@ def plan(
     from ablate.running.estimate import costs
     from ablate.store.ledger import Ledger, Store
 
-    if detect is None and spread is not None:
-        raise UserError("--spread: needs --detect")
-    if on is None and mfu is not None:
-        raise UserError("--mfu: needs --on")
-    for option, value in (("--detect", detect), ("--spread", spread)):
-        if value is not None and not 0 < value < float("inf"):
-            raise UserError(f"{option}: must be more than 0 points, got {value:g}")
+    _check_options(detect, spread, on, mfu)
     devices = None if on is None else Devices.parse(on, mfu)
     kept = Store(selection.store)
     _check_name(selection.words, kept)
@@ -275,6 +269,18 @@ def plan(
         print()
         for line in (*(f"withheld: {why}" for why in withheld.values()), *detection.lines()):
             print(line)
+
+
+def _check_options(
+    detect: float | None, spread: float | None, on: str | None, mfu: float | None
+) -> None:
+    if detect is None and spread is not None:
+        raise UserError("--spread: needs --detect")
+    if on is None and mfu is not None:
+        raise UserError("--mfu: needs --on")
+    for option, value in (("--detect", detect), ("--spread", spread)):
+        if value is not None and not 0 < value < float("inf"):
+            raise UserError(f"{option}: must be more than 0 points, got {value:g}")
 
 
 def stop(
