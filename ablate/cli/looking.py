@@ -173,7 +173,7 @@ def table(
 
 
 @dataclass(frozen=True)
-class Drawn(Selection):
+class DrawnSelection(Selection):
     """A sweep, and behind its words what is drawn of it."""
 
     words: Annotated[
@@ -186,7 +186,7 @@ class Drawn(Selection):
 
 
 def plot(
-    selection: Drawn,
+    selection: DrawnSelection,
     out: Annotated[
         Path | None,
         typer.Option(
