@@ -42,7 +42,7 @@ from torch.utils.data import DataLoader, Dataset
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.spec import Augment, Data
 from ablate.training.data import augment, cache, source
-from ablate.training.data.batches import Batches, View, change
+from ablate.training.data.batches import Batches, ImageView, change
 from ablate.training.keyed import Draws
 
 DATA = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -192,10 +192,10 @@ def photographs(rounds: int) -> None:
     data = stored("imagenet_sample", size=224, cache_size=256, classes=1000, **shares)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     augreg = Augment(flip=True, crop_pad=0, crop_area=0.05)
-    views: dict[str, tuple[Augment, View] | None] = {
+    views: dict[str, tuple[Augment, ImageView] | None] = {
         "bytes": None,
-        "floats": (Augment(flip=False, crop_pad=0), View(256)),
-        "AugReg's": (augreg, View(224)),
+        "floats": (Augment(flip=False, crop_pad=0), ImageView(256)),
+        "AugReg's": (augreg, ImageView(224)),
     }
     rates: dict[str, list[float]] = {"1 process": [], "2 processes": []}
     ratios: dict[str, list[float]] = {name: [] for name in views}
@@ -221,7 +221,7 @@ def photographs(rounds: int) -> None:
                     ratios[name].append((decoding + second) / second)
                     rates.setdefault(name, []).append(1 / second)
             some = cached.split("train").take(torch.arange(BATCH))
-            crops = change(some.images, some.aspects, augreg, View(224), Draws(0), turn)
+            crops = change(some.images, some.aspects, augreg, ImageView(224), Draws(0), turn)
             pictures = [Image.fromarray(crop.numpy()) for crop in crops]
             start = time.perf_counter()
             augment.timm_randaugment(crops, Draws(0).at("randaug", turn), 128)

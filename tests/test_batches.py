@@ -12,7 +12,7 @@ from ablate.training.data.augment import centre_boxes, resize_area, shake, tf_ra
 from ablate.training.data.batches import (
     BLOCK,
     Batches,
-    View,
+    ImageView,
     change,
     evaluation_batches,
     normalise,
@@ -46,7 +46,7 @@ def changed(split, view, step=3, seed=0, **settings):
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("style", ["tf", "timm"])
 def test_each_change_is_drawn_by_seed_and_step_for_itself(name, style):
-    split, view = noise(40), View(12)
+    split, view = noise(40), ImageView(12)
     one = changed(split, view, **{name: ALL[name]}, style=style)
     assert one.shape == split.images.shape
     assert one.dtype == torch.uint8
@@ -57,7 +57,7 @@ def test_each_change_is_drawn_by_seed_and_step_for_itself(name, style):
 
 def test_turning_one_change_on_moves_no_other():
     """RandAugment comes last: it is that of the images as they would be without it."""
-    split, view = noise(40, 16), View(12)
+    split, view = noise(40, 16), ImageView(12)
     for key in ("crop_area", "flip", "rotate", "jitter"):
         first = changed(split, view, **{key: ALL[key]})
         both = changed(split, view, **{key: ALL[key]}, randaug=2)
@@ -70,7 +70,7 @@ def test_turning_one_change_on_moves_no_other():
 @pytest.mark.parametrize("levels", ["tf", "pil"])
 def test_randaugment_has_the_operators_that_its_run_says(levels):
     split = noise(200)
-    got = changed(split, View(12), randaug=2, randaug_levels=levels)
+    got = changed(split, ImageView(12), randaug=2, randaug_levels=levels)
     generators = {name: Draws(0).at("randaug", 3) for name in ("tf", "pil")}
     expected = {
         name: tf_randaugment(split.images, generator, 2, 10.0, name)
@@ -91,19 +91,19 @@ def test_a_stored_square_is_shown_as_the_centre_of_what_it_was(tmp_path):
     split = Split(
         torch.tensor(stored)[None], torch.zeros(1, dtype=torch.int64), torch.tensor([1.5])
     )
-    ((shown, _),) = evaluation_batches(split, 8, View(56, crop=0.875))
+    ((shown, _),) = evaluation_batches(split, 8, ImageView(56, crop=0.875))
     wanted = photo.resize((96, 64), Image.Resampling.BOX).crop((20, 4, 76, 60))
     wanted = normalise(torch.tensor(np.asarray(wanted)))
     assert shown.shape == (1, 56, 56, 3)
     assert (shown[0] - wanted).abs().max() < 10 / 127.5
     assert (shown[0] - wanted).abs().mean() < 2 / 127.5
     other = Split(split.images, split.labels, torch.ones(1))
-    ((wrong, _),) = evaluation_batches(other, 8, View(56, crop=0.875))
+    ((wrong, _),) = evaluation_batches(other, 8, ImageView(56, crop=0.875))
     assert (wrong[0] - wanted).abs().max() > 20 / 127.5
 
 
 def test_training_without_a_crop_sees_the_same_centre():
-    split, view = noise(5, 16, torch.tensor([1.0, 2.0, 0.5, 1.2, 0.9])), View(8, crop=0.5)
+    split, view = noise(5, 16, torch.tensor([1.0, 2.0, 0.5, 1.2, 0.9])), ImageView(8, crop=0.5)
     centre = resize_area(split.images, centre_boxes(split.aspects, 0.5), 8)
     assert torch.equal(changed(split, view), centre)
     images, _ = Batches(split, 5, NONE, Draws(0), view).at(0)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.shared import choices, spec
-from ablate.training.keyed import Draws, Step
+from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import attention, build
 from ablate.training.model.count import describe
 from ablate.training.model.drop import Drop
@@ -491,7 +491,7 @@ def test_on_the_meta_device_nothing_is_allocated():
 
 def bound(drop, batch=8, step=0, site="here"):
     drop.site = site
-    drop.step = Step(Draws(seed=0))
+    drop.step = StepKey(Draws(seed=0))
     drop.step.batch = batch
     drop.step.step = step
     return drop.train()
@@ -557,7 +557,7 @@ def masks(changes, rows=slice(None), step=3):
     rates = {"model.dropout": 0.4, "model.drop_path": 0.4, "model.depth": 3}
     run = tiny.run({**rates, **changes})
     model = build(run).train()
-    at = Step(Draws(run.seed))
+    at = StepKey(Draws(run.seed))
     at.step, at.batch, at.rows = step, 8, rows
     model.bind(at)
     seen = {}
@@ -611,7 +611,7 @@ def test_a_split_batch_gives_the_gradients_of_the_whole():
     def gradients(*parts):
         model = build(run).double().train()
         tiny.scramble(model)
-        at = Step(Draws(0))
+        at = StepKey(Draws(0))
         at.batch = 8
         model.bind(at)
         for at.rows in parts:

@@ -7,55 +7,55 @@ from typing import get_args
 
 import pytest
 
-from ablate.running.next_step import Step, next_step
+from ablate.running.next_step import NextStep, next_step
 from ablate.store.events import RunState, Status
 from ablate.store.ledger import FINAL
 
 LIMIT = 3
 
 
-def step(status: str, *, result=False, alive=False, exit=None, **counters) -> Step:
+def step(status: str, *, result=False, alive=False, exit=None, **counters) -> NextStep:
     state = RunState(status=status, **counters)
     return next_step(state, result=result, alive=alive, exit=exit, attempts=LIMIT)
 
 
 TABLE = [
     # result there, alive: it is tearing down
-    (dict(status="started", result=True, alive=True), Step(None, "wait")),
-    (dict(status="finished", result=True, alive=True), Step(None, "wait")),
+    (dict(status="started", result=True, alive=True), NextStep(None, "wait")),
+    (dict(status="finished", result=True, alive=True), NextStep(None, "wait")),
     # result there, not alive, status not final: record what it says
-    (dict(status="planned", result=True), Step("result", "leave")),
-    (dict(status="started", result=True), Step("result", "leave")),
-    (dict(status="failed", result=True), Step("result", "leave")),
+    (dict(status="planned", result=True), NextStep("result", "leave")),
+    (dict(status="started", result=True), NextStep("result", "leave")),
+    (dict(status="failed", result=True), NextStep("result", "leave")),
     # final, but no whole result in the folder
-    (dict(status="finished"), Step("interrupted", "start")),
-    (dict(status="diverged"), Step("interrupted", "start")),
+    (dict(status="finished"), NextStep("interrupted", "start")),
+    (dict(status="diverged"), NextStep("interrupted", "start")),
     # alive: adopt, whatever the status
-    (dict(status="finished", alive=True), Step(None, "adopt")),
-    (dict(status="started", alive=True), Step(None, "adopt")),
-    (dict(status="failed", alive=True), Step(None, "adopt")),
-    (dict(status="planned", alive=True), Step(None, "adopt")),
+    (dict(status="finished", alive=True), NextStep(None, "adopt")),
+    (dict(status="started", alive=True), NextStep(None, "adopt")),
+    (dict(status="failed", alive=True), NextStep(None, "adopt")),
+    (dict(status="planned", alive=True), NextStep(None, "adopt")),
     # planned, interrupted: start
-    (dict(status="planned"), Step(None, "start")),
-    (dict(status="interrupted"), Step(None, "start")),
+    (dict(status="planned"), NextStep(None, "start")),
+    (dict(status="interrupted"), NextStep(None, "start")),
     # started, attempts left / none left
-    (dict(status="started", attempts=2), Step("interrupted", "start")),
-    (dict(status="started", attempts=3), Step("failed", "leave")),
+    (dict(status="started", attempts=2), NextStep("interrupted", "start")),
+    (dict(status="started", attempts=3), NextStep("failed", "leave")),
     # an exception fails at once; a stop and a full disk never count
-    (dict(status="started", exit="failed"), Step("failed", "leave")),
-    (dict(status="started", exit="stopped", attempts=3), Step("interrupted", "start")),
-    (dict(status="started", exit="disk full", attempts=3), Step("interrupted", "start")),
+    (dict(status="started", exit="failed"), NextStep("failed", "leave")),
+    (dict(status="started", exit="stopped", attempts=3), NextStep("interrupted", "start")),
+    (dict(status="started", exit="disk full", attempts=3), NextStep("interrupted", "start")),
     # out of memory or hung: once more, then no more
-    (dict(status="started", exit="oom"), Step("oom", "again")),
-    (dict(status="oom", oom=1), Step(None, "start")),
-    (dict(status="oom", oom=2), Step(None, "leave")),
-    (dict(status="hung", hung=1), Step(None, "start")),
-    (dict(status="hung", hung=2), Step(None, "leave")),
+    (dict(status="started", exit="oom"), NextStep("oom", "again")),
+    (dict(status="oom", oom=1), NextStep(None, "start")),
+    (dict(status="oom", oom=2), NextStep(None, "leave")),
+    (dict(status="hung", hung=1), NextStep(None, "start")),
+    (dict(status="hung", hung=2), NextStep(None, "leave")),
     # failed: left alone; results: left alone
-    (dict(status="failed"), Step(None, "leave")),
-    (dict(status="finished", result=True), Step(None, "leave")),
-    (dict(status="diverged", result=True), Step(None, "leave")),
-    (dict(status="pruned", result=True), Step(None, "leave")),
+    (dict(status="failed"), NextStep(None, "leave")),
+    (dict(status="finished", result=True), NextStep(None, "leave")),
+    (dict(status="diverged", result=True), NextStep(None, "leave")),
+    (dict(status="pruned", result=True), NextStep(None, "leave")),
 ]
 
 
@@ -78,4 +78,4 @@ def test_it_is_total_and_never_trains_what_has_a_result():
         if alive:
             assert got.then in ("wait", "adopt")
         if status in FINAL and not result and not alive:
-            assert got == Step("interrupted", "start")
+            assert got == NextStep("interrupted", "start")

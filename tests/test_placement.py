@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ablate.training.keyed import Draws, Step
+from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import build
 from ablate.training.model.block import PLACES, Block, Layer
 from ablate.training.model.norm import Identity, LayerNorm, Shape
@@ -285,7 +285,7 @@ def test_no_placement_tells_tokens_apart_by_their_order(mode):
 
 
 def drops(built, batch):
-    at = Step(Draws(0))
+    at = StepKey(Draws(0))
     at.batch = batch
     for path, module in built.named_modules():
         if hasattr(module, "site"):

@@ -14,7 +14,7 @@ from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from test_table import make_plan, plant, tabulate
 
-from ablate.planning.cell import Row, Stage, Tune
+from ablate.planning.cell import Row, Tune, TuningStage
 from ablate.planning.plan import Analysis, Plan
 from ablate.report.plot import FORMATS, KINDS, Nothing, curves, draw, figure, figures
 from ablate.report.plot.gains import limits
@@ -22,7 +22,7 @@ from ablate.report.plot.gradients import depths, profile
 from ablate.report.plot.heads import uniform
 from ablate.report.plot.maps import summary
 from ablate.report.plot.measured import named
-from ablate.report.plot.style import Sheet, inks, styled
+from ablate.report.plot.style import Drawing, inks, styled
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
 from ablate.store.ledger import Store
@@ -268,7 +268,7 @@ def test_many_columns_go_on_in_the_next_line(plan, table, store):
 
 def test_long_words_stay_inside_of_the_figure(plan, table):
     with styled("long"):
-        sheet = Sheet(plan, table, "gain", "hundreds of random models " * 20, (1, 1), (6, 6))
+        sheet = Drawing(plan, table, "gain", "hundreds of random models " * 20, (1, 1), (6, 6))
         sheet.foot("hundreds of random models " * 20)
         renderer = FigureCanvasAgg(sheet.figure).get_renderer()
         for text in (sheet.figure._suptitle, sheet.figure._supxlabel):
@@ -328,7 +328,7 @@ def test_what_to_type_where_a_run_has_not_measured_it(plan, table, store):
         figure(plan, table, "tokens", elsewhere.rundir)
     with pytest.raises(Nothing, match="no run has been validated yet"):
         figure(plan, table, "curves", elsewhere.rundir)
-    tuned = replace(plan, tune=Tune((Stage({"optim.lr": {"log": (0.1, 1.0)}}, 2),)))
+    tuned = replace(plan, tune=Tune((TuningStage({"optim.lr": {"log": (0.1, 1.0)}}, 2),)))
     with pytest.raises(Nothing, match="no round of trials has ended yet: `ablate sweep stem"):
         figure(tuned, table, "tuning", elsewhere.rundir)
     with pytest.raises(Nothing, match="no gain yet"):

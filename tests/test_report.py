@@ -22,7 +22,7 @@ from conftest import Shell
 from test_table import PLANTED, make_plan, plant, tabulate
 
 from ablate.analysis.verdicts import said, summary
-from ablate.planning.cell import Choice, Column, Row, Stage, Trial, Tune
+from ablate.planning.cell import Column, Row, Trial, Tune, TuningStage, TuningWinner
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.report import show
 from ablate.report.formats import render
@@ -284,10 +284,12 @@ def test_it_says_how_it_was_made(driven):
 
 def test_trials_are_told_apart_from_runs_and_what_they_chose_is_told(tmp_path):
     plan, results = wide(tmp_path)
-    search = Stage({"optim.lr": {"log": (1e-4, 1e-2)}, "norm": {"choices": ("rms", "none")}}, 3)
-    shorter = Stage({"optim.lr": {"uniform": (0.001, 0.002)}}, 1, {"train.epochs": 2})
+    search = TuningStage(
+        {"optim.lr": {"log": (1e-4, 1e-2)}, "norm": {"choices": ("rms", "none")}}, 3
+    )
+    shorter = TuningStage({"optim.lr": {"uniform": (0.001, 0.002)}}, 1, {"train.epochs": 2})
     cell = dataclasses.replace(plan.cells[0], ids={1000: "f" * 16})
-    chosen = Choice({"optim.lr": 0.003, "norm": "rms"}, 2, 4, 0.9)
+    chosen = TuningWinner({"optim.lr": 0.003, "norm": "rms"}, 2, 4, 0.9)
     tuned = dataclasses.replace(
         plan,
         cells=(

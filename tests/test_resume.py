@@ -18,7 +18,7 @@ from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.training import journal, memory
 from ablate.training.data.cache import prepare
-from ablate.training.loop import Machine, Stopped, train
+from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model import build
 from ablate.training.optim import Average, Lengths, learning_rate
 from ablate.training.task.classify import prior_loss
@@ -64,7 +64,7 @@ def go(run: spec.Run, folder: Path, cache: Path, stop_at: int | None = None) -> 
     )
     try:
         return train(run, rundir, machine)
-    except Stopped:
+    except TrainingStopped:
         return None
 
 

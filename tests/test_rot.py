@@ -22,7 +22,7 @@ from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.training import journal, sealed, worker
 from ablate.training.checkpoint import read_checkpoint
-from ablate.training.loop import Machine, Stopped, train
+from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model import build
 
 # Costs; and code that took part, which the stopped one, trained without a worker, has not noted.
@@ -62,7 +62,7 @@ class Interrupted:
             beat=lambda **notes: None,
             say=rundir.say,
         )
-        with pytest.raises(Stopped):
+        with pytest.raises(TrainingStopped):
             train(build_run(self.tree), rundir, machine)
 
     def resume(self, rundir: RunDir) -> int:

@@ -20,7 +20,7 @@ from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Analysis, Plan
 from ablate.report.formats import CSV_FIELDS, render
 from ablate.shared.errors import UserError
-from ablate.store.looks import Look
+from ablate.store.looks import InterimLook
 
 tabulate = functools.partial(making.tabulate, words=True)  # as `report.reading` has it
 
@@ -519,8 +519,8 @@ def test_a_table_whose_seeds_grew_after_a_look_says_what_that_costs():
     plan, results = grown()
     fresh = tabulate(plan, results)
     assert fresh.notes == ()
-    assert tabulate(plan, results, [Look((0, 1, 2, 3, 4))]) == fresh  # the same look again
-    table = tabulate(plan, results, [Look((0, 1, 2))])
+    assert tabulate(plan, results, [InterimLook((0, 1, 2, 3, 4))]) == fresh  # the same look again
+    table = tabulate(plan, results, [InterimLook((0, 1, 2))])
     for text in every_text(table):
         assert "after verdicts were read at n = 3" in text
         assert "that some variant is wrongly told rises from 5 to about 6 %" in text
@@ -529,18 +529,18 @@ def test_a_table_whose_seeds_grew_after_a_look_says_what_that_costs():
 
 def test_strict_withholds_verdicts_after_an_undeclared_look():
     plan, results = grown()
-    assert tabulate(plan, results, [Look((0, 1, 2))], strict=True).is_look is False
+    assert tabulate(plan, results, [InterimLook((0, 1, 2))], strict=True).is_look is False
     assert tabulate(plan, results, strict=True).is_look
 
 
 def test_declared_looks_share_alpha_and_need_no_note():
     plan, results = grown(looks=(3, 5))
-    table = tabulate(plan, results, [Look((0, 1, 2))], strict=True)
+    table = tabulate(plan, results, [InterimLook((0, 1, 2))], strict=True)
     assert table.notes == ()
     assert table.is_look
     assert table.gain_alpha == 0.025
     assert "gain [97.5 % CI]" in render(table, "md")
-    undeclared = tabulate(plan, results, [Look((0, 1, 2)), Look((0, 1, 2, 3))])
+    undeclared = tabulate(plan, results, [InterimLook((0, 1, 2)), InterimLook((0, 1, 2, 3))])
     assert "read at n = 3, 4: the chance" in undeclared.notes[0]
     plan, results = grown()
     assert entries(tabulate(plan, results))["same"].gain.low > entries(table)["same"].gain.low

@@ -53,7 +53,7 @@ class FTest:
 
 
 @dataclass(frozen=True)
-class BlockLine:
+class SummaryLine:
     """A row, or an effect; `column`: where it is taken, "" for all columns."""
 
     label: str
@@ -66,7 +66,7 @@ class BlockLine:
 
 
 @dataclass(frozen=True)
-class Block:
+class Summary:
     """`kind`: average, contrast or placement; `tests`: F tests of the grid's effects as a whole."""
 
     kind: str
@@ -74,7 +74,7 @@ class Block:
     title: str
     note: str
     contrasts: int
-    lines: tuple[BlockLine, ...]
+    lines: tuple[SummaryLine, ...]
     tests: Mapping[str, FTest] = dataclasses.field(default_factory=dict)
 
 
@@ -142,11 +142,13 @@ class Arrays:
         given: bool,
         margin: bool = True,
         **more: Any,
-    ) -> BlockLine:
+    ) -> SummaryLine:
         """`given`: whether it has a verdict, if any has; `margin`: by that of the analysis, too."""
         plan, analysis = self.plan, self.plan.analysis
         word = verdict_of(gain.gain, analysis.margin if margin else None, self.judge and given)
-        return BlockLine(label, column, shown(gain.gain, plan.metric), word, p_values(gain), **more)
+        return SummaryLine(
+            label, column, shown(gain.gain, plan.metric), word, p_values(gain), **more
+        )
 
 
 def is_partial(plan: Plan, found: Scores) -> bool:
@@ -178,13 +180,13 @@ def wide(metric: Metric) -> str:
     return f"-: the interval is wider than {metric.most:g} {metric.points}, so it says nothing"
 
 
-def blocks(arrays: Arrays) -> tuple[Block, ...]:
+def blocks(arrays: Arrays) -> tuple[Summary, ...]:
     """Everything that the sweep has the rows and columns for."""
     found = [*_average(arrays), *_contrasts(arrays), *_placements(arrays)]
     return tuple(block for block in found if block.lines)
 
 
-def _average(arrays: Arrays) -> Iterable[Block]:
+def _average(arrays: Arrays) -> Iterable[Summary]:
     from ablate.analysis import stats
 
     plan = arrays.plan
@@ -209,7 +211,7 @@ def _average(arrays: Arrays) -> Iterable[Block]:
                 )
             )
     left_out = f"without {', '.join(arrays.void)}: its baseline is unstable" if arrays.void else ""
-    yield Block(
+    yield Summary(
         kind="average",
         name="average",
         title=f"Average over the {len(plan.columns) - len(arrays.void)} columns",
@@ -236,7 +238,7 @@ def pooled_gains(ratio: float) -> str:
 # --- Contrasts between columns ------------------------------------------------------------------
 
 
-def _contrasts(arrays: Arrays) -> Iterable[Block]:
+def _contrasts(arrays: Arrays) -> Iterable[Summary]:
     import numpy as np
 
     from ablate.analysis import stats
@@ -270,7 +272,7 @@ def _contrasts(arrays: Arrays) -> Iterable[Block]:
                 for r, (row, change) in enumerate(zip(plan.rows, changes.rows, strict=True))
                 if change is not None
             ]
-        yield Block(
+        yield Summary(
             kind="contrast",
             name=name,
             title=f"Contrast {name}: the gain at {key}={ends[1]} less that at {ends[0]}",
@@ -294,7 +296,7 @@ def _pairs(columns: Sequence[Column], key: str, start: Any, end: Any) -> Iterabl
 # --- The placement grid -------------------------------------------------------------------------
 
 
-def _placements(arrays: Arrays) -> Iterable[Block]:
+def _placements(arrays: Arrays) -> Iterable[Summary]:
     """A block a column and reading of "post" in which rows are all nine placements."""
     import numpy as np
 
@@ -325,7 +327,7 @@ def _placements(arrays: Arrays) -> Iterable[Block]:
                     for label, effect, main in _effects(found)
                 ]
                 title = f"Placement, {words}{over}"
-                yield Block(
+                yield Summary(
                     kind="placement",
                     name=reading + over,
                     title=f"{title}, {column.label}" if column.label else title,

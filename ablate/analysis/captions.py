@@ -13,7 +13,7 @@ from ablate.analysis.scores import Scores
 from ablate.planning.cell import FIRST_TUNING_SEED, Tune
 from ablate.planning.plan import Analysis, Plan
 from ablate.store.ledger import REMEDY
-from ablate.store.looks import Look, changes
+from ablate.store.looks import InterimLook, changes
 from ablate.store.looks import look as look_of
 
 if TYPE_CHECKING:
@@ -252,12 +252,12 @@ def _unfinished(missing: Counter[str], planned: int) -> str:
     )
 
 
-def look_note(plan: Plan, looks: Sequence[Look], methods: Sequence[Method]) -> str | None:
+def look_note(plan: Plan, looks: Sequence[InterimLook], methods: Sequence[Method]) -> str | None:
     """What reading verdicts before does to those read now; `methods`: the columns'."""
     return " ".join([*_grown(plan, looks, methods), *_changed(plan, looks)]) or None
 
 
-def _grown(plan: Plan, looks: Sequence[Look], methods: Sequence[Method]) -> Iterator[str]:
+def _grown(plan: Plan, looks: Sequence[InterimLook], methods: Sequence[Method]) -> Iterator[str]:
     """Were there looks at fewer seeds, and were they not declared?"""
     from ablate.analysis import stats
 
@@ -278,7 +278,7 @@ def _grown(plan: Plan, looks: Sequence[Look], methods: Sequence[Method]) -> Iter
     )
 
 
-def _changed(plan: Plan, looks: Sequence[Look]) -> Iterator[str]:
+def _changed(plan: Plan, looks: Sequence[InterimLook]) -> Iterator[str]:
     """Was it another table of which verdicts were read first? Older versions did not note that."""
     first = next((look for look in looks if look.at), None)
     if first and (parts := changes(first, look_of(plan))):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.captions import count, names, sentence
 from ablate.analysis.scores import LARGEST, Scores, by_seed, short
-from ablate.planning.cell import Cell, Choice
+from ablate.planning.cell import Cell, TuningWinner
 from ablate.planning.plan import Plan
 from ablate.shared import decoded
 
@@ -125,7 +125,7 @@ def _unstable(plan: Plan, found: Scores, gain: RowGain, base: Scores) -> str:
     )
 
 
-def _chosen(choices: Sequence[Choice]) -> str:
+def _chosen(choices: Sequence[TuningWinner]) -> str:
     """What searches chose for a cell, and why it may not be the best."""
     params = "; ".join(
         ", ".join(f"{key}={setting(value)}" for key, value in choice.params.items())
@@ -145,7 +145,7 @@ def setting(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
-def doubts(choices: Sequence[Choice]) -> list[str]:
+def doubts(choices: Sequence[TuningWinner]) -> list[str]:
     """Whether better may lie beyond what the searches of a cell were given, or luck chose."""
     found = []
     if edges := Counter(key for choice in choices for key in choice.edges):
@@ -158,7 +158,7 @@ def doubts(choices: Sequence[Choice]) -> list[str]:
     return found
 
 
-def _often(keys: Counter[str], choices: Sequence[Choice]) -> str:
+def _often(keys: Counter[str], choices: Sequence[TuningWinner]) -> str:
     """ "optim.lr in 2 of 3 searches"; of a single search the keys alone."""
     of = f" of {len(choices)} searches"
     return ", ".join(f"{key} in {n}{of}" if len(choices) > 1 else key for key, n in keys.items())

@@ -14,7 +14,7 @@ from ablate.analysis.tabulate import tabulate
 from ablate.planning.plan import Plan
 from ablate.store import looks
 from ablate.store.ledger import Store, Unrecorded
-from ablate.store.looks import Look
+from ablate.store.looks import InterimLook
 
 
 class Reading(NamedTuple):
@@ -24,7 +24,7 @@ class Reading(NamedTuple):
     """
 
     table: Table
-    looks: list[Look]
+    looks: list[InterimLook]
     withheld: str = ""
 
 
@@ -51,5 +51,5 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
         seen = before  # another process read it meanwhile, and was first
 
 
-def _before(plan: Plan, store: Store, now: Look) -> list[Look]:
+def _before(plan: Plan, store: Store, now: InterimLook) -> list[InterimLook]:
     return looks.before(looks.read(store.read_looks(plan.name)), now)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import (
-    Block,
     PValues,
+    Summary,
 )
-from ablate.planning.cell import Choice
+from ablate.planning.cell import TuningWinner
 from ablate.shared.metrics import DEFAULT, TASKS, Metric
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
@@ -77,7 +77,7 @@ class Entry:
     multiply_adds: int | None = None  # of one image
     cost: Cost | None = None  # where asked for
     against: Against | None = None
-    chosen: tuple[Choice, ...] = ()  # what tuning chose, one a search
+    chosen: tuple[TuningWinner, ...] = ()  # what tuning chose, one a search
 
     @property
     def n(self) -> int:
@@ -152,7 +152,7 @@ class Table:
     caption: tuple[str, ...]
     notes: tuple[str, ...]
     footnotes: tuple[str, ...]
-    blocks: tuple[Block, ...] = ()  # averages, contrasts between columns, the placement grid
+    blocks: tuple[Summary, ...] = ()  # averages, contrasts between columns, the placement grid
     paper: str = ""  # the published table beside it
     withheld: Mapping[str, str] = field(default_factory=dict)  # runs that count as missing -> why
     task: str = DEFAULT

@@ -41,7 +41,7 @@ from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
 from ablate.shared.metrics import Metric
 from ablate.shared.spec import task_of
-from ablate.store.looks import Look
+from ablate.store.looks import InterimLook
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.analysis.paper import Beside
@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
 def tabulate(
     plan: Plan,
     results: Results,
-    looks: Sequence[Look] = (),
+    looks: Sequence[InterimLook] = (),
     *,
     words: bool = False,
     strict: bool = False,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ablate.analysis.across import BlockLine
+from ablate.analysis.across import SummaryLine
 from ablate.analysis.table import Entry, Table
 
 if TYPE_CHECKING:  # numpy and scipy
@@ -93,7 +93,7 @@ def _gain(table: Table, entry: Entry) -> str:
     return f"{verdict} ({'; '.join([_told(table, entry.gain), *_fates(entry)])})"
 
 
-def _average(table: Table, line: BlockLine) -> str:
+def _average(table: Table, line: SummaryLine) -> str:
     verdict = f"{line.verdict or NO_VERDICT} on average over {len(line.columns)} columns"
     return f"{verdict} ({_told(table, line.gain)})"
 

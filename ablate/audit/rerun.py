@@ -22,7 +22,7 @@ SAME = "the same bits"
 Show = Callable[[Slot, Mapping[str, Any]], None]
 
 
-class Stopped(Exception):
+class RerunStopped(Exception):
     """By a signal; nothing is left behind."""
 
     def __init__(self, number: int) -> None:
@@ -77,7 +77,7 @@ def _train(again: RunDir, launcher: Launcher, show: Show, heard: Sequence[int]) 
         ended |= again.id in launcher.poll(0.2)
         show(slot, launcher.notes(again))
     if heard:
-        raise Stopped(heard[0])
+        raise RerunStopped(heard[0])
 
 
 def _machine(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

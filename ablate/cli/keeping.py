@@ -197,7 +197,7 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
     As JSON: run; same: what has the same bits; findings: lines on what differs; notes: lines on
     what differs in the machine.
     """
-    from ablate.audit.rerun import SAME, Stopped, rerun
+    from ablate.audit.rerun import SAME, RerunStopped, rerun
     from ablate.planning.compose import Composer
     from ablate.planning.overrides import once, parse, split_launcher
     from ablate.report.live import begin, view
@@ -229,7 +229,7 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
 
             decode(run.cell.spec, store.root, watching, launcher.ask)
             machine, lines = rerun(store, run, launcher, show)
-    except Stopped as stopped:
+    except RerunStopped as stopped:
         print("stopped; the new run was removed")
         raise typer.Exit(128 + stopped.number) from None
     finally:

@@ -51,7 +51,7 @@ class Cell:
     spec: Mapping[str, Any]  # spec.to_tree of a Run, without "seed"
     ids: Mapping[int, str]  # without the seeds whose settings are still being tuned
     overrides: tuple[str, ...] = ()  # recipe keys set by the sweep's `overrides`, for the footnote
-    chosen: tuple[Choice, ...] = ()  # what tuning chose, one a search that is over
+    chosen: tuple[TuningWinner, ...] = ()  # what tuning chose, one a search that is over
     specs: tuple[Mapping[str, Any], ...] = ()  # with the settings of each
 
     def at(self, seed: int) -> Cell:
@@ -63,7 +63,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TuningWinner:
     """The winner of one search: its settings, its trial, and that trial's validation score."""
 
     params: Mapping[str, Any]
@@ -103,7 +103,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Stage:
+class TuningStage:
     """A search over some keys, those of the stages before fixed at their winners.
 
     `space`: key -> {"log" | "uniform" | "int": (low, high)} or {"choices": (value, ...)}; `at`:
@@ -123,7 +123,7 @@ class Tune:
     for every seed that is reported.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[TuningStage, ...]
     sampler: Annotated[
         Literal["tpe", "random", "cmaes", "grid"], Key("Optuna's sampler, which asks the trials")
     ] = "tpe"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from ablate.planning.cell import Cell, Choice, Stage, Trial
+from ablate.planning.cell import Cell, Trial, TuningStage, TuningWinner
 from ablate.planning.plan import Plan
 from ablate.planning.space import (
     SPREAD,
@@ -45,7 +45,7 @@ class CellSearch:
         baseline = plan.cell(plan.baseline, cell.column)
         assert baseline is not None
         self.spec = dict(cell.spec)  # with the winners of the stages that are done
-        self._studies: list[tuple[Stage, optuna.Study]] = []
+        self._studies: list[tuple[TuningStage, optuna.Study]] = []
         self._defaults = [
             {key: default_of(baseline.spec, key, values) for key, values in stage.space.items()}
             for stage in plan.tune.stages
@@ -59,7 +59,7 @@ class CellSearch:
         self._spent = 0.0  # of the trials, in whole ones
         self._multiply_adds = 0.0  # of what is spent
         self.trials: list[Trial] = []
-        self._choice: Choice | None = None
+        self._choice: TuningWinner | None = None
 
     def advance(self, results: Results, metrics: Metrics) -> bool:
         """Tell rounds that are done and ask the next; False where there was nothing to do."""
@@ -141,7 +141,7 @@ class CellSearch:
                 self._judges.append(Judge(alone.ask(), partial(self._score, prefix="val_")))
         return self._judges[place]
 
-    def choice(self, taken: Mapping[int, tuple[int, ...]]) -> Choice | None:
+    def choice(self, taken: Mapping[int, tuple[int, ...]]) -> TuningWinner | None:
         """What it chose, once it is over. `taken`: the reports that take each search's winner."""
         return self._choice and replace(self._choice, seeds=taken[self._number])
 
@@ -194,7 +194,7 @@ class CellSearch:
                 self._asked.append((trial, asked))
                 self.trials.append(trial)
 
-    def _trial(self, stage: Stage, place: int, params: dict[str, Any]) -> Trial:
+    def _trial(self, stage: TuningStage, place: int, params: dict[str, Any]) -> Trial:
         tree = applied(self.spec, {**stage.at, **params})
         cell = replace(self.cell, spec=tree, ids=ids_of(tree, (self._seed,)))
         return Trial(len(self.trials), place, params, cell, search=self._number)
@@ -217,7 +217,7 @@ class CellSearch:
             if is_at_edge(self._params[key], values)
         ]
         assert best.value is not None
-        self._choice = Choice(
+        self._choice = TuningWinner(
             params=self._params,
             trial=before + best.number,
             trials=len(self.trials),

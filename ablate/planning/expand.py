@@ -14,7 +14,7 @@ from ablate.planning.overrides import Word, show
 from ablate.planning.plan import Analysis, Plan
 from ablate.planning.sweep_file import find, from_file, load, sweep_files
 from ablate.planning.tree import value_at
-from ablate.planning.words import Line, from_words, read_line
+from ablate.planning.words import CommandLine, from_words, read_line
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
 
@@ -97,7 +97,7 @@ def find_sweeps() -> list[tuple[str, str, Path]]:
     return found
 
 
-def sweep_name(line: Line, scale: str | None, across: Collection[str], each: bool) -> str:
+def sweep_name(line: CommandLine, scale: str | None, across: Collection[str], each: bool) -> str:
     """What the sweep is called: its file, scale, and the words that change its results."""
     named = [word for word in line.settings if word.key != "data.path" or word.swept]
     words = sorted(map(_spelled, named))

@@ -14,7 +14,16 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Choice, Column, Row, Stage, Trial, Tune
+from ablate.planning.cell import (
+    FIRST_TUNING_SEED,
+    Cell,
+    Column,
+    Row,
+    Trial,
+    Tune,
+    TuningStage,
+    TuningWinner,
+)
 from ablate.shared.build import build_run
 from ablate.shared.errors import unknown
 from ablate.shared.files import is_number
@@ -346,16 +355,16 @@ def _cell(tree: Mapping[str, Any]) -> Cell:
     )
 
 
-def _choice(tree: Mapping[str, Any]) -> Choice:
+def _choice(tree: Mapping[str, Any]) -> TuningWinner:
     lists = {key: tuple(tree.get(key, ())) for key in ("edges", "seeds", "noise")}
-    return Choice(**{**tree, **lists})
+    return TuningWinner(**{**tree, **lists})
 
 
 def _tune(tree: Mapping[str, Any] | None) -> Tune | None:
     if tree is None:
         return None
     stages = tuple(
-        Stage(
+        TuningStage(
             {k: {how: tuple(v) for how, v in d.items()} for k, d in stage["space"].items()},
             stage["trials"],
             stage["at"],

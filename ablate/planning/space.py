@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ablate.planning.cell import Stage, Tune
+from ablate.planning.cell import Tune, TuningStage
 from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def make_sampler(tune: Tune, key: tuple[int, ...]) -> Any:
     return samplers.RandomSampler(seed=seed)
 
 
-def spread_points(stage: Stage, count: int, key: tuple[int, ...]) -> list[dict[str, Any]]:
+def spread_points(stage: TuningStage, count: int, key: tuple[int, ...]) -> list[dict[str, Any]]:
     """Points of a scrambled Sobol sequence over the whole space, each range on its own scale: of
     the first four one lies in every quarter, of eight one in every eighth."""
     import numpy as np
@@ -109,7 +109,7 @@ def explored(tried: Sequence[Any], values: Mapping[str, tuple[Any, ...]]) -> flo
     return (scale(max(tried)) - scale(min(tried))) / (scale(bounds[1]) - scale(bounds[0]))
 
 
-def grid_points(stage: Stage, default: Mapping[str, Any]) -> list[dict[str, Any]]:
+def grid_points(stage: TuningStage, default: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every point of the grid, the default first."""
     choices = [values["choices"] for values in stage.space.values()]
     points = [dict(zip(stage.space, point, strict=True)) for point in itertools.product(*choices)]

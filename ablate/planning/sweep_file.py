@@ -36,7 +36,7 @@ from ablate.planning.declaration import (
 from ablate.planning.overrides import once, parse, show
 from ablate.planning.plan import Analysis
 from ablate.planning.tuning import tuning
-from ablate.planning.words import DEFAULT_SEEDS, Line, section_of, seeds_of
+from ablate.planning.words import DEFAULT_SEEDS, CommandLine, section_of, seeds_of
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared.build import coerce
 from ablate.shared.errors import UserError, nearest, unknown
@@ -113,7 +113,7 @@ def load(path: Path) -> tuple[str, dict[str, Any]]:
 def from_file(
     place: str,
     content: Mapping[str, Any],
-    line: Line,
+    line: CommandLine,
     scale: str | None,
     groups: Mapping[str, Sequence[str]],
 ) -> Sweep:
@@ -191,7 +191,7 @@ def from_file(
 def _tune(
     written: Mapping[str, Any] | None,
     scaled: Mapping[str, Any] | None,
-    line: Line,
+    line: CommandLine,
     place: str,
     seeds: int,
 ) -> Tune | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ablate.planning.cell import Stage, Tune
+from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
 from ablate.shared.build import coerce, value_of
 from ablate.shared.errors import UserError, unknown
@@ -62,7 +62,7 @@ def tuning(raw: Mapping[str, Any], words: Mapping[str, Any], place: str, seeds: 
     return replace(tune, stages=stages)
 
 
-def _shared(raw: Mapping[str, Any], place: str, searches: int) -> Stage:
+def _shared(raw: Mapping[str, Any], place: str, searches: int) -> TuningStage:
     """Sampled: its trials are shared equally by the searches."""
     stage = _stage(raw, place, TRIALS)
     each = stage.trials // searches
@@ -76,7 +76,7 @@ def _shared(raw: Mapping[str, Any], place: str, searches: int) -> Stage:
     return replace(stage, trials=each)
 
 
-def _grid(raw: Mapping[str, Any], place: str) -> Stage:
+def _grid(raw: Mapping[str, Any], place: str) -> TuningStage:
     """Every search covers it."""
     stage = _stage(raw, place, 1)
     for key, values in stage.space.items():
@@ -91,7 +91,7 @@ def _grid(raw: Mapping[str, Any], place: str) -> Stage:
     return replace(stage, trials=points)
 
 
-def _stage(raw: Mapping[str, Any], place: str, default: int) -> Stage:
+def _stage(raw: Mapping[str, Any], place: str, default: int) -> TuningStage:
     for key in raw:
         if key not in STAGE_KEYS:
             raise unknown(f"{place}.{key}", str(key), STAGE_KEYS, "a key among")
@@ -108,7 +108,7 @@ def _stage(raw: Mapping[str, Any], place: str, default: int) -> Stage:
     for key in at:
         if key in space:
             raise UserError(f"{place}.at: {key} is searched; give it once")
-    return Stage(space, trials, at)
+    return TuningStage(space, trials, at)
 
 
 def _range(raw: Any, place: str) -> dict[str, tuple[Any, ...]]:

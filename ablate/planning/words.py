@@ -29,7 +29,7 @@ COLUMNS = ("data", "model.arch")  # columns without being told
 
 
 @dataclass(frozen=True)
-class Line:
+class CommandLine:
     """A command line, sorted by what its words are about."""
 
     file: str | None
@@ -38,7 +38,7 @@ class Line:
     launcher: Mapping[str, Any]
 
 
-def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Line:
+def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> CommandLine:
     """Sort `[NAME] k=v ...`. Raises UserError for words that can't be read or come twice."""
     named = bool(words) and "=" not in words[0] and not words[0].startswith("~")
     for word in words[named:]:
@@ -55,7 +55,7 @@ def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Line
         section = word.key.partition(".")[0]
         return section if section in (*OWN, "launcher") else ""
 
-    return Line(
+    return CommandLine(
         file=words[0] if named else None,
         settings=tuple(word for word in parsed if not about(word)),
         sweep={w.key: w for w in parsed if about(w) in OWN},
@@ -70,7 +70,7 @@ def analysis_apart(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return others, section_of(read_line(ours, {}), "analysis") if ours else {}
 
 
-def from_words(line: Line, across: Collection[str], each: bool, title: str) -> Sweep:
+def from_words(line: CommandLine, across: Collection[str], each: bool, title: str) -> Sweep:
     """Every list of values is a factor of rows; `data`, `model.arch`, `across` are columns."""
     if tuned := [key for key in line.sweep if key.partition(".")[0] == "tune"]:
         raise UserError(f"{tuned[0]}: a search is declared in a sweep file, under `tune:`")
@@ -110,7 +110,7 @@ def _item(settings: Mapping[str, Any]) -> Item:
     return Item(joined(settings.values()), settings, "")
 
 
-def section_of(line: Line, section: str) -> dict[str, Any]:
+def section_of(line: CommandLine, section: str) -> dict[str, Any]:
     """The command line's `SECTION.KEY=VALUE`, by KEY. Raises UserError for SECTION=VALUE, but for
     tune=none."""
     words = {}
@@ -124,7 +124,7 @@ def section_of(line: Line, section: str) -> dict[str, Any]:
     return words
 
 
-def seeds_of(line: Line, default: Any, place: str) -> tuple[int, ...]:
+def seeds_of(line: CommandLine, default: Any, place: str) -> tuple[int, ...]:
     """The command line's seeds, or those of the file (already read), or the default count."""
     if "seeds" not in line.sweep:
         return default if isinstance(default, tuple) else seeds(default, place)

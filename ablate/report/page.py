@@ -22,7 +22,7 @@ from ablate.report.formats.layout import DEFAULT, sheet
 from ablate.report.live import duration
 from ablate.report.show import leaves, provenance, yaml_lines
 from ablate.shared.metrics import Metric
-from ablate.store.looks import Look, Seeds
+from ablate.store.looks import InterimLook, Seeds
 from ablate.store.progress import GIVEN_UP
 from ablate.store.record import RunRecord
 from ablate.version import __version__
@@ -34,7 +34,7 @@ def page(
     plan: Plan,
     table: Table,
     runs: Sequence[RunRecord],
-    looks: Iterable[Look],
+    looks: Iterable[InterimLook],
     drawn: Mapping[str, str],
 ) -> str:
     """The HTML. `looks`: its own among them; `drawn`: SVG by a figure's name, not escaped."""

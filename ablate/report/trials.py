@@ -146,13 +146,13 @@ def _keys(plan: Plan) -> list[str]:
 # --- For readers --------------------------------------------------------------------------------
 
 
-def sheet(plan: Plan, found: Sequence[Tried]) -> grid.Sheet:
+def sheet(plan: Plan, found: Sequence[Tried]) -> grid.PrintedTable:
     """A grid a column of the sweep, and a line a cell on what its searches are worth."""
     assert plan.tune is not None
     name = plan.judged.validated
     searches = len(plan.tune.searches(plan.seeds))
     often = "one search" if searches == 1 else f"{searches} searches"
-    return grid.Sheet(
+    return grid.PrintedTable(
         title=plan.title or plan.name,
         grids=tuple(_grid(plan, column.label, found) for column in plan.columns),
         notes=(),
@@ -185,15 +185,15 @@ def _grid(plan: Plan, column: str, found: Sequence[Tried]) -> grid.Grid:
     numbers = (*keys, "score", "error")
     return grid.Grid(
         title=plan.heading(column) if column else "",
-        headings=tuple(grid.Cell(word, number=word in numbers) for word in words),
+        headings=tuple(grid.GridCell(word, number=word in numbers) for word in words),
         lines=tuple(lines),
     )
 
 
-def _line(texts: Sequence[str], heading: int = 0) -> grid.Line:
+def _line(texts: Sequence[str], heading: int = 0) -> grid.GridLine:
     """`heading`: how many cells it goes over."""
     texts = [*texts, *[""] * (heading - 1)]
-    return grid.Line(tuple(map(grid.Cell, texts)), heading=heading > 0)
+    return grid.GridLine(tuple(map(grid.GridCell, texts)), heading=heading > 0)
 
 
 def _number(plan: Plan, value: float | None) -> str:

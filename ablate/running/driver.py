@@ -31,7 +31,7 @@ Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, onc
 Metrics = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of its metrics
 
 
-class Search(Protocol):
+class GrowingPlan(Protocol):
     """What a plan grows by while it is driven."""
 
     def grow(self, results: Results, metrics: Metrics) -> Plan | None:
@@ -70,7 +70,7 @@ def drive(
     settings: Mapping[str, Any],
     view: View,
     retry: Sequence[str] = (),
-    search: Search | None = None,
+    search: GrowingPlan | None = None,
 ) -> Outcome:
     """Train what the plan lacks. Returns when nothing is left to do, or after a signal.
 
@@ -105,7 +105,7 @@ class _Drive:
         launcher: Launcher,
         settings: Mapping[str, Any],
         view: View,
-        search: Search | None,
+        search: GrowingPlan | None,
     ) -> None:
         self.store, self.ledger, self.launcher, self.view = store, ledger, launcher, view
         self.attempts, self.hang_s = settings["attempts"], settings["hang_s"]

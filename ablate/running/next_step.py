@@ -13,7 +13,7 @@ Then = Literal["start", "adopt", "wait", "leave", "again"]
 
 
 @dataclass(frozen=True)
-class Step:
+class NextStep:
     """Record this event first, if any; then do that. `again`: ask once more after recording."""
 
     record: str | None
@@ -22,7 +22,7 @@ class Step:
 
 def next_step(
     state: RunState, *, result: bool, alive: bool, exit: str | None = None, attempts: int
-) -> Step:
+) -> NextStep:
     """What to do about a run: total, and the only place where it is decided.
 
     `state` is the ledger's, `result`: its folder has a whole one, `alive`: its lock is held,
@@ -31,26 +31,26 @@ def next_step(
     """
     final = state.status in FINAL
     if result and alive:
-        return Step(None, "wait")  # tearing down
+        return NextStep(None, "wait")  # tearing down
     if result and not final:
-        return Step("result", "leave")
+        return NextStep("result", "leave")
     if alive:
-        return Step(None, "adopt")
+        return NextStep(None, "adopt")
     if final and not result:
-        return Step("interrupted", "start")  # its folder was lost
+        return NextStep("interrupted", "start")  # its folder was lost
     match state.status:
         case "planned" | "interrupted":
-            return Step(None, "start")
+            return NextStep(None, "start")
         case "started" if exit == FAILED:
-            return Step("failed", "leave")
+            return NextStep("failed", "leave")
         case "started" if exit == OOM:
-            return Step("oom", "again")
+            return NextStep("oom", "again")
         case "started" if exit in (STOPPED, DISK_FULL) or state.attempts < attempts:
-            return Step("interrupted", "start")
+            return NextStep("interrupted", "start")
         case "started":
-            return Step("failed", "leave")
+            return NextStep("failed", "leave")
         case "oom" if state.oom <= 1:
-            return Step(None, "start")
+            return NextStep(None, "start")
         case "hung" if state.hung <= 1:
-            return Step(None, "start")
-    return Step(None, "leave")
+            return NextStep(None, "start")
+    return NextStep(None, "leave")

@@ -22,7 +22,7 @@ Seeds = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Look:
+class InterimLook:
     """`at`: columns, rows, metric and analysis as plain values, {} where an older version read."""
 
     seeds: Seeds
@@ -38,7 +38,7 @@ class Look:
         return {"sweep": sweep, "seeds": list(self.seeds), **said}
 
 
-def look(plan: Plan) -> Look:
+def look(plan: Plan) -> InterimLook:
     """What it is to read this plan's verdicts.
 
     A row is a hash of what is trained for it in each column; where settings are tuned, of what it
@@ -59,13 +59,13 @@ def look(plan: Plan) -> Look:
         "metric": plan.metric.key,
         "analysis": analysis,
     }
-    return Look(tuple(sorted(plan.seeds)), _plain(at))
+    return InterimLook(tuple(sorted(plan.seeds)), _plain(at))
 
 
-def read(events: Iterable[events.Look]) -> list[Look]:
+def read(events: Iterable[events.Look]) -> list[InterimLook]:
     """Of what the ledger, or a bundle, has of one sweep."""
     return [
-        Look(
+        InterimLook(
             tuple(sorted(event["seeds"])),
             {key: event[key] for key in ("columns", "rows", "metric", "analysis") if key in event},
         )
@@ -73,12 +73,12 @@ def read(events: Iterable[events.Look]) -> list[Look]:
     ]
 
 
-def before(looks: Sequence[Look], now: Look) -> list[Look]:
+def before(looks: Sequence[InterimLook], now: InterimLook) -> list[InterimLook]:
     """The looks that came before this one did first; all of them where it is new."""
     return list(looks[: looks.index(now)] if now in looks else looks)
 
 
-def changes(first: Look, now: Look) -> list[str]:
+def changes(first: InterimLook, now: InterimLook) -> list[str]:
     """In what they differ, but for seeds: "rows: +x", "metric: top1 -> loss",
     "analysis.margin: none -> 0.3"."""
     was, is_ = first.at, now.at

@@ -92,7 +92,7 @@ def blaming(run: spec.Run) -> Iterator[None]:
 
 def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"spec": tree, "cache": folder} -> {"examples": counts, "folder", "whole", "done", "size",
-    "free"}; see cache.Look, sizes are texts. `progress(done, total)` is called now and then.
+    "free"}; see cache.CacheState, sizes are texts. `progress(done, total)` is called now and then.
 
     With "look": true nothing is decoded: this is what there is.
     """

@@ -30,7 +30,7 @@ class Draws:
         return self._generator.manual_seed(key(self.seed, *parts))
 
 
-class Step:
+class StepKey:
     """Where training stands, for draws made inside the model (dropout, drop-path).
 
     Masks are drawn for the whole global batch, of which a micro-batch takes its `rows`, so that

@@ -11,7 +11,7 @@ import torch
 
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
-from ablate.training.data.batches import View, resident, shaken_once
+from ablate.training.data.batches import ImageView, resident, shaken_once
 from ablate.training.data.cache import prepare
 from ablate.training.journal import Journal
 from ablate.training.memory import micro_batch
@@ -20,7 +20,7 @@ from ablate.training.training import Training
 LOOK_EVERY = 50  # steps between looks at the device for a non-finite loss
 
 
-class Stopped(Exception):
+class TrainingStopped(Exception):
     """Asked to stop; the checkpoint is written."""
 
 
@@ -54,7 +54,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         data |= {name: shaken_once(data[name], run.augment) for name in ("validation", "test")}
 
     # --- Task, model, optimiser -----------------------------------------------------------------
-    memo = machine.cache / f"{run.data.fingerprint}.{View.of(run).name}"
+    memo = machine.cache / f"{run.data.fingerprint}.{ImageView.of(run).name}"
     training = Training(run, data["train"], device, beat, memo)
     total, every = training.lengths.total, run.eval.every * training.epoch
 
@@ -84,7 +84,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         if machine.stopping():
             journal.checkpoint()
             say(f"stopped at step {step}; its checkpoint is written")
-            raise Stopped
+            raise TrainingStopped
         if journal.is_due():
             journal.checkpoint()
 

@@ -21,7 +21,7 @@ from ablate.shared.spec import Run
 from ablate.training.calibrate import seconds_per_step
 from ablate.training.checkpoint import read_checkpoint
 from ablate.training.cost import peak_bytes
-from ablate.training.loop import Machine, Stopped, train
+from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.count import describe
 
 ROUNDS = 3  # of timings with and without deterministic algorithms, in turn
@@ -68,7 +68,7 @@ def leg(run: Run, folder: Path, cache: Path, device: torch.device, until: int) -
     )
     try:
         train(run, RunDir(folder), machine)  # returns at once where the loss is not finite
-    except Stopped:
+    except TrainingStopped:
         diverged = False
     return {
         "step": end.step,

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ablate.shared.spec import Run
-from ablate.training.data.batches import Batches, View, evaluation_batches
+from ablate.training.data.batches import Batches, ImageView, evaluation_batches
 from ablate.training.data.cached import Split
-from ablate.training.keyed import Draws, Step
+from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import build
 from ablate.training.optim import Average, learning_rate, lengths, make_optimizer
 from ablate.training.probes import Probes
@@ -60,11 +60,11 @@ class Training:
         self.run, self.device, self.dtype = run, device, DTYPES[run.train.precision]
         self.weights = torch.float64 if self.dtype == torch.float64 else torch.float32
         self.task = make_task(run)
-        self._beat, self._view, batch = beat, View.of(run), run.train.batch
+        self._beat, self._view, batch = beat, ImageView.of(run), run.train.batch
 
         # --- Batches and masks: keyed, so there is nothing to save or restore -------------------
         draws = Draws(run.seed, device)
-        self._masks = Step(draws)
+        self._masks = StepKey(draws)
         self._masks.batch = batch
         ahead = train.images.device.type != device.type
         self.batches = Batches(train, batch, run.augment, draws, self._view, ahead)

@@ -37,7 +37,7 @@ from ablate.shared.rundir import (
 )
 from ablate.shared.signals import noted
 from ablate.training.answers import answer as answer
-from ablate.training.loop import Machine, Stopped, train
+from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.attention import kernel
 from ablate.training.model.plugin import digest
 from ablate.training.training import DTYPES
@@ -84,7 +84,7 @@ def work(path: str, options: dict[str, Any]) -> int:
             if not rundir.has_result():
                 _train(rundir, attempt, options, stopping)
             return 0
-        except Stopped:
+        except TrainingStopped:
             return _left(attempt, EXIT_STOPPED, STOPPED)
         except Damaged as error:
             return _left(attempt, EXIT_ROTTEN, ROTTEN, error)
@@ -195,7 +195,7 @@ def _train(
     opened = decoded.stamp(home)
     try:
         result = train(run, rundir, machine)
-    except Stopped:
+    except TrainingStopped:
         if opened not in (None, decoded.stamp(home)):
             rundir.drop_checkpoints()
         raise

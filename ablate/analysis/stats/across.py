@@ -98,7 +98,7 @@ def changes(
     return column_gains(after - before, baseline, method, unstable)
 
 
-class Source(NamedTuple):
+class AnovaLine(NamedTuple):
     """A line of an analysis of variance: F over (df, residual_df) and its p."""
 
     df: int
@@ -108,7 +108,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Grid:
+class FactorialEffects:
     """Effects in a grid of two factors against their first levels, (0, 0) being the baseline.
 
     `first[i - 1]`: level i of the first factor, averaged over the second's levels; `second` alike.
@@ -120,12 +120,14 @@ class Grid:
     first: tuple[RowGain, ...]
     second: tuple[RowGain, ...]
     interaction: tuple[tuple[RowGain, ...], ...]
-    sources: Mapping[str, Source]
+    sources: Mapping[str, AnovaLine]
     seeds: tuple[int, ...]
     own: bool  # each effect is judged by its own spread: a cell is out of line
 
 
-def grid_effects(y: Floats, method: Method, unstable: Bools | None = None) -> Grid | None:
+def grid_effects(
+    y: Floats, method: Method, unstable: Bools | None = None
+) -> FactorialEffects | None:
     """Main effects and interaction in y (A, B, S), A x B cells x seeds; A, B >= 2.
 
     y = first + second + interaction + seed + residual: a randomised complete block design (Cochran
@@ -158,7 +160,7 @@ def grid_effects(y: Floats, method: Method, unstable: Bools | None = None) -> Gr
     gains = adjusted([row_gain(found, raw, k, each[k], own, family) for k in range(size)], family)
     effects = [gain for gain in gains if gain is not None]
     crossed = effects[a + b - 2 :]
-    return Grid(
+    return FactorialEffects(
         first=tuple(effects[: a - 1]),
         second=tuple(effects[a - 1 : a + b - 2]),
         interaction=tuple(tuple(crossed[i : i + b - 1]) for i in range(0, len(crossed), b - 1)),
@@ -196,7 +198,7 @@ def _fit(cells: Floats, weights: Floats, pool: Pool | None, method: Method) -> F
     return Fit(values.mean(1), half, sd, df, np.zeros(len(weights), dtype=bool), None)
 
 
-def _sources(means: Floats, n: int, pool: Pool) -> dict[str, Source]:
+def _sources(means: Floats, n: int, pool: Pool) -> dict[str, AnovaLine]:
     """F tests of the effects in cell means (A, B), of n seeds, where all cells share a spread."""
     if pool.gain == 0:
         return {}
@@ -212,5 +214,5 @@ def _sources(means: Floats, n: int, pool: Pool) -> dict[str, Source]:
     ):
         squares = n * float((np.broadcast_to(effect, means.shape) ** 2).sum())
         f = squares / df / float(pool.gain / 2)
-        found[name] = Source(df, int(pool.df), f, float(fdtrc(df, pool.df, f)))
+        found[name] = AnovaLine(df, int(pool.df), f, float(fdtrc(df, pool.df, f)))
     return found

@@ -12,7 +12,7 @@ from typing import Any
 
 from ablate.analysis.table import Table
 from ablate.report.formats import html, latex, markdown, terminal, tidy
-from ablate.report.formats.grid import Sheet, split
+from ablate.report.formats.grid import PrintedTable, split
 from ablate.report.formats.layout import DEFAULT, SHOW, check_show, sheet, state
 from ablate.report.formats.tidy import CSV_FIELDS
 from ablate.shared.errors import unknown
@@ -22,7 +22,7 @@ __all__ = ["CSV_FIELDS", "DEFAULT", "FORMATS", "SHOW", "check_show", "render", "
 WIDTH = 100  # characters that side-by-side columns may take
 WIDTHS = {"latex": 80}
 
-SET: dict[str, Callable[[Sheet], Any]] = {
+SET: dict[str, Callable[[PrintedTable], Any]] = {
     "rich": terminal.rich,
     "md": markdown.markdown,
     "latex": latex.latex,

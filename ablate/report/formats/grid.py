@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """A text, and the footnotes that it is marked with."""
 
     text: str
@@ -18,10 +18,10 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class GridLine:
     """A row of a grid; of a `heading` only the first cell says something."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[GridCell, ...]
     grey: bool = False
     heading: bool = False
 
@@ -31,8 +31,8 @@ class Grid:
     """`spans`: (text, how many columns it heads) above the headings, where there are any."""
 
     title: str
-    headings: tuple[Cell, ...]
-    lines: tuple[Line, ...]
+    headings: tuple[GridCell, ...]
+    lines: tuple[GridLine, ...]
     spans: tuple[tuple[str, int], ...] = ()
     note: str = ""
     narrow: bool = False  # for so few characters that an interval takes several lines
@@ -58,7 +58,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class PrintedTable:
     """All that is printed of a table. `footnotes` are numbered from 1."""
 
     title: str
@@ -73,7 +73,7 @@ FOLDED = 24  # characters: where a column of words may break
 LEAST = 10  # characters that a column of words may be folded to
 
 
-def split(made: Sheet, width: int) -> Sheet:
+def split(made: PrintedTable, width: int) -> PrintedTable:
     """Grids that are wider than `width` characters in parts, each with the first column."""
     grids = [part for grid in made.grids for part in _fitting(grid, width)]
     return dataclasses.replace(made, grids=tuple(grids))

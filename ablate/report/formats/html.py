@@ -5,7 +5,7 @@ from __future__ import annotations
 import html as escapes
 from collections.abc import Iterator
 
-from ablate.report.formats.grid import Cell, Grid, Line, Sheet
+from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 
 # A grid scrolls by itself where a screen is narrower.
 STYLE = (
@@ -19,11 +19,11 @@ STYLE = (
 )
 
 
-def html(sheet: Sheet) -> str:
+def html(sheet: PrintedTable) -> str:
     return "\n".join(_section(sheet)) + "\n"
 
 
-def _section(sheet: Sheet) -> Iterator[str]:
+def _section(sheet: PrintedTable) -> Iterator[str]:
     yield '<section class="gains">'
     yield f"<style>{STYLE}</style>"
     yield f"<h2>{_escape(sheet.title)}</h2>"
@@ -59,7 +59,7 @@ def _grid(grid: Grid) -> Iterator[str]:
     yield from ("</tbody>", "</table>", "</div>")
 
 
-def _line(line: Line) -> str:
+def _line(line: GridLine) -> str:
     if line.heading:
         first = line.cells[0]
         text = f"<em>{_escape(first.text)}</em>{_marks(first)}"
@@ -70,14 +70,14 @@ def _line(line: Line) -> str:
     return f"<tr{kind}>{''.join(cells)}</tr>"
 
 
-def _cell(cell: Cell, tag: str, attributes: str = "") -> str:
+def _cell(cell: GridCell, tag: str, attributes: str = "") -> str:
     text = _escape(cell.text)
     text = f"<strong>{text}</strong>" if cell.bold else text
     kind = ' class="number"' if cell.number else ""
     return f"<{tag}{attributes}{kind}>{text}{_marks(cell)}</{tag}>"
 
 
-def _marks(cell: Cell) -> str:
+def _marks(cell: GridCell) -> str:
     return f"<sup>{','.join(map(str, cell.notes))}</sup>" if cell.notes else ""
 
 

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from ablate.report.formats.grid import Cell, Grid, Line, Sheet
+from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 
 SPECIAL = {
     "\\": r"$\backslash$",
@@ -51,7 +51,7 @@ def _greek(letter: str) -> str:
 SPECIAL |= {_greek(letter): rf"$\{letter}$" for letter in GREEK.split()}
 
 
-def latex(sheet: Sheet) -> str:
+def latex(sheet: PrintedTable) -> str:
     """A float a grid, its footnotes under it; what holds for all stands under the last."""
     lines = ["% \\usepackage{booktabs}"]
     for position, grid in enumerate(sheet.grids):
@@ -91,7 +91,7 @@ def _tabular(grid: Grid) -> Iterator[str]:
     yield r"\end{tabular}"
 
 
-def _line(line: Line) -> str:
+def _line(line: GridLine) -> str:
     if line.heading:
         first = line.cells[0]
         text = rf"\emph{{{escape(first.text)}}}{_marks(first.notes)}"
@@ -99,7 +99,7 @@ def _line(line: Line) -> str:
     return " & ".join(map(_cell, line.cells)) + r" \\"
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: GridCell) -> str:
     text = escape(cell.text)
     if cell.number:  # a sign, not a hyphen
         text = re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
@@ -112,7 +112,7 @@ def _marks(notes: tuple[int, ...]) -> str:
     return rf"\textsuperscript{{{','.join(map(str, notes))}}}" if notes else ""
 
 
-def _under(sheet: Sheet, grid: Grid, last: bool) -> Iterator[str]:
+def _under(sheet: PrintedTable, grid: Grid, last: bool) -> Iterator[str]:
     cells = [*grid.headings, *(cell for line in grid.lines for cell in line.cells)]
     numbers = sorted({number for cell in cells for number in cell.notes})
     texts = [f"{_marks((i,))} {escape(sheet.footnotes[i - 1])}" for i in numbers]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ablate.analysis.across import Block
+from ablate.analysis.across import Summary
 from ablate.analysis.captions import level
 from ablate.analysis.footnotes import setting
 from ablate.analysis.headline import headline
@@ -15,7 +15,7 @@ from ablate.analysis.scores import short
 from ablate.analysis.table import Entry, Table, TableColumn
 from ablate.planning.plan import METRICS as NAMES
 from ablate.planning.plan import is_metric
-from ablate.report.formats.grid import Cell, Grid, Line, Sheet
+from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.metrics import Metric
 
@@ -39,7 +39,7 @@ def check_show(text: str) -> tuple[str, ...]:
     return show
 
 
-def sheet(table: Table, show: Sequence[str], transpose: bool, width: int) -> Sheet:
+def sheet(table: Table, show: Sequence[str], transpose: bool, width: int) -> PrintedTable:
     """The table laid out: columns side by side where they are few and fit into `width` characters,
     else one below the other; `transpose`: all in one grid with the variants as its columns."""
     parts = list(_parts(table, show))
@@ -53,7 +53,7 @@ def sheet(table: Table, show: Sequence[str], transpose: bool, width: int) -> She
         if 1 < len(table.columns) <= SIDE_BY_SIDE:
             wide = _side_by_side(table, parts)
             grids = [wide] if sum(wide.widths) <= width else grids
-    return Sheet(
+    return PrintedTable(
         title=(table.title or table.sweep) + ("" if table.complete else " (unfinished)"),
         grids=(*grids, *blocks),
         notes=table.notes,
@@ -71,7 +71,7 @@ class _Part:
     """A column of a column."""
 
     heading: str
-    cell: Callable[[Entry], Cell]
+    cell: Callable[[Entry], GridCell]
     number: bool = True
     is_gain: bool = False
 
@@ -105,21 +105,21 @@ def _value_heading(metric: Metric, alpha: float, ci: bool) -> str:
 
 
 def _accuracy(table: Table, ci: bool) -> Iterator[_Part]:
-    def cell(entry: Entry) -> Cell:
+    def cell(entry: Entry) -> GridCell:
         text = _interval(entry.accuracy, table.of(), ci=ci)
-        return Cell(text + _never(entry.never, entry), number=True)
+        return GridCell(text + _never(entry.never, entry), number=True)
 
     yield _Part(_value_heading(table.of(), table.alpha, ci), cell)
 
 
 def _other(table: Table, name: str, ci: bool) -> _Part:
-    def cell(entry: Entry) -> Cell:
+    def cell(entry: Entry) -> GridCell:
         if name == table.metric:
             return next(_accuracy(table, ci)).cell(entry)
         if (other := entry.others.get(name)) is None:
-            return Cell("-", number=True)
+            return GridCell("-", number=True)
         text = _interval(other.estimate, table.of(name), ci=ci) + _never(other.never, entry)
-        return Cell(text, number=True)
+        return GridCell(text, number=True)
 
     return _Part(_value_heading(table.of(name), table.alpha, ci), cell)
 
@@ -129,22 +129,22 @@ def _never(never: Sequence[int], entry: Entry) -> str:
 
 
 def _gain(table: Table, ci: bool) -> Iterator[_Part]:
-    def cell(entry: Entry) -> Cell:
+    def cell(entry: Entry) -> GridCell:
         is_baseline = entry.row == table.baseline
         text = "" if is_baseline else _interval(entry.gain, table.of(), True, ci)
-        return Cell(text, bold=entry.verdict == "helps", number=True)
+        return GridCell(text, bold=entry.verdict == "helps", number=True)
 
     bracket = f" [{level(table.gain_alpha)} CI]" if ci else ""
     yield _Part("gain" + bracket, cell, is_gain=True)
 
 
 def _n(table: Table, ci: bool) -> Iterator[_Part]:
-    yield _Part("n", lambda entry: Cell(str(entry.n), number=True))
+    yield _Part("n", lambda entry: GridCell(str(entry.n), number=True))
 
 
 def _verdict(table: Table, ci: bool) -> Iterator[_Part]:
     heading = "verdict" if table.complete else "runs"
-    yield _Part(heading, lambda entry: Cell(state(entry, table)), number=False)
+    yield _Part(heading, lambda entry: GridCell(state(entry, table)), number=False)
 
 
 def state(entry: Entry, table: Table) -> str:
@@ -165,16 +165,16 @@ def state(entry: Entry, table: Table) -> str:
 
 
 def _params(table: Table, ci: bool) -> Iterator[_Part]:
-    yield _Part("params", lambda entry: Cell(short(entry.parameters), number=True))
+    yield _Part("params", lambda entry: GridCell(short(entry.parameters), number=True))
 
 
 def _macs(table: Table, ci: bool) -> Iterator[_Part]:
-    yield _Part("multiply-adds", lambda entry: Cell(short(entry.multiply_adds), number=True))
+    yield _Part("multiply-adds", lambda entry: GridCell(short(entry.multiply_adds), number=True))
 
 
 def _cost(table: Table, ci: bool) -> Iterator[_Part]:
-    def of(text: Callable[[Entry], str]) -> Callable[[Entry], Cell]:
-        return lambda entry: Cell(text(entry) if entry.cost else "-", number=True)
+    def of(text: Callable[[Entry], str]) -> Callable[[Entry], GridCell]:
+        return lambda entry: GridCell(text(entry) if entry.cost else "-", number=True)
 
     yield _Part("device-hours", of(lambda e: f"{e.cost.device_s / 3600:.3g}" if e.cost else ""))
     yield _Part("s a run", of(lambda e: f"{e.cost.run_s:.3g}" if e.cost else ""))
@@ -191,30 +191,30 @@ def _chosen(table: Table, ci: bool) -> Iterator[_Part]:
     """A column a searched key: side by side they show what variants ask for, search by search."""
     keys = dict.fromkeys(k for e in table.entries for choice in e.chosen for k in choice.params)
 
-    def of(key: str) -> Callable[[Entry], Cell]:
+    def of(key: str) -> Callable[[Entry], GridCell]:
         def values(entry: Entry) -> str:
             return ", ".join(setting(choice.params[key]) for choice in entry.chosen)
 
-        return lambda entry: Cell(values(entry) or "-", number=True)
+        return lambda entry: GridCell(values(entry) or "-", number=True)
 
     for key in keys:
         yield _Part(key, of(key))
 
 
 def _paper(table: Table, ci: bool) -> Iterator[_Part]:
-    def printed(entry: Entry) -> Cell:
-        return Cell(entry.against.published.printed if entry.against else "", number=True)
+    def printed(entry: Entry) -> GridCell:
+        return GridCell(entry.against.published.printed if entry.against else "", number=True)
 
-    def said(entry: Entry) -> Cell:
+    def said(entry: Entry) -> GridCell:
         gain = entry.against.said if entry.against else None
         text = _interval(gain, table.of(), True) if gain or entry.row != table.baseline else ""
-        return Cell(text, number=True)
+        return GridCell(text, number=True)
 
     yield _Part(table.paper or "paper", printed)
     if any(entry.against and entry.against.said for entry in table.entries):
         yield _Part("gain, ± a 95 % CI", said)
     if any(_beside(entry, table) for entry in table.entries):
-        yield _Part("beside it", lambda entry: Cell(_beside(entry, table)), number=False)
+        yield _Part("beside it", lambda entry: GridCell(_beside(entry, table)), number=False)
 
 
 def _beside(entry: Entry, table: Table) -> str:
@@ -247,24 +247,26 @@ _PARTS: dict[str, Callable[[Table, bool], Iterator[_Part]]] = {
 # --- Grids --------------------------------------------------------------------------------------
 
 
-def _cells(entry: Entry | None, parts: Sequence[_Part]) -> list[Cell]:
+def _cells(entry: Entry | None, parts: Sequence[_Part]) -> list[GridCell]:
     """The last one bears the entry's footnotes."""
     if entry is None:
-        return [Cell("", number=part.number) for part in parts]
+        return [GridCell("", number=part.number) for part in parts]
     cells = [part.cell(entry) for part in parts]
     return [*cells[:-1], dataclasses.replace(cells[-1], notes=entry.footnotes)]
 
 
-def _headings(column: TableColumn, parts: Sequence[_Part]) -> list[Cell]:
+def _headings(column: TableColumn, parts: Sequence[_Part]) -> list[GridCell]:
     """The gain's bears the column's footnotes; without one the last does."""
     bears = next((i for i, part in enumerate(parts) if part.is_gain), len(parts) - 1)
     return [
-        Cell(part.heading, column.footnotes if i == bears else (), number=part.number)
+        GridCell(part.heading, column.footnotes if i == bears else (), number=part.number)
         for i, part in enumerate(parts)
     ]
 
 
-def _lines(table: Table, columns: Sequence[TableColumn], parts: Sequence[_Part]) -> Iterator[Line]:
+def _lines(
+    table: Table, columns: Sequence[TableColumn], parts: Sequence[_Part]
+) -> Iterator[GridLine]:
     """A row a variant that any of the columns has, under the name of its family."""
     found = [{entry.row: entry for entry in column.entries} for column in columns]
     family = None
@@ -273,16 +275,16 @@ def _lines(table: Table, columns: Sequence[TableColumn], parts: Sequence[_Part])
         if not any(entries):
             continue
         if row.family != family:
-            empty = [Cell("", number=part.number) for _ in columns for part in parts]
-            yield Line((Cell(row.family or "others"), *empty), heading=True)
+            empty = [GridCell("", number=part.number) for _ in columns for part in parts]
+            yield GridLine((GridCell(row.family or "others"), *empty), heading=True)
             family = row.family
         cells = [cell for entry in entries for cell in _cells(entry, parts)]
         grey = all(entry.diverged for entry in entries if entry)
-        yield Line((Cell(row.label, row.footnotes), *cells), grey=grey)
+        yield GridLine((GridCell(row.label, row.footnotes), *cells), grey=grey)
 
 
 def _column(table: Table, column: TableColumn, parts: Sequence[_Part]) -> Grid:
-    headings = (Cell("variant"), *_headings(column, parts))
+    headings = (GridCell("variant"), *_headings(column, parts))
     return Grid(column.heading, headings, tuple(_lines(table, [column], parts)))
 
 
@@ -290,18 +292,18 @@ def _stacked(table: Table, parts: Sequence[_Part]) -> Grid:
     """The columns one below the other, under their labels."""
     lines = []
     for column in table.columns:
-        empty = [Cell("", number=part.number) for part in parts]
-        lines.append(Line((Cell(column.heading, column.footnotes), *empty), heading=True))
+        empty = [GridCell("", number=part.number) for part in parts]
+        lines.append(GridLine((GridCell(column.heading, column.footnotes), *empty), heading=True))
         lines += _lines(table, [column], parts)
-    headings = [Cell(part.heading, number=part.number) for part in parts]
-    return Grid("", (Cell("variant"), *headings), tuple(lines))
+    headings = [GridCell(part.heading, number=part.number) for part in parts]
+    return Grid("", (GridCell("variant"), *headings), tuple(lines))
 
 
 def _side_by_side(table: Table, parts: Sequence[_Part]) -> Grid:
     headings = [cell for column in table.columns for cell in _headings(column, parts)]
     return Grid(
         title="",
-        headings=(Cell("variant"), *headings),
+        headings=(GridCell("variant"), *headings),
         lines=tuple(_lines(table, table.columns, parts)),
         spans=(("", 1), *((column.heading, len(parts)) for column in table.columns)),
     )
@@ -309,54 +311,54 @@ def _side_by_side(table: Table, parts: Sequence[_Part]) -> Grid:
 
 def _transposed(table: Table, parts: Sequence[_Part]) -> Grid:
     """A line a column of the sweep and part, under the column's label; with one part a column."""
-    headings = [Cell(row.label, row.footnotes, number=True) for row in table.rows]
+    headings = [GridCell(row.label, row.footnotes, number=True) for row in table.rows]
     lines = []
     for column in table.columns:
         by_row = {entry.row: _cells(entry, parts) for entry in column.entries}
-        empty = [Cell("", number=True) for _ in table.rows]
+        empty = [GridCell("", number=True) for _ in table.rows]
         names = _headings(column, parts)
         if len(parts) == 1:
-            names = [Cell(column.heading or names[0].text, names[0].notes)]
+            names = [GridCell(column.heading or names[0].text, names[0].notes)]
         elif column.heading:
-            lines.append(Line((Cell(column.heading), *empty), heading=True))
+            lines.append(GridLine((GridCell(column.heading), *empty), heading=True))
         for i, name in enumerate(names):
             cells = [
-                by_row[row.label][i] if row.label in by_row else Cell("") for row in table.rows
+                by_row[row.label][i] if row.label in by_row else GridCell("") for row in table.rows
             ]
             right = [dataclasses.replace(cell, number=True) for cell in cells]
-            lines.append(Line((dataclasses.replace(name, number=False), *right)))
+            lines.append(GridLine((dataclasses.replace(name, number=False), *right)))
     first = parts[0].heading if len(parts) == 1 else ""
-    return Grid("", (Cell(first), *headings), tuple(lines))
+    return Grid("", (GridCell(first), *headings), tuple(lines))
 
 
-def _block(table: Table, block: Block, ci: bool) -> Grid:
+def _block(table: Table, block: Summary, ci: bool) -> Grid:
     """An average, a contrast or the effects of a placement: an effect a line."""
     where = any(line.column for line in block.lines) and block.kind == "contrast"
     sampled = any(line.sampled for line in block.lines)
     bracket = f" [{level(table.gain_alpha)} CI]" if ci else ""
     what = {"average": "gain", "contrast": "change of gain"}.get(block.kind, "gain")
     headings = [
-        Cell("effect" if block.kind == "placement" else "variant"),
-        *([Cell("columns")] if where else []),
-        Cell(what + bracket, number=True),
-        *([Cell(f"if columns were a sample{bracket}", number=True)] if sampled else []),
-        *([Cell("columns", number=True)] if sampled else []),
-        Cell("n", number=True),
-        Cell("verdict" if table.complete else ""),
+        GridCell("effect" if block.kind == "placement" else "variant"),
+        *([GridCell("columns")] if where else []),
+        GridCell(what + bracket, number=True),
+        *([GridCell(f"if columns were a sample{bracket}", number=True)] if sampled else []),
+        *([GridCell("columns", number=True)] if sampled else []),
+        GridCell("n", number=True),
+        GridCell("verdict" if table.complete else ""),
     ]
     lines = []
     for line in block.lines:
         gain = _interval(line.gain, table.of(), True, ci)
         sample = _interval(line.sampled, table.of(), True, ci)
         cells = [
-            Cell(line.label),
-            *([Cell(line.column)] if where else []),
-            Cell(gain, bold=line.verdict == "helps", number=True),
-            *([Cell(sample, number=True)] if sampled else []),
-            *([Cell(str(len(line.columns)), number=True)] if sampled else []),
-            Cell(str(line.gain.n), number=True),
-            Cell(line.verdict or ""),
+            GridCell(line.label),
+            *([GridCell(line.column)] if where else []),
+            GridCell(gain, bold=line.verdict == "helps", number=True),
+            *([GridCell(sample, number=True)] if sampled else []),
+            *([GridCell(str(len(line.columns)), number=True)] if sampled else []),
+            GridCell(str(line.gain.n), number=True),
+            GridCell(line.verdict or ""),
         ]
-        lines.append(Line(tuple(cells)))
+        lines.append(GridLine(tuple(cells)))
     note = f"{block.note}; {block.contrasts} contrasts" if block.contrasts > 1 else block.note
     return Grid(block.title, tuple(headings), tuple(lines), note=note)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ablate.report.formats.grid import Cell, Grid, Line, Sheet
+from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 
 
-def markdown(sheet: Sheet) -> str:
+def markdown(sheet: PrintedTable) -> str:
     lines = [f"**{_escape(sheet.title)}**", ""]
     lines += [_escape(sheet.headline), ""] if sheet.headline else []
     for grid in sheet.grids:
@@ -17,7 +17,7 @@ def markdown(sheet: Sheet) -> str:
     return "\n".join(lines) + "\n"
 
 
-def below(sheet: Sheet) -> list[str]:
+def below(sheet: PrintedTable) -> list[str]:
     """Notes, caption and footnotes: the lines under the grids of a plain text."""
     numbered = [f"{marks((i,))} {text}" for i, text in enumerate(sheet.footnotes, start=1)]
     return [*sheet.notes, *sheet.caption, *numbered]
@@ -45,14 +45,14 @@ def _grid(grid: Grid) -> Iterator[str]:
         yield _piped(_cells(line))
 
 
-def _cells(line: Line) -> list[str]:
+def _cells(line: GridLine) -> list[str]:
     if line.heading:
         first, *others = line.cells
         return [f"*{_escape(first.text)}*{marks(first.notes)}", *("" for _ in others)]
     return [_cell(cell) for cell in line.cells]
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: GridCell) -> str:
     text = _escape(cell.text)
     return (f"**{text}**" if cell.bold else text) + marks(cell.notes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ablate.report.formats.grid import Cell, Grid, Sheet
+from ablate.report.formats.grid import Grid, GridCell, PrintedTable
 from ablate.report.formats.markdown import below, marks
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-def rich(sheet: Sheet) -> RenderableType:
+def rich(sheet: PrintedTable) -> RenderableType:
     # Text everywhere: a console would read the brackets of an interval as markup.
     from rich.console import Group
     from rich.text import Text
@@ -64,7 +64,7 @@ def _grid(grid: Grid) -> Table:
     return table
 
 
-def _text(cell: Cell) -> Text:
+def _text(cell: GridCell) -> Text:
     from rich.text import Text
 
     text = Text(cell.text, style="bold" if cell.bold else "")

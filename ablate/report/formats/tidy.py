@@ -8,9 +8,9 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.across import Block, PValues
+from ablate.analysis.across import PValues, Summary
 from ablate.analysis.table import Against, Cost, Entry, Resolution, Table, TableColumn, TableRow
-from ablate.planning.cell import Choice
+from ablate.planning.cell import TuningWinner
 from ablate.shared.files import to_json
 from ablate.shared.metrics import DEFAULT, threshold
 
@@ -153,7 +153,7 @@ def _forecast(found: Resolution) -> Facts:
         yield f"forecast.{name}", value
 
 
-def _chosen(choice: Choice) -> Facts:
+def _chosen(choice: TuningWinner) -> Facts:
     """What a run was given by tuning, and how sure that is."""
     for key, value in choice.params.items():
         yield f"chosen.{key}", value
@@ -165,7 +165,7 @@ def _chosen(choice: Choice) -> Facts:
         yield from ((f"chosen.{name}", key) for key in keys)
 
 
-def _searches(choices: tuple[Choice, ...]) -> Facts:
+def _searches(choices: tuple[TuningWinner, ...]) -> Facts:
     """What all searches of a cell used; what was spent is in whole trials."""
     if choices:
         yield "search.repeats", len(choices)
@@ -217,7 +217,7 @@ def _against(against: Against | None) -> Facts:
     yield "paper.gain.difference", against.gain
 
 
-def _block(block: Block) -> Iterator[Fact]:
+def _block(block: Summary) -> Iterator[Fact]:
     quantity = {
         "average": "average.gain",
         "contrast": f"contrast.{block.name}",

@@ -16,7 +16,7 @@ from ablate.report.plot.measured import Nothing, RunDirs
 from ablate.shared.errors import unknown
 
 if TYPE_CHECKING:
-    from ablate.report.plot.style import Sheet
+    from ablate.report.plot.style import Drawing
 
 __all__ = ["FORMATS", "KINDS", "Nothing", "draw", "figure", "figures"]
 
@@ -85,7 +85,7 @@ def draw(plan: Plan, table: Table, kind: str, rundir: RunDirs, format: str = "sv
     module, _, function = KINDS[kind].path.partition(":")
     with styled(f"{plan.name} {kind}"):
         drawer = getattr(importlib.import_module(f"{__name__}.{module}"), function)
-        sheet: Sheet = drawer(plan, table, rundir)
+        sheet: Drawing = drawer(plan, table, rundir)
         return sheet.content(format)
 
 

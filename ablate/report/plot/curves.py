@@ -10,13 +10,13 @@ from matplotlib.ticker import MaxNLocator
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, again, in_order, named
-from ablate.report.plot.style import Sheet, folded, inks
+from ablate.report.plot.style import Drawing, folded, inks
 
 ACROSS = 3  # columns in a line
 BANDS = 8  # rows at most: of more, bands hide the lines
 
 
-def curves(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     """The mean of the runs that got to an epoch, and a band from the lowest of them to the highest.
 
     A panel a column and a quantity; no bands where there are many rows.
@@ -36,7 +36,9 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     ink, columns = inks(plan), [column.label for column in plan.columns]
     lines, across = folded(len(columns), ACROSS)
     size = (2.6 + 3.4 * across, 6 * lines)
-    sheet = Sheet(plan, table, "curves", "Learning curves", (len(quantities) * lines, across), size)
+    sheet = Drawing(
+        plan, table, "curves", "Learning curves", (len(quantities) * lines, across), size
+    )
     panels = sheet.columns(len(columns), len(quantities))
     banded = len({row for row, _ in found}) <= BANDS
     legend: dict[str, Any] = {}

@@ -11,13 +11,13 @@ from ablate.analysis.captions import family, level
 from ablate.analysis.table import Entry, Table
 from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, again, named
-from ablate.report.plot.style import BLACK, Sheet, folded, inks
+from ablate.report.plot.style import BLACK, Drawing, folded, inks
 
 ACROSS = 2  # columns of a forest in a line
 FAR = 5  # times as wide as the middle interval: one that is wider is cut, to leave others to see
 
 
-def gain(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+def gain(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     """Dual PatchNorm's Figure 1: columns from left to right, in each a point a row."""
     entries = _with_gains(plan, table)
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
@@ -25,7 +25,7 @@ def gain(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     ink = inks(plan)
     column = max(1.1, 0.08 * len(rows))
     size = (max(6, 3.2 + column * len(columns)), max(4.2, 1.6 + 0.18 * len(rows)))
-    sheet = Sheet(plan, table, "gain", _heading(table), (1, 1), size)
+    sheet = Drawing(plan, table, "gain", _heading(table), (1, 1), size)
     axes = sheet.axes[0][0]
     low, high = limits(entries)
     axes.set_ylim(low, high)
@@ -55,14 +55,14 @@ def gain(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     return sheet
 
 
-def forest(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+def forest(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     """A panel a column; each row its interval and its verdict."""
     entries = _with_gains(plan, table)
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
     ink = inks(plan)
     lines, across = folded(len(table.columns), ACROSS)
     size = (2.2 + 4.2 * across, 1 + (0.8 + 0.3 * len(rows)) * lines)
-    sheet = Sheet(plan, table, "forest", _heading(table), (lines, across), size)
+    sheet = Drawing(plan, table, "forest", _heading(table), (lines, across), size)
     panels = [axes for (axes,) in sheet.columns(len(table.columns))]
     low, high = limits(entries)
     for n, (axes, column) in enumerate(zip(panels, table.columns, strict=True)):

@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Arrays, RunDirs, named, probed
-from ablate.report.plot.style import Sheet, inks
+from ablate.report.plot.style import Drawing, inks
 
 UPRIGHT = 8  # depths at most whose names stand side by side
 LAST = 1000  # steps that the profile by depth is the mean of; of a short run its last tenth
@@ -48,7 +48,7 @@ def profile(arrays: Arrays) -> tuple[list[str], Any]:
     return labels, norms[steps >= done - max(1, min(LAST, done // 10))].mean(0)
 
 
-def gradnorm(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+def gradnorm(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     """A line of panels a column: by depth, at the end; the embedding's, by step."""
     found = {
         cell: {seed: arrays for seed, arrays in by_seed.items() if len(arrays["steps"])}
@@ -57,7 +57,7 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
     ink = inks(plan)
     heading, size = "Gradient norms by depth and by step", (8.6, 1.1 + 2.7 * len(columns))
-    sheet = Sheet(plan, table, "gradnorm", heading, (len(columns), 2), size)
+    sheet = Drawing(plan, table, "gradnorm", heading, (len(columns), 2), size)
     legend: dict[str, Any] = {}
     for (row, column), by_seed in found.items():
         left, right = sheet.axes[columns.index(column)]

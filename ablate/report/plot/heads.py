@@ -9,7 +9,7 @@ import numpy as np
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
 from ablate.report.plot.measured import RunDirs, named, probed
-from ablate.report.plot.style import GREY, Sheet, folded, inks
+from ablate.report.plot.style import GREY, Drawing, folded, inks
 
 ACROSS = 2  # columns in a line
 
@@ -20,7 +20,7 @@ def uniform(height: int, width: int) -> float:
     return float(np.linalg.norm(places[:, None] - places[None], axis=-1).mean())
 
 
-def attention(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+def attention(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     """A panel a column; in each layer a point for every head of every seed, a line for the mean."""
     found = probed(plan, table, rundir, "attention")
     columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
@@ -28,7 +28,7 @@ def attention(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     ink = inks(plan)
     lines, across = folded(len(columns), ACROSS)
     heading, size = "Attention distance of every head", (2.4 + 4 * across, 4.2 * lines)
-    sheet = Sheet(plan, table, "attention", heading, (lines, across), size)
+    sheet = Drawing(plan, table, "attention", heading, (lines, across), size)
     panels = [axes for (axes,) in sheet.columns(len(columns))]
     legend: dict[str, Any] = {}
     grids: dict[str, tuple[int, int]] = {}

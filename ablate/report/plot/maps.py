@@ -9,7 +9,7 @@ import numpy as np
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, named, probed
-from ablate.report.plot.style import Sheet, mosaic
+from ablate.report.plot.style import Drawing, mosaic
 
 FIRST = "stem.before.weight"  # the norm before the patch embedding, in probe-scales.npz
 
@@ -27,7 +27,7 @@ def summary(scale: Any) -> dict[str, float]:
     return {name: float(scale[where].mean()) for name, where in parts.items() if where.any()}
 
 
-def scales(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+def scales(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     """A panel a cell, in it a map a channel; of the first seed that has it."""
     found: dict[tuple[str, str], tuple[int, Any]] = {}
     specs = {(cell.row, cell.column): cell.spec for cell in plan.cells}
@@ -45,7 +45,7 @@ def scales(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     heading = "Learned scale of the norm before the patch embedding"
     most = max(scale.shape[-1] for _, scale in found.values())
     size = (3.3 + 0.9 * most, 1.2 + 2.1 * len(found))
-    sheet = Sheet(plan, table, "scales", heading, (len(found), 1), size)
+    sheet = Drawing(plan, table, "scales", heading, (len(found), 1), size)
     told = ["By place in a patch; it begins as 1. Means:"]
     for (axes,), (cell, (seed, scale)) in zip(sheet.axes, found.items(), strict=True):
         image = mosaic(axes, scale.transpose(2, 0, 1), everything.min(), everything.max())
@@ -61,7 +61,7 @@ def scales(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     return sheet
 
 
-def tokens(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+def tokens(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     """A panel a cell, in it a map of places a layer; mean over seeds."""
     found = {
         cell: (sorted(by_seed), np.mean([arrays["norms"] for arrays in by_seed.values()], 0))
@@ -69,7 +69,7 @@ def tokens(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     }
     most = max(len(norms) for _, norms in found.values())
     size = (max(5.5, 1.8 + 0.75 * most), 1.2 + 1.35 * len(found))
-    sheet = Sheet(
+    sheet = Drawing(
         plan, table, "tokens", "Length of tokens by layer and place", (len(found), 1), size
     )
     for (axes,), (cell, (seeds, norms)) in zip(sheet.axes, found.items(), strict=True):

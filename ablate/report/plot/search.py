@@ -11,12 +11,12 @@ from ablate.analysis import stats
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, again, named
-from ablate.report.plot.style import Sheet, folded, inks
+from ablate.report.plot.style import Drawing, folded, inks
 
 ACROSS = 3  # columns in a line
 
 
-def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
+def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     """The best validation score to expect of k trials, and a band for 80 % of draws.
 
     A panel a column. The scores are those that all searches of a row were told: of a pruned trial
@@ -37,7 +37,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Sheet:
     lines, across = folded(len(columns), ACROSS)
     size = (2.6 + 3.4 * across, 3.6 * lines)
     heading = "What a search finds, by the trials it may spend"
-    sheet = Sheet(plan, table, "tuning", heading, (lines, across), size)
+    sheet = Drawing(plan, table, "tuning", heading, (lines, across), size)
     panels = [axes for (axes,) in sheet.columns(len(columns))]
     legend: dict[str, Any] = {}
     for (row, column), found in scores.items():

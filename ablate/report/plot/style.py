@@ -97,7 +97,7 @@ def styled(name: str) -> Iterator[None]:
         yield
 
 
-class Sheet:
+class Drawing:
     """A figure: its panels, and marks that say what they are to whoever points at them (SVG)."""
 
     def __init__(

@@ -26,7 +26,7 @@ SHARE = 0.3  # of a device's free memory that a split may take
 
 
 @dataclass(frozen=True)
-class View:
+class ImageView:
     """How an image is shown: its side in pixels, what 8 bits become, and what evaluation cuts."""
 
     size: int
@@ -39,7 +39,7 @@ class View:
         return f"{self.input}.{self.crop}"
 
     @classmethod
-    def of(cls, run: Run) -> View:
+    def of(cls, run: Run) -> ImageView:
         return cls(run.data.size, run.model.input, run.eval.crop)
 
     def centred(self, images: torch.Tensor, aspects: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ class Batches:
         batch: int,
         augment: Augment,
         draws: Draws,
-        view: View | None = None,
+        view: ImageView | None = None,
         ahead: bool = False,
     ) -> None:
         if batch > len(split):
@@ -101,7 +101,7 @@ class Batches:
         self._batch = batch
         self._augment = augment
         self._draws = draws
-        self._view = view or View(split.images.shape[1])
+        self._view = view or ImageView(split.images.shape[1])
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
         self._fetcher = ThreadPoolExecutor(1) if ahead else None
@@ -154,7 +154,7 @@ def change(
     images: torch.Tensor,
     aspects: torch.Tensor,
     spec: Augment,
-    view: View,
+    view: ImageView,
     draws: Draws,
     step: int,
 ) -> torch.Tensor:
@@ -257,11 +257,11 @@ def shaken_once(split: Split, spec: Augment) -> Split:
 
 
 def evaluation_batches(
-    split: Split, size: int, view: View | None = None, device: torch.device | None = None
+    split: Split, size: int, view: ImageView | None = None, device: torch.device | None = None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Every example once, in stored order, its centre: images float32 (<= size, H, W, C) as `view`
     says, and labels int64; the last batch may be smaller."""
-    view = view or View(split.images.shape[1])
+    view = view or ImageView(split.images.shape[1])
     for start in range(0, len(split), size):
         rows = split.take(slice(start, start + size)).to(device or split.images.device)
         yield normalise(view.centred(rows.images, rows.aspects), view.input), rows.labels

@@ -79,7 +79,7 @@ def prepare(
 
 
 @dataclass(frozen=True)
-class Look:
+class CacheState:
     """What there is of a cache, without decoding an image."""
 
     folder: Path
@@ -89,17 +89,17 @@ class Look:
     done: int  # images that a killed build has decoded
 
 
-def look(data: Data, folder: Path) -> Look:
+def look(data: Data, folder: Path) -> CacheState:
     """What `prepare` would begin with. Raises UserError as it does, where it can tell so early."""
     home = folder / data.fingerprint
     if cached := open_cached(data, folder):
-        return Look(home, True, cached.counts, cached.bytes, 0)
+        return CacheState(home, True, cached.counts, cached.bytes, 0)
     rows = source.rows(data)
     if rows is None:
-        return Look(home, False, None, None, 0)
+        return CacheState(home, False, None, None, 0)
     work = Work(data, rows, building_folder(folder, data.fingerprint))
     done = sum(int(work.used[s][:row].sum()) for s, row in work.journal.read()[0].items())
-    return Look(home, False, work.counts, work.bytes, done)
+    return CacheState(home, False, work.counts, work.bytes, done)
 
 
 def count(data: Data, folder: Path) -> dict[str, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ablate.training.keyed import Step
+from ablate.training.keyed import StepKey
 
 
 class Drop(nn.Module):
@@ -19,7 +19,7 @@ class Drop(nn.Module):
         self.rate = rate
         self.per_example = per_example
         self.site = ""
-        self.step: Step | None = None
+        self.step: StepKey | None = None
 
     def forward(self, x: Tensor) -> Tensor:  # (B, ...)
         if self.rate == 0 or not self.training:

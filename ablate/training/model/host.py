@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from ablate.shared import spec
-from ablate.training.keyed import Step
+from ablate.training.keyed import StepKey
 from ablate.training.model.drop import Drop
 from ablate.training.model.whiten import Whiten
 
@@ -27,7 +27,7 @@ class Host(nn.Module):
             if isinstance(module, Drop):
                 module.site = path
 
-    def bind(self, step: Step) -> None:
+    def bind(self, step: StepKey) -> None:
         """Draw every mask at `step` from now on: the training loop moves it, the model reads it."""
         for module in self.modules():
             if isinstance(module, Drop):
