@@ -47,7 +47,7 @@ def is_metric(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Analysis:
-    """How the table is computed (STATISTICS in the README); fixed before results exist."""
+    """How the table is computed (docs/statistics.md); fixed before results exist."""
 
     # "": the first that the task declares.
     metric: Annotated[str, Key("what is compared, of the last step's model on the test set")] = ""

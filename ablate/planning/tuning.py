@@ -20,7 +20,7 @@ RANGES = ("log", "uniform", "int")
 FORM = "{KEY: {log: [low, high]} or {choices: [...]}}"
 TRIALS = 24  # of the declared searches together
 LEAST_SEARCHES = 3
-LEAST_TRIALS = 5  # that a sampled search chooses of: with three, luck decides (README)
+LEAST_TRIALS = 5  # that a sampled search chooses of: with three, luck decides (docs/tuning.md)
 
 
 def tuning(raw: Mapping[str, Any], words: Mapping[str, Any], place: str, seeds: int) -> Tune:

@@ -27,7 +27,7 @@ def next_step(
 
     `state` is the ledger's, `result`: its folder has a whole one, `alive`: its lock is held,
     `exit`: the reason that its last worker left (None: it died, or there was none), `attempts`:
-    the limit on deaths without progress. Rows from the top, as in the README's table.
+    the limit on deaths without progress. Rows from the top, as in docs/resume-and-store.md.
     """
     final = state.status in FINAL
     if result and alive:

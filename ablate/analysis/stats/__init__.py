@@ -1,4 +1,4 @@
-"""The statistics of a sweep: pure functions of arrays. What is computed and why: the README.
+"""The statistics of a sweep: pure functions of arrays (and docs/statistics.md: what and why).
 
 A *seed* is one independent training of everything that differs between the rows, and seeds are
 blocks: all rows of a seed share batches, masks and shared initial weights. Arrays of results are

@@ -17,7 +17,7 @@ from ablate.analysis.stats.estimate import TOLD_APART, Bools, Estimate, Floats, 
 from ablate.analysis.stats.exact import Exact, holm, sign_flip
 from ablate.analysis.stats.verdict import MOST_SEEDS
 
-# Levels of the F tests that look after the pool; the README has what they cost and save.
+# Levels of the F tests that look after the pool; docs/statistics.md has what they cost and save.
 OWN = 0.95  # beyond it a row is judged by its own spread
 OUT = 0.999  # beyond it a row leaves the pool, too
 FEW_SEEDS = 5  # below it the baseline's test is the stricter one: it sees little
