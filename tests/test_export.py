@@ -21,7 +21,7 @@ import pytest
 from conftest import Shell
 
 import ablate
-from ablate.audit import bundle
+from ablate.audit import bundle_check, export
 from ablate.audit.bundle import Bundle
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import Failure, UserError
@@ -70,7 +70,7 @@ def leave(store: Store, folder: Path, sweep: str = "tiny") -> None:
     plan = store.read_plan(sweep)
     with Ledger.reading(store) as ledger:
         told = histories(plan, ledger)
-    bundle.export(plan, store, told, folder)
+    export.export(plan, store, told, folder)
 
 
 # --- What is in it ------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_the_same_sweep_gives_the_same_bytes(exported, tmp_path):
 def test_a_store_of_old_is_exported_too(tmp_path, number):
     store = Store(shutil.copytree(GOLDEN / f"store-{number}", tmp_path / "runs"))
     leave(store, tmp_path / "out", "fixture")
-    assert bundle.check(Bundle(tmp_path / "out")).findings == []
+    assert bundle_check.check(Bundle(tmp_path / "out")).findings == []
     assert (tmp_path / "out" / "table.csv").exists()
     frame = ablate.load(store=tmp_path / "out")
     assert set(frame.id) == {run.id for run in store.read_plan("fixture").runs()}
@@ -188,7 +188,8 @@ def sealed_again(out: Path, name: str) -> None:
     """The manifest of somebody who edited one file, and knows of hashes."""
     manifest = json.loads((out / "manifest.json").read_text())
     manifest["files"][name] = hashlib.sha256((out / name).read_bytes()).hexdigest()
-    (out / "manifest.json").write_text(json.dumps(manifest))
+    manifest["seal"] = hashlib.sha256(to_json(manifest["files"])).hexdigest()
+    (out / "manifest.json").write_bytes(to_json(manifest))
 
 
 def test_verify_makes_all_of_it_again(out, shell):
@@ -226,18 +227,18 @@ def test_every_file_that_is_changed_missing_or_more_is_named(out):
         else:
             place = random.Random(number).randrange(len(content))
             path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
-        found = bundle.check(Bundle(out)).findings
+        found = bundle_check.check(Bundle(out)).findings
         assert [line for line in found if line.startswith(f"{name}: ")], (name, found)
         path.write_bytes(content)
     assert len(kinds) > 15
     (out / "figures" / "more.svg").write_text("<svg/>")
     (out / "link").symlink_to(out / "specs")
-    found = bundle.check(Bundle(out)).findings
+    found = bundle_check.check(Bundle(out)).findings
     assert [line.partition(":")[0] for line in found] == ["figures/more.svg", "link", "link"]
     path = next((out / "specs").iterdir()) / "metrics.jsonl"
     path.unlink()
     os.mkfifo(path)  # is never opened
-    found = bundle.check(Bundle(out)).findings
+    found = bundle_check.check(Bundle(out)).findings
     assert f"{path.relative_to(out)}: not as it was exported" in found
 
 
@@ -248,18 +249,20 @@ def test_a_derived_file_is_named_also_where_its_hash_was_taken_again(out, name):
     path = out / name
     path.write_bytes(path.read_bytes().replace(b"1", b"7", 1))
     sealed_again(out, name)
-    assert bundle.check(Bundle(out)).findings == [f"{name}: is not what the raw files make"]
+    assert bundle_check.check(Bundle(out)).findings == [f"{name}: is not what the raw files make"]
 
 
 def test_curves_count_by_their_values(out):
     frame = pd.read_parquet(out / "curves.parquet")
     frame.to_parquet(out / "curves.parquet", index=False, compression="gzip")
     sealed_again(out, "curves.parquet")
-    assert bundle.check(Bundle(out)).findings == []
+    assert bundle_check.check(Bundle(out)).findings == []
     frame.loc[0, "train_loss"] += 1e-9
     frame.to_parquet(out / "curves.parquet", index=False)
     sealed_again(out, "curves.parquet")
-    assert bundle.check(Bundle(out)).findings == ["curves.parquet: is not what the raw files make"]
+    assert bundle_check.check(Bundle(out)).findings == [
+        "curves.parquet: is not what the raw files make"
+    ]
 
 
 def test_what_other_versions_made_is_no_finding_but_for_numbers(out):
@@ -272,11 +275,11 @@ def test_what_other_versions_made_is_no_finding_but_for_numbers(out):
 
     versions = json.loads((out / "environment.json").read_text())["made_with"]
     changed("figures/gain.svg", made_with={**versions, "matplotlib": "2.0"})
-    found = bundle.check(Bundle(out))
+    found = bundle_check.check(Bundle(out))
     assert found.findings == []
     assert any("figures/gain.svg" in note and "matplotlib 2.0" in note for note in found.notes)
     changed("table.csv")
-    assert bundle.check(Bundle(out)).findings == ["table.csv: is not what the raw files make"]
+    assert bundle_check.check(Bundle(out)).findings == ["table.csv: is not what the raw files make"]
 
 
 @pytest.mark.parametrize("format", [1, 2])
@@ -285,11 +288,11 @@ def test_a_bundle_without_manifest_is_read_and_its_numbers_are_checked(out, shel
     environment = json.loads((out / "environment.json").read_text())
     (out / "environment.json").write_bytes(to_json(environment | {"bundle": format}))
     assert shell("table", "--from", "out", "--format", "csv").out == (out / "table.csv").read_text()
-    found = bundle.check(Bundle(out))
+    found = bundle_check.check(Bundle(out))
     assert found.findings == []
     assert "without a manifest" in found.notes[0]
     (out / "runs.csv").write_text((out / "runs.csv").read_text().replace("0.", "1.", 1))
-    assert bundle.check(Bundle(out)).findings == ["runs.csv: is not what the raw files make"]
+    assert bundle_check.check(Bundle(out)).findings == ["runs.csv: is not what the raw files make"]
 
 
 @pytest.mark.parametrize("name", ["sweep.json", "events.json", "looks.jsonl", "environment.json"])
@@ -340,7 +343,7 @@ def test_what_can_not_be_made_anonymous_is_not_written(exported, tmp_path, monke
         told = histories(plan, ledger)
     titled = dataclasses.replace(plan, title="kept in /home/of-zaphod/results")
     with pytest.raises(Failure, match=r"--anonymous: .* would say '/home/of-zaphod'"):
-        bundle.export(titled, store, told, tmp_path / "out", anonymous=True)
+        export.export(titled, store, told, tmp_path / "out", anonymous=True)
     assert list(tmp_path.iterdir()) == []
     placed = [
         {**cell.spec, "data": {**cell.spec["data"], "path": "/data/of-zaphod"}}
@@ -349,11 +352,11 @@ def test_what_can_not_be_made_anonymous_is_not_written(exported, tmp_path, monke
     cells = tuple(dataclasses.replace(c, spec=s) for c, s in zip(plan.cells, placed, strict=True))
     words = (*plan.words, "data.path=/data/of-zaphod", "launcher.devices=zaphod")
     moved = dataclasses.replace(plan, cells=cells, words=words)
-    bundle.export(moved, store, told, tmp_path / "out", anonymous=True)
+    export.export(moved, store, told, tmp_path / "out", anonymous=True)
     assert not [
         n for n in files(tmp_path / "out") if b"zaphod" in (tmp_path / "out" / n).read_bytes()
     ]
-    assert bundle.check(Bundle(tmp_path / "out")).findings == []
+    assert bundle_check.check(Bundle(tmp_path / "out")).findings == []
 
 
 @pytest.mark.parametrize("name", ["environment.json", "manifest.json", "events.json", "RESULT"])
@@ -362,7 +365,7 @@ def test_a_pipe_in_a_file_s_place_is_named_and_nobody_waits_for_it(out, name):
     where.unlink()
     os.mkfifo(where)
     calls = [
-        lambda: bundle.check(Bundle(out)).findings,
+        lambda: bundle_check.check(Bundle(out)).findings,
         lambda: Bundle(out).recompute(*Bundle(out).read()),
         lambda: ablate.load(store=out),
     ]
@@ -378,7 +381,7 @@ def test_diffs_go_along_when_asked_for(exported, tmp_path):
     exported("export", "tiny", str(tmp_path / "out"), "--with-diff")
     (diff,) = (name for name in files(tmp_path / "out") if name.startswith("diffs/"))
     assert "+uncommitted thoughts" in (tmp_path / "out" / diff).read_text()
-    assert bundle.check(Bundle(tmp_path / "out")).findings == []
+    assert bundle_check.check(Bundle(tmp_path / "out")).findings == []
     both = ("--with-diff", "--anonymous")
     assert "--with-diff" in exported("export", "tiny", "no", *both, code=2).err
 

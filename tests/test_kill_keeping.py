@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from test_edited import NAME, WORDS, leave
 
-from ablate.audit import bundle
+from ablate.audit import bundle_check
 from ablate.audit.bundle import Bundle
 from ablate.planning.expand import plan as make_plan
 from ablate.store.ledger import Ledger, Store
@@ -28,7 +28,7 @@ SERVER = """
 import json, os, sys
 import matplotlib.backends.backend_svg, pandas, pyarrow.parquet, rich.console, scipy.stats
 from ablate import cli
-from ablate.audit import bundle; from ablate.store import gc as collect
+from ablate.audit import bundle_check, export; from ablate.store import gc as collect
 from ablate.report.plot import curves, gains
 
 for line in sys.stdin:
@@ -158,7 +158,7 @@ def kill_exports(server: Server, kills: int) -> None:
             same = contents(left) == whole
             found["whole" if same else "half"] += 1
             if not same:
-                assert bundle.check(Bundle(left)).findings != [], left
+                assert bundle_check.check(Bundle(left)).findings != [], left
                 assert left.name != "out"
         found["none"] += not any(place.iterdir())
         if moment.random() < 0.25:

@@ -161,7 +161,7 @@ def verify(
 
 
 def _verify_bundle(bundle: Bundle, others: bool, format: Format) -> None:
-    from ablate.audit.bundle import check
+    from ablate.audit.bundle_check import check
     from ablate.report.live import begin
 
     if others:

@@ -60,7 +60,8 @@ def export(
     ] = False,
 ) -> None:
     """Write a sweep as a folder from which a reviewer recomputes it: `ablate table --from DIR`."""
-    from ablate.audit import bundle
+    from ablate.audit.export import check_folder
+    from ablate.audit.export import export as write_bundle
     from ablate.report.live import begin
     from ablate.store.ledger import Ledger, Store
     from ablate.store.record import histories
@@ -69,11 +70,11 @@ def export(
         raise UserError(
             "--with-diff: a diff may name its author; leave out --with-diff or --anonymous"
         )
-    bundle.check_folder(folder)
+    check_folder(folder)
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, selection, read=True)
         begin(f"checking the runs of {made.name}")
         told = histories(made, ledger)
-    bundle.export(made, kept, told, folder, anonymous, with_diff)
+    write_bundle(made, kept, told, folder, anonymous, with_diff)
     print(f"wrote {folder}; `ablate table --from {folder}` makes its table again")
