@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import hashlib
 import io
-import math
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping
@@ -25,7 +23,7 @@ from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.formats import render
 from ablate.shared import decoded, spec
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import open_file, read_file, read_json
+from ablate.shared.files import is_number, read_file, read_json, sha256_of
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import classes_of
 from ablate.store.events import History, RunState
@@ -145,7 +143,7 @@ class _Check:
             return
         if not (told or ledger.seals_plans()):
             self.found.notes.append(f"{path.name}: was planned before plans were sealed")
-        elif _sha256(path) not in [detail["sha256"] for _, detail in told]:
+        elif sha256_of(path) not in [detail["sha256"] for _, detail in told]:
             self.found.findings.append(
                 f"{path.name}: is not the plan that was sealed in {self.store.ledger.name}; the "
                 f"same `ablate sweep` writes it again"
@@ -207,7 +205,7 @@ class _Check:
         test = self._test(run, folder, result) if whole else None
         if last is not None and test is not None:
             collapsed = result.get("collapsed")
-            if _is_number(last["train_loss"]) and _is_number(result.get("prior_loss")):
+            if is_number(last["train_loss"]) and is_number(result.get("prior_loss")):
                 collapsed = last["train_loss"] >= result["prior_loss"]
             self.recorded[run.id] = result
             self.remade[run.id] = {**result, **last, "test": test, "collapsed": collapsed}
@@ -230,9 +228,9 @@ class _Check:
         kind, detail = self.last[run.id]
         if "result_sha256" not in detail:
             self.unchecked["were recorded before results were sealed"] += 1
-        elif detail["result_sha256"] == _sha256(folder.result) and "rebuilt" in detail:
+        elif detail["result_sha256"] == sha256_of(folder.result) and "rebuilt" in detail:
             self.unchecked["were recorded from their files when the ledger was made again"] += 1
-        elif detail["result_sha256"] != _sha256(folder.result):
+        elif detail["result_sha256"] != sha256_of(folder.result):
             self.finding(run, folder.result, "is not the file that was recorded in the ledger")
         told = {"status": kind, **{key: detail.get(key) for key in ("seconds", "device")}}
         for key, value in told.items():
@@ -300,7 +298,7 @@ class _Check:
             self.finding(run, folder.predictions, f"can't be read ({error})")
             return None
         said = result.get("test")
-        if not isinstance(said, dict) or {k for k in said if _is_number(said[k])} != made.keys():
+        if not isinstance(said, dict) or {k for k in said if is_number(said[k])} != made.keys():
             self.finding(run, folder.result, f"test is {said}, the predictions' is {made}")
             return None
         for key in made.keys() & {*table.dtype.names}:  # older files keep it in four bytes
@@ -318,7 +316,7 @@ class _Check:
     def _hash(self, run: PlannedRun, path: Path, expected: object) -> bool:
         """Does the file have the hash that result.json says?"""
         try:
-            same = _sha256(path) == expected
+            same = sha256_of(path) == expected
         except FileNotFoundError:
             self.finding(run, path, "missing")
             return False
@@ -409,12 +407,3 @@ def _what_lacks(path: Path) -> str:
     if not path.exists():
         return "missing"
     return "torn" if read_json(path) is None else "not what a worker writes"
-
-
-def _sha256(path: Path) -> str:
-    with open_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < math.inf

@@ -82,6 +82,12 @@ def to_json(value: Any) -> bytes:
     return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
+def sha256_of(path: Path) -> str:
+    """Of the file's bytes. Raises OSError, as `open_file` for a pipe."""
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_json(path: Path) -> Any:
     """The parsed file, or None where it is missing, no file, torn, not JSON, or nested without
     end."""

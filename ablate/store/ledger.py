@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from ablate.planning.plan import Plan, PlannedRun, file_name
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import make_folder, read_file, read_json, write_whole
+from ablate.shared.files import make_folder, read_file, read_json, sha256_of, write_whole
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import FINAL as FINAL
 from ablate.shared.rundir import RunDir
@@ -287,7 +287,7 @@ class Ledger(Queries):
                 plan = Plan.from_tree(read_json(path))
             except ValueError:  # doctor names it; its `ablate sweep` mends it
                 continue
-            seals, sha256 = self.plan_seals(plan.name), _sha256(path)
+            seals, sha256 = self.plan_seals(plan.name), sha256_of(path)
             if path != store.plan_path(plan.name) or (seals and old.whole and sha256 not in seals):
                 continue  # another's, or edited
             self._plan(plan, driven=path.stat().st_mtime)
@@ -414,7 +414,7 @@ class Ledger(Queries):
         file is not the one that was planned."""
         path, before = store.plan_path(sweep), ""
         while (plan := store.read_plan(sweep)) is not None:
-            sha256, seals = _sha256(path), self.plan_seals(sweep)
+            sha256, seals = sha256_of(path), self.plan_seals(sweep)
             if sha256 in seals or not (seals or self.seals_plans()):
                 break
             if sha256 == before:  # else a driver has written it between the two looks
@@ -429,12 +429,8 @@ def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "seconds": result.get("seconds"),
         "device": result.get("device"),
-        "result_sha256": _sha256(folder.result),
+        "result_sha256": sha256_of(folder.result),
     }
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _migrate(db: sqlite3.Connection, store: Store) -> bool:
@@ -461,7 +457,7 @@ def _migrate(db: sqlite3.Connection, store: Store) -> bool:
         for sweep in Ledger(db).sweeps():
             with contextlib.suppress(Failure):  # no plan: nothing goes by it
                 if store.read_plan(sweep) is not None:
-                    Ledger(db)._seal_file(sweep, _sha256(store.plan_path(sweep)))
+                    Ledger(db)._seal_file(sweep, sha256_of(store.plan_path(sweep)))
         db.execute("UPDATE meta SET version = ?", (VERSION,))
     return found < VERSION
 
