@@ -294,11 +294,11 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     kill([driver.pid])
     driver.wait()
     given_up = other.start("stop")
-    wait_for(lambda: " is frozen: " in (shell.folder / "13.err").read_text())
+    wait_for(lambda: " is frozen: " in (shell.folder / f"{other.number}.err").read_text())
     given_up.send_signal(signal.SIGINT)
     assert other.end(given_up, 20).code == 130
     stopping = other.start("stop", "killed")
-    wait_for(lambda: " is frozen: " in (shell.folder / "14.err").read_text())
+    wait_for(lambda: " is frozen: " in (shell.folder / f"{other.number}.err").read_text())
     thaw(pids)
     assert "stopped killed after" in other.end(stopping).out
     assert workers(shell.folder) == []

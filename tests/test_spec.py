@@ -8,10 +8,10 @@ import pytest
 from test_config import GOLDEN
 
 from ablate.planning.cell import Tune
-from ablate.planning.compose import LauncherSettings
+from ablate.planning.launcher import DRIVER, LAUNCHERS, launcher_settings
 from ablate.planning.plan import Analysis
 from ablate.shared import choices, spec
-from ablate.shared.build import build_run, section, value_of
+from ablate.shared.build import build_run, value_of
 from ablate.shared.errors import UserError
 from ablate.shared.keys import Bounds, hints, keys
 
@@ -19,7 +19,7 @@ SECTIONS = {
     name: cls
     for name, cls in hints(spec.Run).items()
     if dataclasses.is_dataclass(cls) and name not in choices.CHOICES
-} | {"launcher": LauncherSettings, "analysis": Analysis}
+} | {"analysis": Analysis}
 KEYS = [f"{name}.{key}" for name, cls in SECTIONS.items() for key in hints(cls)]
 
 
@@ -67,9 +67,9 @@ def test_a_number_out_of_bounds_is_refused_by_its_key(key: str) -> None:
 
 
 def test_the_launchers_keys_are_bounded_too() -> None:
-    tree = {"name": "local", "attempts": 3, "hang_s": 9, "checkpoint_s": 9, "runs_per_gpu": 0}
-    with pytest.raises(UserError, match=r"^launcher\.runs_per_gpu: must be more than 0, got 0"):
-        section(LauncherSettings, tree, "launcher")
+    for key in (*DRIVER, *LAUNCHERS["local"].params):
+        with pytest.raises(UserError, match=rf"^launcher\.{key}: must be more than 0, got 0"):
+            launcher_settings({"name": "local", key: 0})
 
 
 def test_a_settings_bounds_hold_for_every_choice_that_has_it() -> None:

@@ -265,13 +265,13 @@ def toy(tmp_path_factory):
 def swept(toy, tmp_path_factory):
     shell = Shell(tmp_path_factory.mktemp("regress"))
     (shell.folder / "number.yaml").write_text(SWEEP)
-    shell("sweep", "number.yaml", "--yes", **toy)
+    shell.process("sweep", "number.yaml", "--yes", **toy)
     return shell
 
 
 def test_a_task_is_a_registration_and_a_class(toy, swept):
     """A toy that says a digit as a number: its own head, metrics and unit, and less is better."""
-    lines = csv.DictReader(io.StringIO(swept("table", "--format", "csv", **toy).out))
+    lines = csv.DictReader(io.StringIO(swept.process("table", "--format", "csv", **toy).out))
     told = {(line["row"], line["quantity"], line["seed"]): line["value"] for line in lines}
     tested = []
     for folder in (swept.folder / "runs" / "runs").iterdir():
@@ -289,7 +289,7 @@ def test_a_task_is_a_registration_and_a_class(toy, swept):
     assert float(told["still", "gain", ""]) == pytest.approx(moved - still)  # less is better
     assert float(told["still", "runs.collapsed", ""]) == 2
     show = "accuracy,gain,ci,mse,auc,epochs_to:2"
-    text = swept("table", "--show", show, **toy).out
+    text = swept.process("table", "--show", show, **toy).out
     for said in (
         "Test mean absolute error: mean over seeds",
         "in digits, lower being better",
@@ -299,14 +299,14 @@ def test_a_task_is_a_registration_and_a_class(toy, swept):
     ):
         assert said in text
     run = next((swept.folder / "runs" / "runs").iterdir()).name
-    shown = swept("show", run, **toy).out
+    shown = swept.process("show", run, **toy).out
     assert "val_mae" in shown
     assert "val_mse" in shown
-    swept("verify", **toy)
+    swept.process("verify", **toy)
 
 
 def test_a_metric_of_another_task_is_refused_and_tasks_are_not_mixed(toy, swept):
-    said = swept("table", "--show", "top5", code=2, **toy).err
+    said = swept.process("table", "--show", "top5", code=2, **toy).err
     assert said == "ablate: --show: expected one of mae, mse, auc, epochs_to:SHARE, got 'top5'\n"
-    said = swept("plan", "task=classify,regress", code=2, **toy).err
+    said = swept.process("plan", "task=classify,regress", code=2, **toy).err
     assert said.startswith("ablate: task: the runs of a sweep have one task, got classify (")
