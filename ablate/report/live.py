@@ -116,7 +116,7 @@ class RichView:
         table = Table.grid(padding=(0, 1))
         bar = ProgressBar(total=total, completed=done, width=30)
         table.add_row(Text(f"decoding data={name}"), bar, f"{done:,}/{total:,} images")
-        self._live.update(table)
+        self._live.update(table, refresh=True)  # twice a second at most, and the last one counts
 
     def _render(self, progress: SweepProgress) -> RenderableType:
         from rich.progress_bar import ProgressBar
