@@ -196,7 +196,7 @@ def test_old_formats_are_made_again_and_newer_ones_left(store, tmp_path):
 def test_beside_another_repair_or_a_reader_that_stays_it_is_refused(store, monkeypatch):
     shell = Shell(store.root.parent)
     first = shell.start("doctor", "--repair")
-    while not store.driver.is_held():
+    while store.driver.notes().get("pid") != first.pid:  # the lock is held a moment before
         assert first.poll() is None
     first.send_signal(signal.SIGSTOP)
     if first.poll() is None and store.driver.is_held():
