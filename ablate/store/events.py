@@ -18,7 +18,7 @@ Status = Literal[
     "planned", "started", "interrupted", "finished", "diverged", "pruned", "failed", "oom", "hung"
 ]
 History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
-Look = dict[str, Any]  # of a sweep: its name, seeds, and since format 3 what `report.looks` says
+Look = dict[str, Any]  # of a sweep: its name, seeds, and since format 3 what `store.looks` says
 LOOK = "look"  # of no run: its run is ""
 PLANNING, PLAN = "planning", "plan"  # a plan is about to be written, it is: see `Ledger.plan`
 PLAN_OF = "plan of "  # and the name of the sweep stand where others have their run

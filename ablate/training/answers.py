@@ -121,8 +121,8 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
 
 def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"spec": tree, "cache", "device", "folder", "until": step, "halfway": folder | null,
-    "against": folder | null} -> what `rehearsal.leg` says of `folder`. In `halfway` the same is
-    then stopped at half its steps; `against`: "compared", what `rehearsal.compare` says."""
+    "against": folder | null} -> what `resume_check.leg` says of `folder`. In `halfway` the same is
+    then stopped at half its steps; `against`: "compared", what `resume_check.compare` says."""
     run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
     folder, cache = Path(question["folder"]), Path(question["cache"])
     with blaming(run):
@@ -135,7 +135,7 @@ def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, A
 
 
 def answer_deterministic(question: dict[str, Any], progress: Progress) -> dict[str, float]:
-    """{"spec": tree, "device"} -> {"ratio"}: see rehearsal.deterministic_ratio."""
+    """{"spec": tree, "device"} -> {"ratio"}: see resume_check.deterministic_ratio."""
     run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
     return {"ratio": resume_check.deterministic_ratio(run, device)}
 
