@@ -49,7 +49,7 @@ from torch.utils.data import DataLoader
 from ablate.planning.compose import resolve
 from ablate.shared import spec
 from ablate.shared.build import build_run
-from ablate.store.ledger import Store
+from ablate.store.store import Store
 from ablate.training.data import source
 from ablate.training.model import build
 from ablate.training.model.export import to_timm

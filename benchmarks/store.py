@@ -17,7 +17,8 @@ from pathlib import Path
 
 from ablate.planning.expand import plan as make_plan
 from ablate.shared.files import to_json
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 ABLATE = str(Path(sys.executable).with_name("ablate"))
 SEEDS = 10

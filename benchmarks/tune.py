@@ -17,7 +17,8 @@ from typing import Any
 
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.search import Search
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 TRAINING_S = 30.0
 VALIDATIONS = 10

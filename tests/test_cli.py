@@ -27,7 +27,8 @@ from PIL import Image
 
 from ablate.cli import app
 from ablate.planning.plan import Plan
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 ROWS = ("block.attn=pre,post", "model.depth=1", "train.steps=3")
 SWEEP = ("sweep", *ROWS, "--as", "tiny")

@@ -13,7 +13,7 @@ from ablate.running import estimate
 from ablate.running.devices import Devices
 from ablate.running.launchers import Slot
 from ablate.shared.errors import UserError
-from ablate.store.ledger import Store
+from ablate.store.store import Store
 
 WORDS = ["stem=none,dpn", "seeds=3", "train.steps=1000"]  # 6 runs of 1000 steps of 64 images
 SLOTS = [Slot(f"cpu:{n}", f"cpu:{n}", "cpu") for n in range(2)]

@@ -29,7 +29,8 @@ import ablate
 from ablate import cli
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 from ablate.training import worker
 from ablate.training.loop import train
 

@@ -20,7 +20,8 @@ from ablate import cli
 from ablate.planning import compose, expand, sweep_file, tuning
 from ablate.planning.plan import Analysis
 from ablate.report.plot import Nothing
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 COMMANDS = typer.main.get_command(cli.app).commands
 ALL = "\n".join(PAGES.values())

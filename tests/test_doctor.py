@@ -28,7 +28,8 @@ from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
 from ablate.store.connection import VERSION
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 from ablate.training import resume_check as training
 from ablate.training import worker
 from ablate.training.data.cache import prepare

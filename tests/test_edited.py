@@ -25,7 +25,8 @@ from ablate.shared.files import to_json, write_sealed
 from ablate.shared.metrics import classify
 from ablate.shared.rundir import Metrics
 from ablate.store.events import sealed
-from ablate.store.ledger import Ledger, Store, result_detail
+from ablate.store.ledger import Ledger, result_detail
+from ablate.store.store import Store
 
 WORDS = ["optim.lr=0.001,0.003", "recipe=quick", "seeds=3"]
 NAME = "planted"

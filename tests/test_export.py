@@ -26,8 +26,9 @@ from ablate.audit.bundle import Bundle
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import to_json
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
 from ablate.store.record import histories
+from ablate.store.store import Store
 
 WHO = {
     "HOME": "/tmp/home-of-zaphod",

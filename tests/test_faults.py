@@ -18,9 +18,10 @@ from ablate.running.driver import drive
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
 from ablate.running.turns import driving
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
 from ablate.store.progress import SweepProgress
 from ablate.store.repair import repair
+from ablate.store.store import Store
 
 TINY = ("model.depth=1", "train.epochs=3", "launcher.checkpoint_s=0.1", "--as", "faults")
 WORDS = ("sweep", "block.attn=pre,post", "seeds=2", *TINY)

@@ -18,7 +18,8 @@ from ablate.shared.lock import Lock
 from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState
 from ablate.store.gc import Rubbish, collect, kept, rubbish
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 SIZE = ("model.arch=mu/4", "model.depth=1", "train.steps=4", "seeds=1")
 RIGHT = ("sweep", "stem=none,post", *SIZE, "--as", "right")

@@ -21,7 +21,8 @@ from test_edited import NAME, WORDS, leave
 from ablate.audit import bundle_check
 from ablate.audit.bundle import Bundle
 from ablate.planning.expand import plan as make_plan
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 # Each command is a process of its own, forked from one that has loaded what they load.
 SERVER = """

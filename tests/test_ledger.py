@@ -18,7 +18,8 @@ from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Analysis, Plan, file_name
 from ablate.shared.errors import Failure, UserError
 from ablate.store.events import RunState, fold
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 
 def small_plan(name="p", seeds=(0, 1)) -> Plan:

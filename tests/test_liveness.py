@@ -18,8 +18,9 @@ from ablate.running.launchers import Slot
 from ablate.running.turns import driving, stop
 from ablate.shared.rundir import RunDir, to_json, write_whole
 from ablate.store.gc import rubbish
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
 from ablate.store.progress import observe
+from ablate.store.store import Store
 
 SETTINGS = {"attempts": 3, "hang_s": 1800, "checkpoint_s": 60}
 

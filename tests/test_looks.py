@@ -28,8 +28,9 @@ from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import UserError
 from ablate.store import looks
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
 from ablate.store.repair import repair
+from ablate.store.store import Store
 
 GOLDEN = Path(__file__).parent / "golden"
 WORDS = ("block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")

@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from ablate.running.next_step import NextStep, next_step
+from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState, Status
-from ablate.store.ledger import FINAL
 
 LIMIT = 3
 

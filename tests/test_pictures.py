@@ -35,7 +35,7 @@ from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import NoRoom, UserError
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
-from ablate.store.ledger import Store
+from ablate.store.store import Store
 from ablate.training.data import cache, source
 from ablate.training.data.cached import open_cached
 from ablate.training.data.picture import FORMATS, Broken, Example, decode

@@ -25,7 +25,7 @@ from ablate.report.plot.measured import named
 from ablate.report.plot.style import Drawing, inks, styled
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
-from ablate.store.ledger import Store
+from ablate.store.store import Store
 
 UNTUNED = [kind for kind in KINDS if kind != "tuning"]  # which tests/test_tune.py draws
 SVG = "{http://www.w3.org/2000/svg}"

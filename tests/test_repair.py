@@ -23,8 +23,9 @@ from ablate.audit.verify import verify
 from ablate.cli import keeping
 from ablate.shared.errors import Failure, UserError
 from ablate.store import repair as repairing
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
 from ablate.store.repair import Repaired, repair
+from ablate.store.store import Store
 
 GOLDEN = Path(__file__).parent / "golden"
 WORDS = (
@@ -97,7 +98,7 @@ def test_what_is_in_the_write_ahead_log_alone_is_kept(store):
     """A driver that was killed: SQLite had no time to fold its log into the file."""
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from ablate.store.ledger import Ledger, Store\n"
+        "from ablate.store.ledger import Ledger; from ablate.store.store import Store\n"
         "with Ledger.driving(Store(Path('runs'))) as ledger:\n"
         f"    ledger.record({next(iter(store.folders()))!r}, 'interrupted', reason='last words')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -237,7 +238,7 @@ KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
 from ablate.cli import keeping
-from ablate.store.ledger import Store
+from ablate.store.store import Store
 import ablate.store.repair
 
 count, last = 0, 0

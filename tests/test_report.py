@@ -29,8 +29,8 @@ from ablate.report.formats import render
 from ablate.report.page import page
 from ablate.report.plot import figures
 from ablate.shared.files import to_json
-from ablate.store.ledger import Store
 from ablate.store.record import RunRecord, load_records
+from ablate.store.store import Store
 
 FAILS = '<b>fails</b> & "x"'
 SWEEP = f"""

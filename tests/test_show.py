@@ -35,8 +35,9 @@ from ablate.shared.lock import Lock
 from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState
 from ablate.store.find import find_run
-from ablate.store.ledger import Ledger, Store, result_detail
+from ablate.store.ledger import Ledger, result_detail
 from ablate.store.progress import observe
+from ablate.store.store import Store
 
 TINY = ("model.depth=1", "train.epochs=32", "eval.every=8")
 SWEEP = ("sweep", "block.attn=pre,post", *TINY, "--as", "story", "launcher.checkpoint_s=0.1")

@@ -12,7 +12,8 @@ import pytest
 
 from ablate.cli import app
 from ablate.store.connection import VERSION
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 GOLDEN = Path(__file__).parent / "golden"
 WORDS = ("sweep", "block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")

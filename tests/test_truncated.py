@@ -17,7 +17,7 @@ import torch
 from conftest import Shell
 
 from ablate.shared.rundir import Metrics, RunDir
-from ablate.store.ledger import Store
+from ablate.store.store import Store
 from ablate.training.calibrate import random_split
 from ablate.training.checkpoint import load_checkpoint, save_checkpoint
 from ablate.training.training import Training, TrainState

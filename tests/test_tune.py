@@ -33,7 +33,7 @@ from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
 from ablate.shared.errors import UserError
-from ablate.store.ledger import Store
+from ablate.store.store import Store
 
 FILE = """
 title: tuned

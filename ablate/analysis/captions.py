@@ -12,9 +12,9 @@ from ablate.analysis.across import pooled_gains
 from ablate.analysis.scores import Scores
 from ablate.planning.cell import FIRST_TUNING_SEED, Tune
 from ablate.planning.plan import Analysis, Plan
-from ablate.store.ledger import REMEDY
 from ablate.store.looks import InterimLook, changes
 from ablate.store.looks import look as look_of
+from ablate.store.store import REMEDY
 
 if TYPE_CHECKING:
     from ablate.analysis.paper import Beside

@@ -13,8 +13,9 @@ from ablate.analysis.table import Table
 from ablate.analysis.tabulate import tabulate
 from ablate.planning.plan import Plan
 from ablate.store import looks
-from ablate.store.ledger import Store, Unrecorded
+from ablate.store.ledger import Unrecorded
 from ablate.store.looks import InterimLook
+from ablate.store.store import Store
 
 
 class Reading(NamedTuple):

@@ -15,11 +15,12 @@ from ablate.audit.verify import remake
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError, unknown
 from ablate.shared.files import is_number, read_json, to_json
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import FINAL, RunDir
 from ablate.store.events import History, Look
 from ablate.store.find import computed, driven, instance, sweeps
-from ablate.store.ledger import FINAL, Ledger, Store, Unrecorded
+from ablate.store.ledger import Ledger, Unrecorded
 from ablate.store.record import folded, histories
+from ablate.store.store import Store
 
 FORMAT = 3  # of a bundle; 2 had no manifest, 1 did not say of which analysis verdicts were read
 SEALED = 3  # the first with a manifest

@@ -35,8 +35,8 @@ from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import read_json, to_json
 from ablate.shared.rundir import RunDir
 from ablate.store.events import History
-from ablate.store.ledger import Store
 from ablate.store.record import load_records
+from ablate.store.store import Store
 from ablate.version import __version__
 
 if TYPE_CHECKING:

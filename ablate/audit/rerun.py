@@ -16,7 +16,7 @@ from ablate.running.launchers import Launcher, Slot
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
 from ablate.shared.signals import ENDING, noted
-from ablate.store.ledger import Store
+from ablate.store.store import Store
 
 SAME = "the same bits"
 Show = Callable[[Slot, Mapping[str, Any]], None]

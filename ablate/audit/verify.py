@@ -24,11 +24,12 @@ from ablate.report.formats import render
 from ablate.shared import decoded, spec
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import is_number, read_file, read_json, sha256_of
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import FINAL, RunDir
 from ablate.shared.spec import classes_of
 from ablate.store.events import History, RunState
-from ablate.store.ledger import FINAL, Ledger, Store
+from ablate.store.ledger import Ledger
 from ablate.store.record import Recorded, folded
+from ablate.store.store import Store
 
 SINGLE = 2**-23  # relative rounding of the losses in files of older versions
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ablate.planning.plan import Plan
     from ablate.running.driver import Outcome
     from ablate.running.launchers import Launcher
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
 
 
 def sweep(
@@ -40,8 +41,8 @@ def sweep(
     from ablate.running import launchers
     from ablate.running.driver import drive
     from ablate.running.turns import await_room, driving
-    from ablate.store.ledger import Store
     from ablate.store.provenance import origin
+    from ablate.store.store import Store
 
     again = _retry(retry)
     kept = Store(selection.store)
@@ -132,7 +133,7 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     a long sweep is shown and asked about."""
     from ablate.report.live import duration
     from ablate.running.estimate import costs
-    from ablate.store.ledger import FINAL
+    from ablate.shared.rundir import FINAL
 
     ids = {run.id for run in plan.runs()}
     states = ledger.states(ids)
@@ -232,7 +233,8 @@ def plan(
     from ablate.running import launchers
     from ablate.running.devices import Devices
     from ablate.running.estimate import costs
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
 
     _check_options(detect, spread, on, mfu)
     devices = None if on is None else Devices.parse(on, mfu)
@@ -304,8 +306,9 @@ def stop(
     """Stop a sweep from another shell. Workers write checkpoints first; a second stop ends them."""
     from ablate.report.live import begin
     from ablate.running import turns
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
     from ablate.store.progress import driver_of, observe
+    from ablate.store.store import Store
 
     if not timeout > 0:
         raise UserError(f"--timeout: must be more than 0 seconds, got {timeout:g}")

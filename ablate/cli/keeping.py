@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ablate.audit.bundle import Bundle
     from ablate.audit.verify import Verified
     from ablate.running.launchers import Slot
-    from ablate.store.ledger import Store
+    from ablate.store.store import Store
 
 
 def doctor(
@@ -49,7 +49,7 @@ def doctor(
     from ablate.running import launchers
     from ablate.running.launchers.fork import ForkServer
     from ablate.running.launchers.local import environment
-    from ablate.store.ledger import Store
+    from ablate.store.store import Store
 
     kept = Store(store)
     repaired: list[str] = []
@@ -141,7 +141,8 @@ def verify(
     from ablate.audit.bundle import Bundle
     from ablate.audit.verify import verify as check
     from ablate.report.live import begin
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
 
     kept = Store(selection.store)
     bundle = Bundle(Path(selection.words[0])) if len(selection.words) == 1 else None
@@ -263,7 +264,8 @@ def gc(
     from rich.filesize import decimal
 
     from ablate.store.gc import collect, kept, links, rubbish, summary
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
 
     forget = list(dict.fromkeys(sweeps or []))
     place = Store(store)
@@ -327,7 +329,7 @@ def prepare(
     from ablate.report.live import begin, view
     from ablate.running.launchers.decode import check, remarks
     from ablate.running.launchers.fork import ForkServer
-    from ablate.store.ledger import Store
+    from ablate.store.store import Store
 
     kept = Store(store)
     spec, notes = resolve_data(name, words or [], store)

@@ -36,8 +36,9 @@ def status(
     """Show the progress of a sweep: runs by state, active workers, failures and their causes."""
     from ablate.report import status as report
     from ablate.report import trees
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
     from ablate.store.progress import observe
+    from ablate.store.store import Store
 
     if watch and format is not Format.text:
         raise UserError(f"--format {format}: --watch prints text alone; give one of them")
@@ -77,7 +78,8 @@ def show(
     from ablate.report import trees
     from ablate.report.show import compared, print_log, shown
     from ablate.store.find import find_run
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
 
     if follow and not log:
         raise UserError("--follow: needs --log")
@@ -141,7 +143,8 @@ def table(
     from ablate.analysis.published import SHOW, WHERE, published
     from ablate.report.formats import check_show
     from ablate.report.live import begin
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
 
     first = selection.words[0] if selection.words else ""
     if first.startswith(WHERE):
@@ -201,7 +204,8 @@ def plot(
     from ablate.planning.plan import file_name
     from ablate.report.live import begin
     from ablate.report.plot import FORMATS, KINDS, draw
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
 
     *words, kind = selection.words or [""]
     if kind not in KINDS:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ablate.analysis.scores import Results
     from ablate.analysis.table import Table
     from ablate.planning.plan import Plan
-    from ablate.store.ledger import Store
+    from ablate.store.store import Store
 
 
 class Format(StrEnum):

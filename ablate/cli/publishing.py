@@ -25,8 +25,9 @@ def report(
     from ablate.report.live import begin
     from ablate.report.page import page
     from ablate.report.plot import figures
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
     from ablate.store.record import histories, load_records
+    from ablate.store.store import Store
 
     if out is not None:
         check_out(out, ("html", "htm"))
@@ -63,8 +64,9 @@ def export(
     from ablate.audit.export import check_folder
     from ablate.audit.export import export as write_bundle
     from ablate.report.live import begin
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
     from ablate.store.record import histories
+    from ablate.store.store import Store
 
     if anonymous and with_diff:
         raise UserError(

@@ -17,7 +17,8 @@ from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
 
 Scale = Annotated[str | None, typer.Option("--scale", help="Scale of the sweep file to use.")]
 StoreDir = Annotated[

@@ -17,7 +17,8 @@ def trials(
     from ablate.report.formats.grid import split
     from ablate.report.formats.markdown import markdown
     from ablate.report.formats.terminal import rich
-    from ablate.store.ledger import Ledger, Store
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
 
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:

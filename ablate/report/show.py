@@ -20,10 +20,12 @@ from ablate.report.live import duration
 from ablate.report.status import speed
 from ablate.shared.errors import Failure
 from ablate.shared.metrics import TASKS, TaskChoice
+from ablate.shared.rundir import FINAL
 from ablate.shared.spec import task_of
-from ablate.store.ledger import FINAL, Ledger, Store
+from ablate.store.ledger import Ledger
 from ablate.store.progress import worker_notes
 from ablate.store.record import RunRecord, load_record
+from ablate.store.store import Store
 
 # --- One run ------------------------------------------------------------------------------------
 

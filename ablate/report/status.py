@@ -15,9 +15,11 @@ from ablate.analysis.scores import short
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.live import Clock, counts_line, duration, parts_done
 from ablate.running.estimate import Costs
+from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState
-from ablate.store.ledger import FINAL, Ledger, Store
+from ablate.store.ledger import Ledger
 from ablate.store.progress import GIVEN_UP, SweepProgress, observe
+from ablate.store.store import Store
 
 if TYPE_CHECKING:
     from rich.table import Table

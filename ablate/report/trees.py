@@ -14,9 +14,10 @@ from ablate.report.power import Detection
 from ablate.report.show import configuration, sides
 from ablate.running.estimate import Costs
 from ablate.store.events import RunState
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
 from ablate.store.progress import GIVEN_UP, SweepProgress
 from ablate.store.record import load_record
+from ablate.store.store import Store
 
 
 def of_plan(

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ablate.planning.plan import Plan, PlannedRun
+from ablate.planning.search import Search
 from ablate.running.assign import LOSSES, Lost, assign, blame
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
@@ -21,24 +22,12 @@ from ablate.running.room import Room
 from ablate.running.states import RunStates
 from ablate.shared.files import FULL
 from ablate.shared.metrics import Metric
-from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, LOST, ROTTEN, RunDir
+from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FINAL, LOST, ROTTEN, RunDir
 from ablate.shared.signals import ENDING, noted
-from ablate.store.ledger import FINAL, Ledger, Store, result_detail
+from ablate.store.ledger import Ledger, result_detail
 from ablate.store.liveness import Liveness
 from ablate.store.progress import Driver, SweepProgress, Worker
-
-Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
-Metrics = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of its metrics
-
-
-class GrowingPlan(Protocol):
-    """What a plan grows by while it is driven."""
-
-    def grow(self, results: Results, metrics: Metrics) -> Plan | None:
-        """A plan with more runs, in the light of new results; None where there is nothing new."""
-
-    def prune(self, run: str, metrics: Sequence[Mapping[str, Any]]) -> int | None:
-        """The step after which a running training is not worth going on; None: it is."""
+from ablate.store.store import Store
 
 
 class View(Protocol):
@@ -70,7 +59,7 @@ def drive(
     settings: Mapping[str, Any],
     view: View,
     retry: Sequence[str] = (),
-    search: GrowingPlan | None = None,
+    search: Search | None = None,
 ) -> Outcome:
     """Train what the plan lacks. Returns when nothing is left to do, or after a signal.
 
@@ -105,7 +94,7 @@ class _Drive:
         launcher: Launcher,
         settings: Mapping[str, Any],
         view: View,
-        search: GrowingPlan | None,
+        search: Search | None,
     ) -> None:
         self.store, self.ledger, self.launcher, self.view = store, ledger, launcher, view
         self.attempts, self.hang_s = settings["attempts"], settings["hang_s"]

@@ -15,8 +15,9 @@ from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
 from ablate.shared import spec
 from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
+from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState
-from ablate.store.ledger import FINAL, Store
+from ablate.store.store import Store
 from ablate.version import __version__
 
 EVALUATION = 1.15  # what validation and starting add to the steps' time; measured on digits

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ablate.shared.rundir import DISK_FULL, FAILED, OOM, STOPPED
+from ablate.shared.rundir import DISK_FULL, FAILED, FINAL, OOM, STOPPED
 from ablate.store.events import RunState
-from ablate.store.ledger import FINAL
 
 Then = Literal["start", "adopt", "wait", "leave", "again"]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ablate.shared.files import FULL
-from ablate.store.ledger import Store
+from ablate.store.store import Store
 
 # A full disk has room again when it has so much, and room for checkpoints: little at first, since a
 # quota may be small, then each time twice as much, up to the most.

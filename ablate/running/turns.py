@@ -20,8 +20,9 @@ from ablate.running.room import ROOM_AGAIN, SPARE_BYTES, full, has_room
 from ablate.shared.errors import Failure, NoRoom, UserError, unknown
 from ablate.shared.files import make_folder
 from ablate.shared.rundir import RunDir
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
 from ablate.store.progress import driver_of, observe
+from ablate.store.store import Store
 
 Watching = Callable[[], AbstractContextManager[View]]
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.shared.errors import Failure, UserError, unknown
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 SHOWN = 5  # candidates that an error names
 

@@ -26,7 +26,8 @@ from ablate.shared.files import make_folder, read_json, sync_folder
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 Kind = Literal["trash", "temporary", "diffs", "reruns", "data", "runs"]
 WORDS: dict[Kind, str] = {

@@ -14,24 +14,19 @@ import dataclasses
 import hashlib
 import json
 import os
-import platform
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from ablate.planning.plan import Plan, PlannedRun, file_name
+from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import make_folder, read_file, read_json, sha256_of, write_whole
-from ablate.shared.lock import Lock
-from ablate.shared.rundir import FINAL as FINAL
-from ablate.shared.rundir import RunDir
+from ablate.shared.files import make_folder, read_json, sha256_of, write_whole
+from ablate.shared.rundir import FINAL, RunDir
 from ablate.store.connection import (
     VERSION,
     check_version,
-    connect,
     open_reader,
     transaction,
     version_of,
@@ -45,148 +40,14 @@ from ablate.store.events import (
     Row,
     RunState,
     fold,
-    is_look,
     sealed,
 )
-from ablate.store.liveness import HostLock, Liveness
+from ablate.store.folder import StoreFolder
 from ablate.store.queries import Queries
-
-REMEDY = "remove the run's folder, and the same `ablate sweep` trains it again"  # what was edited
 
 
 class Unrecorded(Exception):
     """A look can't be recorded, so no verdict may be printed; says why."""
-
-
-class Sound(NamedTuple):
-    """Results by run, None where there is none; and of those that are withheld, since a file is
-    not the one that the run left, a line that names it."""
-
-    results: dict[str, dict[str, Any] | None]
-    withheld: dict[str, str]
-
-
-class Store:
-    """Where everything of a store lies. Only this class knows the names."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.runs = root / "runs"
-        self.ledger = root / "ledger.db"
-        self.driver = Lock(root / "driver.lock")
-        self.liveness: Liveness = HostLock()  # of its runs' workers, whoever started them
-        self.looks = root / "looks.jsonl"
-        self.cache = root / "cache"
-        self.studies = root / "studies"  # searches, for optuna-dashboard
-        self.trash = root / "trash"  # removed by one rename, then file by file
-        self.reruns = root / "reruns"  # runs trained a second time, to compare bits
-        self.rerunning = Lock(root / "rerun.lock")  # held by whoever does so
-        self.diffs = root / "diffs"  # what was not committed when a sweep was driven
-
-    def rundir(self, run: str) -> RunDir:
-        if not (run.isalnum() and run.isascii()):
-            raise ValueError(f"not a run id: {run!r}")
-        return RunDir(self.runs / run)
-
-    def folders(self) -> set[str]:
-        """The ids of all runs that have a folder: one look, however many there are."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return {name for name in os.listdir(self.runs) if name.isalnum()}
-        return set()
-
-    def seals(self) -> dict[str, str]:
-        """The hash of every result that is recorded, by run: older versions took none."""
-        if not self.ledger.exists() and not self.plans():
-            return {}
-        with Ledger.reading(self) as ledger:
-            return ledger.seals()
-
-    def results(
-        self, runs: Iterable[PlannedRun], curves: bool = False, probes: bool = False
-    ) -> Sound:
-        """What every reader that prints numbers reads: each result is the file that was recorded,
-        with `curves` so are its metrics, with `probes` what they measured; others are withheld."""
-        seals, sound = self.seals(), Sound({}, {})
-        for run in runs:
-            if run.id in sound.results:
-                continue
-            folder = self.rundir(run.id)
-            sound.results[run.id], why = folder.sealed_result(seals.get(run.id), curves, probes)
-            if why:
-                sound.withheld[run.id] = f"{run.label}: {why}"
-        return sound
-
-    def result(self, run: str, sha256: str | None = None) -> dict[str, Any] | None:
-        """A run's result for a search, or None while it has none. `sha256`: of the one that is
-        recorded. Raises Failure where a file is not the one that the run left."""
-        folder = self.rundir(run)
-        result, why = folder.sealed_result(sha256, curves=True)
-        if why:
-            raise Failure(f"{why}, and a search needs it; {REMEDY}")
-        return result
-
-    def metrics(self, run: str) -> list[dict[str, Any]]:
-        """The lines of a run's metrics."""
-        return self.rundir(run).read_metrics()
-
-    def plan_path(self, name: str) -> Path:
-        return self.root / "sweeps" / f"{file_name(name)}.json"
-
-    def plans(self) -> list[Path]:
-        """The files of all plans, the last driven first."""
-        found = (self.root / "sweeps").glob("*.json")
-        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
-
-    def write_plan(self, plan: Plan) -> None:
-        path = self.plan_path(plan.name)
-        make_folder(path.parent)
-        write_whole(path, plan.to_bytes())
-
-    def read_plan(self, name: str) -> Plan | None:
-        """The plan as it lies there, None where it is missing or torn. Raises Failure for other
-        JSON. Whoever goes by it asks `Ledger.sealed_plan`, but for who writes it again."""
-        path = self.plan_path(name)
-        tree = read_json(path)
-        try:
-            return Plan.from_tree(tree) if tree is not None else None
-        except ValueError as error:
-            raise Failure(f"{path}: {error}; the same `ablate sweep` writes it again") from error
-
-    # --- Looks ----------------------------------------------------------------------------------
-
-    def read_looks(self, sweep: str) -> list[Look]:
-        """At which verdicts of the sweep were read, the oldest first."""
-        with Ledger.reading(self) as ledger:
-            return [look for look in ledger.looks() if look["sweep"] == sweep]
-
-    def add_look(self, look: Look) -> None:
-        """Record it, unless it is there: on disk when this returns. Raises Unrecorded."""
-        host = self.driver.notes().get("host", platform.node())
-        if host != platform.node() and self.driver.is_held():  # no shared memory with that SQLite
-            raise Unrecorded(f"{host} drives it, and the ledger can be written from there alone")
-        if not os.access(self.root, os.W_OK):
-            raise Unrecorded("the store can't be written to")
-        try:
-            written = None
-            while written != (file := self.ledger.stat().st_ino):  # or it was made again meanwhile
-                with contextlib.closing(connect(self.ledger, "rw")) as connection:
-                    connection.execute("PRAGMA synchronous = FULL")
-                    Ledger(connection).look(self, look)
-                written = file
-        except (sqlite3.OperationalError, OSError) as error:  # read-only, full, locked for long
-            raise Unrecorded(str(error)) from error
-
-    def looks_view(self) -> list[Look]:
-        """Every whole line of `looks.jsonl`; one that a crash of an older version tore is none."""
-        try:
-            lines = read_file(self.looks).split(b"\n")
-        except FileNotFoundError:
-            return []
-        looks = []
-        for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):
-                looks.append(json.loads(line))
-        return [look for look in looks if is_look(look)]
 
 
 _SCHEMA = """
@@ -220,7 +81,7 @@ class Ledger(Queries):
 
     @classmethod
     @contextmanager
-    def reading(cls, store: Store) -> Iterator[Ledger]:
+    def reading(cls, store: StoreFolder) -> Iterator[Ledger]:
         """For commands that only look. Raises UserError where there is no store.
 
         A ledger that is missing beside its plans, or that an older version wrote, is mended first.
@@ -239,7 +100,7 @@ class Ledger(Queries):
 
     @classmethod
     @contextmanager
-    def driving(cls, store: Store) -> Iterator[Ledger]:
+    def driving(cls, store: StoreFolder) -> Iterator[Ledger]:
         """For the driver, who holds `store.driver` already. A lost ledger is made again."""
         make_folder(store.root)
         connection = sqlite3.connect(store.ledger, timeout=30, isolation_level=None)
@@ -257,7 +118,7 @@ class Ledger(Queries):
         finally:
             connection.close()
 
-    def build(self, store: Store, old: Remains) -> tuple[list[str], list[str]]:
+    def build(self, store: StoreFolder, old: Remains) -> tuple[list[str], list[str]]:
         """Fill an empty file with what is left of a ledger and what the files know: every plan, and
         a result for every folder that has one. Inside a transaction.
 
@@ -280,7 +141,7 @@ class Ledger(Queries):
                 self._seal([("", LOOK, look)])
         return plans, runs
 
-    def _take_plans(self, store: Store, old: Remains) -> list[str]:
+    def _take_plans(self, store: StoreFolder, old: Remains) -> list[str]:
         taken = []
         for path in reversed(store.plans()):
             try:
@@ -298,7 +159,7 @@ class Ledger(Queries):
             self._note(name, *old.planned[name])
         return taken
 
-    def _take_results(self, store: Store, old: Remains) -> list[str]:
+    def _take_results(self, store: StoreFolder, old: Remains) -> list[str]:
         if old.whole:
             return []
         seals, taken = self.seals(), []
@@ -391,7 +252,7 @@ class Ledger(Queries):
 
     # --- Written by whoever reads a verdict -----------------------------------------------------
 
-    def look(self, store: Store, look: Look) -> None:
+    def look(self, store: StoreFolder, look: Look) -> None:
         """Append a look that is not there yet; then the view is written anew from the ledger."""
         with transaction(self._db):
             if check_version(self._db, store.ledger) < VERSION:
@@ -401,7 +262,7 @@ class Ledger(Queries):
         with transaction(self._db):  # whoever writes the view last has seen all looks
             self.write_view(store)
 
-    def write_view(self, store: Store) -> None:
+    def write_view(self, store: StoreFolder) -> None:
         """`looks.jsonl`, where it is not what the ledger says."""
         view = self.looks_text()
         if view != (store.looks.read_bytes() if store.looks.exists() else b""):
@@ -409,7 +270,7 @@ class Ledger(Queries):
 
     # --- Read by everybody ----------------------------------------------------------------------
 
-    def sealed_plan(self, store: Store, sweep: str) -> Plan | None:
+    def sealed_plan(self, store: StoreFolder, sweep: str) -> Plan | None:
         """The plan, None where it is missing or torn. Raises Failure for other JSON, and where the
         file is not the one that was planned."""
         path, before = store.plan_path(sweep), ""
@@ -433,7 +294,7 @@ def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _migrate(db: sqlite3.Connection, store: Store) -> bool:
+def _migrate(db: sqlite3.Connection, store: StoreFolder) -> bool:
     """From an older version's format to this one's, inside a transaction; was it older? UserError
     for others."""
     found = version = check_version(db, store.ledger)
@@ -462,7 +323,7 @@ def _migrate(db: sqlite3.Connection, store: Store) -> bool:
     return found < VERSION
 
 
-def _mend(store: Store) -> None:
+def _mend(store: StoreFolder) -> None:
     """Make a lost ledger, migrate an old one: not beside a driver, who does it, nor read-only."""
     if os.access(store.root, os.W_OK) and store.driver.acquire(wait_s=1.0):
         try:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning.plan import Plan, PlannedRun
+from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState
-from ablate.store.ledger import FINAL, Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 GIVEN_UP = ("failed", "oom", "hung")  # not started again unless asked to
 

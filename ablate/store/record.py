@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning.plan import Plan, PlannedRun
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import FINAL, RunDir
 from ablate.store.events import History, RunState, fold
 from ablate.store.find import planned_as
-from ablate.store.ledger import FINAL, Ledger, Store
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 Recorded = tuple[str, dict[str, Any]]  # the event of a result: kind, detail
 

@@ -31,7 +31,8 @@ from ablate.store.events import (
     is_look,
     plan_detail,
 )
-from ablate.store.ledger import Ledger, Remains, Store
+from ablate.store.ledger import Ledger, Remains
+from ablate.store.store import Store
 
 UNREADABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR)
 BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

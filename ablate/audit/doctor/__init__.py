@@ -11,7 +11,7 @@ from ablate.audit.doctor import machine, rehearsal, stored
 from ablate.audit.doctor.finding import Finding, Findings
 from ablate.running.launchers import Ask, Slot
 from ablate.shared.errors import Failure, UserError
-from ablate.store.ledger import Store
+from ablate.store.store import Store
 
 __all__ = ["Finding", "examine", "examine_store", "show", "tree"]
 

@@ -13,7 +13,7 @@ from ablate.report.live import view
 from ablate.running.launchers import Ask, Slot
 from ablate.running.launchers.decode import decode
 from ablate.shared.errors import UserError
-from ablate.store.ledger import Store
+from ablate.store.store import Store
 
 STEPS = 6
 Spec = Mapping[str, Any]

@@ -20,10 +20,12 @@ from ablate.shared import decoded
 from ablate.shared.errors import Failure
 from ablate.shared.files import read_json, write_whole
 from ablate.shared.lock import Lock
+from ablate.shared.rundir import FINAL
 from ablate.store.connection import VERSION
 from ablate.store.events import RunState
-from ablate.store.ledger import FINAL, Ledger, Store
+from ablate.store.ledger import Ledger
 from ablate.store.progress import Driver, driver_of
+from ablate.store.store import Store
 
 States = Mapping[str, RunState]
 

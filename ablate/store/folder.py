@@ -1,0 +1,80 @@
+"""The folder of a store: runs, plans, the ledger's file, looks, caches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from ablate.planning.plan import Plan, file_name
+from ablate.shared.errors import Failure
+from ablate.shared.files import make_folder, read_file, read_json, write_whole
+from ablate.shared.lock import Lock
+from ablate.shared.rundir import RunDir
+from ablate.store.events import Look, is_look
+from ablate.store.liveness import HostLock, Liveness
+
+
+class StoreFolder:
+    """Where everything of a store lies. Only this class knows the names."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runs = root / "runs"
+        self.ledger = root / "ledger.db"
+        self.driver = Lock(root / "driver.lock")
+        self.liveness: Liveness = HostLock()  # of its runs' workers, whoever started them
+        self.looks = root / "looks.jsonl"
+        self.cache = root / "cache"
+        self.studies = root / "studies"  # searches, for optuna-dashboard
+        self.trash = root / "trash"  # removed by one rename, then file by file
+        self.reruns = root / "reruns"  # runs trained a second time, to compare bits
+        self.rerunning = Lock(root / "rerun.lock")  # held by whoever does so
+        self.diffs = root / "diffs"  # what was not committed when a sweep was driven
+
+    def rundir(self, run: str) -> RunDir:
+        if not (run.isalnum() and run.isascii()):
+            raise ValueError(f"not a run id: {run!r}")
+        return RunDir(self.runs / run)
+
+    def folders(self) -> set[str]:
+        """The ids of all runs that have a folder: one look, however many there are."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return {name for name in os.listdir(self.runs) if name.isalnum()}
+        return set()
+
+    def plan_path(self, name: str) -> Path:
+        return self.root / "sweeps" / f"{file_name(name)}.json"
+
+    def plans(self) -> list[Path]:
+        """The files of all plans, the last driven first."""
+        found = (self.root / "sweeps").glob("*.json")
+        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+    def write_plan(self, plan: Plan) -> None:
+        path = self.plan_path(plan.name)
+        make_folder(path.parent)
+        write_whole(path, plan.to_bytes())
+
+    def read_plan(self, name: str) -> Plan | None:
+        """The plan as it lies there, None where it is missing or torn. Raises Failure for other
+        JSON. Whoever goes by it asks `Ledger.sealed_plan`, but for who writes it again."""
+        path = self.plan_path(name)
+        tree = read_json(path)
+        try:
+            return Plan.from_tree(tree) if tree is not None else None
+        except ValueError as error:
+            raise Failure(f"{path}: {error}; the same `ablate sweep` writes it again") from error
+
+    def looks_view(self) -> list[Look]:
+        """Every whole line of `looks.jsonl`; one that a crash of an older version tore is none."""
+        try:
+            lines = read_file(self.looks).split(b"\n")
+        except FileNotFoundError:
+            return []
+        looks = []
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                looks.append(json.loads(line))
+        return [look for look in looks if is_look(look)]

@@ -1,0 +1,90 @@
+"""A store: its folder, read and written by way of its ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from ablate.planning.plan import PlannedRun
+from ablate.shared.errors import Failure
+from ablate.store.connection import connect
+from ablate.store.events import Look
+from ablate.store.folder import StoreFolder
+from ablate.store.ledger import Ledger, Unrecorded
+
+REMEDY = "remove the run's folder, and the same `ablate sweep` trains it again"  # what was edited
+
+
+class Sound(NamedTuple):
+    """Results by run, None where there is none; and of those that are withheld, since a file is
+    not the one that the run left, a line that names it."""
+
+    results: dict[str, dict[str, Any] | None]
+    withheld: dict[str, str]
+
+
+class Store(StoreFolder):
+    """A store: its folder, and what its ledger says of it."""
+
+    def seals(self) -> dict[str, str]:
+        """The hash of every result that is recorded, by run: older versions took none."""
+        if not self.ledger.exists() and not self.plans():
+            return {}
+        with Ledger.reading(self) as ledger:
+            return ledger.seals()
+
+    def results(
+        self, runs: Iterable[PlannedRun], curves: bool = False, probes: bool = False
+    ) -> Sound:
+        """What every reader that prints numbers reads: each result is the file that was recorded,
+        with `curves` so are its metrics, with `probes` what they measured; others are withheld."""
+        seals, sound = self.seals(), Sound({}, {})
+        for run in runs:
+            if run.id in sound.results:
+                continue
+            folder = self.rundir(run.id)
+            sound.results[run.id], why = folder.sealed_result(seals.get(run.id), curves, probes)
+            if why:
+                sound.withheld[run.id] = f"{run.label}: {why}"
+        return sound
+
+    def result(self, run: str, sha256: str | None = None) -> dict[str, Any] | None:
+        """A run's result for a search, or None while it has none. `sha256`: of the one that is
+        recorded. Raises Failure where a file is not the one that the run left."""
+        folder = self.rundir(run)
+        result, why = folder.sealed_result(sha256, curves=True)
+        if why:
+            raise Failure(f"{why}, and a search needs it; {REMEDY}")
+        return result
+
+    def metrics(self, run: str) -> list[dict[str, Any]]:
+        """The lines of a run's metrics."""
+        return self.rundir(run).read_metrics()
+
+    # --- Looks ----------------------------------------------------------------------------------
+
+    def read_looks(self, sweep: str) -> list[Look]:
+        """At which verdicts of the sweep were read, the oldest first."""
+        with Ledger.reading(self) as ledger:
+            return [look for look in ledger.looks() if look["sweep"] == sweep]
+
+    def add_look(self, look: Look) -> None:
+        """Record it, unless it is there: on disk when this returns. Raises Unrecorded."""
+        host = self.driver.notes().get("host", platform.node())
+        if host != platform.node() and self.driver.is_held():  # no shared memory with that SQLite
+            raise Unrecorded(f"{host} drives it, and the ledger can be written from there alone")
+        if not os.access(self.root, os.W_OK):
+            raise Unrecorded("the store can't be written to")
+        try:
+            written = None
+            while written != (file := self.ledger.stat().st_ino):  # or it was made again meanwhile
+                with contextlib.closing(connect(self.ledger, "rw")) as connection:
+                    connection.execute("PRAGMA synchronous = FULL")
+                    Ledger(connection).look(self, look)
+                written = file
+        except (sqlite3.OperationalError, OSError) as error:  # read-only, full, locked for long
+            raise Unrecorded(str(error)) from error
