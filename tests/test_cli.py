@@ -100,6 +100,27 @@ def test_help_is_there_and_loads_nothing_heavy(command):
         assert other in done.stdout
 
 
+def test_a_sweep_loads_neither_torchs_compiler_nor_scikit_learn(tmp_path):
+    """Decoding, describing, training and the table: each takes as long as torch to load."""
+    code = """
+import atexit, sys
+from ablate.cli import main
+atexit.register(lambda: print(*sys.modules))
+main()
+"""
+    words = [*ROWS, "launcher=inline", "seeds=2", "train.deterministic=true"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "sweep", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert {"torch", "safetensors"} <= loaded
+    assert not {"torch._dynamo", "torch._inductor", "sympy", "sklearn", "pandas"} & loaded
+
+
 def test_a_reader_that_goes_and_a_ctrl_c_at_any_moment_are_no_word_of_ours(first):
     """As of other commands: 141 after a closed pipe, 130 (or death by the signal) after Ctrl-C."""
     folder = first[0].parent
