@@ -215,7 +215,10 @@ MISTAKES = [
         ["train.batch", "1198", "1197", "digits"],
     ),
     ("sweep stem=none,dpn train.epochs=10000000 launcher=inline", ["device-hours", "--yes"]),
-    ("sweep stem=none,dpn train.epochs=100000000000", ["more than a month on", "--yes"]),
+    (
+        "sweep stem=none,dpn train.epochs=100000000000 launcher=inline",
+        ["more than a month on", "--yes"],
+    ),
     ("plan stem=none,dpn --on h10", ["--on", "'h10'", "h100"]),
     ("plan stem=none,dpn --mfu 0.5", ["--mfu", "--on"]),
 ]
@@ -345,7 +348,7 @@ def test_one_run_fails_the_others_go_on_and_retry_trains_it(driven):
     assert f"log: runs/runs/{broken}/log.txt" in driven("status", "tiny").out
 
     shutil.rmtree(folder)
-    left = driven(*SWEEP, "seeds=3", code=1)
+    left = driven(*SWEEP, "seeds=3", "launcher=inline", code=1)
     assert "finished:" not in left.out  # a failure is not tried again unasked
     again = driven(*SWEEP, "seeds=3", "launcher=inline", "--retry", "failed")
     assert again.out.count("finished:") == 1
