@@ -205,7 +205,7 @@ def test_a_broken_ledger_is_named_with_its_remedy_and_repaired(kept, calm, conte
     store.ledger.write_bytes(content)
     if content:
         for words in (("table",), ("status",), WORDS):
-            said = kept.end(kept.start(*words)).err
+            said = kept(*words, code=1).err
             assert "ledger.db" in said
             assert "`ablate doctor --repair`" in said
             assert said.count("\n") == 1
