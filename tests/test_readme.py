@@ -1,11 +1,7 @@
 """The README is short, and its table the quick start's; its how-tos and those of docs/ work."""
 
-import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from conftest import REPOSITORY
@@ -60,42 +56,6 @@ def test_five_commands_are_shown_with_what_they_print():
         assert any(label in text for label in labels)
 
 
-# Commands one after the other in one process: most of each would be to start.
-EACH = """
-import contextlib, json, sys, traceback
-from ablate import cli
-
-for number, words in enumerate(json.load(sys.stdin)):
-    sys.argv[1:] = words
-    code = 0
-    with open(f"{number}.said", "w") as said, contextlib.redirect_stdout(said):
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code
-        except BaseException:
-            traceback.print_exc()
-            code = 1
-    if code:
-        sys.exit(f"exit code {code}: {words}")
-"""
-
-
-def run(lines, folder, sources):
-    """What each of the commands prints, in a folder; the sources are a copy of ours."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", EACH],
-        input=json.dumps(lines),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(sources), "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [(folder / f"{number}.said").read_text() for number, _ in enumerate(lines)]
-
-
 def rows(text: str) -> set[str]:
     """Labels of a Markdown table's rows with two finished runs."""
     return set(re.findall(r"^\| (.+?) \| [\d.]+ \[.* \| 2 \| ", text, re.M))
@@ -136,20 +96,19 @@ def followed(home: Path) -> Path:
     return home
 
 
-def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(tmp_path):
+def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(shell, tmp_path):
     sources = followed(tmp_path / "sources")
     words = ["norm=layernorm,mynorm", "stem=none,mystem", "block.attn=pre,all"]
     short = ("train.steps=3", "seeds=2", "launcher=inline")
-    swept, table, _, regressed = run(
-        [
-            ["sweep", *words, "--each", *short],
-            ["table", "analysis.metric=top3", "--show", "accuracy,n,top1,top5"],
-            ["verify"],
-            ["sweep", "task=regress", "stem=none,mystem", *short],
-        ],
-        tmp_path,
-        sources,
+    done = shell.several(
+        ["sweep", *words, "--each", *short],
+        ["table", "analysis.metric=top3", "--show", "accuracy,n,top1,top5"],
+        ["verify"],
+        ["sweep", "task=regress", "stem=none,mystem", *short],
+        PYTHONPATH=str(sources),
     )
+    assert [command.code for command in done] == [0] * 4, done
+    swept, table, _, regressed = (command.out for command in done)
     assert {"mynorm", "mystem", "all"} <= rows(swept)
     assert len(list(tmp_path.glob("runs/runs/*/result.json"))) == 8 + 4
     assert "mynorm" not in choices.NORMS
