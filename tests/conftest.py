@@ -255,16 +255,9 @@ def data_folder():
 
 # The longest first, by CPU seconds: two processes share the files, and neither shall end alone.
 LONG = (
-    *(
-        "test_kill",
-        "test_cli",
-        "test_tune",
-        "test_sweep",
-        "test_doctor",
-        "test_show",
-        "test_launch",
-    ),
-    *("test_data", "test_prepare", "test_export", "test_readme", "test_report", "test_plot"),
+    *("test_kill", "test_damage", "test_cli", "test_tune", "test_sweep", "test_pictures"),
+    *("test_resume", "test_faults", "test_export", "test_data", "test_prepare", "test_show"),
+    *("test_launch", "test_looks", "test_rot", "test_config", "test_truncated", "test_doctor"),
 )
 
 
