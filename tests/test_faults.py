@@ -204,8 +204,8 @@ def test_a_broken_ledger_is_named_with_its_remedy_and_repaired(kept, calm, conte
     store = Store(kept.folder / "runs")
     store.ledger.write_bytes(content)
     if content:
-        for words in (("table",), ("status",), WORDS):
-            said = kept(*words, code=1).err
+        for code, *words in ((2, "table"), (2, "status"), (1, *WORDS)):
+            said = kept(*words, code=code).err
             assert "ledger.db" in said
             assert "`ablate doctor --repair`" in said
             assert said.count("\n") == 1
