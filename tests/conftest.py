@@ -2,13 +2,14 @@
 
 import contextlib
 import importlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +73,28 @@ class Done:
     err: str
 
 
+SEVERAL = """
+import contextlib, io, json, sys, traceback
+from ablate import cli
+
+done = []
+for words in json.load(sys.stdin):
+    sys.argv[1:] = words
+    code, out, err = 0, io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+    done.append({"code": code, "out": out.getvalue(), "err": err.getvalue()})
+print()
+print(json.dumps(done))
+"""
+
+
 @dataclass
 class Shell:
     """`ablate` in a folder of its own, as a user has it: in this process, which has torch and the
@@ -102,6 +125,20 @@ class Shell:
     def process(self, *words: str, code: int = 0, **environment: str) -> Done:
         """Run to the end in a process of its own; the exit code must be `code`."""
         return _expected(code, self.end(self.start(*words, **environment)))
+
+    def several(self, *lines: Sequence[str], **environment: str) -> list[Done]:
+        """Commands one after the other in one process of their own: most of each is to start it."""
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", SEVERAL],
+            input=json.dumps(lines),
+            cwd=self.folder,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return [Done(**done) for done in json.loads(ended.stdout.splitlines()[-1])]
 
     def __call__(self, *words: str, code: int = 0, **environment: str) -> Done:
         """Run to the end; the exit code must be `code`."""
@@ -218,16 +255,9 @@ def data_folder():
 
 # The longest first, by CPU seconds: two processes share the files, and neither shall end alone.
 LONG = (
-    *(
-        "test_kill",
-        "test_cli",
-        "test_tune",
-        "test_sweep",
-        "test_doctor",
-        "test_show",
-        "test_launch",
-    ),
-    *("test_data", "test_prepare", "test_export", "test_readme", "test_report", "test_plot"),
+    *("test_kill", "test_damage", "test_cli", "test_tune", "test_sweep", "test_pictures"),
+    *("test_resume", "test_faults", "test_export", "test_data", "test_prepare", "test_show"),
+    *("test_launch", "test_looks", "test_rot", "test_config", "test_truncated", "test_doctor"),
 )
 
 

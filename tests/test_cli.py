@@ -101,6 +101,27 @@ def test_help_is_there_and_loads_nothing_heavy(command):
         assert other in done.stdout
 
 
+def test_a_sweep_loads_neither_torchs_compiler_nor_scikit_learn(tmp_path):
+    """Decoding, describing, training and the table: each takes as long as torch to load."""
+    code = """
+import atexit, sys
+from ablate.cli import main
+atexit.register(lambda: print(*sys.modules))
+main()
+"""
+    words = [*ROWS, "launcher=inline", "seeds=2", "train.deterministic=true"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "sweep", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert {"torch", "safetensors"} <= loaded
+    assert not {"torch._dynamo", "torch._inductor", "sympy", "sklearn", "pandas"} & loaded
+
+
 def test_a_reader_that_goes_and_a_ctrl_c_at_any_moment_are_no_word_of_ours(first):
     """As of other commands: 141 after a closed pipe, 130 (or death by the signal) after Ctrl-C."""
     folder = first[0].parent
@@ -195,7 +216,10 @@ MISTAKES = [
         ["train.batch", "1198", "1197", "digits"],
     ),
     ("sweep stem=none,dpn train.epochs=10000000 launcher=inline", ["device-hours", "--yes"]),
-    ("sweep stem=none,dpn train.epochs=100000000000", ["more than a month on", "--yes"]),
+    (
+        "sweep stem=none,dpn train.epochs=100000000000 launcher=inline",
+        ["more than a month on", "--yes"],
+    ),
     ("plan stem=none,dpn --on h10", ["--on", "'h10'", "h100"]),
     ("plan stem=none,dpn --mfu 0.5", ["--mfu", "--on"]),
 ]
@@ -325,7 +349,7 @@ def test_one_run_fails_the_others_go_on_and_retry_trains_it(driven):
     assert f"log: runs/runs/{broken}/log.txt" in driven("status", "tiny").out
 
     shutil.rmtree(folder)
-    left = driven(*SWEEP, "seeds=3", code=1)
+    left = driven(*SWEEP, "seeds=3", "launcher=inline", code=1)
     assert "finished:" not in left.out  # a failure is not tried again unasked
     again = driven(*SWEEP, "seeds=3", "launcher=inline", "--retry", "failed")
     assert again.out.count("finished:") == 1

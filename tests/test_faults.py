@@ -129,7 +129,7 @@ def test_every_device_lost_ends_the_sweep_and_the_same_command_goes_on(broken):
     assert "no device is left (cpu); 0 of 4 runs are done, the same command goes on" in done.err
     assert done.out.count("device lost: ") >= 2
     (broken.folder / "fault").unlink()
-    assert broken(*ALL).out.count("finished:") == 4
+    assert broken(*ALL, "launcher=inline").out.count("finished:") == 4
 
 
 def test_out_of_memory_is_tried_alone_once_more_then_left_and_retried_when_asked(broken):
@@ -138,7 +138,7 @@ def test_out_of_memory_is_tried_alone_once_more_then_left_and_retried_when_asked
     assert done.out.count("oom: ") == 4  # each of two runs twice
     assert "2 oom of 4 runs" in done.err
     (broken.folder / "fault").unlink()
-    assert broken(*OWN, "--retry", "oom").out.count("finished:") == 2
+    assert broken(*OWN, "launcher=inline", "--retry", "oom").out.count("finished:") == 2
 
 
 class Said:
@@ -205,8 +205,8 @@ def test_a_broken_ledger_is_named_with_its_remedy_and_repaired(kept, calm, conte
     store = Store(kept.folder / "runs")
     store.ledger.write_bytes(content)
     if content:
-        for words in (("table",), ("status",), WORDS):
-            said = kept.end(kept.start(*words)).err
+        for code, *words in ((2, "table"), (2, "status"), (1, *WORDS)):
+            said = kept(*words, code=code).err
             assert "ledger.db" in said
             assert "`ablate doctor --repair`" in said
             assert said.count("\n") == 1

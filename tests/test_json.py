@@ -65,7 +65,7 @@ def test_config(ask):
 
 def test_plan(ask):
     words = ("plan", "stem=none,dpn", "model.arch=mu/4", "model.depth=1", "train.epochs=1e11")
-    found = of(ask, *words, "seeds=2", "--detect", "2", "--spread", "1")
+    found = of(ask, *words, "launcher=inline", "seeds=2", "--detect", "2", "--spread", "1")
     assert found.keys() == {
         *("sweep", "title", "words", "total", "states", "to_come", "baseline", "seeds", "variants"),
         *("left", "tuning", "detect", "withheld", "notes", "warnings"),

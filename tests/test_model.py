@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ablate.shared import choices, spec
 from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import attention, build
-from ablate.training.model.count import describe
+from ablate.training.model.count import SHAPES, _Counter, aten, describe
 from ablate.training.model.drop import Drop
 from ablate.training.model.norm import LayerNorm, Shape
 from ablate.training.model.stem import DualPatchNorm, Patches, Plain
@@ -112,15 +112,57 @@ def test_groups_are_the_sizes_that_are_normalised_over():
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm", "batchnorm", "dtn"])
 @pytest.mark.parametrize("size", [8, 16])
-def test_shapes_that_are_remembered_change_no_count(norm, size):
-    """Against torch's counter alone; asked twice, so that the second time all are remembered."""
+def test_what_is_counted_is_what_torch_counts(norm, size):
     run = tiny.run({"norm": norm, "data.size": size, "model.pool": "gap"})
     model = build(run, device="meta").eval()
     image = torch.empty(1, size, size, run.data.channels, device="meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(image)
-    counts = [describe(run)["multiply_adds"] for _ in range(2)]
-    assert counts == [counter.get_total_flops() // 2] * 2
+    assert describe(run)["multiply_adds"] == counter.get_total_flops() // 2
+
+
+CALLS = {
+    aten.add.Tensor: [((2, 3, 4), (3, 1)), ((2, 3), (2, 4))],
+    aten.addmm.default: [((5,), (2, 3), (3, 5)), ((5,), (2, 4), (3, 5)), ((4,), (2, 3), (3, 5))],
+    aten.bmm.default: [((2, 3, 4), (2, 4, 5)), ((2, 3, 4), (2, 3, 5)), ((3, 3, 4), (2, 4, 5))],
+    aten.cat.default: [([(2, 3), (2, 4)], 1), ([(2, 3), (1, 3)],), ([(2, 3), (1, 4)], -1)],
+    aten.gelu.default: [((2, 3),)],
+    aten.mul.Scalar: [((2, 3), 0.5)],
+    aten.mul.Tensor: [((2, 1, 4), (3, 4)), ((2, 3), (3, 3))],
+    aten.native_layer_norm.default: [
+        ((2, 3, 4), [4], (4,), (4,), 1e-6),
+        ((2, 3, 4), [3, 4], None, None, 1e-6),
+        ((2, 3, 4), [3], (3,), (3,), 1e-6),
+    ],
+    aten._safe_softmax.default: [((2, 3), -1)],
+}
+
+
+@pytest.mark.parametrize("operation", SHAPES, ids=str)
+def test_a_shape_is_told_as_torch_tells_it_and_what_fits_nothing_is_torchs_to_refuse(operation):
+    def sized(argument):
+        if isinstance(argument, tuple):
+            return torch.empty(argument, device="meta")
+        if isinstance(argument, list) and isinstance(argument[0], tuple):
+            return [sized(part) for part in argument]
+        return argument
+
+    fitting = 0
+    for call in CALLS[operation]:
+        arguments = [sized(argument) for argument in call]
+        try:
+            theirs = operation(*arguments)
+        except RuntimeError:
+            with pytest.raises(RuntimeError), _Counter():
+                operation(*arguments)
+            continue
+        fitting += 1
+        with _Counter():
+            ours = operation(*arguments)
+        pairs = zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]
+        for own, other in pairs:
+            assert (own.shape, own.dtype, own.device) == (other.shape, other.dtype, other.device)
+    assert 0 < fitting < max(2, len(CALLS[operation]))
 
 
 # --- what may be chosen -------------------------------------------------------------------------

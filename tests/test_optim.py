@@ -16,7 +16,15 @@ from ablate.shared.errors import UserError
 from ablate.training import calibrate
 from ablate.training.data.batches import Batches
 from ablate.training.model import build
-from ablate.training.optim import Average, Lengths, decayed, learning_rate, lengths, make_optimizer
+from ablate.training.optim import (
+    Average,
+    Lengths,
+    Optimizer,
+    decayed,
+    learning_rate,
+    lengths,
+    make_optimizer,
+)
 from ablate.training.task import classify
 
 
@@ -188,6 +196,43 @@ def test_sgd_is_the_heavy_ball_by_hand():
     assert model.bias.item() == pytest.approx(1 - 0.05 - 0.0475 - 0.271, rel=1e-12)
 
 
+@pytest.mark.parametrize("b1", [0.0, 0.9])
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_the_optimisers_are_torchs_bit_for_bit(name, b1):
+    """Weights and what is kept of each, its names too; one weight has no gradient at all, and the
+    others are of two types."""
+    chosen = optim(name=name, lr=0.05, wd=0.1, b1=b1, eps=1e-3)
+    models = [nn.Sequential(nn.Linear(37, 11), nn.Linear(11, 5).double()) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizer = make_optimizer(models[0], chosen)
+    kernels, others = ([getattr(part, key) for part in models[1]] for key in ("weight", "bias"))
+    groups = [{"params": kernels, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    if name == "adamw":
+        betas = {"betas": (b1, chosen.b2), "eps": chosen.eps}
+        theirs = torch.optim.AdamW(groups, lr=0.05, fused=True, **betas)
+    else:
+        theirs = torch.optim.SGD(groups, lr=0.05, momentum=b1, fused=True)
+    gradients = torch.Generator().manual_seed(0)
+    for step in range(4):
+        optimizer.zero_grad()
+        for ours, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            if ours is not models[0][1].bias:
+                ours.grad = torch.randn(ours.shape, generator=gradients).to(ours.dtype)
+                other.grad = ours.grad.clone()
+        for group in (*optimizer.param_groups, *theirs.param_groups):
+            group["lr"] = 0.05 / (step + 1)
+        optimizer.step()
+        theirs.step()
+    for ours, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(ours, other)
+        kept = {key: value for key, value in theirs.state[other].items() if value is not None}
+        assert (own := optimizer.state.get(ours, {})).keys() == kept.keys()
+        assert all(torch.equal(own[key], value) for key, value in kept.items())
+    assert len(optimizer.state) == (3 if name == "adamw" or b1 else 0)
+    optimizer.zero_grad()
+    assert all(p.grad is None for p in models[0].parameters())
+
+
 def test_independent_decay_takes_wd_times_the_schedules_share_of_kernels_only():
     """big_vision: without gradients a step takes s(t) * 1e-4 * p, whatever the learning rate."""
     model = build(tiny.run({"stem": "dpn", "model.rep": True})).double()
@@ -308,7 +353,7 @@ def test_a_timed_step_does_what_a_trained_one_does(monkeypatch):
 
     spy(Batches, "mixed")
     spy(classify, "loss")
-    spy(torch.optim.SGD, "step")
+    spy(Optimizer, "step")
     spy(torch.nn.utils, "clip_grad_norm_")
     spy(Average, "update")
     monkeypatch.setattr(calibrate, "LONGEST_S", 0.0)

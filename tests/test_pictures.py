@@ -430,7 +430,7 @@ def test_what_is_left_out_or_twice_there_is_said_and_stands_in_the_table(shell: 
     (images / "test" / "b" / "0.png").write_bytes(bomb())
     shutil.copy(images / "train" / "b" / "3.png", images / "test" / "a" / "again.png")
     (images / "test" / "a" / "1.heic").write_bytes(b"something")
-    words = (*SWEEP, "data.validation=6", "seeds=1", "--as", "spoilt")
+    words = (*SWEEP, "data.validation=6", "seeds=1", "launcher=inline", "--as", "spoilt")
     out = shell(*words).out
     assert f"note: data=imagefolder: {images}: images that are not read: 1 .heic; convert" in out
     meta = json.loads(next((shell.folder / "runs" / "cache").glob("*/meta.json")).read_text())

@@ -202,7 +202,7 @@ def test_torchs_own_layers_start_by_seed_and_place(folder):
     )
     run = dataclasses.replace(run, norm=own)
     first, second = (dict(build(run).named_parameters()) for _ in range(2))
-    other = dict(build(spec.with_seed(run, 7)).named_parameters())
+    other = dict(build(dataclasses.replace(run, seed=7)).named_parameters())
     plain = dict(build(tiny.run({})).named_parameters())
     mixes = [name for name in first if ".mix." in name]
     assert len(mixes) == 4
@@ -234,15 +234,20 @@ def test_the_digest_is_of_the_code_that_was_loaded(folder):
 
 
 @pytest.mark.parametrize(
-    ("word", "line"),
+    ("word", "launcher", "line"),
     [
-        ("Wrong", r"norm: package.own_norms:Wrong: RuntimeError: .*own_norms.py, line \d+"),
-        ("Unsaid", "nothing says how its parameter 'gain' starts; give the class roles"),
+        (
+            "Wrong",
+            "local",
+            r"norm: package.own_norms:Wrong: RuntimeError: .*own_norms.py, line \d+",
+        ),
+        ("Unsaid", "inline", "nothing says how its parameter 'gain' starts; give the class roles"),
     ],
 )
 def test_a_class_that_does_not_work_is_a_mistake_of_the_users_at_plan_time(
-    folder, word, line, shell
+    folder, word, launcher, line, shell
 ):
-    done = shell("plan", f"norm=layernorm,package.own_norms:{word}", code=2)
+    words = (f"norm=layernorm,package.own_norms:{word}", f"launcher={launcher}")
+    done = shell("plan", *words, code=2)
     assert len(done.err.strip().splitlines()) == 1
     assert re.search(line, done.err), done.err

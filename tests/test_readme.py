@@ -1,10 +1,7 @@
 """The README is short, and its table the quick start's; its how-tos and those of docs/ work."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from conftest import REPOSITORY
@@ -59,38 +56,24 @@ def test_five_commands_are_shown_with_what_they_print():
         assert any(label in text for label in labels)
 
 
-def run(words, folder, sources=None):
-    """`ablate WORDS` in a folder, as a process; the sources are ours or a copy of them."""
-    return subprocess.run(
-        [sys.executable, "-P", "-c", "import sys; from ablate.cli import main; main()", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(sources or REPOSITORY), "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def rows(text: str) -> set[str]:
     """Labels of a Markdown table's rows with two finished runs."""
     return set(re.findall(r"^\| (.+?) \| [\d.]+ \[.* \| 2 \| ", text, re.M))
 
 
-def test_how_to_use_norms_of_ones_own(tmp_path):
+def test_how_to_use_norms_of_ones_own(shell):
     names = {}
     for page in (README, "docs/extending.md"):
         word = next(w for c in commands(page) for w in c if re.search(r"^norm=.*\w+:\w+", w))
         name = word.partition(",")[2]
         names[page] = name
         file = f"{name.partition(':')[0]}.py"
-        (tmp_path / file).write_text(blocks("file")[file])
+        (shell.folder / file).write_text(blocks("file")[file])
     short = ["train.steps=3", "seeds=2", "launcher=inline"]
     norm = f"norm=layernorm,{','.join(names.values())}"
-    done = run(["sweep", norm, "norm.power=2", *short], tmp_path)
-    assert "norm.power: expected a key among" in done.stderr  # layernorm has none
-    done = run(["sweep", norm, *short], tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert rows(done.stdout) == {"layernorm", *names.values()}
+    done = shell("sweep", norm, "norm.power=2", *short, code=2)
+    assert "norm.power: expected a key among" in done.err  # layernorm has none
+    assert rows(shell("sweep", norm, *short).out) == {"layernorm", *names.values()}
 
 
 def followed(home: Path) -> Path:
@@ -113,29 +96,27 @@ def followed(home: Path) -> Path:
     return home
 
 
-def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(tmp_path):
+def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(shell, tmp_path):
     sources = followed(tmp_path / "sources")
     words = ["norm=layernorm,mynorm", "stem=none,mystem", "block.attn=pre,all"]
     short = ("train.steps=3", "seeds=2", "launcher=inline")
-    done = run(["sweep", *words, "--each", *short], tmp_path, sources)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert {"mynorm", "mystem", "all"} <= rows(done.stdout)
-    results = list(tmp_path.glob("runs/runs/*/result.json"))
-    assert len(results) == 8
+    done = shell.several(
+        ["sweep", *words, "--each", *short],
+        ["table", "analysis.metric=top3", "--show", "accuracy,n,top1,top5"],
+        ["verify"],
+        ["sweep", "task=regress", "stem=none,mystem", *short],
+        PYTHONPATH=str(sources),
+    )
+    assert [command.code for command in done] == [0] * 4, done
+    swept, table, _, regressed = (command.out for command in done)
+    assert {"mynorm", "mystem", "all"} <= rows(swept)
+    assert len(list(tmp_path.glob("runs/runs/*/result.json"))) == 8 + 4
     assert "mynorm" not in choices.NORMS
 
-    done = run(
-        ["table", "analysis.metric=top3", "--show", "accuracy,n,top1,top5"], tmp_path, sources
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "| variant | top3 % | n | top1 % | top5 % |" in done.stdout
-    means = re.findall(r"^\| [^|]+ \| ([\d.]+) \| 2 \| ([\d.]+) \| ([\d.]+) \|", done.stdout, re.M)
+    assert "| variant | top3 % | n | top1 % | top5 % |" in table
+    means = re.findall(r"^\| [^|]+ \| ([\d.]+) \| 2 \| ([\d.]+) \| ([\d.]+) \|", table, re.M)
     assert len(means) == 4
     assert all(float(top1) < float(top3) < float(top5) for top3, top1, top5 in means)
-    assert run(["verify"], tmp_path, sources).returncode == 0
 
-    words = ["task=regress", "stem=none,mystem", *short]
-    done = run(["sweep", *words], tmp_path, sources)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert rows(done.stdout) == {"none", "mystem"}
-    assert "| mae classes [95 % CI] |" in done.stdout
+    assert rows(regressed) == {"none", "mystem"}
+    assert "| mae classes [95 % CI] |" in regressed

@@ -69,7 +69,7 @@ def driven(tmp_path_factory) -> Shell:
     (shell.folder / "norms.py").write_text(NORM)
     (shell.folder / "sweeps").mkdir()
     (shell.folder / "sweeps" / "planted.yaml").write_text(SWEEP)
-    shell("sweep", "planted", code=1)
+    shell("sweep", "planted", "launcher=inline", code=1)
     shell("sweep", "stem=none,dpn", *SETTINGS[:-1], "seeds=3", "launcher=inline", "--as", "whole")
     shell("report", "planted")
     shell("report", "whole")

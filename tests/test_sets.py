@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,6 +180,21 @@ def test_a_sample_of_imagenet_is_counted_without_decoding_and_its_classes_are(
                 cache.prepare(data, tmp_path)
 
 
+def test_the_whole_of_cifar10_is_split_as_named(tmp_path, data_folder):
+    """Counted and read, not decoded: that takes a while."""
+    tree, notes = resolve_data("cifar10", [f"data.path={data_folder('cifar10')}"], tmp_path)
+    assert notes == []
+    data = Data(**tree["data"])
+    expected = {"train": 45_000, "validation": 5_000, "test": 10_000}
+    assert cache.count(data, tmp_path) == expected
+    opened = source.open_source(data)
+    assert tuple(opened.class_names) == CLASSES
+    for split, a_class in (("train", 5_000), ("test", 1_000)):
+        labels = Counter(label for _, label in opened.parts[split].labels())
+        assert sorted(labels.values()) == [a_class] * 10
+
+
+@pytest.mark.slow
 def test_the_whole_of_cifar10_trains_and_tabulates(shell, data_folder):
     done = shell(
         "sweep",

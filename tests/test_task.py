@@ -9,7 +9,6 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import log_loss, top_k_accuracy_score
 
 from ablate.training.model import build
 from ablate.training.task.classify import PREDICTION, evaluate, loss, prior_loss, targets
@@ -34,6 +33,8 @@ def test_loss_equals_its_definition() -> None:
 
 
 def test_sigmoid_is_a_binary_cross_entropy_for_each_class_summed() -> None:
+    from sklearn.metrics import log_loss
+
     logits, labels = draw(20, 7)
     shares = logits.double().sigmoid().numpy()
     expected = sum(
@@ -101,6 +102,8 @@ def test_half_precision_logits_are_summed_in_single(kind, soft) -> None:
 
 
 def test_metrics_equal_scikit_learns() -> None:
+    from sklearn.metrics import log_loss, top_k_accuracy_score
+
     logits, labels = draw(300, 12)
     parts = [slice(0, 128), slice(128, 256), slice(256, 300)]
     metrics, predictions = evaluate((logits[p], labels[p]) for p in parts)

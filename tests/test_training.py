@@ -194,7 +194,6 @@ def test_a_run_says_its_task_where_it_is_another():
 
 TOY = """
 import numpy as np
-import torch
 from ablate.shared.metrics import TASKS, Metric, TaskChoice
 
 def score(table, classes):
@@ -261,20 +260,34 @@ def toy(tmp_path_factory):
     return {"PYTHONPATH": path}
 
 
+LINES = {
+    "sweep": ("sweep", "number.yaml", "--yes"),
+    "csv": ("table", "--format", "csv"),
+    "table": ("table", "--show", "accuracy,gain,ci,mse,auc,epochs_to:2"),
+    "show": ("show", "moves#0"),
+    "verify": ("verify",),
+    "top5": ("table", "--show", "top5"),
+    "mixed": ("plan", "task=classify,regress"),
+}
+
+
 @pytest.fixture(scope="module")
 def swept(toy, tmp_path_factory):
+    """The store's runs, and what each of the commands says."""
     shell = Shell(tmp_path_factory.mktemp("regress"))
     (shell.folder / "number.yaml").write_text(SWEEP)
-    shell.process("sweep", "number.yaml", "--yes", **toy)
-    return shell
+    told = dict(zip(LINES, shell.several(*LINES.values(), **toy), strict=True))
+    assert [done.code for done in told.values()] == [0, 0, 0, 0, 0, 2, 2], told
+    return shell.folder / "runs" / "runs", told
 
 
-def test_a_task_is_a_registration_and_a_class(toy, swept):
+def test_a_task_is_a_registration_and_a_class(swept):
     """A toy that says a digit as a number: its own head, metrics and unit, and less is better."""
-    lines = csv.DictReader(io.StringIO(swept.process("table", "--format", "csv", **toy).out))
+    folders, said = swept
+    lines = csv.DictReader(io.StringIO(said["csv"].out))
     told = {(line["row"], line["quantity"], line["seed"]): line["value"] for line in lines}
     tested = []
-    for folder in (swept.folder / "runs" / "runs").iterdir():
+    for folder in folders.iterdir():
         result = RunDir(folder).read_result()
         table = np.load(folder / "predictions.npy")
         off = np.abs(table["said"] - table["label"])
@@ -288,25 +301,21 @@ def test_a_task_is_a_registration_and_a_class(toy, swept):
     assert moved < 2 < still
     assert float(told["still", "gain", ""]) == pytest.approx(moved - still)  # less is better
     assert float(told["still", "runs.collapsed", ""]) == 2
-    show = "accuracy,gain,ci,mse,auc,epochs_to:2"
-    text = swept.process("table", "--show", show, **toy).out
-    for said in (
+    for words in (
         "Test mean absolute error: mean over seeds",
         "in digits, lower being better",
         "mae digits [95 % CI]",
         "no lower than that of the mean digit",
         "epochs\\_to:2 [95 % CI]",
     ):
-        assert said in text
-    run = next((swept.folder / "runs" / "runs").iterdir()).name
-    shown = swept.process("show", run, **toy).out
-    assert "val_mae" in shown
-    assert "val_mse" in shown
-    swept.process("verify", **toy)
+        assert words in said["table"].out
+    assert "val_mae" in said["show"].out
+    assert "val_mse" in said["show"].out
+    assert said["verify"].out.startswith("verified: 4 runs")
 
 
-def test_a_metric_of_another_task_is_refused_and_tasks_are_not_mixed(toy, swept):
-    said = swept.process("table", "--show", "top5", code=2, **toy).err
+def test_a_metric_of_another_task_is_refused_and_tasks_are_not_mixed(swept):
+    said = swept[1]["top5"].err
     assert said == "ablate: --show: expected one of mae, mse, auc, epochs_to:SHARE, got 'top5'\n"
-    said = swept.process("plan", "task=classify,regress", code=2, **toy).err
+    said = swept[1]["mixed"].err
     assert said.startswith("ablate: task: the runs of a sweep have one task, got classify (")

@@ -159,7 +159,7 @@ def test_a_sweep_cut_in_the_middle_with_torn_files_goes_on(calm, tmp_path, seed)
         if path.name not in BINARY and moment.random() < 0.7:
             with open(path, "r+b") as file:
                 file.truncate(moment.randrange(path.stat().st_size + 1))
-    shell.process(*WORDS)
+    shell(*WORDS, "launcher=inline")
     words = ("table", "cut", "--format", "csv")
     lines = shell(*words).out.splitlines()
     # Whose code began a run stands in its env.json alone: where that was cut, the table says so.

@@ -75,12 +75,13 @@ def calm(tmp_path_factory) -> Shell:
     return shell
 
 
-def test_a_search_killed_five_times_has_the_same_trials_choice_and_table(calm, tmp_path):
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_search_that_is_killed_has_the_same_trials_choice_and_table(calm, tmp_path, kills):
     shell = Shell(tmp_path)
     declared(tmp_path, trials=TRIALS)
     shutil.copytree(calm.folder / "runs" / "cache", tmp_path / "runs" / "cache")
-    disturb(shell, ("sweep", "lr", "launcher.attempts=1000"), random.Random(3), kills=5)
-    done = shell.process("sweep", "lr")
+    disturb(shell, ("sweep", "lr", "launcher.attempts=1000"), random.Random(3), kills)
+    done = shell("sweep", "lr", "launcher=inline")
     assert "stopped" not in done.out
     assert read(shell).trials == read(calm).trials
     assert read(shell).cells == read(calm).cells

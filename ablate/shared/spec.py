@@ -354,11 +354,6 @@ def to_tree(spec: Any) -> dict[str, Any]:
     return tree
 
 
-def with_seed(run: Run, seed: int) -> Run:
-    """The same cell under another seed."""
-    return dataclasses.replace(run, seed=seed)
-
-
 def _added_in(section: str, tree: Any) -> dict[str, Any]:
     """`added`, of a section of a run's tree."""
     if section in CHOICES:

@@ -15,7 +15,7 @@ from ablate.training.data.batches import ImageView, resident, shaken_once
 from ablate.training.data.cache import prepare
 from ablate.training.journal import Journal
 from ablate.training.memory import micro_batch
-from ablate.training.training import Training
+from ablate.training.training import Training, deterministic_algorithms
 
 LOOK_EVERY = 50  # steps between looks at the device for a non-finite loss
 
@@ -44,7 +44,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     full.
     """
     device, beat, say = machine.device, machine.beat, machine.say
-    torch.use_deterministic_algorithms(run.train.deterministic)
+    deterministic_algorithms(run.train.deterministic)
 
     # --- Data -----------------------------------------------------------------------------------
     beat(phase="data")

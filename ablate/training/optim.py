@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import cos, pi, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,84 @@ def decayed(model: nn.Module) -> set[str]:
     }
 
 
-def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
+class Optimizer:
+    """AdamW or SGD by torch's fused kernels: what torch.optim computes with `fused=True`, bit for
+    bit, and keeps by the same names.
+
+    torch.optim's own load the whole of torch.compile with the first step, which no run uses: as
+    much as torch itself, in time and in memory, paid at every start.
+    """
+
+    def __init__(self, groups: Iterable[Mapping[str, Any]], optim: Optim) -> None:
+        """`groups`: each with `params`, its parameters, and `weight_decay`."""
+        self.param_groups = [{"lr": optim.lr, **group} for group in groups]
+        self.state: dict[Tensor, dict[str, Tensor]] = {}  # of those that have had a gradient
+        self._optim = optim
+
+    def zero_grad(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move each parameter that has a gradient, at its group's `lr`."""
+        move = self._sgd if self._optim.name == "sgd" else self._adamw
+        for group in self.param_groups:
+            alike: dict[Any, list[Tensor]] = {}  # a kernel takes what has one type, one history
+            for p in group["params"]:
+                if p.grad is not None:
+                    alike.setdefault((p.device, p.dtype, p in self.state), []).append(p)
+            for (*_, begun), parameters in alike.items():
+                move(group, parameters, not begun)
+
+    def _adamw(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
+        if first:
+            for p in parameters:
+                step = torch.zeros((), dtype=torch.float32, device=p.device)
+                moments = {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
+                self.state[p] = {"step": step, **moments}
+        steps, averages, squares = self._kept(parameters, "step", "exp_avg", "exp_avg_sq")
+        torch._foreach_add_(steps, 1)
+        torch._fused_adamw_(
+            parameters,
+            [p.grad for p in parameters if p.grad is not None],
+            averages,
+            squares,
+            [],  # of amsgrad
+            steps,
+            lr=group["lr"],
+            beta1=self._optim.b1,
+            beta2=self._optim.b2,
+            weight_decay=group["weight_decay"],
+            eps=self._optim.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def _sgd(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
+        """Without momentum it keeps nothing, and each step is a first one."""
+        keeps = self._optim.b1 != 0
+        if first and keeps:
+            self.state |= {p: {"momentum_buffer": torch.empty_like(p)} for p in parameters}
+        torch._fused_sgd_(
+            parameters,
+            [p.grad for p in parameters if p.grad is not None],
+            *(self._kept(parameters, "momentum_buffer") if keeps else [[]]),
+            weight_decay=group["weight_decay"],
+            momentum=self._optim.b1,
+            lr=group["lr"],
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=first and keeps,
+        )
+
+    def _kept(self, parameters: list[Tensor], *names: str) -> list[list[Tensor]]:
+        return [[self.state[p][name] for p in parameters] for name in names]
+
+
+def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
     """The optimiser of a model, as `optim` says; s is the step's rate over `optim.lr`.
 
     adamw (Loshchilov, Hutter 2019): p <- p - s lr (Adam + wd p); with `decay: independent`
@@ -38,14 +115,9 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     wd = optim.wd / optim.lr if optim.decay == "independent" else optim.wd
     kernels = [p for name, p in parameters.items() if name in decays]
     others = [p for name, p in parameters.items() if name not in decays]
-    groups = [
-        {"params": kernels, "weight_decay": wd},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    if optim.name == "sgd":
-        return torch.optim.SGD(groups, lr=optim.lr, momentum=optim.b1, fused=True)
-    betas = (optim.b1, optim.b2)
-    return torch.optim.AdamW(groups, lr=optim.lr, betas=betas, eps=optim.eps, fused=True)
+    return Optimizer(
+        ({"params": kernels, "weight_decay": wd}, {"params": others, "weight_decay": 0.0}), optim
+    )
 
 
 class Lengths(NamedTuple):

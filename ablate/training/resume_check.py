@@ -23,6 +23,7 @@ from ablate.training.checkpoint import read_checkpoint
 from ablate.training.cost import peak_bytes
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.count import describe
+from ablate.training.training import deterministic_algorithms
 
 ROUNDS = 3  # of timings with and without deterministic algorithms, in turn
 
@@ -127,6 +128,6 @@ def deterministic_ratio(run: Run, device: torch.device) -> float:
     size = describe(run)["multiply_adds"]
     for _ in range(ROUNDS):
         for deterministic in times:
-            torch.use_deterministic_algorithms(deterministic)
+            deterministic_algorithms(deterministic)
             times[deterministic].append(seconds_per_step(run, device, size))
     return median(times[True]) / median(times[False])

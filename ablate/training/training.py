@@ -94,7 +94,7 @@ class Training:
         self.rate = learning_rate(run.optim, step, self.lengths)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for first in range(0, run.train.batch, micro):
             part = self.part(images, target, slice(first, first + micro))
@@ -193,7 +193,7 @@ class Training:
         """
         tensors = self._held()
         for name, parameter in self.model.named_parameters():
-            for key, value in self.optimizer.state[parameter].items():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optim.{key}.{name}"] = value
         loss_sum, bad_step = self._loss_sum.item(), int(self._bad_step.item())
         told = replace(self._at, loss_sum=loss_sum, bad_step=bad_step, seconds=self.seconds)
@@ -209,7 +209,7 @@ class Training:
         with torch.no_grad():
             for name, tensor in held.items():
                 tensor.copy_(tensors[name])
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         self.optimizer.state.clear()
         moments: dict[str, dict[str, Any]] = {}
         for path, tensor in tensors.items():
@@ -245,6 +245,12 @@ class Training:
             | {f"ema.{name}": tensor for name, tensor in self.average.weights.items()}
             | {f"probe.{name}": tensor for name, tensor in self.probes.kept().items()}
         )
+
+
+def deterministic_algorithms(wanted: bool) -> None:
+    """As torch.use_deterministic_algorithms, which tells torch.compile, too, and loads it for
+    that: as long as torch itself, at every start."""
+    torch.set_deterministic_debug_mode("error" if wanted else "default")
 
 
 def arithmetic(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:

