@@ -24,7 +24,14 @@ from typing import Any, NamedTuple
 
 from ablate.planning.plan import Plan, PlannedRun, file_name
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import make_folder, read_file, read_json, sha256_of, write_whole
+from ablate.shared.files import (
+    make_folder,
+    read_file,
+    read_hashed,
+    read_json,
+    sha256_of,
+    write_whole,
+)
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import FINAL as FINAL
 from ablate.shared.rundir import RunDir
@@ -145,10 +152,14 @@ class Store:
     def read_plan(self, name: str) -> Plan | None:
         """The plan as it lies there, None where it is missing or torn. Raises Failure for other
         JSON. Whoever goes by it asks `Ledger.sealed_plan`, but for who writes it again."""
+        return self.hashed_plan(name)[0]
+
+    def hashed_plan(self, name: str) -> tuple[Plan | None, str]:
+        """As `read_plan`, and the sha256 of the file that it was read from."""
         path = self.plan_path(name)
-        tree = read_json(path)
+        tree, sha256 = read_hashed(path)
         try:
-            return Plan.from_tree(tree) if tree is not None else None
+            return Plan.from_tree(tree) if tree is not None else None, sha256
         except ValueError as error:
             raise Failure(f"{path}: {error}; the same `ablate sweep` writes it again") from error
 
@@ -413,15 +424,14 @@ class Ledger(Queries):
         """The plan, None where it is missing or torn. Raises Failure for other JSON, and where the
         file is not the one that was planned."""
         path, before = store.plan_path(sweep), ""
-        while (plan := store.read_plan(sweep)) is not None:
-            sha256, seals = sha256_of(path), self.plan_seals(sweep)
-            if sha256 in seals or not (seals or self.seals_plans()):
-                break
+        while True:
+            (plan, sha256), seals = store.hashed_plan(sweep), self.plan_seals(sweep)
+            if plan is None or sha256 in seals or not (seals or self.seals_plans()):
+                return plan
             if sha256 == before:  # else a driver has written it between the two looks
                 what = "was edited since it was planned" if seals else "was never planned here"
                 raise Failure(f"{path}: {what}; the same `ablate sweep` writes it again")
             before = sha256
-        return plan
 
 
 def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
