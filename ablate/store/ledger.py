@@ -253,7 +253,7 @@ class Ledger(Queries):
     def driving(cls, store: Store) -> Iterator[Ledger]:
         """For the driver, who holds `store.driver` already. A lost ledger is made again."""
         make_folder(store.root)
-        connection = sqlite3.connect(store.ledger, timeout=30, isolation_level=None)
+        connection = connect(store.ledger, "rwc")
         try:
             connection.execute("PRAGMA journal_mode = WAL")  # readers and the driver don't wait
             connection.execute("PRAGMA synchronous = FULL")
