@@ -39,11 +39,10 @@ DAMAGES: tuple[Damage, ...] = (truncated, flipped, zeroed, deleted)
 
 
 def spoil(path: Path, damage: Damage, moment: random.Random) -> bool:
-    """Do that to a file; was there anything to damage?"""
+    """Do that to a file, of which other names may stay whole; was there anything to damage?"""
     whole = path.read_bytes()
     rotten = damage(whole, moment) if whole else None
-    if rotten is None:
-        path.unlink()
-    else:
+    path.unlink()
+    if rotten is not None:
         path.write_bytes(rotten)
     return rotten != whole

@@ -437,6 +437,25 @@ def test_a_forged_event_of_a_plan_is_a_line_in_every_command(store, ask):
         store.ledger.write_bytes(whole)
 
 
+def test_a_ledger_whose_schema_is_no_text_is_a_line_in_every_command(store, ask):
+    """SQLite quotes it in its message, which Python can't decode."""
+    calm = ask("table")
+    whole = store.ledger.read_bytes()
+    assert whole.count(b"CREATE TABLE event") == 1
+    store.ledger.write_bytes(whole.replace(b"CREATE TABLE event", b"CREATE \xa8ABLE event"))
+    for words in (("table",), ("verify",), ("gc",), ("status",), ("sweep", *WORDS, "--as", NAME)):
+        code, said = ask(*words)
+        assert code in (1, 2), (words, said)
+        assert "Traceback" not in said
+        assert said.count("ablate: ") == 1, (words, said)
+        assert "doctor --repair" in said, (words, said)
+    code, said = ask("doctor")
+    assert code == 1
+    assert "`ablate doctor --repair` makes it again" in said
+    assert ask("doctor", "--repair")[0] == 0
+    assert ask("table") == calm
+
+
 @pytest.mark.slow
 def test_forged_json_is_a_line_in_every_command(store, ask):
     survive(store, ask, 1)

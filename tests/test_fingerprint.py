@@ -10,13 +10,16 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ablate.planning.data_section import complete
+from ablate.shared import dataset
 from ablate.shared import fingerprint as module
-from ablate.shared.dataset import class_folders, local_files, local_splits, parse_slice
+from ablate.shared.dataset import Listing, class_folders, local, local_splits, parse_slice
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
 
@@ -287,13 +290,31 @@ def test_a_store_of_an_older_version_keeps_its_fingerprint_while_nothing_changes
     assert capsys.readouterr().err == ""
 
 
+def test_a_plan_walks_a_folder_once(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a hundred thousand files, each walk is a second."""
+    walked, walk = [], dataset._walk
+
+    def counting(path: Path) -> Iterator[tuple[str, list[str]]]:
+        walked.append(path)
+        return walk(path)
+
+    monkeypatch.setattr(dataset, "_walk", counting)
+    (images / "train" / "cat" / "1.heic").write_text("of a telephone")
+    notes: list[str] = []
+    section = PLAIN | {"path": str(images), "classes": None, "validation": "auto"}
+    found = complete(section, None, notes)
+    assert (found["classes"], found["validation"]) == (2, 0.1)
+    assert [note.count(": 1 .heic;") for note in notes] == [1]
+    assert walked == [images]
+
+
 def test_links_in_a_circle_are_followed_once(images: Path) -> None:
     expected = taken(images)
     (images / "train" / "cat" / "all").symlink_to(images)
     (images / "train" / "cat" / "up").symlink_to("..")
     assert taken(images) == expected
     (images / "validation").symlink_to("test")  # no circle: a folder of its own
-    assert len(local_files(images, "mine")[1]) == 6
+    assert len(local(images, "mine").files) == 6
 
 
 def test_what_is_no_picture_at_all_is_named(images: Path) -> None:
@@ -310,19 +331,19 @@ def test_what_is_no_picture_at_all_is_named(images: Path) -> None:
 def test_splits_and_classes(tables: Path, images: Path, tmp_path: Path) -> None:
     (tables / "train-00001-of-00002.parquet").write_text("more")
     (tables / "0000.parquet").write_text("of no split")
-    assert local_splits(tables, "mine") == ["test", "train"]
-    assert local_splits(images, "mine") == ["test", "train"]
+    assert local_splits(local(tables, "mine")) == ["test", "train"]
+    assert local_splits(local(images, "mine")) == ["test", "train"]
     assert class_folders(images) == ["cat", "dog"]
     flat = images / "train"
-    assert local_splits(flat, "mine") == ["train"]
+    assert local_splits(local(flat, "mine")) == ["train"]
     assert class_folders(flat) == ["cat", "dog"]
     shutil.copytree(images / "train" / "cat", flat / "train")  # trains among the classes
-    assert local_splits(flat, "mine") == ["train"]
+    assert local_splits(local(flat, "mine")) == ["train"]
     assert class_folders(flat) == ["cat", "dog", "train"]
     linked = tmp_path / "linked"
     linked.mkdir()
     (linked / "cat").symlink_to(images / "train" / "cat")
-    assert local_files(linked, "mine") == ("folder", [linked / "cat" / "0.JPG"])
+    assert local(linked, "mine") == Listing(linked, "folder", [str(linked / "cat" / "0.JPG")])
 
 
 def test_it_is_the_standard_library_alone() -> None:

@@ -130,20 +130,26 @@ def test_a_plan_counts_from_when_it_is_announced_and_its_forerunner_until_it_is_
         assert len(ledger.events("plan of p")) == count == 4
 
 
-def test_a_plan_that_a_driver_writes_between_two_looks_of_a_reader_is_no_edit(store, monkeypatch):
+@pytest.mark.parametrize("parsed", [False, True])
+def test_a_plan_that_a_driver_writes_between_two_looks_of_a_reader_is_no_edit(
+    store, monkeypatch, parsed
+):
+    """`parsed`: the moment the file has been read; else before the ledger is asked."""
     first, second = small_plan(), small_plan(seeds=(0, 1, 2))
     with Ledger.driving(store) as ledger:
         for step in (ledger.announce, store.write_plan, ledger.plan):
             step(first)
         with Ledger.reading(store) as reader:
-            seals = reader.plan_seals
+            owner, name = (Plan, "from_tree") if parsed else (reader, "plan_seals")
+            look = getattr(owner, name)
 
-            def late(sweep: str) -> list[str]:
+            def late(what: Any) -> Any:
+                seen = look(what) if parsed else None
                 for step in (ledger.announce, store.write_plan, ledger.plan):
                     step(second)
-                return seals(sweep)
+                return seen if parsed else look(what)
 
-            monkeypatch.setattr(reader, "plan_seals", late)
+            monkeypatch.setattr(owner, name, late)
             assert reader.sealed_plan(store, "p") == second
 
 

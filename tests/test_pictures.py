@@ -376,16 +376,16 @@ def test_what_is_wrong_with_the_machine_is_left_out_by_nobody(
 KILLED = (
     LOAD
     + """
-from ablate.training.data import building, pool
-pool._IMAGES, building._JOURNAL_S, building._REPORT = 8, 0, 1
+from ablate.training.data import build_journal, building, pool
+pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 8, 0, 1
 journal = folder / f".{data.fingerprint}.building" / "journal.json"
 def kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)
-note = building.BuildJournal.note
+note = build_journal.BuildJournal.note
 def noting(self, *what):
     note(self, *what)
     self._writing.result()
-building.BuildJournal.note = noting
+build_journal.BuildJournal.note = noting
 def progress(done, total):
     if os.environ["AT"] == "journal" and journal.exists() and "truncated" in journal.read_text():
         kill()

@@ -25,9 +25,10 @@ from test_sets import take
 
 from ablate.planning.compose import resolve_data
 from ablate.shared.errors import Failure, UserError
+from ablate.shared.files import read_sealed, write_sealed
 from ablate.shared.lock import Lock
 from ablate.shared.spec import Data
-from ablate.training.data import cache, source
+from ablate.training.data import build_journal, building, cache, source
 from ablate.training.data.cached import Cached, open_cached
 
 SAMPLE: dict[str, Any] = {
@@ -157,8 +158,8 @@ def test_a_table_is_read_a_row_group_at_a_time(tmp_path: Path) -> None:
 KILLED = (
     LOAD
     + """
-from ablate.training.data import building
-building._JOURNAL_S = 0.1
+from ablate.training.data import build_journal, building
+build_journal._JOURNAL_S = 0.1
 journal = folder / f".{data.fingerprint}.building" / "journal.json"
 def kill(done, total):
     if done > 150 and journal.exists():
@@ -167,6 +168,8 @@ def kill(done, total):
 cache.prepare(data, folder, kill, processes=2)
 """
 )
+AT_ONCE = KILLED.replace("_JOURNAL_S = 0.1", "_JOURNAL_S, building._REPORT = 0, 1")
+AT_ONCE = AT_ONCE.replace("> 150", "> 0")
 
 
 def test_a_killed_build_is_gone_on_with_and_gives_the_same_bytes(
@@ -197,23 +200,28 @@ def test_a_build_goes_on_only_with_what_is_its_own(tmp_path: Path) -> None:
     folders(tmp_path / "images", "abc", 60)
     data = describe(path=tmp_path / "images", test=10)
     folder, building = tmp_path / "cache", f".{data.fingerprint}.building"
-    at_once = (("_JOURNAL_S = 0.1", "_JOURNAL_S, building._REPORT = 0, 1"), ("> 150", "> 0"))
-    script = KILLED
-    for old, new in at_once:
-        script = script.replace(old, new)
-    said = in_process(script, DATA=saved(data, tmp_path), FOLDER=str(folder))
+    said = in_process(AT_ONCE, DATA=saved(data, tmp_path), FOLDER=str(folder))
     assert said.returncode == -signal.SIGKILL, said.stderr
     assert cache.look(data, folder).done > 0
     calm = contents(cache.prepare(data, tmp_path / "calm"))
 
     def other_pillow(left: Path) -> None:
-        content = json.loads((left / "journal.json").read_text())
+        content = read_sealed(left / "journal.json")
+        assert content is not None
         content["of"]["pillow"] = "1.0"
+        write_sealed(left / "journal.json", content)
+
+    def older(left: Path) -> None:
+        """Of a version that hashed nothing while it decoded."""
+        content = read_sealed(left / "journal.json")
+        assert content is not None
+        del content["sha256"]
         (left / "journal.json").write_text(json.dumps(content))
 
     for number, damage in enumerate(
         (
             other_pillow,
+            older,
             lambda left: os.truncate(left / "journal.json", 20),
             lambda left: os.truncate(left / "test.images.npy", 100),
         )
@@ -226,6 +234,54 @@ def test_a_build_goes_on_only_with_what_is_its_own(tmp_path: Path) -> None:
         cached = cache.prepare(data, copy, lambda done, total, seen=reports: seen.append(done))
         assert reports[0] == 0
         assert contents(cached) == calm
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_what_rotted_in_a_half_built_cache_is_decoded_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], split: str
+) -> None:
+    """One bit of an image that was decoded before the kill."""
+    folders(tmp_path / "images", "abc", 60)
+    data = describe(path=tmp_path / "images", test=60)
+    folder = tmp_path / "cache"
+    said = in_process(AT_ONCE, DATA=saved(data, tmp_path), FOLDER=str(folder))
+    assert said.returncode == -signal.SIGKILL, said.stderr
+    assert cache.look(data, folder).done > 0
+    file = folder / f".{data.fingerprint}.building" / f"{split}.images.npy"
+    content = bytearray(file.read_bytes())
+    assert content[130] > 0  # of the first image, which is decoded
+    content[130] ^= 1
+    file.write_bytes(content)
+    reports: list[int] = []
+    cached = cache.prepare(data, folder, lambda done, total: reports.append(done))
+    assert reports[0] == 0
+    line = f"data={data.name}: {file.name}: what was decoded so far is not the bytes that were "
+    assert capsys.readouterr().err == f"{line}written; decoding from the beginning\n"
+    assert contents(cached) == contents(cache.prepare(data, tmp_path / "calm"))
+
+
+def test_what_rots_while_it_is_built_is_not_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_journal, "_JOURNAL_S", 0)
+    monkeypatch.setattr(building, "_REPORT", 1)
+    folders(tmp_path / "images", "abc", 60)
+    data = describe(path=tmp_path / "images", test=10)
+    left = tmp_path / "cache" / f".{data.fingerprint}.building"
+    rotten = []
+
+    def rot(done: int, total: int) -> None:
+        while not rotten and done and not (left / "journal.json").exists():
+            time.sleep(0.01)
+        if done and not rotten:
+            labels = left / "train.labels.npy"
+            rotten.append(labels.read_bytes())
+            labels.write_bytes(rotten[0][:-8] + b"\1" + rotten[0][-7:])
+
+    with pytest.raises(Failure, match=r": train.labels.npy: what was decoded a while ago is not "):
+        cache.prepare(data, tmp_path / "cache", rot)
+    cached = cache.prepare(data, tmp_path / "cache")
+    assert contents(cached) == contents(cache.prepare(data, tmp_path / "calm"))
 
 
 def test_what_a_killed_build_left_goes_after_a_week(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from ablate.shared import spec
 from ablate.shared.build import section
 from ablate.shared.dataset import (
     BUNDLED,
+    Listing,
     class_folders,
-    local_files,
+    local,
     local_splits,
     parse_slice,
-    unread,
     wanted,
 )
 from ablate.shared.errors import UserError
@@ -42,8 +42,9 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
         if data["source"] != "datasets":
             raise UserError(f"data.path: data={data['name']} is bundled and takes no path")
         data["path"] = os.path.abspath(os.path.expanduser(data["path"]))
+    found = None if data["path"] is None else local(Path(data["path"]), data["name"])
     if data["classes"] is None:
-        folder = _folder(data, "classes")
+        folder = _folder(data, found, "classes").path
         names = class_folders(folder)
         if len(names) < 2:
             raise UserError(
@@ -52,12 +53,12 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
             )
         data["classes"] = len(names)
     present = BUNDLED.get(data["source"])  # None where only fetching the set would tell
-    if data["path"] is not None:
-        present = local_splits(Path(data["path"]), data["name"])
+    if found is not None:
+        present = local_splits(found)
     for key in ("validation", "test"):
         if data[key] == "auto":
             if present is None:
-                _folder(data, key)  # says why it can't be
+                _folder(data, found, key)  # says why it can't be
             data[key] = key if key in (present or ()) else 0.1
     named = {
         key: parse_slice(key, data[key]).split
@@ -77,23 +78,19 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
                 notes.append(note)
     if present is not None:
         wanted(data, present)
-    taken = fingerprint(data, memo)
-    if data["path"] is not None:
-        found = unread(Path(data["path"]))
-        note = f"data={data['name']}: {data['path']}: {found}"
-        if found and note not in notes:
+    if found is not None and found.unread:
+        note = f"data={data['name']}: {data['path']}: {found.unread}"
+        if note not in notes:
             notes.append(note)
-    return {**data, "fingerprint": taken}
+    return {**data, "fingerprint": fingerprint(data, memo, found)}
 
 
-def _folder(data: Mapping[str, Any], key: str) -> Path:
-    if data["path"] is None:
+def _folder(data: Mapping[str, Any], found: Listing | None, key: str) -> Listing:
+    if found is None:
         fingerprint(dict(data))  # where files are needed anyway, it says so
         raise UserError(f"data.{key}: planning does not ask the hub; give data.{key}=VALUE")
-    path = Path(data["path"])
-    kind, _ = local_files(path, data["name"])
-    if key == "classes" and kind != "folder":
+    if key == "classes" and found.kind != "folder":
         raise UserError(
-            f"data.classes: {path} holds no class folders to count; give data.classes=N"
+            f"data.classes: {found.path} holds no class folders to count; give data.classes=N"
         )
-    return path
+    return found

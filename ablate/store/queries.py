@@ -36,8 +36,6 @@ class Queries:
         damage of its pages' structure, not of what stands in them."""
         try:
             rows = self._db.execute(query, args).fetchall()
-        except UnicodeDecodeError as error:
-            raise damaged(error) from error
         except sqlite3.OperationalError as error:
             if "decode to UTF-8" in str(error):
                 raise damaged("a text in it is none") from error

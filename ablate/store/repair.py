@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import sync_folder, write_whole
-from ablate.store.connection import VERSION
+from ablate.store.connection import VERSION, connect
 from ablate.store.events import (
     LOOK,
     PLAN_OF,
@@ -85,9 +85,7 @@ def _opened(store: Store, done: Repaired) -> Iterator[sqlite3.Connection | None]
     if not store.ledger.exists():
         yield None
         return
-    uri = f"{store.ledger.absolute().as_uri()}?mode=rw"
-    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S)) as db:
-        db.isolation_level = None
+    with contextlib.closing(connect(store.ledger, "rw", BUSY_S)) as db:
         db.text_factory = bytes
         old: sqlite3.Connection | None = db
         if (version := _version(db)) > VERSION:

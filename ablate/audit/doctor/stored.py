@@ -21,7 +21,7 @@ from ablate.shared.errors import Failure
 from ablate.shared.files import read_json, write_whole
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import FINAL
-from ablate.store.connection import VERSION
+from ablate.store.connection import VERSION, connect
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import Driver, driver_of
@@ -174,10 +174,9 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         yield Finding("warning" if lost else "ok", "ledger", text)
         return None
     mode = "rw" if writable else "ro&immutable=1"  # else SQLite would write beside it
-    uri = f"{store.ledger.absolute().as_uri()}?mode={mode}"
     repair = "`ablate doctor --repair` makes it again from the plans and run folders"
     try:
-        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=30)) as db:
+        with contextlib.closing(connect(store.ledger, mode)) as db:
             db.execute("PRAGMA query_only = ON")
             faults = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
             version = db.execute("SELECT version FROM meta").fetchone()[0]
@@ -194,7 +193,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         hint = f"; {repair}" if broken else ""
         yield Finding("problem", "ledger", f"{store.ledger}: {error}{hint}")
         return None
-    except (TypeError, UnicodeDecodeError):  # no version in it, or no text that is one
+    except TypeError:  # no version in it
         yield Finding("problem", "ledger", f"{store.ledger}: not a whole ledger; {repair}")
         return None
     if faults != ["ok"]:

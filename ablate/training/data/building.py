@@ -8,29 +8,27 @@ import errno
 import hashlib
 import os
 import shutil
-import time
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL
 
 from ablate.shared import decoded
 from ablate.shared.decoded import SPLITS
-from ablate.shared.errors import UserError
-from ablate.shared.files import FULL, read_json, sync_folder, to_json, write_whole
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.files import FULL, sync_folder, to_json, write_whole
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.spec import Data
 from ablate.training.data import source
+from ablate.training.data.build_journal import JOURNAL, BuildJournal
 from ablate.training.data.cached import FORMAT, array_file, mapped
 from ablate.training.data.pool import Array, Chunk, Line, Target, write
 from ablate.training.data.stored import Source
 
 _REPORT = 128  # rows between two calls of `progress`
-_JOURNAL_S = 10.0  # what a killed build loses at most
 
 Progress = Callable[[int, int], None]
 
@@ -43,67 +41,6 @@ class Full(OSError):
 
 def building_folder(folder: Path, name: str) -> Path:
     return folder / f".{name}.building"
-
-
-JOURNAL = "journal.json"
-
-
-class BuildJournal:
-    """How far a build is: {stored split: row}, all before it being decoded and on the disk, and
-    which of them could not be read.
-
-    Written by a thread of its own, since the disk may take seconds to have it all.
-    """
-
-    def __init__(self, path: Path, arrays: list[Array], rows: dict[str, int]) -> None:
-        self.path = path
-        self._arrays = arrays
-        self._of = {  # what else there is would be another build's
-            "format": FORMAT,
-            "pillow": PIL.__version__,
-            "rows": rows,
-            "bytes": {array.path.name: array.bytes for array in arrays},
-        }
-        self._noted_at = time.monotonic()
-        self._writer = ThreadPoolExecutor(1)
-        self._writing: Future[None] | None = None
-
-    def read(self) -> tuple[dict[str, int], list[Line]]:
-        """({}, []) where there is nothing to go on with."""
-        content = read_json(self.path)
-        if not isinstance(content, dict) or content.get("of") != self._of:
-            return {}, []
-        if not all(array.is_whole() for array in self._arrays):
-            return {}, []
-        done: dict[str, int] = content["done"]
-        lines: list[Line] = content.get("broken", [])
-        return done, [(line, [(split, row) for split, row in places]) for line, places in lines]
-
-    def note(self, done: dict[str, int], broken: list[Line]) -> None:
-        """Now and then: what it is told in between is left out."""
-        if time.monotonic() - self._noted_at < _JOURNAL_S:
-            return
-        if self._writing is not None:
-            if not self._writing.done():
-                return
-            self._writing.result()  # raises what writing it did
-        self._noted_at = time.monotonic()
-        self._writing = self._writer.submit(self._write, dict(done), list(broken))
-
-    def close(self) -> None:
-        self._writer.shutdown()
-
-    def remove(self) -> None:
-        """For good: the arrays are about to be none that it speaks of."""
-        self.close()
-        self.path.unlink(missing_ok=True)
-        sync_folder(self.path.parent)
-
-    def _write(self, done: dict[str, int], broken: list[Line]) -> None:
-        for array in self._arrays:
-            array.sync()
-        with contextlib.suppress(OSError):  # the arrays have their room, even on a full disk
-            write_whole(self.path, to_json({"of": self._of, "done": done, "broken": broken}))
 
 
 class Work:
@@ -134,7 +71,28 @@ class Work:
         self.used = {stored: np.zeros(number, dtype=bool) for stored, number in rows.items()}
         for stored, numbers in self.chosen.values():
             self.used[stored][numbers] = True
-        self.journal = BuildJournal(building / JOURNAL, self.arrays, rows)
+        self.journal = BuildJournal(building / JOURNAL, self.arrays, rows, self._finished)
+
+    def _finished(self, done: dict[str, int]) -> list[int]:
+        """How many rows of each array are done; labels are, before the first image is."""
+        images = []
+        for split in SPLITS:
+            stored, numbers = self.chosen[split]
+            images.append(int(np.searchsorted(numbers, done.get(stored, 0))))
+        labels = [self.counts[split] for split in SPLITS]
+        return [*images, *labels, *(images if self.target.aspects else [])]
+
+    def begun(self) -> tuple[dict[str, int], list[Line]]:
+        """What there is to go on with, every byte of it checked; ({}, []) if there is none."""
+        done, broken = self.journal.read()
+        if done and (damaged := self.journal.damage()):
+            print(
+                f"data={self.data.name}: {' and '.join(damaged)}: what was decoded so far is not "
+                f"the bytes that were written; decoding from the beginning",
+                file=sys.stderr,
+            )
+            return {}, []
+        return done, broken
 
     def allocate(self) -> None:
         """Raises Full that says how much room lacks."""
@@ -142,6 +100,7 @@ class Work:
         free = shutil.disk_usage(folder).free
         try:
             for array in self.arrays:
+                array.close()  # of what was there
                 array.path.unlink(missing_ok=True)
                 array.allocate()
         except OSError as error:
@@ -348,8 +307,9 @@ def _decode(
         for array in work.arrays:
             stack.callback(array.close)
         stack.callback(work.journal.close)
-        done, broken = work.journal.read()
+        done, broken = work.begun()
         if not done:
+            work.journal.begin()
             work.allocate()
         for array in work.arrays:
             array.open()
@@ -367,6 +327,12 @@ def _decode(
             images, before = images + number, images
             if images // _REPORT > before // _REPORT and images < total:
                 progress(images, total)
+        work.journal.close()
+        if damaged := work.journal.damage():
+            raise Failure(
+                f"data={data.name}: {' and '.join(damaged)}: what was decoded a while ago is not "
+                f"the bytes that were written; the same command decodes it from the beginning"
+            )
         if data.broken == "error":
             _check_readable(broken, total)
         else:

@@ -29,13 +29,8 @@ from ablate.shared.files import make_folder
 from ablate.shared.lock import Lock
 from ablate.shared.spec import Data
 from ablate.training.data import source
-from ablate.training.data.building import (
-    JOURNAL,
-    Progress,
-    Work,
-    build_cache,
-    building_folder,
-)
+from ablate.training.data.build_journal import JOURNAL
+from ablate.training.data.building import Progress, Work, build_cache, building_folder
 from ablate.training.data.cached import Cached, open_cached
 
 _JOURNAL_KEPT_S = 7 * 86400

@@ -82,6 +82,12 @@ class Array:
         self._write(0, self._header)
         os.ftruncate(self.open(), self.bytes)
 
+    def parts(self, first: int, rows: int) -> Iterator[bytes]:
+        """The file's bytes from `first` to the end of so many rows, a few megabytes at a time."""
+        end = len(self._header) + rows * self._row
+        for start in range(first, end, _BYTES):
+            yield self._read(start, min(_BYTES, end - start))
+
     def sync(self) -> None:
         """On the disk, all that any process wrote."""
         os.fsync(self.open())

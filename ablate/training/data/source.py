@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ablate.shared.dataset import BUNDLED, class_folders, local_files, local_splits, split_folder
+from ablate.shared.dataset import BUNDLED, Listing, class_folders, local, local_splits, split_folder
 from ablate.shared.errors import UserError
 from ablate.shared.spec import Data
 from ablate.training.data.bundled import DIGITS, MNIST5K, open_digits, open_mnist5k
@@ -47,10 +47,10 @@ def open_source(data: Data) -> Source:
         source = open_mnist5k(data)
     elif data.path is None:
         source = open_hub(data)
-    elif local_files(path_of(data), data.name)[0] == "parquet":
-        source = open_parquet(data)
+    elif (found := local(path_of(data), data.name)).kind == "parquet":
+        source = open_parquet(data, found)
     else:
-        source = open_folder(data)
+        source = open_folder(data, found)
     check_class_names(data, source.class_names)
     return source
 
@@ -67,13 +67,14 @@ def rows(data: Data) -> dict[str, int] | None:
     if data.path is None:
         known = HUB_ROWS.get(data.hub or "")
         return known and {split: known[split] for split in wanted_splits(data, sorted(known))}
-    if local_files(path_of(data), data.name)[0] == "folder":
-        return {split: part.rows for split, part in open_folder(data).parts.items()}
+    found = local(path_of(data), data.name)
+    if found.kind == "folder":
+        return {split: part.rows for split, part in open_folder(data, found).parts.items()}
     from pyarrow import parquet
 
     return {
         split: sum(parquet_file(parquet, file).metadata.num_rows for file in files)
-        for split, files in parquet_files(data).items()
+        for split, files in parquet_files(data, found).items()
     }
 
 
@@ -151,22 +152,19 @@ def class_number(data: Data, split: str, where: str, label: Any) -> int:
     return label
 
 
-def open_folder(data: Data) -> Source:
+def open_folder(data: Data, found: Listing) -> Source:
     """Class folders, or splits with class folders in them; the class names are those of train."""
-    path = path_of(data)
-    splits = wanted_splits(data, local_splits(path, data.name))
-    names = class_folders(path)
+    names = class_folders(found.path)
     numbers = {name: number for number, name in enumerate(names)}
-    files = local_files(path, data.name)[1]
-    _check_filled(split_folder(path, "train"), names, files)
+    _check_filled(split_folder(found.path, "train"), names, found.files)
     parts = {}
-    for split in splits:
-        found = []
-        prefix = f"{split_folder(path, split)}{os.sep}"
-        for file in files:
-            if not str(file).startswith(prefix):
+    for split in wanted_splits(data, local_splits(found)):
+        images = []
+        prefix = f"{split_folder(found.path, split)}{os.sep}"
+        for file in found.files:
+            if not file.startswith(prefix):
                 continue
-            folder, *rest = str(file).removeprefix(prefix).split(os.sep)
+            folder, *rest = file.removeprefix(prefix).split(os.sep)
             if not rest:
                 raise UserError(f"data.path: {file}: lies in no class folder")
             if folder not in numbers:
@@ -174,23 +172,22 @@ def open_folder(data: Data) -> Source:
                     f"data.path: {file}: {folder!r} is no class of the training split "
                     f"({', '.join(names[:10])}{', ...' if len(names) > 10 else ''})"
                 )
-            found.append((file, numbers[folder]))
+            images.append((file, numbers[folder]))
 
-        def examples(first: int = 0, found: list[tuple[Path, int]] = found) -> Iterator[Example]:
-            return (Example(str(file), file, label) for file, label in found[first:])
+        def examples(first: int = 0, images: list[tuple[str, int]] = images) -> Iterator[Example]:
+            return (Example(file, Path(file), label) for file, label in images[first:])
 
-        def labels(found: list[tuple[Path, int]] = found) -> Iterator[tuple[str, Any]]:
-            return ((str(file), label) for file, label in found)
+        def labels(images: list[tuple[str, int]] = images) -> Iterator[tuple[str, Any]]:
+            return iter(images)
 
-        parts[split] = Part(len(found), examples, labels)
+        parts[split] = Part(len(images), examples, labels)
     return Source(parts, names, by_class=True)
 
 
-def _check_filled(folder: Path, names: list[str], files: list[Path]) -> None:
+def _check_filled(folder: Path, names: list[str], files: list[str]) -> None:
     """Raises UserError for a class folder that holds no image."""
     prefix = f"{folder}{os.sep}"
-    inside = (str(file) for file in files)
-    filled = {f.removeprefix(prefix).partition(os.sep)[0] for f in inside if f.startswith(prefix)}
+    filled = {f.removeprefix(prefix).partition(os.sep)[0] for f in files if f.startswith(prefix)}
     for name in names:
         if name not in filled:
             raise UserError(

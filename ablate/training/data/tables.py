@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.dataset import local_files, local_splits, split_of
+from ablate.shared.dataset import Listing, local_splits, split_of
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import FULL
 from ablate.shared.spec import Data
 from ablate.training.data.picture import Example
-from ablate.training.data.stored import Part, Source, path_of, slice_of, wanted_splits
+from ablate.training.data.stored import Part, Source, slice_of, wanted_splits
 
 # Read at once from a table, whichever is less: bounds memory, costs nothing against decoding.
 _ROWS, _BYTES = 256, 16 << 20
@@ -29,12 +29,12 @@ class _Table:
     batches: Callable[[list[str], int], Iterator[Any]]  # of these columns, from a row on
 
 
-def parquet_files(data: Data) -> dict[str, list[Path]]:
+def parquet_files(data: Data, found: Listing) -> dict[str, list[Path]]:
     """The files of each split that `data` names, in name order."""
-    path = path_of(data)
-    files = local_files(path, data.name)[1]
-    wanted = wanted_splits(data, local_splits(path, data.name))
-    return {split: [file for file in files if split_of(file) == split] for split in wanted}
+    return {
+        split: [Path(file) for file in found.files if split_of(file) == split]
+        for split in wanted_splits(data, local_splits(found))
+    }
 
 
 def parquet_file(parquet: Any, file: Path) -> Any:
@@ -45,7 +45,7 @@ def parquet_file(parquet: Any, file: Path) -> Any:
         raise UserError(f"data.path: {file}: not a readable parquet file: {error}") from error
 
 
-def open_parquet(data: Data) -> Source:
+def open_parquet(data: Data, found: Listing) -> Source:
     from datasets import Features
     from pyarrow import parquet
 
@@ -66,7 +66,7 @@ def open_parquet(data: Data) -> Source:
             raise UserError(f"data.path: {file}: damaged: {error}") from error
 
     tables: dict[str, list[_Table]] = {}
-    for split, files in parquet_files(data).items():
+    for split, files in parquet_files(data, found).items():
         tables[split] = []
         for file in files:
             with parquet_file(parquet, file) as opened:
