@@ -36,8 +36,8 @@ def rerun(
 
     Returns (what differs in the machine, so that bits may differ rightly; per file or number that
     it is the same, or how it differs). `show` is called several times a second with the worker's
-    notes. Raises Failure where the run has no result, or the worker leaves none; Stopped after
-    SIGINT, SIGTERM or SIGHUP.
+    notes. Raises Failure where the run has no result, or the worker leaves none;
+    RerunStopped after SIGINT, SIGTERM or SIGHUP.
     """
     kept = store.rundir(run.id)
     before = kept.read_result()

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import shlex
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any, BinaryIO
 
 from ablate.planning.plan import PlannedRun
 from ablate.report.live import duration
 from ablate.report.status import speed
 from ablate.shared.errors import Failure
+from ablate.shared.files import is_number
 from ablate.shared.metrics import TASKS, TaskChoice
 from ablate.shared.spec import task_of
 from ablate.store.ledger import FINAL, Ledger, Store
@@ -113,7 +113,7 @@ def _attempts(record: RunRecord, notes: Mapping[str, Any] | None) -> list[str]:
     lines = []
     for number, attempt in enumerate(record.attempts, 1):
         at, ended = attempt.get("at"), attempt.get("ended")
-        took = f", {duration(ended - at)}" if _is_number(at) and _is_number(ended) else ""
+        took = f", {duration(ended - at)}" if is_number(at) and is_number(ended) else ""
         place = f"from step {attempt.get('from_step', '?')} on {attempt.get('slot', '?')}"
         lines.append(f"{number}. {_time(at)}{took}, {place}: {_end(attempt, worker)}")
     return lines
@@ -139,7 +139,7 @@ def _curves(metrics: Sequence[Mapping[str, Any]], task: TaskChoice) -> list[str]
     rows = []
     for name in ("train_loss", *less, *more, "lr"):
         what, best = ("lowest", min) if name in ("train_loss", *less) else ("highest", max)
-        values = [line[name] for line in metrics if _is_number(line.get(name))]
+        values = [line[name] for line in metrics if is_number(line.get(name))]
         if values:
             words = f"first {values[0]:.4g}, last {values[-1]:.4g}, {what} {best(values):.4g}"
             rows.append((name, sparkline(values), words))
@@ -297,7 +297,7 @@ def leaves(tree: Any) -> dict[str, str]:
 def _text(key: str, value: Any) -> str:
     if key == "command" and isinstance(value, list):
         return shlex.join(map(str, value))
-    if _is_number(value):
+    if is_number(value):
         match key:
             case "seconds":
                 return duration(value) if value >= 60 else f"{value:.3g} s"
@@ -307,14 +307,10 @@ def _text(key: str, value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _time(at: Any) -> str:
     return (
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-        if _is_number(at) and 0 <= at < 1e11
+        if is_number(at) and 0 <= at < 1e11
         else "?"
     )
 
