@@ -456,7 +456,7 @@ def test_a_store_that_is_a_file_or_not_there(tmp_path):
     assert (level, what, text.partition(" is ")[2]) == (
         "problem",
         "disk",
-        "no folder; give --store DIR",
+        "not a folder; give --store DIR",
     )
     assert amiss(Store(tmp_path / "new")) == []
     assert not (tmp_path / "new").exists()
@@ -507,16 +507,16 @@ def test_gpus_are_told_as_nvidia_smi_tells_them(tmp_path, monkeypatch):
 
     told = said(slots(["0"], 2))
     assert told["gpu"] == [
-        "problem: torch 2.13.0+cpu can't use it: install a CUDA build, or hide the GPU "
+        "problem: torch 2.13.0+cpu can't use the GPU; install a CUDA build, or hide the GPU "
         "(CUDA_VISIBLE_DEVICES=)",
         "ok: 0: NVIDIA H100 80GB HBM3, 81559 MiB, 81000 MiB free, driver 550.54.15",
     ]
-    assert told["slots"] == ["ok: launcher=local trains 2 at once: gpu:0.0, gpu:0.1"]
+    assert told["slots"] == ["ok: launcher=local trains 2 runs at once: gpu:0.0, gpu:0.1"]
     assert "CUBLAS_WORKSPACE_CONFIG=:4096:8" in told["workers"][0]
     tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no driver'\nexit 9\n")
-    assert said(slots([], 1))["gpu"] == [
-        "warning: nvidia-smi: NVIDIA-SMI has failed: no driver: trained on the CPU"
-    ]
+    (failed,) = said(slots([], 1))["gpu"]
+    assert failed.startswith("warning: nvidia-smi: NVIDIA-SMI has failed: no driver; ")
+    assert failed.endswith(" on the CPU")
 
 
 def test_bf16_is_warned_of_where_the_cpu_has_no_instructions(tmp_path, monkeypatch):

@@ -262,9 +262,10 @@ def plan(
             made, detect, spread, cost, results, lambda run: kept.rundir(run).read_metrics()
         )
     if format is Format.json:
-        print_json(trees.of_plan(made, states, cost, detection, withheld.values()))
+        tree = trees.of_plan(made, states, cost, settings, detection, withheld.values())
+        print_json(tree)
         return
-    show_plan(made, states, cost)
+    show_plan(made, states, cost, settings)
     if detection is not None:
         print()
         for line in (*(f"withheld: {why}" for why in withheld.values()), *detection.lines()):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import captions
 from ablate.analysis.scores import short
+from ablate.planning.launcher import launcher_line
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.live import Clock, counts_line, duration, parts_done
 from ablate.running.estimate import Costs
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 
 
 def show_head(plan: Plan) -> None:
-    """What `show_plan` shows of, at once: models are built before it can."""
+    """Print name and title at once: `show_plan` waits until every model was built."""
     print(f"sweep: {plan.name}\n{plan.title}\n", flush=True)
 
 
-def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> None:
-    """Runs by state, a row a variant with its size, the time left, warnings."""
+def show_plan(
+    plan: Plan, states: Mapping[str, RunState], costs: Costs, launcher: Mapping[str, Any]
+) -> None:
+    """Print a row a variant with its size, cost and runs by state; then the time left, the
+    launcher, notes and warnings. `launcher`: the launcher group."""
     rows = []
     for row in plan.rows:
         cells = [cell for cell in plan.cells if cell.row == row.label]
@@ -61,6 +65,7 @@ def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> None:
             f"left: about {duration(costs.wall_s)} on {costs.where}, "
             f"{costs.left_s / 3600:.2g} device-hours ({costs.how})"
         )
+    print(f"launcher: {launcher_line(launcher)}")
     for note in plan.notes:
         print(f"note: {note}")
     for warning in costs.warnings():

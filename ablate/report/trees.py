@@ -23,13 +23,15 @@ def of_plan(
     plan: Plan,
     states: Mapping[str, RunState],
     costs: Costs,
+    launcher: Mapping[str, Any],
     detection: Detection | None,
     withheld: Iterable[str],
 ) -> dict[str, Any]:
-    """sweep, title, words; total: runs, those to come among them; states: {status: runs}; to_come;
+    """Keys: sweep, title, words; total: runs, planned and to come; states: {status: runs}; to_come;
     variants: a cell each, with its size and seconds a run; left: device_seconds and wall_seconds
-    (null: more than a month), where, how; tuning: null or the search; detect: null, or what
-    --detect asks; withheld: runs whose results it does not use; notes, warnings.
+    (null: more than a month), where, how; launcher: name and settings; tuning: null or the search;
+    detect: null or the answer to --detect; withheld: runs whose results are not used; notes,
+    warnings.
     """
     tune = plan.tune
     return {
@@ -62,6 +64,7 @@ def of_plan(
             "where": costs.where,
             "how": costs.how,
         },
+        "launcher": dict(launcher),
         "tuning": None
         if tune is None
         else {
