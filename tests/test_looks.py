@@ -34,7 +34,7 @@ from ablate.store.repair import repair
 GOLDEN = Path(__file__).parent / "golden"
 WORDS = ("block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")
 SHORT = ("train.steps=4", "train.batch=32")
-WITHHELD = "Verdicts withheld: that they are read can't be recorded"
+WITHHELD = "Verdicts withheld: the look can't be recorded"
 
 
 def unread(folder: Path) -> Store:
@@ -200,7 +200,7 @@ def test_a_store_that_can_not_be_written_has_its_intervals_but_no_words(tmp_path
         [*alone, " && ".join(lines)], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert f"note,,{WITHHELD} (the store can't be written to)." in done.stdout
+    assert f"note,,{WITHHELD} (the store is not writable)." in done.stdout
     assert ",gain.low," in done.stdout
     assert ",verdict," not in done.stdout
     assert told(store) == []

@@ -209,7 +209,7 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
         assert f"| 79.7 ± 0.20, +1.1 | {word}, {where} |" in text
         facts = csv.DictReader(io.StringIO(render(table, "csv")))
         assert [f["value"] for f in facts if f["quantity"] == "paper.gain.inside"] == [str(+inside)]
-        assert "Not subtracted, trained on cifar10, theirs on imagenet1k: S/4 for S/16." in text
+        assert re.search("Not subtracted, trained on cifar10, .*imagenet1k: S/4 for S/16\\.", text)
     del results[plan.cells[0].ids[0]]
     table = tabulate(plan, results, paper=found)
     assert {e.against.agreement for e in table.entries if e.against} == {None}  # unfinished
@@ -249,7 +249,7 @@ def test_what_is_quoted_as_about_says_so(tmp_path):
         ("ViT", "0.005 · 3"): ("about 78", None),
         ("ViTBNFFN", "0.005 · 3"): ("about 90, +12.0", 12.0),
     }
-    assert all("no recipe of ours is theirs" in theirs.differs for theirs in found.values())
+    assert all(theirs.differs.startswith("no shipped recipe") for theirs in found.values())
 
 
 def test_nothing_to_stand_beside_is_said(tmp_path):
@@ -259,7 +259,7 @@ def test_nothing_to_stand_beside_is_said(tmp_path):
     alone = dataclasses.replace(
         plan, columns=tuple(Column(c.label, {}, None) for c in plan.columns)
     )
-    with pytest.raises(UserError, match="no column of figure1@digits stands for one of T1L"):
+    with pytest.raises(UserError, match=r"no column of figure1@digits .* of T1L .*; give a column"):
         paper.beside(alone, tmp_path)
     for key, value in (("table", "T9"), ("rows", {"pre/pre": "bass"})):
         wrong = dataclasses.replace(plan, paper={**plan.paper, key: value})

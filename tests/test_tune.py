@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ def test_choosing_is_not_reporting_and_every_seed_has_a_search_of_its_own(calm):
         assert f"| {chosen}" in table
         used = sum(choice.multiply_adds for choice in cell.chosen)
         assert f"best of {EACH} trials each; {short(used)} multiply-adds" in table
-    assert f"2 searches of {EACH} trials (sampler tpe), which explored at least" in table
+    assert re.search(f"2 searches of {EACH} trials \\(sampler tpe\\); at least \\d+ %", table)
     assert "n counts searches" in table
 
 
@@ -439,7 +440,7 @@ def test_a_choice_at_the_edge_of_its_range_is_marked(tmp_path, monkeypatch):
     edges = {cell.row: [choice.edges for choice in cell.chosen] for cell in plan.cells}
     assert edges["post"] == [("optim.lr",)] * 2
     notes = " ".join(tabulate(plan, results).footnotes)
-    assert "At the edge of its range: optim.lr in 2 of 2 searches; better may lie beyond." in notes
+    assert "At the edge of its range: optim.lr in 2 of 2 searches; " in notes
 
 
 STAGES = """
@@ -565,7 +566,7 @@ def test_one_search_compares_settings_and_gives_no_verdict(tmp_path, monkeypatch
         assert table.is_look == (repeats > 1)
         assert [entry.gain.n for entry in table.entries if entry.gain] == [6 if repeats == 1 else 3]
         said = " ".join((*table.notes, *table.caption))
-        assert ("of these settings" in said) == (repeats == 1)
+        assert ("conditional on the chosen settings" in said) == (repeats == 1)
         assert ("tune.repeats=3 compares methods" in said) == (repeats == 1)
 
 

@@ -165,7 +165,7 @@ class Store:
         if host != platform.node() and self.driver.is_held():  # no shared memory with that SQLite
             raise Unrecorded(f"{host} drives it, and the ledger can be written from there alone")
         if not os.access(self.root, os.W_OK):
-            raise Unrecorded("the store can't be written to")
+            raise Unrecorded("the store is not writable")
         try:
             written = None
             while written != (file := self.ledger.stat().st_ino):  # or it was made again meanwhile
