@@ -251,7 +251,7 @@ def test_an_edited_env_is_named_by_whoever_prints_it(store, ask, tmp_path):
     assert f"{run.id} {run.label}: env.json: is not the file that was written" in text
     assert "edited" not in ask("table")[1]  # whose numbers are not of it
     assert ask("report", "--out", "page.html")[0] == 0
-    assert "env.json is not as the run left it" in (tmp_path / "page.html").read_text()
+    assert "env.json is not the file that the run wrote" in (tmp_path / "page.html").read_text()
     code, text = ask("export", "out")
     assert (code, run.id in text, "env.json" in text) == (1, True, True)
     folder.env.unlink()

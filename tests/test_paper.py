@@ -280,12 +280,12 @@ def test_the_forecast_is_that_of_the_tables_own_function():
     lines = list(forecast(plan, 0.5, 0.4, cost_of(plan), {}, lambda run: []).lines())
     found = stats.detect(0.5, 3, stats.Spread(0.4), stats.Method(contrasts=3, comparisons=3))
     assert lines[0].startswith("to detect a gain of 0.5 points over base with 80 % power")
-    assert lines[1] == "  spread 0.4 points, as given"
+    assert lines[1] == "  spread 0.4 points, given by --spread"
     n = found.seeds.expected
     assert lines[2] == f"    needs {n} seeds a variant: {0.04 * n:.2g} device-hours"
     assert len(lines) == 4  # nothing to sum up
     power, smallest = found.power.expected, found.smallest.expected
-    assert f"with the 3 seeds asked: power {100 * power:.0f} %" in lines[3]
+    assert f"with the 3 seeds planned: power {100 * power:.0f} %" in lines[3]
     assert f"detects gains from {smallest:.2g} points" in lines[3]
 
 
@@ -304,15 +304,13 @@ def test_a_measured_spread_is_a_range_and_below_8_df_barely_known():
         assert re.search(r"needs \d+ \(\d+ to >?\d+\) seeds", lines[2])
         needs = [int(re.search(r"needs (\d+)", line)[1]) for line in (lines[2], lines[5])]
         total = 6 * 36 / 3600 * max(needs)  # six cells of 36 s a run, each with as many seeds
-        assert lines[-1] == (
-            f"  every column with {max(needs)} seeds: {total:.2g} device-hours in all"
-        )
+        assert lines[-1] == f"  all columns with {max(needs)} seeds: {total:.2g} device-hours"
         assert lines[4].startswith("  Ti/4: ")
 
 
 def test_without_runs_the_spread_is_an_assumption_that_is_said():
     plan = make_plan(["base", "a"], seeds=1)
     lines = list(forecast(plan, 1.0, None, cost_of(plan, None), {}, lambda run: []).lines())
-    assert f"spread {ASSUMED:g} points, an assumption" in lines[1]
-    assert "what they cost is not known" in lines[2]
-    assert lines[3] == "    with 1 seed: no verdict, so nothing can be told"
+    assert f"spread {ASSUMED:g} points, assumed" in lines[1]
+    assert "the cost is unknown" in lines[2]
+    assert lines[3].startswith("    with 1 seed: no verdicts")

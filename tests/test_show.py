@@ -103,7 +103,9 @@ def test_a_killed_and_a_stopped_attempt_are_shown_as_such(story):
     out = story.shell("show", "pre#0").out
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
     first, second, third = re.findall(r"^  (\d\. .*)$", out, re.M)
-    assert re.fullmatch(rf"1\. {when}, from step 0 on cpu:\d+: killed, without a word", first)
+    assert re.fullmatch(
+        rf"1\. {when}, from step 0 on cpu:\d+: killed without an error message", first
+    )
     assert re.fullmatch(rf"2\. {when}, \d+ s, from step [1-9]\d* on cpu:\d+: stopped", second)
     assert re.fullmatch(rf"3\. {when}, \d+ s, from step [1-9]\d* on cpu:\d+: result", third)
     assert re.search(rf"^  {when} died: step \d+, code -9$", out, re.M)
@@ -217,7 +219,7 @@ def test_a_run_that_never_began_is_shown_as_planned(own):
     store = Store(own.folder / "runs")
     with Ledger.reading(store) as ledger:
         text = shown(store, ledger, folder.id)
-        assert f"{folder.id} (not there)" in text
+        assert f"{folder.id} (missing)" in text
         assert "result.json: missing or not whole" in text
         assert "configuration, as planned (run.json: missing or not whole)\n" in text
         assert "block: {attn: post" in text
@@ -267,12 +269,12 @@ def test_against_names_the_one_key_that_differs(story):
     assert found["configuration"] == ["  block.attn  pre  post"]
     assert [*found] == ["configuration", "data", "code", "environment", "result"]
     for title in ("data", "code", "environment"):
-        assert found[title] == ["  nothing differs"]
+        assert found[title] == ["  no difference"]
     results = [rundir(story.shell, row).read_result() for row in ("pre", "post")]
     top1 = next(line for line in found["result"] if line.startswith("  test.top1 "))
     assert top1.split()[1:] == [f"{result['test']['top1']:.6g}" for result in results]
     same = blocks(story.shell("show", "pre#0", "--against", "pre#0").out)
-    assert same["configuration"] == ["  nothing differs"]
+    assert same["configuration"] == ["  no difference"]
 
 
 def test_against_names_what_differs_in_code_and_environment(own):
@@ -290,7 +292,7 @@ def test_against_names_what_differs_in_code_and_environment(own):
     assert ["packages.torch", torch, torch, "+", "9.9"] in code
     assert ["git.diff", "-", "diffs/d.diff"] in code
     assert found["environment"] == [f"  host  {host}  {host} + elsewhere"]
-    assert found["data"] == ["  nothing differs"]
+    assert found["data"] == ["  no difference"]
 
 
 NORM = """
@@ -417,7 +419,7 @@ def test_watching_and_following_what_trains(shell, long):
     assert following.wait(20) == 0  # nobody holds the run's lock
     assert shell("show", "feed", "--log").out == "begun\na word more\n"
     assert "running" not in shell("status").out
-    assert ": killed, without a word\n" in shell("show", "feed").out
+    assert ": killed without an error message\n" in shell("show", "feed").out
 
 
 def interrupted_terminal(shell: Shell, *words: str, after: bytes) -> tuple[int, str]:

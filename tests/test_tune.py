@@ -228,7 +228,7 @@ def test_trials_tells_what_was_tried(calm):
         assert f"| #{seed}.{trial.number} | {trial.params['optim.lr']:.3g} | {scored}" in said
     noise = {(cell.row, c.search): list(c.noise) for cell in plan.cells for c in cell.chosen}
     assert {(s["row"], s["search"]): s["noise"] for s in whole["searches"]} == noise
-    assert "explored of the range: optim.lr" in said
+    assert "explored share of the range: optim.lr" in said
     assert ("the choice is noise" in said) == any(noise.values())
     calm("sweep", "lr", "tune=none", "launcher=inline")
     assert "nothing is tuned" in calm("trials", "lr+tune=none", code=2).err

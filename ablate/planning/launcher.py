@@ -14,13 +14,15 @@ from ablate.shared.errors import UserError, unknown
 
 LAUNCHERS: dict[str, Choice] = {
     "local": Choice(
-        "one run a GPU, or a CPU core where there is none",
+        "trains one run on each GPU; without a GPU, one on each CPU core",
         "-",
         "ablate.running.launchers.local:Local",
         {"runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0)},
     ),
     "inline": Choice(
-        "in this process, one after another", "-", "ablate.running.launchers.inline:Inline"
+        "trains one run at a time, in the command's own process",
+        "-",
+        "ablate.running.launchers.inline:Inline",
     ),
 }
 DRIVER: dict[str, Param] = {  # of every launcher
