@@ -298,10 +298,10 @@ def test_repair_makes_the_same_table(store):
     break_middle(store.ledger)
     first, *lost, last = shell("doctor", "--repair").out.partition("\nok ")[0].splitlines()
     assert re.fullmatch(
-        r"the old ledger is runs/ledger.db.broken-\d{4}-\d\d-\d\dT[\d-]{8} now", first
+        r"the old ledger is kept as runs/ledger.db.broken-\d{4}-\d\d-\d\dT[\d-]{8}", first
     )
     assert all(line.startswith("runs/ledger.db: ") for line in lost)
-    assert last.startswith("made again from ")
+    assert last.startswith("rebuilt from ")
     assert last.endswith("plans and run folders: sweeps: 1; runs: 4 finished")
     others = shell("doctor", "--repair").out.splitlines()[2:]
     assert {line.split()[0] for line in others} == {"ok"}

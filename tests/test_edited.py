@@ -196,14 +196,14 @@ def test_an_edited_plan_is_named_by_every_command_that_goes_by_it(store, ask):
     for words in GO_BY_IT:
         code, said = ask(*(run if word == "RUN" else word for word in words))
         assert code == 1, words
-        line = f"ablate: runs/sweeps/{NAME}.json: was edited since it was planned; {remedy}\n"
+        line = f"ablate: runs/sweeps/{NAME}.json: was edited after it was planned; {remedy}\n"
         assert said.endswith(line), words
-    with pytest.raises(Failure, match="was edited since it was planned"):
+    with pytest.raises(Failure, match="was edited after it was planned"):
         ablate.load(store="runs")
     code, said = ask("verify")
     assert (code, f"{NAME}.json: is not the plan that was sealed" in said) == (1, True)
     problems = [finding.text for finding in examine_store(store) if finding.level == "problem"]
-    assert f"{path}: was edited since it was planned; {remedy}" in problems
+    assert f"{path}: was edited after it was planned; {remedy}" in problems
     assert ask("sweep", *WORDS, "--as", NAME)[0] == 0
     assert path.read_bytes() == whole
     assert f"{NAME}.json" not in ask("verify")[1]
@@ -212,7 +212,7 @@ def test_an_edited_plan_is_named_by_every_command_that_goes_by_it(store, ask):
 def test_a_plan_taken_from_its_file_is_said_to_be_until_a_sweep_seals_it(store, ask):
     assert f"note: {NAME}.json: was taken from its file as it lay there" in ask("verify")[1]
     assert ask("sweep", *WORDS, "--as", NAME)[0] == 0
-    assert "was taken from its file" not in ask("verify")[1]
+    assert "was read from its file" not in ask("verify")[1]
 
 
 def test_an_edited_seal_of_a_plan_is_the_ledger_s_fault(store, ask):
@@ -223,11 +223,11 @@ def test_an_edited_seal_of_a_plan_is_the_ledger_s_fault(store, ask):
     code, said = ask("table")
     assert code == 1
     assert said.endswith(
-        f"ablate: ledger.db: event {number}, the plan of '{NAME}', was edited, or one before it "
-        f"was taken out; `ablate doctor --repair` makes the ledger again\n"
+        f"ablate: ledger.db: event {number}, the plan of '{NAME}', was changed, or an event before "
+        f"it was removed; `ablate doctor --repair` rebuilds the ledger\n"
     )
     code, said = ask("verify")
-    assert (code, f"plan of {NAME}: ledger.db: event {number} is not as" in said) == (1, True)
+    assert (code, f"plan of {NAME}: ledger.db: event {number} was changed" in said) == (1, True)
     assert ask("doctor", "--repair")[0] == 0
     assert ask("table")[0] == 0
 
@@ -248,7 +248,7 @@ def test_an_edited_env_is_named_by_whoever_prints_it(store, ask, tmp_path):
     assert "tampered" not in text
     code, text = ask("verify")
     assert code == 1
-    assert f"{run.id} {run.label}: env.json: is not the file that was written" in text
+    assert f"{run.id} {run.label}: env.json: differs from the file that the run wrote" in text
     assert "edited" not in ask("table")[1]  # whose numbers are not of it
     assert ask("report", "--out", "page.html")[0] == 0
     assert "env.json is not the file that the run wrote" in (tmp_path / "page.html").read_text()

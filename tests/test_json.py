@@ -166,7 +166,7 @@ def test_doctor(ask):
     assert found["findings"]
     assert all(one.keys() == {"level", "check", "text"} for one in found["findings"])
     assert {one["level"] for one in found["findings"]} <= {"ok", "warning"}
-    assert "made again from" in found["repaired"][-1]
+    assert "rebuilt from" in found["repaired"][-1]
     next(Path("runs/runs").glob("*/result.json")).write_text("{")
     said = ask("doctor", "--repair", "--format", "json")
     assert said[0] == ask("doctor", "--repair")[0] == 1

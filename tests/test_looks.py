@@ -218,7 +218,7 @@ def test_another_machine_that_drives_the_store_keeps_its_ledger(store, capsys):
     store.driver.note(pid=os.getpid(), host="elsewhere", sweep="other")
     run("table", "--format", "md")
     printed = capsys.readouterr().out
-    assert f"{WITHHELD} (elsewhere drives it, and the ledger" in printed
+    assert f"{WITHHELD} (elsewhere drives the store" in printed
     assert "| +5.44 [" in printed
     assert told(store) == []
     store.driver.release()
@@ -322,7 +322,7 @@ def test_a_bundle_prints_the_words_that_it_carries_and_adds_no_look(store, capsy
     Path("out/manifest.json").unlink()  # formats of old had none
     run("table", "--from", "out", "--format", "csv")
     printed = capsys.readouterr().out
-    assert "the bundle carries other verdicts" in printed
+    assert "the bundle has other verdicts" in printed
     assert ",verdict," not in printed
 
 

@@ -11,7 +11,7 @@ from conftest import REPOSITORY
 from test_table import finished, make_plan, tabulate
 
 from ablate.analysis import paper, stats
-from ablate.analysis.published import SHOW, published
+from ablate.analysis.published import SHOW, read_published
 from ablate.planning.cell import Column
 from ablate.planning.expand import plan as make_real
 from ablate.report.formats import render
@@ -30,7 +30,7 @@ GAINS = {
 
 
 def test_the_published_gains_come_out():
-    table = published("T1L")
+    table = read_published("T1L")
     gains = {e.column: e.gain for e in table.entries if e.row == "dpn"}
     assert {column: gains[column].mean for column in GAINS} == pytest.approx(GAINS)
     assert len(gains) == 10
@@ -39,7 +39,7 @@ def test_the_published_gains_come_out():
 
 
 def test_what_is_printed_behind_plus_minus_is_read_as_a_standard_error():
-    table = published("T1L")
+    table = read_published("T1L")
     entry = next(e for e in table.entries if (e.row, e.column) == ("dpn", "S/16"))
     assert entry.gain.high - entry.gain.mean == pytest.approx(1.13, abs=0.005)
     assert entry.gain == stats.welch_of_means(79.7, 0.20, 78.6, 0.32, 3)
@@ -50,7 +50,7 @@ def test_what_is_printed_behind_plus_minus_is_read_as_a_standard_error():
 
 
 def test_both_readings_of_plus_minus_are_said():
-    table = published("T1L")
+    table = read_published("T1L")
     said = {e.column: e.against.said for e in table.entries if e.row == "dpn"}
     read = {e.column: e.gain for e in table.entries if e.row == "dpn"}
     assert all(gain.low > 0 for gain in said.values())
@@ -69,28 +69,28 @@ def test_both_readings_of_plus_minus_are_said():
 
 @pytest.mark.parametrize(("name", "n"), [("T2R", 3), ("T3", 3), ("T4", 3), ("T5", 10), ("T7", 1)])
 def test_a_printed_mean_is_of_so_many_trainings(name, n):
-    table = published(name)
+    table = read_published(name)
     assert {entry.n for entry in table.entries} == {n}
     gains = [entry.gain for entry in table.entries if entry.gain]
     assert {gain.low is not None for gain in gains} == {name in ("T2R", "T4", "T5")}  # +- printed
 
 
 def test_what_rounding_leaves_open_of_a_mean_gain_is_said():
-    notes = " ".join(published("T1L").notes)
+    notes = " ".join(read_published("T1L").notes)
     mean = "AugReg 93k steps bs4096: mean gain +1.30 over S/32, Ti/16, B/32, S/16, B/16, "
     assert f"{mean}from +1.20 to +1.40 by rounding" in notes
     assert "if architectures were a sample]. The text says 1.4." in notes
-    notes = " ".join(published("T1R").notes)
+    notes = " ".join(read_published("T1R").notes)
     assert "mean gain +1.74" in notes
     assert "The text rounds it to 1.7." in notes
-    assert "+0.77" in " ".join(published("T2L").notes)
-    gains = published("T6").notes[0]  # printed as such: half a digit each
+    assert "+0.77" in " ".join(read_published("T2L").notes)
+    gains = read_published("T6").notes[0]  # printed as such: half a digit each
     assert "pre, AugReg 93k steps bs4096: mean gain -0.64" in gains
     assert "from -0.69 to -0.59 by rounding" in gains
 
 
 def test_few_shot_draws_of_one_training_get_no_verdict():
-    table = published("T1R")
+    table = read_published("T1R")
     assert {e.verdict for e in table.entries} == {None}
     assert {e.gain.low for e in table.entries if e.gain} == {None}
     assert {e.n for e in table.entries} == {1}
@@ -99,11 +99,11 @@ def test_few_shot_draws_of_one_training_get_no_verdict():
 def test_every_published_table_is_set_in_every_format():
     assert {"T1L", "T1R", "T2L", "T6", "README-1", "README-2", "F10"} <= set(paper.tables())
     for name in paper.tables():
-        table = published(name)
+        table = read_published(name)
         assert table.entries, name
         for format in ("md", "latex", "html", "csv", "json"):
             assert render(table, format, show=SHOW)
-    facts = csv.DictReader(io.StringIO(render(published("T6"), "csv")))
+    facts = csv.DictReader(io.StringIO(render(read_published("T6"), "csv")))
     gains = {(f["row"], f["column"]): f["value"] for f in facts if f["quantity"] == "gain"}
     assert gains["pre", "B/32"] == "-2.6"
 

@@ -27,7 +27,7 @@ from launcher_contract import end, settings, until
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve
 from ablate.planning.plan import Analysis, Plan
-from ablate.report.show import compared, shown, sparkline
+from ablate.report.show import compare_runs, describe_run, sparkline
 from ablate.running import launchers
 from ablate.shared.errors import UserError
 from ablate.shared.files import to_json
@@ -218,12 +218,12 @@ def test_a_run_that_never_began_is_shown_as_planned(own):
     shutil.rmtree(folder.path)
     store = Store(own.folder / "runs")
     with Ledger.reading(store) as ledger:
-        text = shown(store, ledger, folder.id)
+        text = describe_run(store, ledger, folder.id)
         assert f"{folder.id} (missing)" in text
         assert "result.json: missing or not whole" in text
         assert "configuration, as planned (run.json: missing or not whole)\n" in text
         assert "block: {attn: post" in text
-        assert "env.json: missing or not whole" in compared(store, ledger, folder.id, folder.id)
+        assert "env.json: missing or not whole" in compare_runs(store, ledger, folder.id, folder.id)
 
 
 def test_an_env_json_of_old_is_one_attempt(own):
@@ -243,15 +243,15 @@ def test_whatever_file_is_torn_the_rest_is_shown(own, name):
     with Ledger.reading(store) as ledger:
         for length in range(0, len(whole) - 1, max(1, len(whole) // 12)):
             (folder.path / name).write_bytes(whole[:length])
-            text = shown(store, ledger, folder.id)
+            text = describe_run(store, ledger, folder.id)
             assert text.count("\n") > 20
             if name == "env.json":
                 assert "env.json was edited since the run ended" in text
             elif name not in ("metrics.jsonl", "lock"):
                 assert f"{name}: missing or not whole" in text
-            assert "\nresult\n" in compared(store, ledger, folder.id, other.id)
+            assert "\nresult\n" in compare_runs(store, ledger, folder.id, other.id)
         (folder.path / name).unlink()
-        shown(store, ledger, folder.id)
+        describe_run(store, ledger, folder.id)
     assert (name == "lock") == ("missing" not in own("show", "pre#0").out)
 
 

@@ -147,7 +147,7 @@ class Arrays:
         plan, analysis = self.plan, self.plan.analysis
         word = verdict_of(gain.gain, analysis.margin if margin else None, self.judge and given)
         return SummaryLine(
-            label, column, shown(gain.gain, plan.metric), word, p_values(gain), **more
+            label, column, hide_wide(gain.gain, plan.metric), word, p_values(gain), **more
         )
 
 
@@ -166,7 +166,7 @@ def verdict_of(gain: Estimate, margin: float | None, given: bool) -> str | None:
     return stats.verdict(gain.low, gain.high, margin) if gain.sd else stats.CANT_TELL
 
 
-def shown(gain: Estimate, metric: Metric) -> Estimate:
+def hide_wide(gain: Estimate, metric: Metric) -> Estimate:
     """Remove an interval that is as wide as the whole scale of the metric, and so says nothing."""
     most = metric.most
     if most is None or gain.low is None or gain.high is None:
@@ -176,7 +176,7 @@ def shown(gain: Estimate, metric: Metric) -> Estimate:
 
 
 def wide(metric: Metric) -> str:
-    """Explain why `shown` removed an interval."""
+    """Explain why `hide_wide` removed an interval."""
     return f"-: the interval is wider than {metric.most:g} {metric.points}, so it says nothing"
 
 
@@ -206,7 +206,7 @@ def _average(arrays: Arrays) -> Iterable[Summary]:
                     "",
                     average.gain,
                     given=not partial,
-                    sampled=shown(average.sampled, plan.metric),
+                    sampled=hide_wide(average.sampled, plan.metric),
                     columns=tuple(plan.columns[c].label for c in over),
                 )
             )

@@ -24,7 +24,7 @@ TRANSFERS = ("T2R", "T3", "T4", "T5")
 ALPHA = 0.05
 
 
-def published(name: str) -> Table:
+def read_published(name: str) -> Table:
     """Make a published table as one of ours. Each gain has Welch's interval twice: with the printed
     +- read as standard errors, and read as 95 % intervals. Raises UserError for an unknown name."""
     table = find(name)

@@ -15,9 +15,9 @@ from ablate.analysis import captions
 from ablate.analysis.across import (
     Arrays,
     blocks,
+    hide_wide,
     is_partial,
     p_values,
-    shown,
     verdict_of,
     wide,
 )
@@ -247,7 +247,7 @@ def _entry(
     unstable = f"{len(base.unstable)} of {_ended(base)}" if base else ""
     texts = entry_notes(plan, found, gain, verdict, base, against, unstable)
     accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha, plan.metric)
-    gained = shown(gain.gain, plan.metric) if gain else None
+    gained = hide_wide(gain.gain, plan.metric) if gain else None
     if gain and gained != gain.gain:
         texts.append(f"{wide(plan.metric)}.")
     noted = (result for result in found.results if "parameters" in result)

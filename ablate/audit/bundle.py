@@ -175,7 +175,7 @@ def sha256_of(path: Path) -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def opened(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, History]]:
+def open_sweep(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, History]]:
     """Open a sweep of a store, the last driven one for None, or the sweep of a bundle."""
     bundle = Bundle(root)
     if bundle.is_one:

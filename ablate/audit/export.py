@@ -27,7 +27,7 @@ from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS, render
 from ablate.report.formats.tidy import inert
 from ablate.report.frames import curves_frame, runs_frame
-from ablate.report.page import page
+from ablate.report.page import render_page
 from ablate.report.plot import figures
 from ablate.report.show import provenance
 from ablate.shared import spec
@@ -206,7 +206,7 @@ def derived_files(
         },
         **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
         "runs.csv": _csv(runs_frame(plan, runs, trials=True)),
-        "report.html": page(plan, table, runs, reading.looks, drawn),
+        "report.html": render_page(plan, table, runs, reading.looks, drawn),
         "README.txt": README.format(
             title=title, name=plan.name, version=version, keeps=plan.task.keeps
         ),

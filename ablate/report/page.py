@@ -30,7 +30,7 @@ from ablate.version import __version__
 LOG_LINES, LOG_BYTES = 40, 8_000  # of a failed run's log, its end
 
 
-def page(
+def render_page(
     plan: Plan,
     table: Table,
     runs: Sequence[RunRecord],

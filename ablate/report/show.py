@@ -28,7 +28,7 @@ from ablate.store.record import RunRecord, load_record
 # --- One run ------------------------------------------------------------------------------------
 
 
-def shown(store: Store, ledger: Ledger, run: str) -> str:
+def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     """Write labels, status, attempts, result, curves, provenance and configuration of a run."""
     record = load_record(store, ledger, run)
     spec = _spec(record)
@@ -206,7 +206,7 @@ RESULT = (
 )
 
 
-def compared(store: Store, ledger: Ledger, one: str, other: str) -> str:
+def compare_runs(store: Store, ledger: Ledger, one: str, other: str) -> str:
     """Write the differences of two runs in configuration, data, code, environment; both results."""
     runs = [load_record(store, ledger, run) for run in (one, other)]
     found = {
@@ -230,7 +230,7 @@ def compared(store: Store, ledger: Ledger, one: str, other: str) -> str:
 
 
 def sides(runs: Sequence[RunRecord]) -> dict[str, list[dict[str, Any]]]:
-    """Return the values of each run by section and dotted key, for `compared`."""
+    """Return the values of each run by section and dotted key, for `compare_runs`."""
     known = [facts(record) for record in runs]
     specs = [flat(configuration(record)) for record in runs]
     return {

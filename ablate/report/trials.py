@@ -45,7 +45,7 @@ class Tried:
         }
 
 
-def tried(plan: Plan, states: Mapping[str, RunState]) -> list[Tried]:
+def list_trials(plan: Plan, states: Mapping[str, RunState]) -> list[Tried]:
     """List the trials by column, row, search and number. Raises UserError without `tune:`."""
     if plan.tune is None:
         raise UserError(f"{plan.name}: nothing is tuned; add `tune:` to the sweep file")

@@ -163,7 +163,7 @@ class Store:
         """Record it, unless it is there: on disk when this returns. Raises Unrecorded."""
         host = self.driver.notes().get("host", platform.node())
         if host != platform.node() and self.driver.is_held():  # no shared memory with that SQLite
-            raise Unrecorded(f"{host} drives it, and the ledger can be written from there alone")
+            raise Unrecorded(f"{host} drives the store, and only that machine can write the ledger")
         if not os.access(self.root, os.W_OK):
             raise Unrecorded("the store is not writable")
         try:
@@ -228,7 +228,7 @@ class Ledger(Queries):
         if not store.ledger.exists() and not store.plans():
             raise UserError(
                 f"no store at {store.root}: start with `ablate sweep quickstart`, "
-                f"or name one with --store DIR (or ABLATE_STORE)"
+                f"or give its folder with --store DIR (or ABLATE_STORE)"
             )
         if not (store.ledger.exists() and version_of(store.ledger) == VERSION):
             _mend(store)
@@ -418,7 +418,7 @@ class Ledger(Queries):
             if sha256 in seals or not (seals or self.seals_plans()):
                 break
             if sha256 == before:  # else a driver has written it between the two looks
-                what = "was edited since it was planned" if seals else "was never planned here"
+                what = "was edited after it was planned" if seals else "was never planned here"
                 raise Failure(f"{path}: {what}; the same `ablate sweep` writes it again")
             before = sha256
         return plan

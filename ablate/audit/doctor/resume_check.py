@@ -63,19 +63,21 @@ def resume(store: Store, slots: Sequence[Slot], label: str, spec: Spec, ask: Ask
         "...", "resume", f"training {STEPS} steps of {label} on {device}, with and without a stop"
     )
     promised = device == "cpu" or spec["train"]["deterministic"]
-    yield from _tried(store, slots, spec, ask, "problem" if promised else "warning")
+    yield from _compare_legs(store, slots, spec, ask, "problem" if promised else "warning")
     if device == "cpu":
         return
     strict = {**spec, "train": {**spec["train"], "deterministic": True}}
     if not promised:
         yield Finding("...", "resume", "training the same steps with train.deterministic=true")
-        yield from _tried(store, slots, strict, ask, "problem")
+        yield from _compare_legs(store, slots, strict, ask, "problem")
     ratio = ask("deterministic", {"spec": strict, "device": device})["ratio"]
     text = f"with train.deterministic=true a step takes {ratio:.2f} times as long"
     yield Finding("ok", "resume", text)
 
 
-def _tried(store: Store, slots: Sequence[Slot], spec: Spec, ask: Ask, otherwise: Level) -> Findings:
+def _compare_legs(
+    store: Store, slots: Sequence[Slot], spec: Spec, ask: Ask, otherwise: Level
+) -> Findings:
     """`otherwise`: the level of the finding where the bits differ."""
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
 
