@@ -299,7 +299,7 @@ def test_show_chooses_columns_in_its_order():
         ("gian", "did you mean 'gain'"),
         ("epochs_to:2", "--show: expected one of accuracy, gain"),
         ("epochs_to", "epochs_to:SHARE"),
-        ("ci", "give accuracy or gain, too"),
+        ("ci", "add accuracy or gain"),
         ("", "--show: expected one of accuracy, gain"),
     ],
 )

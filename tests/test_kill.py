@@ -285,7 +285,7 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     assert f"{says}; Ctrl-C ends the waiting\n" in gave_up.err
     assert gave_up.err.splitlines()[-1].startswith("ablate: stop: gave up after 0.5 s: process ")
     for pid in pids:
-        assert re.search(rf"^process {pid} \((pre|post)#\d\) is frozen: ", gave_up.err, re.M)
+        assert re.search(rf"^process {pid} \((pre|post)#\d\) is frozen; ", gave_up.err, re.M)
     thaw([driver.pid, *pids])  # they were told
     assert shell.end(driver, timeout=20).code == 128 + signal.SIGTERM
     assert workers(shell.folder) == []
@@ -294,11 +294,11 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     kill([driver.pid])
     driver.wait()
     given_up = other.start("stop")
-    wait_for(lambda: " is frozen: " in (shell.folder / f"{other.number}.err").read_text())
+    wait_for(lambda: " is frozen; " in (shell.folder / f"{other.number}.err").read_text())
     given_up.send_signal(signal.SIGINT)
     assert other.end(given_up, 20).code == 130
     stopping = other.start("stop", "killed")
-    wait_for(lambda: " is frozen: " in (shell.folder / f"{other.number}.err").read_text())
+    wait_for(lambda: " is frozen; " in (shell.folder / f"{other.number}.err").read_text())
     thaw(pids)
     assert "stopped killed after" in other.end(stopping).out
     assert workers(shell.folder) == []

@@ -186,7 +186,7 @@ def test_a_score_that_was_changed_in_the_plan_is_found(calm, tmp_path):
     better = dataclasses.replace(plan.trials[5], score=0.99)
     store.write_plan(dataclasses.replace(plan, trials=(*plan.trials[:5], better, *plan.trials[6:])))
     found = shell("verify", "lr", code=1).out
-    assert "its search was told a validation top1 of 0.99, the raw files say" in found
+    assert "a validation top1 of 0.99 for this trial, but the raw files have" in found
 
 
 def test_the_studies_open_with_plain_optuna(calm):

@@ -146,9 +146,9 @@ class _Memo:
             self._write()
             if not same:
                 print(
-                    f"data={name}: {folder}: changed since it was decoded, when names and sizes "
-                    f"were all that was noted: nobody knows whether these are the same images, so "
-                    f"its runs are planned anew",
+                    f"data={name}: {folder}: was changed after an older version decoded it and "
+                    f"noted only names and sizes; the images may be others, so the runs are "
+                    f"planned anew",
                     file=sys.stderr,
                 )
         return bool(decided[older] == found)
