@@ -42,11 +42,11 @@ def load(
     """
     from pathlib import Path
 
-    from ablate.audit.bundle import opened
+    from ablate.audit.bundle import open_sweep
     from ablate.report.frames import curves_frame, runs_frame
     from ablate.store.record import load_records
 
     root = Path(store or os.environ.get("ABLATE_STORE", "runs"))
-    plan, kept, told = opened(root, name)
+    plan, kept, told = open_sweep(root, name)
     runs = load_records(plan, kept, told)
     return curves_frame(plan, runs, trials) if curves else runs_frame(plan, runs, trials)

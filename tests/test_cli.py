@@ -344,7 +344,7 @@ def test_one_run_fails_the_others_go_on_and_retry_trains_it(driven):
     assert re.search(r"failed: post#2: .*regular file.*metrics\.jsonl", done.out)
     assert f"(see runs/runs/{broken}/log.txt)" in done.out
     assert "1/3 missing" in done.out
-    mistake(done, "tiny: 1 failed of 6 runs", "`ablate status tiny` says why", "--retry failed")
+    mistake(done, "tiny: 1 failed of 6 runs", "`ablate status tiny` shows why", "--retry failed")
     assert "Traceback" in (folder / "log.txt").read_text()
     assert f"log: runs/runs/{broken}/log.txt" in driven("status", "tiny").out
 
@@ -455,7 +455,7 @@ def test_a_bare_name_with_two_instances_lists_them(driven):
     assert f"sweep: {steps}" in driven("status", "mine").out  # the only one
     driven("sweep", "mine", "train.steps=3", "optim.clip=1.0")
     for command in ("table", "status"):
-        mistake(driven(command, "mine", code=2), "mine: which of", steps, clip)
+        mistake(driven(command, "mine", code=2), "mine: matches several sweeps", steps, clip)
     assert f"sweep: {steps}" in driven("status", steps).out
     assert f"sweep: {clip}" in driven("status", "mine", "optim.clip=1.0", "train.steps=3").out
 

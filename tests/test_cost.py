@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ablate.planning.expand import plan as make_plan
+from ablate.planning.launcher import launcher_settings
 from ablate.report.status import planned_runs, show_plan
 from ablate.running import estimate
 from ablate.running.devices import Devices
@@ -56,10 +57,11 @@ def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):
     costs, timed = told(int(1.01 * MONTH))
     assert timed == []
     assert math.isinf(costs.left_s)
-    show_plan(told.plan, {}, costs)
+    show_plan(told.plan, {}, costs, launcher_settings({"name": "local", "attempts": 5}))
     assert (
         "left: more than a month on these 2 slots; `ablate plan stem=none,dpn seeds=3 "
-        "train.steps=1000 --on h100:8` tells it for GPUs\n"
+        "train.steps=1000 --on h100:8` shows the time on GPUs\n"
+        "launcher: local, attempts=5\n"
     ) in capsys.readouterr().out
 
 
@@ -103,7 +105,7 @@ def test_bf16_is_the_rate_of_the_tensor_cores_and_a_v100_has_none():
     [
         ("h1000:8", None, r"--on: expected one of h100, .*'h1000' \(did you mean 'h100'\?\)"),
         ("8", None, "--on: expected one of h100, "),
-        ("h100:0", None, "--on: expected how many as h100:8, got 'h100:0'"),
+        ("h100:0", None, "--on: expected a number of devices such as h100:8, got 'h100:0'"),
         ("h100:", None, "got 'h100:'"),
         ("h100:8", 35, "--mfu: .* 0 < mfu <= 1, got 35"),
         ("h100:8", math.nan, "--mfu"),

@@ -139,5 +139,5 @@ def test_a_picture_in_two_splits_is_counted_and_refused_where_that_is_asked(shel
     words = ("data", "prepare", "imagefolder", "data.path=images", "data.size=8")
     line = "2 of 42 test images are in another split, too, pixel for pixel"
     refused = shell(*words, "data.overlap=error", code=2).err
-    assert f"data.overlap: data=imagefolder: {line}; take them out" in refused
+    assert f"data.overlap: data=imagefolder: {line}; remove the images" in refused
     assert f"data=imagefolder: {line}\n" in shell(*words).out

@@ -197,23 +197,23 @@ def test_an_edited_plan_is_named_by_every_command_that_goes_by_it(store, ask):
     for words in GO_BY_IT:
         code, said = ask(*(run if word == "RUN" else word for word in words))
         assert code == 1, words
-        line = f"ablate: runs/sweeps/{NAME}.json: was edited since it was planned; {remedy}\n"
+        line = f"ablate: runs/sweeps/{NAME}.json: was edited after it was planned; {remedy}\n"
         assert said.endswith(line), words
-    with pytest.raises(Failure, match="was edited since it was planned"):
+    with pytest.raises(Failure, match="was edited after it was planned"):
         ablate.load(store="runs")
     code, said = ask("verify")
-    assert (code, f"{NAME}.json: is not the plan that was sealed" in said) == (1, True)
+    assert (code, f"{NAME}.json: differs from the plan that" in said) == (1, True)
     problems = [finding.text for finding in examine_store(store) if finding.level == "problem"]
-    assert f"{path}: was edited since it was planned; {remedy}" in problems
+    assert f"{path}: was edited after it was planned; {remedy}" in problems
     assert ask("sweep", *WORDS, "--as", NAME)[0] == 0
     assert path.read_bytes() == whole
     assert f"{NAME}.json" not in ask("verify")[1]
 
 
 def test_a_plan_taken_from_its_file_is_said_to_be_until_a_sweep_seals_it(store, ask):
-    assert f"note: {NAME}.json: was taken from its file as it lay there" in ask("verify")[1]
+    assert f"note: {NAME}.json: was read from its file" in ask("verify")[1]
     assert ask("sweep", *WORDS, "--as", NAME)[0] == 0
-    assert "was taken from its file" not in ask("verify")[1]
+    assert "was read from its file" not in ask("verify")[1]
 
 
 def test_an_edited_seal_of_a_plan_is_the_ledger_s_fault(store, ask):
@@ -224,11 +224,11 @@ def test_an_edited_seal_of_a_plan_is_the_ledger_s_fault(store, ask):
     code, said = ask("table")
     assert code == 1
     assert said.endswith(
-        f"ablate: ledger.db: event {number}, the plan of '{NAME}', was edited, or one before it "
-        f"was taken out; `ablate doctor --repair` makes the ledger again\n"
+        f"ablate: ledger.db: event {number}, the plan of '{NAME}', was changed, or an event before "
+        f"it was removed; `ablate doctor --repair` rebuilds the ledger\n"
     )
     code, said = ask("verify")
-    assert (code, f"plan of {NAME}: ledger.db: event {number} is not as" in said) == (1, True)
+    assert (code, f"plan of {NAME}: ledger.db: event {number} was changed" in said) == (1, True)
     assert ask("doctor", "--repair")[0] == 0
     assert ask("table")[0] == 0
 
@@ -249,10 +249,10 @@ def test_an_edited_env_is_named_by_whoever_prints_it(store, ask, tmp_path):
     assert "tampered" not in text
     code, text = ask("verify")
     assert code == 1
-    assert f"{run.id} {run.label}: env.json: is not the file that was written" in text
+    assert f"{run.id} {run.label}: env.json: differs from the file that the run wrote" in text
     assert "edited" not in ask("table")[1]  # whose numbers are not of it
     assert ask("report", "--out", "page.html")[0] == 0
-    assert "env.json is not as the run left it" in (tmp_path / "page.html").read_text()
+    assert "env.json is not the file that the run wrote" in (tmp_path / "page.html").read_text()
     code, text = ask("export", "out")
     assert (code, run.id in text, "env.json" in text) == (1, True, True)
     folder.env.unlink()
@@ -269,8 +269,8 @@ def test_a_bundle_covers_env_json_an_anonymous_one_what_is_left_of_it(store, ask
         env = tmp_path / out / "specs" / first(store).id / "env.json"
         env.write_text(changed(env, "attempts", 0, "exit", to="tampered"))
         code, text = ask("verify", out)
-        assert (code, f"specs/{first(store).id}/env.json: not as" in text) == (1, True)
-        assert ("result.json has its hash" in text) is (out == "plain")
+        assert (code, f"specs/{first(store).id}/env.json: changed after" in text) == (1, True)
+        assert ("by the hash in result.json" in text) is (out == "plain")
 
 
 def seal_env(store: Store) -> None:
@@ -290,9 +290,9 @@ def test_a_result_of_other_json_is_not_called_torn(store, ask, content):
     path.write_text(content)
     code, text = ask("verify")
     assert code == 1
-    assert "result.json: not what a worker writes, and the ledger says finished" in text
+    assert "result.json: not what a worker writes, but the ledger has finished" in text
     path.write_text("{")
-    assert "result.json: torn, and" in ask("verify")[1]
+    assert "result.json: torn, but" in ask("verify")[1]
 
 
 def test_a_rotten_probe_is_named_and_its_run_withheld_where_probes_are_drawn(store, ask, tmp_path):

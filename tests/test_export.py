@@ -204,7 +204,7 @@ def test_verify_makes_all_of_it_again(out, shell):
     assert {name: (out / name).read_bytes() for name in files(out)} == before
     (out / "table.csv").write_text("")
     done = shell("verify", "out", code=1)
-    assert "table.csv: not as it was exported" in done.out
+    assert "table.csv: changed after the export" in done.out
     assert done.err.splitlines()[-1] == "ablate: out: 1 finding"
     assert "other options" in shell("verify", "out", "--each", code=2).err
 
@@ -240,7 +240,7 @@ def test_every_file_that_is_changed_missing_or_more_is_named(out):
     path.unlink()
     os.mkfifo(path)  # is never opened
     found = bundle_check.check(Bundle(out)).findings
-    assert f"{path.relative_to(out)}: not as it was exported" in found
+    assert f"{path.relative_to(out)}: changed after the export" in found
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,9 @@ def test_a_derived_file_is_named_also_where_its_hash_was_taken_again(out, name):
     path = out / name
     path.write_bytes(path.read_bytes().replace(b"1", b"7", 1))
     sealed_again(out, name)
-    assert bundle_check.check(Bundle(out)).findings == [f"{name}: is not what the raw files make"]
+    assert bundle_check.check(Bundle(out)).findings == [
+        f"{name}: differs from the file that the raw files give"
+    ]
 
 
 def test_curves_count_by_their_values(out):
@@ -262,7 +264,7 @@ def test_curves_count_by_their_values(out):
     frame.to_parquet(out / "curves.parquet", index=False)
     sealed_again(out, "curves.parquet")
     assert bundle_check.check(Bundle(out)).findings == [
-        "curves.parquet: is not what the raw files make"
+        "curves.parquet: differs from the file that the raw files give"
     ]
 
 
@@ -280,7 +282,9 @@ def test_what_other_versions_made_is_no_finding_but_for_numbers(out):
     assert found.findings == []
     assert any("figures/gain.svg" in note and "matplotlib 2.0" in note for note in found.notes)
     changed("table.csv")
-    assert bundle_check.check(Bundle(out)).findings == ["table.csv: is not what the raw files make"]
+    assert bundle_check.check(Bundle(out)).findings == [
+        "table.csv: differs from the file that the raw files give"
+    ]
 
 
 @pytest.mark.parametrize("format", [1, 2])
@@ -293,17 +297,19 @@ def test_a_bundle_without_manifest_is_read_and_its_numbers_are_checked(out, shel
     assert found.findings == []
     assert "without a manifest" in found.notes[0]
     (out / "runs.csv").write_text((out / "runs.csv").read_text().replace("0.", "1.", 1))
-    assert bundle_check.check(Bundle(out)).findings == ["runs.csv: is not what the raw files make"]
+    assert bundle_check.check(Bundle(out)).findings == [
+        "runs.csv: differs from the file that the raw files give"
+    ]
 
 
 @pytest.mark.parametrize("name", ["sweep.json", "events.json", "looks.jsonl", "environment.json"])
 def test_no_table_is_made_of_a_bundle_whose_own_files_were_changed(out, name):
     path = out / name
     path.write_bytes(path.read_bytes() + b" ")
-    with pytest.raises(Failure, match=rf"{name}: not as it was exported"):
+    with pytest.raises(Failure, match=rf"{name}: was changed after the export"):
         Bundle(out).read()
     (out / "manifest.json").unlink()
-    with pytest.raises(Failure, match=r"manifest\.json: missing"):
+    with pytest.raises(Failure, match=r"manifest\.json: is missing"):
         Bundle(out).read()
 
 
@@ -343,7 +349,7 @@ def test_what_can_not_be_made_anonymous_is_not_written(exported, tmp_path, monke
     with Ledger.reading(store) as ledger:
         told = histories(plan, ledger)
     titled = dataclasses.replace(plan, title="kept in /home/of-zaphod/results")
-    with pytest.raises(Failure, match=r"--anonymous: .* would say '/home/of-zaphod'"):
+    with pytest.raises(Failure, match=r"--anonymous: .* would name '/home/of-zaphod'"):
         export.export(titled, store, told, tmp_path / "out", anonymous=True)
     assert list(tmp_path.iterdir()) == []
     placed = [

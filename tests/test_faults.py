@@ -65,7 +65,7 @@ def test_a_full_disk_pauses_the_sweep_which_goes_on_when_there_is_room(undisturb
         return (tmp_path / "out").read_text()
 
     inside = Path(f"/proc/{driver.pid}/root{tmp_path}/runs")  # the mount is the process's own
-    full = "is full: make space, the sweep goes on"
+    full = "is full; free some space, and the sweep goes on"
     wait_for(lambda: full in said())  # before the first run
     assert not (inside / "ledger.db").exists()
     (inside / "ballast").unlink()
@@ -79,7 +79,9 @@ def test_a_full_disk_pauses_the_sweep_which_goes_on_when_there_is_room(undisturb
     assert driver.poll() is None
     (inside / "ballast").unlink()
     assert driver.wait(120) == 0, said()
-    assert said().count("there is room again") == said().count(full) >= 2  # room may come by bits
+    assert (
+        said().count("the disk has room again") == said().count(full) >= 2
+    )  # room may come by bits
     assert "died" not in said()
     assert (tmp_path / "table.csv").read_text() == calm
 

@@ -90,7 +90,7 @@ def aged(path: Path) -> None:
 def test_nothing_goes_while_sweeps_refer_to_all(store, shell):
     before = contents(store.root / "runs") | contents(store.cache)
     assert found(store) == []
-    assert shell("gc", "--yes").out == "nothing to remove: sweeps refer to all files\n"
+    assert shell("gc", "--yes").out == "nothing to remove: a sweep refers to every file\n"
     assert contents(store.root / "runs") | contents(store.cache) == before
 
 
@@ -105,7 +105,7 @@ def test_a_forgotten_sweep_takes_its_own_runs_and_they_can_be_trained_again(stor
 
     out = shell("gc", "right", "--yes").out
     assert "to forget: the sweep 'right'" in out
-    assert f"1 runs that no sweep has: {run}" in out
+    assert f"1 runs that no sweep contains: {run}" in out
     assert not store.rundir(run).path.exists()
     assert not store.trash.exists()
     assert not store.plan_path("right").exists()

@@ -8,6 +8,7 @@ from test_table import finished, make_plan
 
 from ablate.analysis.headline import headline
 from ablate.analysis.tabulate import tabulate
+from ablate.analysis.verdicts import false_words
 from ablate.report.formats import render
 
 SAME, WORSE, TELL = "same within 0.5", "no worse than 0.5", "can't tell"
@@ -40,7 +41,7 @@ def planted(words, columns=("",)):
         (
             {"down": ("hurts", -3), "as good": (SAME, 0), "up": ("helps", 2), "x": (TELL, 0.3)},
             "up helps (+2.00 points [+1.60, +2.40]); down hurts (-3.00 points [-3.40, -2.60]); "
-            "as good is the same within 0.5 points; x can't be told from it.",
+            "as good is the same within 0.5 points; x can't be told from the baseline.",
         ),
         (
             {"a": ("helps", 2), "b": ("helps", 1), "c": (WORSE, 0.3)},
@@ -55,7 +56,8 @@ def planted(words, columns=("",)):
                 "d": (SAME, 0),
                 "e": (SAME, 0),
             },
-            "d and e are the same within 0.5 points; a and b can't be told from it; c is unstable.",
+            "d and e are the same within 0.5 points; a and b can't be told from the baseline; "
+            "c is unstable.",
         ),
         (
             {"a": (None, 0), "b": ("did nothing", 0), "c": ("helps", 1)},
@@ -64,7 +66,7 @@ def planted(words, columns=("",)):
         (
             {"a": (TELL, 9), **{f"down {i}": ("hurts", -i) for i in (2, 5, 3, 1)}},
             "4 of 5 hurt, most of all down 5 (-5.00 points [-5.40, -4.60]); "
-            "a can't be told from it.",
+            "a can't be told from the baseline.",
         ),
     ],
 )
@@ -79,19 +81,22 @@ def test_columns_are_counted():
         "later": {"S": (TELL, 0), "B": ("helps", 1), "L": (None, 0)},
         "same": (SAME, 0),
     }
-    assert headline(planted(words, ("S", "B", "L"))) == (
+    of_three = planted(words, ("S", "B", "L"))
+    assert headline(of_three) == (
         "Against base, over 4 seeds: up helps in 2 of 3 columns and later in 1 of 3; "
         "down hurts in 3 of 3 columns; "
         "of 12 comparisons 3 same within 0.5, 2 can't tell and 1 no verdict. "
-        "A column has some false word in up to 5 % of sweeps, so of 3 columns up to 0.15 are "
-        "expected to have one; analysis.family=table makes it 5 % of whole tables."
+        f"{false_words(of_three)}"
     )
+    assert "of 3 columns up to 0.15 are expected" in false_words(of_three)
+    assert "analysis.family=table" in false_words(of_three)
     many = {f"r{i}": ("helps", i) for i in range(5)}
-    assert headline(planted(many, ("S", "B"))) == (
+    of_two = planted(many, ("S", "B"))
+    assert headline(of_two) == (
         "Against base, over 4 seeds: r0 helps in 2 of 2 columns, r1 in 2 of 2, r2 in 2 of 2 and "
-        "2 more in some. A column has some false word in up to 5 % of sweeps, so of 2 columns up "
-        "to 0.1 are expected to have one; analysis.family=table makes it 5 % of whole tables."
+        f"2 more in some. {false_words(of_two)}"
     )
+    assert "of 2 columns up to 0.1 are expected" in false_words(of_two)
 
 
 def test_without_verdicts_there_is_no_sentence():

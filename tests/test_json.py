@@ -15,6 +15,7 @@ import pytest
 
 from ablate.cli import main
 from ablate.cli.printing import print_json
+from ablate.planning.launcher import launcher_settings
 
 GOLDEN = Path(__file__).parent / "golden" / "store-3"
 
@@ -68,7 +69,7 @@ def test_plan(ask):
     found = of(ask, *words, "launcher=inline", "seeds=2", "--detect", "2", "--spread", "1")
     assert found.keys() == {
         *("sweep", "title", "words", "total", "states", "to_come", "baseline", "seeds", "variants"),
-        *("left", "tuning", "detect", "withheld", "notes", "warnings"),
+        *("left", "launcher", "tuning", "detect", "withheld", "notes", "warnings"),
     }
     assert (found["total"], found["states"], found["seeds"]) == (4, {"planned": 4}, [0, 1])
     none, dpn = found["variants"]
@@ -79,6 +80,7 @@ def test_plan(ask):
     assert found["detect"]["columns"][0]["power"] is None  # of two seeds nothing can be told
     assert found["detect"]["columns"][0]["seeds"]["expected"] > 2
     assert found["tuning"] is None
+    assert found["launcher"] == launcher_settings({"name": "local"})
 
 
 def test_what_is_not_finite_is_null(capsys):
@@ -164,7 +166,7 @@ def test_doctor(ask):
     assert found["findings"]
     assert all(one.keys() == {"level", "check", "text"} for one in found["findings"])
     assert {one["level"] for one in found["findings"]} <= {"ok", "warning"}
-    assert "made again from" in found["repaired"][-1]
+    assert "rebuilt from" in found["repaired"][-1]
     next(Path("runs/runs").glob("*/result.json")).write_text("{")
     said = ask("doctor", "--repair", "--format", "json")
     assert said[0] == ask("doctor", "--repair")[0] == 1

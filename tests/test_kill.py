@@ -268,7 +268,7 @@ def test_a_second_driver_says_who_drives_watches_and_takes_over(shell, calm):
     pids = frozen(shell)
     others = Shell(shell.folder, number=10), Shell(shell.folder, number=20)
     watching = [other.start(*WORDS) for other in others]
-    said = f"process {driver.pid} drives runs already: killed"
+    said = f"process {driver.pid} drives runs already (killed)"
     for number in (11, 21):
         out = shell.folder / f"{number}.out"
         wait_for(lambda out=out: out.exists() and said in out.read_text())
@@ -279,7 +279,7 @@ def test_a_second_driver_says_who_drives_watches_and_takes_over(shell, calm):
     thaw(pids)
     done = others[0].end(watching[0])
     assert done.code == 0, done.out + done.err
-    assert "that process has ended" in done.out
+    assert "the other process has ended" in done.out
     check(shell, calm)
 
 
@@ -290,11 +290,11 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     assert "'killed' is driven now, not 'else'" in other("stop", "else", code=2).err
     os.kill(driver.pid, signal.SIGSTOP)
     gave_up = other("stop", "--timeout", "0.5", code=1)
-    says = f"process {driver.pid} is frozen: `kill -CONT {driver.pid}` lets it go on, and stop"
+    says = f"process {driver.pid} is frozen; `kill -CONT {driver.pid}` resumes it"
     assert f"{says}; Ctrl-C ends the waiting\n" in gave_up.err
     assert gave_up.err.splitlines()[-1].startswith("ablate: stop: gave up after 0.5 s: process ")
     for pid in pids:
-        assert re.search(rf"^process {pid} \((pre|post)#\d\) is frozen: ", gave_up.err, re.M)
+        assert re.search(rf"^process {pid} \((pre|post)#\d\) is frozen; ", gave_up.err, re.M)
     thaw([driver.pid, *pids])  # they were told
     assert shell.end(driver, timeout=20).code == 128 + signal.SIGTERM
     assert workers(shell.folder) == []
@@ -303,11 +303,11 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     kill([driver.pid])
     driver.wait()
     given_up = other.start("stop")
-    wait_for(lambda: " is frozen: " in (shell.folder / f"{other.number}.err").read_text())
+    wait_for(lambda: " is frozen; " in (shell.folder / f"{other.number}.err").read_text())
     given_up.send_signal(signal.SIGINT)
     assert other.end(given_up, 20).code == 130
     stopping = other.start("stop", "killed")
-    wait_for(lambda: " is frozen: " in (shell.folder / f"{other.number}.err").read_text())
+    wait_for(lambda: " is frozen; " in (shell.folder / f"{other.number}.err").read_text())
     thaw(pids)
     assert "stopped killed after" in other.end(stopping).out
     assert workers(shell.folder) == []

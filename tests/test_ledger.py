@@ -112,7 +112,7 @@ def test_a_plan_counts_from_when_it_is_announced_and_its_forerunner_until_it_is_
         for step in (ledger.announce, store.write_plan, ledger.plan):
             step(first)
         store.write_plan(second)
-        with pytest.raises(Failure, match=r"p\.json: was edited since it was planned; the same"):
+        with pytest.raises(Failure, match=r"p\.json: was edited after it was planned; the same"):
             ledger.sealed_plan(store, "p")
         store.write_plan(first)
         ledger.announce(second)
@@ -122,7 +122,7 @@ def test_a_plan_counts_from_when_it_is_announced_and_its_forerunner_until_it_is_
         ledger.plan(second)
         assert ledger.sealed_plan(store, "p") == second
         store.write_plan(first)
-        with pytest.raises(Failure, match="was edited since it was planned"):
+        with pytest.raises(Failure, match="was edited after it was planned"):
             ledger.sealed_plan(store, "p")
         count = len(ledger.events("plan of p"))
         for step in (ledger.announce, store.write_plan, ledger.plan):

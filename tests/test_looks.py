@@ -35,7 +35,7 @@ from ablate.store.store import Store
 GOLDEN = Path(__file__).parent / "golden"
 WORDS = ("block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")
 SHORT = ("train.steps=4", "train.batch=32")
-WITHHELD = "Verdicts withheld: that they are read can't be recorded"
+WITHHELD = "Verdicts withheld: the look can't be recorded"
 
 
 def unread(folder: Path) -> Store:
@@ -201,7 +201,7 @@ def test_a_store_that_can_not_be_written_has_its_intervals_but_no_words(tmp_path
         [*alone, " && ".join(lines)], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert f"note,,{WITHHELD} (the store can't be written to)." in done.stdout
+    assert f"note,,{WITHHELD} (the store is not writable)." in done.stdout
     assert ",gain.low," in done.stdout
     assert ",verdict," not in done.stdout
     assert told(store) == []
@@ -219,7 +219,7 @@ def test_another_machine_that_drives_the_store_keeps_its_ledger(store, capsys):
     store.driver.note(pid=os.getpid(), host="elsewhere", sweep="other")
     run("table", "--format", "md")
     printed = capsys.readouterr().out
-    assert f"{WITHHELD} (elsewhere drives it, and the ledger" in printed
+    assert f"{WITHHELD} (elsewhere drives the store" in printed
     assert "| +5.44 [" in printed
     assert told(store) == []
     store.driver.release()
@@ -323,7 +323,7 @@ def test_a_bundle_prints_the_words_that_it_carries_and_adds_no_look(store, capsy
     Path("out/manifest.json").unlink()  # formats of old had none
     run("table", "--from", "out", "--format", "csv")
     printed = capsys.readouterr().out
-    assert "the bundle carries other verdicts" in printed
+    assert "the bundle has other verdicts" in printed
     assert ",verdict," not in printed
 
 

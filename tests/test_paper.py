@@ -11,7 +11,7 @@ from conftest import REPOSITORY
 from test_table import finished, make_plan, tabulate
 
 from ablate.analysis import paper, stats
-from ablate.analysis.published import SHOW, published
+from ablate.analysis.published import SHOW, read_published
 from ablate.planning.cell import Column
 from ablate.planning.expand import plan as make_real
 from ablate.report.formats import render
@@ -30,7 +30,7 @@ GAINS = {
 
 
 def test_the_published_gains_come_out():
-    table = published("T1L")
+    table = read_published("T1L")
     gains = {e.column: e.gain for e in table.entries if e.row == "dpn"}
     assert {column: gains[column].mean for column in GAINS} == pytest.approx(GAINS)
     assert len(gains) == 10
@@ -39,7 +39,7 @@ def test_the_published_gains_come_out():
 
 
 def test_what_is_printed_behind_plus_minus_is_read_as_a_standard_error():
-    table = published("T1L")
+    table = read_published("T1L")
     entry = next(e for e in table.entries if (e.row, e.column) == ("dpn", "S/16"))
     assert entry.gain.high - entry.gain.mean == pytest.approx(1.13, abs=0.005)
     assert entry.gain == stats.welch_of_means(79.7, 0.20, 78.6, 0.32, 3)
@@ -50,7 +50,7 @@ def test_what_is_printed_behind_plus_minus_is_read_as_a_standard_error():
 
 
 def test_both_readings_of_plus_minus_are_said():
-    table = published("T1L")
+    table = read_published("T1L")
     said = {e.column: e.against.said for e in table.entries if e.row == "dpn"}
     read = {e.column: e.gain for e in table.entries if e.row == "dpn"}
     assert all(gain.low > 0 for gain in said.values())
@@ -69,28 +69,28 @@ def test_both_readings_of_plus_minus_are_said():
 
 @pytest.mark.parametrize(("name", "n"), [("T2R", 3), ("T3", 3), ("T4", 3), ("T5", 10), ("T7", 1)])
 def test_a_printed_mean_is_of_so_many_trainings(name, n):
-    table = published(name)
+    table = read_published(name)
     assert {entry.n for entry in table.entries} == {n}
     gains = [entry.gain for entry in table.entries if entry.gain]
     assert {gain.low is not None for gain in gains} == {name in ("T2R", "T4", "T5")}  # +- printed
 
 
 def test_what_rounding_leaves_open_of_a_mean_gain_is_said():
-    notes = " ".join(published("T1L").notes)
+    notes = " ".join(read_published("T1L").notes)
     mean = "AugReg 93k steps bs4096: mean gain +1.30 over S/32, Ti/16, B/32, S/16, B/16, "
     assert f"{mean}from +1.20 to +1.40 by rounding" in notes
     assert "if architectures were a sample]. The text says 1.4." in notes
-    notes = " ".join(published("T1R").notes)
+    notes = " ".join(read_published("T1R").notes)
     assert "mean gain +1.74" in notes
     assert "The text rounds it to 1.7." in notes
-    assert "+0.77" in " ".join(published("T2L").notes)
-    gains = published("T6").notes[0]  # printed as such: half a digit each
+    assert "+0.77" in " ".join(read_published("T2L").notes)
+    gains = read_published("T6").notes[0]  # printed as such: half a digit each
     assert "pre, AugReg 93k steps bs4096: mean gain -0.64" in gains
     assert "from -0.69 to -0.59 by rounding" in gains
 
 
 def test_few_shot_draws_of_one_training_get_no_verdict():
-    table = published("T1R")
+    table = read_published("T1R")
     assert {e.verdict for e in table.entries} == {None}
     assert {e.gain.low for e in table.entries if e.gain} == {None}
     assert {e.n for e in table.entries} == {1}
@@ -99,11 +99,11 @@ def test_few_shot_draws_of_one_training_get_no_verdict():
 def test_every_published_table_is_set_in_every_format():
     assert {"T1L", "T1R", "T2L", "T6", "README-1", "README-2", "F10"} <= set(paper.tables())
     for name in paper.tables():
-        table = published(name)
+        table = read_published(name)
         assert table.entries, name
         for format in ("md", "latex", "html", "csv", "json"):
             assert render(table, format, show=SHOW)
-    facts = csv.DictReader(io.StringIO(render(published("T6"), "csv")))
+    facts = csv.DictReader(io.StringIO(render(read_published("T6"), "csv")))
     gains = {(f["row"], f["column"]): f["value"] for f in facts if f["quantity"] == "gain"}
     assert gains["pre", "B/32"] == "-2.6"
 
@@ -209,7 +209,7 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
         assert f"| 79.7 ± 0.20, +1.1 | {word}, {where} |" in text
         facts = csv.DictReader(io.StringIO(render(table, "csv")))
         assert [f["value"] for f in facts if f["quantity"] == "paper.gain.inside"] == [str(+inside)]
-        assert "Not subtracted, trained on cifar10, theirs on imagenet1k: S/4 for S/16." in text
+        assert re.search("Not subtracted, trained on cifar10, .*imagenet1k: S/4 for S/16\\.", text)
     del results[plan.cells[0].ids[0]]
     table = tabulate(plan, results, paper=found)
     assert {e.against.agreement for e in table.entries if e.against} == {None}  # unfinished
@@ -249,7 +249,7 @@ def test_what_is_quoted_as_about_says_so(tmp_path):
         ("ViT", "0.005 · 3"): ("about 78", None),
         ("ViTBNFFN", "0.005 · 3"): ("about 90, +12.0", 12.0),
     }
-    assert all("no recipe of ours is theirs" in theirs.differs for theirs in found.values())
+    assert all(theirs.differs.startswith("no shipped recipe") for theirs in found.values())
 
 
 def test_nothing_to_stand_beside_is_said(tmp_path):
@@ -259,7 +259,7 @@ def test_nothing_to_stand_beside_is_said(tmp_path):
     alone = dataclasses.replace(
         plan, columns=tuple(Column(c.label, {}, None) for c in plan.columns)
     )
-    with pytest.raises(UserError, match="no column of figure1@digits stands for one of T1L"):
+    with pytest.raises(UserError, match=r"no column of figure1@digits .* of T1L .*; give a column"):
         paper.beside(alone, tmp_path)
     for key, value in (("table", "T9"), ("rows", {"pre/pre": "bass"})):
         wrong = dataclasses.replace(plan, paper={**plan.paper, key: value})
@@ -280,12 +280,12 @@ def test_the_forecast_is_that_of_the_tables_own_function():
     lines = list(forecast(plan, 0.5, 0.4, cost_of(plan), {}, lambda run: []).lines())
     found = stats.detect(0.5, 3, stats.Spread(0.4), stats.Method(contrasts=3, comparisons=3))
     assert lines[0].startswith("to detect a gain of 0.5 points over base with 80 % power")
-    assert lines[1] == "  spread 0.4 points, as given"
+    assert lines[1] == "  spread 0.4 points, given by --spread"
     n = found.seeds.expected
     assert lines[2] == f"    needs {n} seeds a variant: {0.04 * n:.2g} device-hours"
     assert len(lines) == 4  # nothing to sum up
     power, smallest = found.power.expected, found.smallest.expected
-    assert f"with the 3 seeds asked: power {100 * power:.0f} %" in lines[3]
+    assert f"with the 3 seeds planned: power {100 * power:.0f} %" in lines[3]
     assert f"detects gains from {smallest:.2g} points" in lines[3]
 
 
@@ -304,15 +304,13 @@ def test_a_measured_spread_is_a_range_and_below_8_df_barely_known():
         assert re.search(r"needs \d+ \(\d+ to >?\d+\) seeds", lines[2])
         needs = [int(re.search(r"needs (\d+)", line)[1]) for line in (lines[2], lines[5])]
         total = 6 * 36 / 3600 * max(needs)  # six cells of 36 s a run, each with as many seeds
-        assert lines[-1] == (
-            f"  every column with {max(needs)} seeds: {total:.2g} device-hours in all"
-        )
+        assert lines[-1] == f"  all columns with {max(needs)} seeds: {total:.2g} device-hours"
         assert lines[4].startswith("  Ti/4: ")
 
 
 def test_without_runs_the_spread_is_an_assumption_that_is_said():
     plan = make_plan(["base", "a"], seeds=1)
     lines = list(forecast(plan, 1.0, None, cost_of(plan, None), {}, lambda run: []).lines())
-    assert f"spread {ASSUMED:g} points, an assumption" in lines[1]
-    assert "what they cost is not known" in lines[2]
-    assert lines[3] == "    with 1 seed: no verdict, so nothing can be told"
+    assert f"spread {ASSUMED:g} points, assumed" in lines[1]
+    assert "the cost is unknown" in lines[2]
+    assert lines[3].startswith("    with 1 seed: no verdicts")

@@ -498,7 +498,7 @@ def test_only_for_room_on_the_stores_disk_is_waited(tmp_path: Path) -> None:
 
     with pytest.raises(NoRoom):  # another disk: here there is room
         with_room(Store(tmp_path), said.append, work)
-    assert [line.partition(":")[0] for line in said] == ["no space left", "there is room again"]
+    assert [line.partition(";")[0] for line in said] == ["no space left", "the disk has room again"]
     with_room(Store(tmp_path), said.append, work)
 
 
@@ -530,10 +530,12 @@ def test_a_full_disk_while_a_set_is_decoded_pauses_the_sweep(shell: Shell) -> No
 
     lack = "data=mnist5k takes 4.0 MB decoded, "
     try:
-        wait_for(lambda: driver.poll() is not None or "make space" in said(), 240)
+        wait_for(lambda: driver.poll() is not None or "free some space" in said(), 240)
         if "mount:" in said() or "unshare:" in said():
             pytest.skip("may not mount a small tmpfs (unshare -rm)")
-        (line,) = (line for line in said().splitlines() if "make space, the sweep goes on" in line)
+        (line,) = (
+            line for line in said().splitlines() if "free some space, and the sweep goes on" in line
+        )
         assert lack in line
         assert "are free: No space left on device: " in line
         told = {kind: (shell.folder / f"prepare.{kind}").read_text() for kind in ("code", "err")}
@@ -551,7 +553,7 @@ def test_a_full_disk_while_a_set_is_decoded_pauses_the_sweep(shell: Shell) -> No
     finally:
         driver.kill()
         driver.wait()
-    assert said().count("make space") == said().count("there is room again") == 1
+    assert said().count("free some space") == said().count("has room again") == 1
     assert "UNFINISHED" not in said()
 
 

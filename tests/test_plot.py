@@ -157,8 +157,8 @@ def test_an_interval_that_would_flatten_all_others_is_cut_and_told(plan, table, 
     for kind in ("gain", "forest"):
         svg = figure(plan, replace(table, columns=columns), kind, store.rundir)
         told = " ".join(texts(svg))
-        assert "Cut where arrows are: dpn, 1 -2.00 [-5000.00, +4000.00]" in told
-        assert "Cut where" not in figure(plan, table, kind, store.rundir)
+        assert "Intervals cut at the arrows: dpn, 1 -2.00 [-5000.00, +4000.00]" in told
+        assert "Intervals cut" not in figure(plan, table, kind, store.rundir)
     assert limits([]) == (-1, 1)
 
 
@@ -280,7 +280,7 @@ def test_a_row_that_was_never_validated_is_named_beside_the_curves(plan, table, 
     lost = {run for cell in plan.cells if cell.row == "dpn" for run in cell.ids.values()}
     nowhere = Store(Path("nowhere"))
     svg = figure(plan, table, "curves", lambda run: (nowhere if run in lost else store).rundir(run))
-    assert "Not validated once: dpn, 1, dpn, 2." in texts(svg)
+    assert "Without a validation: dpn, 1, dpn, 2." in texts(svg)
 
 
 def test_bands_are_left_out_where_they_would_hide_the_lines(plan, table, store, monkeypatch):
@@ -288,7 +288,7 @@ def test_bands_are_left_out_where_they_would_hide_the_lines(plan, table, store, 
     monkeypatch.setattr(curves, "BANDS", 1)
     svg = figure(plan, table, "curves", store.rundir)
     assert "FillBetween" not in svg
-    assert "Lines: means over the seeds that got to an epoch." in texts(svg)
+    assert "Lines: means over the seeds that reached an epoch." in texts(svg)
 
 
 def test_why_a_whole_sweep_has_no_gains(store):
@@ -296,10 +296,10 @@ def test_why_a_whole_sweep_has_no_gains(store):
     diverged = {"status": "diverged", "step": 2, "device": "cpu"}
     found = plant(plan, {"base": [90, 91, 92], "other": [0, 0, 0]})
     results = {run: diverged if run.startswith("other") else found[run] for run in found}
-    with pytest.raises(Nothing, match="no gain: no row has a seed in common with base"):
+    with pytest.raises(Nothing, match="no row shares a seed with base"):
         figure(plan, tabulate(plan, results), "gain", store.rundir)
     alone = make_plan(["base"])
-    with pytest.raises(Nothing, match="no gain: base, the baseline, is its only row"):
+    with pytest.raises(Nothing, match="the baseline base is the only row"):
         figure(alone, tabulate(alone, plant(alone, {"base": [90, 91, 92]})), "gain", store.rundir)
 
 
@@ -320,16 +320,16 @@ def test_what_to_type_where_a_run_has_not_measured_it(plan, table, store):
     with pytest.raises(Nothing) as caught:
         figure(unasked, table, "gradnorm", store.rundir)
     assert str(caught.value) == (
-        "mine: its runs did not measure gradnorm: "
+        "mine: its runs did not measure gradnorm; run "
         "`ablate sweep figure1 --scale digits 'probe=[gradnorm,scales]'`"
     )
     elsewhere = Store(Path("nowhere"))
-    with pytest.raises(Nothing, match="no run has got to its tokens yet"):
+    with pytest.raises(Nothing, match="no run has measured tokens yet"):
         figure(plan, table, "tokens", elsewhere.rundir)
-    with pytest.raises(Nothing, match="no run has been validated yet"):
+    with pytest.raises(Nothing, match="no run has a validation yet"):
         figure(plan, table, "curves", elsewhere.rundir)
     tuned = replace(plan, tune=Tune((TuningStage({"optim.lr": {"log": (0.1, 1.0)}}, 2),)))
-    with pytest.raises(Nothing, match="no round of trials has ended yet: `ablate sweep stem"):
+    with pytest.raises(Nothing, match="no round of trials has ended yet; run `ablate sweep stem"):
         figure(tuned, table, "tuning", elsewhere.rundir)
     with pytest.raises(Nothing, match="no gain yet"):
         figure(plan, tabulate(plan, {}), "gain", elsewhere.rundir)

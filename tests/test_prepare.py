@@ -348,7 +348,7 @@ def test_a_set_is_decoded_ahead_and_then_it_is_there(shell: Shell, data_folder) 
     assert first[1].endswith(" are free")
     assert first[2:] == [
         "decoding data=imagenet1k: 120 of 120 images",
-        f"data=imagenet1k is there: {images}",
+        f"data=imagenet1k is decoded: {images}",
     ]
     assert shell(*words).out.splitlines() == [first[0], first[3]]
 

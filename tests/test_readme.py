@@ -1,9 +1,14 @@
 """The README is short, and its table the quick start's; its how-tos and those of docs/ work."""
 
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from conftest import REPOSITORY
 from pages import PAGES, README, blocks, commands
 
@@ -11,6 +16,7 @@ from ablate.planning import expand
 from ablate.shared import choices
 
 TEXT = PAGES[README]
+LAUNCHERS = "ablate/planning/launcher.py"
 CHOICES, CLASSIFY = "ablate/shared/choices.py", "ablate/shared/metrics/classify.py"
 TASKS = "ablate/shared/metrics/__init__.py"
 TABLES = {  # where entries go: the file, and the line that a new one is put behind
@@ -23,9 +29,9 @@ TABLES = {  # where entries go: the file, and the line that a new one is put beh
     ),
     "score": (CLASSIFY, '        found[name] = int((table["rank"] < rank).sum()) / number\n'),
     "IMPORTS": (TASKS, "from ablate.shared.metrics.metric import Metric, TaskChoice, threshold\n"),
+    "LAUNCHERS": (LAUNCHERS, "LAUNCHERS: dict[str, Choice] = {\n"),
     "TASKS": (TASKS, "TASKS: dict[str, TaskChoice] = {DEFAULT: CLASSIFY}\n"),
 }
-PLACEMENT = 'Placement = Literal["pre", '
 
 
 def test_it_is_short():
@@ -54,6 +60,25 @@ def test_five_commands_are_shown_with_what_they_print():
     assert f"verified: {len(list(plan.runs()))} runs, " in verifies
     for text in (plans, sweeps, states, tables):
         assert any(label in text for label in labels)
+
+
+ABLATE = (sys.executable, "-P", "-c", "from ablate.cli import main; main()")
+
+
+def environment(sources=None):
+    return {**os.environ, "PYTHONPATH": str(sources or REPOSITORY), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def run(words, folder, sources=None):
+    """`ablate WORDS` in a folder, as a process; the sources are ours or a copy of them."""
+    return subprocess.run(
+        [*ABLATE, *words],
+        cwd=folder,
+        env=environment(sources),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def rows(text: str) -> set[str]:
@@ -90,14 +115,19 @@ def followed(home: Path) -> Path:
         source = (home / file).read_text()
         assert source.count(line) == 1, f"{file} has no line {line!r}: the page says it has"
         (home / file).write_text(source.replace(line, line + text))
-    source = (home / CHOICES).read_text()
-    assert source.count(PLACEMENT) == 1
-    (home / CHOICES).write_text(source.replace(PLACEMENT, f'{PLACEMENT}"all", '))
+    for name, text in blocks("line").items():
+        source, found = re.subn(rf"^{name} = .*\n", text, (home / CHOICES).read_text(), flags=re.M)
+        assert found == 1
+        (home / CHOICES).write_text(source)
     return home
 
 
-def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(shell, tmp_path):
-    sources = followed(tmp_path / "sources")
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    return followed(tmp_path_factory.mktemp("followed") / "sources")
+
+
+def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(shell, sources):
     words = ["norm=layernorm,mynorm", "stem=none,mystem", "block.attn=pre,all"]
     short = ("train.steps=3", "seeds=2", "launcher=inline")
     done = shell.several(
@@ -110,7 +140,7 @@ def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(shell, tmp_pat
     assert [command.code for command in done] == [0] * 4, done
     swept, table, _, regressed = (command.out for command in done)
     assert {"mynorm", "mystem", "all"} <= rows(swept)
-    assert len(list(tmp_path.glob("runs/runs/*/result.json"))) == 8 + 4
+    assert len(list(shell.folder.glob("runs/runs/*/result.json"))) == 8 + 4
     assert "mynorm" not in choices.NORMS
 
     assert "| variant | top3 % | n | top1 % | top5 % |" in table
@@ -120,3 +150,31 @@ def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(shell, tmp_pat
 
     assert rows(regressed) == {"none", "mystem"}
     assert "| mae classes [95 % CI] |" in regressed
+
+
+def test_how_to_add_a_launcher_that_prints_commands(sources, tmp_path):
+    """One of two commands is started by who reads them; a Ctrl-C gives up the other."""
+    assert "\n  print        prints the" in run(["list", "launchers"], tmp_path, sources).stdout
+    words = ("norm=layernorm,identity", "seeds=1", "train.steps=3")
+    launcher = ("launcher=print", "launcher.at_once=2")
+    here = {"cwd": tmp_path, "env": environment(sources), "text": True}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    lines, commands = [], []
+    with subprocess.Popen([*ABLATE, "sweep", *words, *launcher], **here, **pipes) as driver:
+        try:
+            for line in driver.stdout:
+                lines.append(line)
+                if line.startswith("env "):
+                    commands.append(line)
+                    if len(commands) == 1:
+                        subprocess.run(line, shell=True, check=True, **here)
+                if line.startswith("finished: "):
+                    driver.send_signal(signal.SIGINT)
+        except BaseException:  # it would wait for commands that nobody starts
+            driver.kill()
+            raise
+    assert driver.returncode == 130, "".join(lines)
+    assert len(commands) == 2
+    assert "stopped after 1 of 2; the same command goes on\n" in lines
+    (result,) = tmp_path.glob("runs/runs/*/result.json")
+    assert str(result.parent) in commands[0]

@@ -120,13 +120,13 @@ def test_behind_a_broken_seal_the_files_count_and_looks_are_kept(store):
     assert after[: broken - 1] == before[: broken - 1]
     assert done.events == broken - 1
     assert done.lines == [
-        f"{store.ledger}: event {broken} is not as it was written: {broken - 1} events are kept",
-        f"{store.plan_path('fixture')}: taken as it lies there: no seal of it could be read",
-        "results taken as they lie there, 6: no hash of them could be read",
+        f"{store.ledger}: event {broken} was changed: {broken - 1} events are kept",
+        f"{store.plan_path('fixture')}: taken from its file, since no seal of it could be read",
+        "6 results taken from their files, since no hash of them could be read",
     ]
     findings, notes = checked(store)
     assert findings == []
-    assert any(note.startswith("fixture.json: was taken from its file") for note in notes)
+    assert any(note.startswith("fixture.json: was read from its file") for note in notes)
     assert any(note.startswith("6 of 6 runs were recorded from their files") for note in notes)
     with Ledger.reading(store) as ledger:
         assert LOOK in ledger.looks()
@@ -136,7 +136,7 @@ def test_behind_a_broken_seal_the_files_count_and_looks_are_kept(store):
 def test_events_taken_out_at_the_end_are_said_to_be(store):
     sql(store, f"DELETE FROM event WHERE number > {len(events(store)) - 2}")
     (line, *_) = alone(store).lines
-    assert "its last events were taken out" in line
+    assert "its last events were removed" in line
     assert checked(store)[0] == []
 
 
@@ -149,7 +149,7 @@ def test_an_edited_file_is_not_made_true_by_a_repair(store, ask):
     path.write_text(changed(path, "title", to="another"))
     assert not alone(store).lines
     code, said = ask("table")
-    assert (code, "fixture.json: was edited since it was planned" in said) == (1, True)
+    assert (code, "fixture.json: was edited after it was planned" in said) == (1, True)
     with Ledger.reading(store) as ledger:
         assert len(ledger.planned("fixture")) == 6  # what gc holds against the file
     path.unlink()
@@ -168,9 +168,7 @@ def test_a_file_that_sqlite_makes_nothing_of_and_a_missing_one(store):
         else:
             store.ledger.write_bytes(content)
         done = alone(store)
-        assert bool(done.lines[0].startswith(f"{store.ledger}: nothing of it can be read")) == bool(
-            content
-        )
+        assert bool(done.lines[0].startswith(f"{store.ledger}: can't be read")) == bool(content)
         assert done.aside is None or done.aside.read_bytes() == content
         assert not log.exists() or log.read_bytes()[:10] != b"of another"
         assert checked(store)[0] == []

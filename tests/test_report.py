@@ -26,7 +26,7 @@ from ablate.planning.cell import Column, Row, Trial, Tune, TuningStage, TuningWi
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.report import show
 from ablate.report.formats import render
-from ablate.report.page import page
+from ablate.report.page import render_page
 from ablate.report.plot import figures
 from ablate.shared.files import to_json
 from ablate.store.record import RunRecord, load_records
@@ -77,7 +77,7 @@ def driven(tmp_path_factory) -> Shell:
     table = tabulate(plan, results)
     runs = load_records(plan, Store(shell.folder / "wide"), {})
     drawn = figures(plan, table, Store(shell.folder / "wide").rundir)
-    html = page(plan, table, runs, [], drawn)
+    html = render_page(plan, table, runs, [], drawn)
     (shell.folder / "wide.html").write_text(html)
     (shell.folder / "wide.csv").write_text(render(table, "csv"))
     return shell
@@ -300,7 +300,7 @@ def test_trials_are_told_apart_from_runs_and_what_they_chose_is_told(tmp_path):
         trials=(Trial(0, 0, {}, cell, 0.9),),
     )
     runs = load_records(tuned, Store(tmp_path), {})
-    text = Page(page(tuned, tabulate(tuned, results), runs, [], {})).text
+    text = Page(render_page(tuned, tabulate(tuned, results), runs, [], {})).text
     assert "3 seeds. 300 runs: 300 finished; 1 tuning trial: 1 planned." in text
     assert (
         "optim.lr in log 0.0001 to 0.01, norm in rms, none: 3 trials; then optim.lr in uniform "

@@ -27,7 +27,7 @@ from launcher_contract import end, settings, until
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve
 from ablate.planning.plan import Analysis, Plan
-from ablate.report.show import compared, shown, sparkline
+from ablate.report.show import compare_runs, describe_run, sparkline
 from ablate.running import launchers
 from ablate.shared.errors import UserError
 from ablate.shared.files import to_json
@@ -104,7 +104,9 @@ def test_a_killed_and_a_stopped_attempt_are_shown_as_such(story):
     out = story.shell("show", "pre#0").out
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
     first, second, third = re.findall(r"^  (\d\. .*)$", out, re.M)
-    assert re.fullmatch(rf"1\. {when}, from step 0 on cpu:\d+: killed, without a word", first)
+    assert re.fullmatch(
+        rf"1\. {when}, from step 0 on cpu:\d+: killed without an error message", first
+    )
     assert re.fullmatch(rf"2\. {when}, \d+ s, from step [1-9]\d* on cpu:\d+: stopped", second)
     assert re.fullmatch(rf"3\. {when}, \d+ s, from step [1-9]\d* on cpu:\d+: result", third)
     assert re.search(rf"^  {when} died: step \d+, code -9$", out, re.M)
@@ -217,12 +219,12 @@ def test_a_run_that_never_began_is_shown_as_planned(own):
     shutil.rmtree(folder.path)
     store = Store(own.folder / "runs")
     with Ledger.reading(store) as ledger:
-        text = shown(store, ledger, folder.id)
-        assert f"{folder.id} (not there)" in text
+        text = describe_run(store, ledger, folder.id)
+        assert f"{folder.id} (missing)" in text
         assert "result.json: missing or not whole" in text
         assert "configuration, as planned (run.json: missing or not whole)\n" in text
         assert "block: {attn: post" in text
-        assert "env.json: missing or not whole" in compared(store, ledger, folder.id, folder.id)
+        assert "env.json: missing or not whole" in compare_runs(store, ledger, folder.id, folder.id)
 
 
 def test_an_env_json_of_old_is_one_attempt(own):
@@ -242,15 +244,15 @@ def test_whatever_file_is_torn_the_rest_is_shown(own, name):
     with Ledger.reading(store) as ledger:
         for length in range(0, len(whole) - 1, max(1, len(whole) // 12)):
             (folder.path / name).write_bytes(whole[:length])
-            text = shown(store, ledger, folder.id)
+            text = describe_run(store, ledger, folder.id)
             assert text.count("\n") > 20
             if name == "env.json":
                 assert "env.json was edited since the run ended" in text
             elif name not in ("metrics.jsonl", "lock"):
                 assert f"{name}: missing or not whole" in text
-            assert "\nresult\n" in compared(store, ledger, folder.id, other.id)
+            assert "\nresult\n" in compare_runs(store, ledger, folder.id, other.id)
         (folder.path / name).unlink()
-        shown(store, ledger, folder.id)
+        describe_run(store, ledger, folder.id)
     assert (name == "lock") == ("missing" not in own("show", "pre#0").out)
 
 
@@ -268,12 +270,12 @@ def test_against_names_the_one_key_that_differs(story):
     assert found["configuration"] == ["  block.attn  pre  post"]
     assert [*found] == ["configuration", "data", "code", "environment", "result"]
     for title in ("data", "code", "environment"):
-        assert found[title] == ["  nothing differs"]
+        assert found[title] == ["  no difference"]
     results = [rundir(story.shell, row).read_result() for row in ("pre", "post")]
     top1 = next(line for line in found["result"] if line.startswith("  test.top1 "))
     assert top1.split()[1:] == [f"{result['test']['top1']:.6g}" for result in results]
     same = blocks(story.shell("show", "pre#0", "--against", "pre#0").out)
-    assert same["configuration"] == ["  nothing differs"]
+    assert same["configuration"] == ["  no difference"]
 
 
 def test_against_names_what_differs_in_code_and_environment(own):
@@ -291,7 +293,7 @@ def test_against_names_what_differs_in_code_and_environment(own):
     assert ["packages.torch", torch, torch, "+", "9.9"] in code
     assert ["git.diff", "-", "diffs/d.diff"] in code
     assert found["environment"] == [f"  host  {host}  {host} + elsewhere"]
-    assert found["data"] == ["  nothing differs"]
+    assert found["data"] == ["  no difference"]
 
 
 NORM = """
@@ -418,7 +420,7 @@ def test_watching_and_following_what_trains(shell, long):
     assert following.wait(20) == 0  # nobody holds the run's lock
     assert shell("show", "feed", "--log").out == "begun\na word more\n"
     assert "running" not in shell("status").out
-    assert ": killed, without a word\n" in shell("show", "feed").out
+    assert ": killed without an error message\n" in shell("show", "feed").out
 
 
 def interrupted_terminal(shell: Shell, *words: str, after: bytes) -> tuple[int, str]:

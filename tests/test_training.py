@@ -305,7 +305,7 @@ def test_a_task_is_a_registration_and_a_class(swept):
         "Test mean absolute error: mean over seeds",
         "in digits, lower being better",
         "mae digits [95 % CI]",
-        "no lower than that of the mean digit",
+        "no lower than the loss of the mean digit",
         "epochs\\_to:2 [95 % CI]",
     ):
         assert words in said["table"].out

@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ def test_choosing_is_not_reporting_and_every_seed_has_a_search_of_its_own(calm):
         assert f"| {chosen}" in table
         used = sum(choice.multiply_adds for choice in cell.chosen)
         assert f"best of {EACH} trials each; {short(used)} multiply-adds" in table
-    assert f"2 searches of {EACH} trials (sampler tpe), which explored at least" in table
+    assert re.search(f"2 searches of {EACH} trials \\(sampler tpe\\); at least \\d+ %", table)
     assert "n counts searches" in table
 
 
@@ -186,7 +187,7 @@ def test_a_score_that_was_changed_in_the_plan_is_found(calm, tmp_path):
     better = dataclasses.replace(plan.trials[5], score=0.99)
     store.write_plan(dataclasses.replace(plan, trials=(*plan.trials[:5], better, *plan.trials[6:])))
     found = shell("verify", "lr", code=1).out
-    assert "its search was told a validation top1 of 0.99, the raw files say" in found
+    assert "a validation top1 of 0.99 for this trial, but the raw files have" in found
 
 
 def test_the_studies_open_with_plain_optuna(calm):
@@ -228,7 +229,7 @@ def test_trials_tells_what_was_tried(calm):
         assert f"| #{seed}.{trial.number} | {trial.params['optim.lr']:.3g} | {scored}" in said
     noise = {(cell.row, c.search): list(c.noise) for cell in plan.cells for c in cell.chosen}
     assert {(s["row"], s["search"]): s["noise"] for s in whole["searches"]} == noise
-    assert "explored of the range: optim.lr" in said
+    assert "explored share of the range: optim.lr" in said
     assert ("the choice is noise" in said) == any(noise.values())
     calm("sweep", "lr", "tune=none", "launcher=inline")
     assert "nothing is tuned" in calm("trials", "lr+tune=none", code=2).err
@@ -440,7 +441,7 @@ def test_a_choice_at_the_edge_of_its_range_is_marked(tmp_path, monkeypatch):
     edges = {cell.row: [choice.edges for choice in cell.chosen] for cell in plan.cells}
     assert edges["post"] == [("optim.lr",)] * 2
     notes = " ".join(tabulate(plan, results).footnotes)
-    assert "At the edge of its range: optim.lr in 2 of 2 searches; better may lie beyond." in notes
+    assert "At the edge of its range: optim.lr in 2 of 2 searches; " in notes
 
 
 STAGES = """
@@ -566,7 +567,7 @@ def test_one_search_compares_settings_and_gives_no_verdict(tmp_path, monkeypatch
         assert table.is_look == (repeats > 1)
         assert [entry.gain.n for entry in table.entries if entry.gain] == [6 if repeats == 1 else 3]
         said = " ".join((*table.notes, *table.caption))
-        assert ("of these settings" in said) == (repeats == 1)
+        assert ("conditional on the chosen settings" in said) == (repeats == 1)
         assert ("tune.repeats=3 compares methods" in said) == (repeats == 1)
 
 

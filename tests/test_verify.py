@@ -151,15 +151,14 @@ def test_an_older_store_is_verified_as_far_as_it_can_be(tmp_path):
     found = checked(store, "fixture")
     assert found.findings == []
     assert found.runs == 4
-    assert found.notes == [
-        "fixture.json: was taken from its file as it lay there, when the ledger was migrated or "
-        "made again: until the same `ablate sweep` seals it nobody knows whether it was edited "
-        "before",
-        "data=digits is not decoded here: it was not checked",
+    sealed, *notes = found.notes
+    assert sealed.startswith("fixture.json: was read from its file when the ledger was migrated")
+    assert notes == [
+        "data=digits is not decoded here, so it was not checked",
         "4 of 4 runs were recorded before results were sealed",
         "4 of 4 runs ended before env.json was sealed: it is not covered",
         "4 of 4 runs were written before metrics were sealed",
-        "4 of 4 runs keep their loss in single precision: the test's is so, too",
+        "4 of 4 runs keep their loss in single precision, so the test loss was checked to it",
     ]
     run = run_of(store, "pre#0", "fixture")
     folder = store.rundir(run)
@@ -266,7 +265,7 @@ ROWS = [
         "WHERE run = '{run}' AND kind = 'finished'",
         "device",
     ),
-    ("DELETE FROM run WHERE id = '{run}'", "does not know"),
+    ("DELETE FROM run WHERE id = '{run}'", "lacks this run"),
     ("DELETE FROM event WHERE run = '{run}' AND kind = 'finished'", "status"),
 ]
 
@@ -323,7 +322,7 @@ def test_a_forger_must_forge_every_seal(store):
     result["predictions_sha256"] = hashlib.sha256(folder.predictions.read_bytes()).hexdigest()
     folder.result.write_bytes(to_json(result))
     assert [line.split(": ", 1)[1] for line in checked(store).findings] == [
-        "result.json: is not the file that was recorded in the ledger"
+        "result.json: differs from the file that the ledger recorded"
     ]
     with Ledger.reading(store) as ledger:
         detail = ledger.last_detail("finished")[run]
@@ -367,7 +366,7 @@ def test_a_run_trained_again_gives_the_same_bits(driven, shell):
     before = contents(store.root)
     done = shell("verify", "--rerun", "0.001#1", "launcher=inline")
     run = run_of(store, "0.001#1")
-    assert done.out.splitlines()[-1] == f"{run}: trained again, the same bits"
+    assert done.out.splitlines()[-1] == f"{run}: the second training gave the same bits"
     for name in ("weights.safetensors", "predictions.npy", "metrics.jsonl", "test"):
         assert f"{name}: the same bits" in done.out
     after = contents(store.root)

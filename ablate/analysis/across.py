@@ -1,5 +1,5 @@
-"""What stands below the columns of a table: averages over them, contrasts between them, and the
-placement grid as a design of two factors. From scores to blocks of plain numbers and words."""
+"""Computes the blocks below the columns of a table: averages over columns, contrasts between
+columns, and the placement grid as a design of two factors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ READINGS = {"residual": "LN after the addition", "branch": "LN on the branch"}
 
 @dataclass(frozen=True)
 class PValues:
-    """They decide nothing and stand in CSV and JSON only: see `stats.RowGain`. `fisher`: of the
-    diverged runs against the baseline's. Each `floor` is the least that so few runs can give."""
+    """p-values for CSV and JSON, which decide nothing: see `stats.RowGain`. `fisher`: of the
+    diverged runs against the baseline's. Each `floor` is the smallest p of so few runs."""
 
     p: float | None = None  # adjusted for the family
     raw: float | None = None
@@ -44,7 +44,7 @@ def p_values(gain: RowGain | None) -> PValues:
 
 @dataclass(frozen=True)
 class FTest:
-    """Of an effect as a whole."""
+    """The F test of an effect as a whole."""
 
     df: int
     residual_df: int
@@ -54,7 +54,7 @@ class FTest:
 
 @dataclass(frozen=True)
 class SummaryLine:
-    """A row, or an effect; `column`: where it is taken, "" for all columns."""
+    """One line of a block: a row or an effect. `column`: its column, "" for all columns."""
 
     label: str
     column: str
@@ -67,7 +67,7 @@ class SummaryLine:
 
 @dataclass(frozen=True)
 class Summary:
-    """`kind`: average, contrast or placement; `tests`: F tests of the grid's effects as a whole."""
+    """One block. `kind`: average, contrast or placement; `tests`: F tests of the grid's effects."""
 
     kind: str
     name: str
@@ -110,7 +110,7 @@ class Arrays:
 
     @property
     def void(self) -> tuple[str, ...]:
-        """The columns whose baseline is unstable: nothing is taken from them."""
+        """List the columns whose baseline is unstable: no block uses them."""
         found = zip(self.plan.columns, self.unstable[:, self.baseline], strict=True)
         return tuple(column.heading for column, unstable in found if unstable)
 
@@ -143,21 +143,21 @@ class Arrays:
         margin: bool = True,
         **more: Any,
     ) -> SummaryLine:
-        """`given`: whether it has a verdict, if any has; `margin`: by that of the analysis, too."""
+        """Make a line. `given`: it may have a verdict; `margin`: with the margin, too."""
         plan, analysis = self.plan, self.plan.analysis
         word = verdict_of(gain.gain, analysis.margin if margin else None, self.judge and given)
         return SummaryLine(
-            label, column, shown(gain.gain, plan.metric), word, p_values(gain), **more
+            label, column, hide_wide(gain.gain, plan.metric), word, p_values(gain), **more
         )
 
 
 def is_partial(plan: Plan, found: Scores) -> bool:
-    """Are its values those of survivors? Then they are no fair contest."""
+    """Do its values leave out runs that diverged or never reached a threshold? Then no verdict."""
     return bool(found.main.never) or (bool(found.diverged) and plan.analysis.diverged == "omit")
 
 
 def verdict_of(gain: Estimate, margin: float | None, given: bool) -> str | None:
-    """The word for a gain; None without an interval, of too few seeds, or where none is given."""
+    """Return the verdict on a gain; None without an interval or with too few seeds."""
     from ablate.analysis import stats
 
     if not given or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
@@ -166,8 +166,8 @@ def verdict_of(gain: Estimate, margin: float | None, given: bool) -> str | None:
     return stats.verdict(gain.low, gain.high, margin) if gain.sd else stats.CANT_TELL
 
 
-def shown(gain: Estimate, metric: Metric) -> Estimate:
-    """A gain without an interval that says nothing: one as wide as the metric's whole scale."""
+def hide_wide(gain: Estimate, metric: Metric) -> Estimate:
+    """Remove an interval that is as wide as the whole scale of the metric, and so says nothing."""
     most = metric.most
     if most is None or gain.low is None or gain.high is None:
         return gain
@@ -176,12 +176,12 @@ def shown(gain: Estimate, metric: Metric) -> Estimate:
 
 
 def wide(metric: Metric) -> str:
-    """Why `shown` left an interval out."""
+    """Explain why `hide_wide` removed an interval."""
     return f"-: the interval is wider than {metric.most:g} {metric.points}, so it says nothing"
 
 
 def blocks(arrays: Arrays) -> tuple[Summary, ...]:
-    """Everything that the sweep has the rows and columns for."""
+    """Compute every block that the sweep has rows and columns for."""
     found = [*_average(arrays), *_contrasts(arrays), *_placements(arrays)]
     return tuple(block for block in found if block.lines)
 
@@ -206,7 +206,7 @@ def _average(arrays: Arrays) -> Iterable[Summary]:
                     "",
                     average.gain,
                     given=not partial,
-                    sampled=shown(average.sampled, plan.metric),
+                    sampled=hide_wide(average.sampled, plan.metric),
                     columns=tuple(plan.columns[c].label for c in over),
                 )
             )
@@ -215,7 +215,7 @@ def _average(arrays: Arrays) -> Iterable[Summary]:
         kind="average",
         name="average",
         title=f"Average over the {len(plan.columns) - len(arrays.void)} columns",
-        note=_note("these columns, seeds random", left_out, _pooled_gains([*ratios.values()])),
+        note=_note("columns fixed, seeds random", left_out, _pooled_gains([*ratios.values()])),
         contrasts=method.contrasts,
         lines=tuple(lines),
     )
@@ -226,7 +226,7 @@ def _note(*parts: str) -> str:
 
 
 def _pooled_gains(ratios: Sequence[float | None]) -> str:
-    """That gains are pooled, where the baseline is out of line. By `stats.ColumnGains.ratio`."""
+    """Say that gains are pooled, if a baseline is out of line. By `stats.ColumnGains.ratio`."""
     found = [ratio for ratio in ratios if ratio is not None]
     return pooled_gains(max(found)) if found else ""
 
@@ -275,15 +275,15 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
         yield Summary(
             kind="contrast",
             name=name,
-            title=f"Contrast {name}: the gain at {key}={ends[1]} less that at {ends[0]}",
-            note=_note("+: the row gains more there", _pooled_gains(ratios)),
+            title=f"Contrast {name}: the gain at {key}={ends[1]} minus the gain at {ends[0]}",
+            note=_note(f"+: the row gains more at {ends[1]}", _pooled_gains(ratios)),
             contrasts=method.contrasts,
             lines=tuple(lines),
         )
 
 
 def _pairs(columns: Sequence[Column], key: str, start: Any, end: Any) -> Iterable[tuple[int, int]]:
-    """Columns that differ in `key` alone, which is `start` in the first and `end` in the second."""
+    """Yield pairs of columns that differ in `key` alone: `start` in one, `end` in the other."""
     for b, before in enumerate(columns):
         for a, after in enumerate(columns):
             if before.settings.get(key) == start and after.settings == {
@@ -297,7 +297,7 @@ def _pairs(columns: Sequence[Column], key: str, start: Any, end: Any) -> Iterabl
 
 
 def _placements(arrays: Arrays) -> Iterable[Summary]:
-    """A block a column and reading of "post" in which rows are all nine placements."""
+    """Yield a block for every column and value of `block.post` with rows of all nine placements."""
     import numpy as np
 
     from ablate.analysis import stats
@@ -333,7 +333,7 @@ def _placements(arrays: Arrays) -> Iterable[Summary]:
                     title=f"{title}, {column.label}" if column.label else title,
                     note=_note(
                         "against pre, averaged over the other's placements; x: beyond their sum",
-                        "each effect by its own spread: a cell's is out of line" * found.own,
+                        "each effect by its own spread: a cell's spread is out of line" * found.own,
                     ),
                     contrasts=size,
                     lines=tuple(lines),
@@ -351,7 +351,7 @@ def _effects(found: Any) -> Iterable[tuple[str, RowGain, bool]]:
 
 
 def _grids(cells: Sequence[Cell], reading: str) -> Iterable[tuple[tuple[str, ...], ...]]:
-    """Labels of rows, attention x MLP placements: nine that differ in their placement alone."""
+    """Yield 3 x 3 labels, attention x MLP, of rows that differ in their placement alone."""
     if len(cells) < len(PLACEMENTS) ** 2:
         return
     groups: dict[str, dict[tuple[str, str], str]] = {}

@@ -1,4 +1,4 @@
-"""The words around a table: its caption and its notes. Computes nothing."""
+"""Writes the caption and the notes of a table. Computes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def gain_alpha(analysis: Analysis) -> float:
-    """Declared looks share alpha (Bonferroni)."""
+    """Return the alpha of gains: declared looks share alpha (Bonferroni)."""
     return analysis.alpha / max(1, len(analysis.looks))
 
 
@@ -32,7 +32,7 @@ def level(alpha: float) -> str:
 
 
 def family(plan: Plan, columns: Sequence[TableColumn]) -> str:
-    """What intervals are simultaneous over: "9 contrasts of a column"."""
+    """Name the family of simultaneous intervals: "9 contrasts of a column"."""
     counts = sorted({column.contrasts for column in columns})
     noun = "contrast" if counts == [1] else "contrasts"
     of = "a column" if plan.analysis.family == "column" else "the table"
@@ -43,7 +43,7 @@ def family(plan: Plan, columns: Sequence[TableColumn]) -> str:
 
 
 def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
-    """What the numbers are, and a line on the spread of every column."""
+    """Explain the numbers of a table, then the spread of every column."""
     analysis, of = plan.analysis, plan.metric
     sizes = sorted({size for column in columns for size in column.test_sizes})
     tested = (
@@ -70,16 +70,21 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
 
 
 def _tuned(plan: Plan, tune: Tune) -> str:
-    """What every variant was searched for, how often and how widely, and what n counts."""
+    """State the tuned keys, the trials, the explored share of the ranges, and what n counts."""
     keys = ", ".join(dict.fromkeys(key for stage in tune.stages for key in stage.space))
     searches = len(tune.searches(plan.seeds))
     often = "one search" if searches == 1 else f"{searches} searches"
     shares = [share for cell in plan.cells for c in cell.chosen for share in c.explored.values()]
-    least = f", which explored at least {100 * min(shares):.0f} % of each range" if shares else ""
-    counted = "intervals are of these settings" if plan.one_search else "n counts searches"
+    least = f"; at least {100 * min(shares):.0f} % of each range is explored" if shares else ""
+    counted = (
+        "intervals are conditional on the chosen settings"
+        if plan.one_search
+        else "n counts searches"
+    )
     return (
-        f"Tuned for each variant alike: {keys}; {often} of {count(tune.trials_each, 'trial')} "
-        f"(sampler {tune.sampler}){least}, chosen on validation with other seeds; {counted}."
+        f"Tuned in the same way for every variant: {keys}; {often} of "
+        f"{count(tune.trials_each, 'trial')} (sampler {tune.sampler}){least}; settings are chosen "
+        f"on validation, with other seeds; {counted}."
     )
 
 
@@ -88,7 +93,7 @@ def sentence(text: str) -> str:
 
 
 def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
-    """What twice as many seeds would resolve, and how to train them."""
+    """State the gain that twice as many seeds would resolve, and the command that trains them."""
     of = plan.metric
     told = [column for column in columns if column.forecast]
     for column in told:
@@ -97,8 +102,8 @@ def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
         half, low, high = (f"{x:.{of.decimals}f}" for x in (f.half, f.low, f.high))
         at = f"{column.heading}: " if column.label else ""
         yield (
-            f"{at}{f.seeds} seeds would tell gains of about {half} {of.points} ({low} to {high}) "
-            f"from zero, if the rows' spreads are as alike as they look."
+            f"{at}{f.seeds} seeds would resolve gains of about {half} {of.points} ({low} to "
+            f"{high}), if the spreads of the rows are as equal as they look."
         )
     if told:
         n = len(plan.seeds)
@@ -106,7 +111,7 @@ def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
 
 
 def _command(plan: Plan, n: int) -> str:
-    """The sweep with n seeds, those it has among them."""
+    """Return the command of the sweep with n seeds, its present seeds among them."""
     more = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
     seeds = [*plan.seeds, *more[: n - len(plan.seeds)]]
     text = str(n) if sorted(seeds) == [*range(n)] else f"[{','.join(map(str, seeds))}]"
@@ -114,7 +119,7 @@ def _command(plan: Plan, n: int) -> str:
 
 
 def _with_words(plan: Plan, word: str) -> str:
-    """The command that drove the plan, with one word set otherwise."""
+    """Return the command that drove the plan, with one word replaced."""
     key = word.partition("=")[0]
     words = [other for other in plan.words if other.partition("=")[0] != key]
     place = next((i for i, other in enumerate(words) if other.startswith("--")), len(words))
@@ -160,7 +165,7 @@ def notes(
     look: str | None,
     strict: bool,
 ) -> list[str]:
-    """What must be known before any number is believed."""
+    """List what a reader must know before believing any number."""
     found = []
     missing = Counter[str]()
     for score in cells:
@@ -171,8 +176,8 @@ def notes(
         found.append("n = 1: no interval.")
     if plan.one_search:
         found.append(
-            "One search a row: the intervals are of these settings, not of the methods, so no "
-            "verdicts; tune.repeats=3 compares methods."
+            "One search a row: intervals are conditional on the chosen settings and don't compare "
+            "methods, so there are no verdicts; tune.repeats=3 compares methods."
         )
     if len(plan.replicates) == 2:
         found.append("n = 2: intervals, no verdicts.")
@@ -192,7 +197,7 @@ NAMED = 8  # runs that a note names
 
 
 def withheld(runs: Mapping[str, str]) -> Iterator[str]:
-    """A note on every run whose result is not the one that it left. `runs`: id -> why."""
+    """Yield a note on every run whose result was changed after the run. `runs`: id -> why."""
     for line in [*runs.values()][:NAMED]:
         yield f"Withheld: {line}."
     if len(runs) > NAMED:
@@ -202,7 +207,7 @@ def withheld(runs: Mapping[str, str]) -> Iterator[str]:
 
 
 def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[str]:
-    """Which runs of the baseline void a column, and what can be said instead of a verdict."""
+    """Name the runs of the baseline that void a column, and what can be said without verdicts."""
     from ablate.analysis import stats
 
     base = next(score for score in block if score.cell.row == plan.baseline)
@@ -212,8 +217,8 @@ def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[
         for seed, step in base.diverged.items()
     ] + [f"seed {seed} collapsed" for seed in base.collapsed]
     yield (
-        f"{at}no verdicts: of the baseline {plan.baseline}, {', '.join(fates)}, so gains over it "
-        f"don't measure the variants."
+        f"{at}no verdicts: in the baseline {plan.baseline}, {', '.join(fates)}, so gains over the "
+        f"baseline don't measure the variants."
     )
     n = len(base.results)
     groups: dict[tuple[int, int], list[str]] = {}
@@ -231,16 +236,16 @@ def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[
     )
     rate, columns = base.cell.spec.get("optim", {}).get("lr"), [c.settings for c in plan.columns]
     if any("optim.lr" in s for s in (*(r.settings for r in plan.rows), *columns)):
-        yield f"{at}The sweep compares learning rates: that the baseline fails may be its finding."
+        yield f"{at}The sweep compares learning rates, so the baseline's failure may be a finding."
     elif rate is not None:
         yield (
-            f"{at}The baseline may hold at a lower rate: "
+            f"{at}The baseline may train at a lower learning rate: "
             f"`{_with_words(plan, f'optim.lr={rate / 3:.2g}')}`."
         )
 
 
 def _unfinished(missing: Counter[str], planned: int) -> str:
-    """How many runs are missing, and of which rows; rows that miss as many share a count."""
+    """Count the missing runs by row; rows with equal counts share a number."""
     by_count: dict[int, list[str]] = {}
     for row, lacking in missing.items():
         if lacking:
@@ -248,17 +253,17 @@ def _unfinished(missing: Counter[str], planned: int) -> str:
     parts = [f"{n} of {names(rows)}" for n, rows in sorted(by_count.items(), reverse=True)]
     return (
         f"UNFINISHED: {missing.total()} of {count(planned, 'run')} missing "
-        f"({'; '.join(parts)}). No verdicts until they are there."
+        f"({'; '.join(parts)}). There are no verdicts before every run has a result."
     )
 
 
 def look_note(plan: Plan, looks: Sequence[InterimLook], methods: Sequence[Method]) -> str | None:
-    """What reading verdicts before does to those read now; `methods`: the columns'."""
+    """State how earlier looks change the error of the verdicts; `methods`: of the columns."""
     return " ".join([*_grown(plan, looks, methods), *_changed(plan, looks)]) or None
 
 
 def _grown(plan: Plan, looks: Sequence[InterimLook], methods: Sequence[Method]) -> Iterator[str]:
-    """Were there looks at fewer seeds, and were they not declared?"""
+    """Yield a note if verdicts were read at fewer seeds without a declaration."""
     from ablate.analysis import stats
 
     analysis, seeds = plan.analysis, set(plan.seeds)
@@ -272,33 +277,35 @@ def _grown(plan: Plan, looks: Sequence[InterimLook], methods: Sequence[Method]) 
     becomes = f"rises from {meant} to" if float(about) > float(meant) else "is"
     where = " of a column" if len(errors) > 1 and analysis.family == "column" else ""
     yield (
-        f"The seeds grew after verdicts were read at n = {', '.join(map(str, read[:-1]))}: the "
-        f"chance that some variant{where} is wrongly told {becomes} about {about} %. Looks "
-        f"declared beforehand (analysis.looks) share alpha."
+        f"Seeds were added after verdicts were read at n = {', '.join(map(str, read[:-1]))}: the "
+        f"chance of a false verdict on some variant{where} {becomes} about {about} %. Looks that "
+        f"are declared beforehand (analysis.looks) share alpha."
     )
 
 
 def _changed(plan: Plan, looks: Sequence[InterimLook]) -> Iterator[str]:
-    """Was it another table of which verdicts were read first? Older versions did not note that."""
+    """Yield a note if the table has changed since its first look. Older versions noted no table."""
     first = next((look for look in looks if look.at), None)
     if first and (parts := changes(first, look_of(plan))):
         yield (
             f"Changed since verdicts were first read, at n = {len(first.seeds)}: "
-            f"{'; '.join(parts)}. Chosen with results in view, so with an unknown error."
+            f"{'; '.join(parts)}. The change was made with results in view: its error is unknown."
         )
 
 
 def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> list[str]:
-    """What the published figures beside ours are, why they are not subtracted, and the ranks."""
+    """Explain the published figures beside ours, why some are not subtracted, and the ranks."""
     if not paper:
         return []
     table = next(iter(paper.values())).table
-    pm = " +- as printed: 95 % intervals over 3 runs or more by the text; they fit standard errors."
+    pm = " +- is as printed: by the text a 95 % interval over at least 3 runs; it fits a standard "
+    pm += "error."
     pm = pm if any(beside.pm is not None for beside in paper.values()) else ""
     found = [
-        f"Beside it: {table}, with its gains.{pm} Where data, resolution, steps and recipe match: "
-        f"ours less theirs. Elsewhere: whether our gain is in the direction of theirs (can't tell: "
-        f"our interval includes 0, or theirs is 0), and whether theirs is in our interval."
+        f"Beside it: {table}, with its gains.{pm} Where data, resolution, steps and recipe match, "
+        f"a cell has our value minus the published value. Elsewhere a cell says whether our gain "
+        f"has the direction of the published gain (can't tell: our interval includes 0, or the "
+        f"published gain is 0), and whether the published gain lies in our interval."
     ]
     by_reason: dict[str, list[str]] = {}
     for (_, column), beside in paper.items():
@@ -328,6 +335,6 @@ def count(number: int, noun: str) -> str:
 
 
 def names(rows: Sequence[str], most: int = 8) -> str:
-    """Labels, the first few of many."""
+    """List labels, of many the first few."""
     more = f" and {len(rows) - most} more" if len(rows) > most else ""
     return ", ".join(rows[:most]) + more

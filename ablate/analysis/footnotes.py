@@ -1,4 +1,4 @@
-"""The words of a table on one of its entries, rows or columns. Computes nothing."""
+"""Writes the footnotes on entries, rows and columns of a table. Computes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CODE = ("digest", "plugins")  # "d1+d2": a run that went on under other code
 
 
 class Footnotes:
-    """Texts numbered as they first appear; equal ones share a number."""
+    """Numbers texts in the order of their first appearance; equal texts share a number."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -44,7 +44,7 @@ class Footnotes:
 def row_notes(confounds: Sequence[str]) -> list[str]:
     if not confounds:
         return []
-    return [f"A confound: sets {', '.join(confounds)}, which belongs to the recipe."]
+    return [f"Confound: the row sets {', '.join(confounds)}, which belongs to the recipe."]
 
 
 def entry_notes(
@@ -56,8 +56,8 @@ def entry_notes(
     against: Exact | None,
     unstable: str,
 ) -> list[str]:
-    """`against`: Fisher's test of the diverged and collapsed runs; `unstable`: how many the
-    baseline has, "0 of 3"."""
+    """List the footnotes of an entry. `against`: Fisher's test of its diverged and collapsed runs;
+    `unstable`: such runs of the baseline, "0 of 3"."""
     from ablate.analysis import stats
 
     texts = []
@@ -70,42 +70,42 @@ def entry_notes(
         texts.append(_diverged(plan, found, gain))
     if found.collapsed:
         texts.append(
-            f"Collapsed: {_seeds(found.collapsed)} ended with a training loss no lower than that "
-            f"of {plan.task.prior}; kept in the mean{_left(gain)}."
+            f"Collapsed: {_seeds(found.collapsed)} ended with a training loss no lower than the "
+            f"loss of {plan.task.prior}; the mean includes it{_left(gain)}."
         )
     if found.unstable and against and base and not base.unstable:  # else it is said of the column
         texts[-1] += f" {_fisher(plan, against, unstable)}"
     if found.main.never:
         texts.append(
-            f"{_seeds(found.main.never).capitalize()} never got there: counted, not averaged, so "
-            f"no verdict."
+            f"{_seeds(found.main.never).capitalize()} never reached the threshold: counted, not "
+            f"averaged, so the row has no verdict."
         )
     for name, values in found.beyond.items():
         what = plan.named(name, "--show").name
         texts.append(
-            f"Its {what} is left out: {by_seed(values)}; no interval can be computed beyond "
-            f"{LARGEST:g}."
+            f"The {what} of this row is left out: {by_seed(values)}; no interval can be computed "
+            f"beyond {LARGEST:g}."
         )
     if gain and gain.own in ("spread", "outlier") and gain.ratio is not None:
-        left, test = ("left the pool; ", "0.1 %") if gain.own == "outlier" else ("", "5 %")
+        where, test = ("leaves", "0.1 %") if gain.own == "outlier" else ("stays in", "5 %")
         texts.append(
-            f"Its spread is {gain.ratio:.1f} times the other rows' (F test, {test}): {left}its own "
-            f"paired interval."
+            f"The row's spread is {gain.ratio:.1f} times the other rows' (F test, {test}): the row "
+            f"{where} the pool and has its own paired interval."
         )
     if gain and base and verdict == stats.UNSTABLE:
         texts.append(_unstable(plan, found, gain, base))
     if verdict == stats.DID_NOTHING:
         texts.append(
-            f"Its predictions are those of {plan.baseline} in every seed, bit for bit: this change "
-            f"did nothing."
+            f"The predictions equal those of {plan.baseline} in every seed, bit for bit: the "
+            f"change did nothing."
         )
     elif gain and gain.gain.sd == 0:
-        texts.append("The same gain in every seed: no spread to judge by.")
+        texts.append("The gain is the same in every seed: there is no spread to judge it by.")
     return texts
 
 
 def _unstable(plan: Plan, found: Scores, gain: RowGain, base: Scores) -> str:
-    """Why a gain far from 0 is not told, and what would tell it."""
+    """Explain why a gain far from 0 is not resolved, and how many seeds would resolve it."""
     from ablate.analysis import stats
 
     of = plan.metric
@@ -114,19 +114,19 @@ def _unstable(plan: Plan, found: Scores, gain: RowGain, base: Scores) -> str:
     middle = statistics.median(gains.values())
     worst = max(gains, key=lambda seed: abs(gains[seed] - middle))
     decides = (
-        f"{gain.decides} seeds of this spread would tell a gain as large"
+        f"{gain.decides} seeds of this spread would resolve a gain as large"
         if gain.decides is not None
-        else f"{stats.MOST_SEEDS} seeds of this spread would not tell a gain as large"
+        else f"{stats.MOST_SEEDS} seeds of this spread would not resolve a gain as large"
     )
     return (
-        f"Unstable: the other rows' spread would tell its gain from zero, its own spread, "
-        f"{gain.ratio:.1f} times as large, does not; farthest out is seed {worst} "
-        f"({gains[worst]:+.{of.decimals}f} {of.points}); {decides}."
+        f"Unstable: the other rows' spread would tell the gain from zero, but the row's own spread "
+        f"is {gain.ratio:.1f} times as large and does not; seed {worst} is farthest from the "
+        f"median ({gains[worst]:+.{of.decimals}f} {of.points}); {decides}."
     )
 
 
 def _chosen(choices: Sequence[TuningWinner]) -> str:
-    """What searches chose for a cell, and why it may not be the best."""
+    """Name the settings that searches chose for a cell, their cost, and doubts about them."""
     params = "; ".join(
         ", ".join(f"{key}={setting(value)}" for key, value in choice.params.items())
         + f" ({choice.name})"
@@ -135,7 +135,7 @@ def _chosen(choices: Sequence[TuningWinner]) -> str:
     trials, spent = (sum(getattr(c, name) for c in choices) for name in ("trials", "spent"))
     adds = sum(choice.multiply_adds for choice in choices)
     each = " each" if len(choices) > 1 else ""
-    worth = f", worth {spent:.1f}" if spent < trials else ""  # some pruned, or the same again
+    worth = f" at the cost of {spent:.1f}" if spent < trials else ""  # some pruned, or repeated
     used = f"; {short(adds)} multiply-adds" if adds else ""
     text = f"Tuned: {params}; best of {count(choices[0].trials, 'trial')}{each}{worth}{used}."
     return " ".join([text, *(f"{sentence(doubt)}." for doubt in doubts(choices))])
@@ -146,10 +146,12 @@ def setting(value: object) -> str:
 
 
 def doubts(choices: Sequence[TuningWinner]) -> list[str]:
-    """Whether better may lie beyond what the searches of a cell were given, or luck chose."""
+    """List doubts about a choice: it lies at the edge of a range, or it is noise."""
     found = []
     if edges := Counter(key for choice in choices for key in choice.edges):
-        found.append(f"at the edge of its range: {_often(edges, choices)}; better may lie beyond")
+        found.append(
+            f"at the edge of its range: {_often(edges, choices)}; a better value may lie beyond"
+        )
     if noise := Counter(key for choice in choices for key in choice.noise):
         found.append(
             f"the choice is noise: {_often(noise, choices)}; the best two trials differ by less "
@@ -166,14 +168,14 @@ def _often(keys: Counter[str], choices: Sequence[TuningWinner]) -> str:
 
 def _left(gain: RowGain | None) -> str:
     unstable = gain is not None and gain.own == "instability"
-    return "; left the pool, its own paired interval" if unstable else ""
+    return "; the row leaves the pool and has its own paired interval" if unstable else ""
 
 
 def _fisher(plan: Plan, against: Exact, unstable: str) -> str:
-    few = "" if against.tested else "; from 4 runs on it is a test"
+    few = "" if against.tested else "; it is a test from 4 runs on"
     return (
-        f"Fisher's exact test against {unstable} runs of {plan.baseline}: p = {against.p:.2g}, "
-        f"which can't be below {against.floor:.2g}{few}."
+        f"Fisher's exact test against {unstable} runs of {plan.baseline}: p = {against.p:.2g}; "
+        f"the smallest p of so many runs is {against.floor:.2g}{few}."
     )
 
 
@@ -186,12 +188,14 @@ def _diverged(plan: Plan, found: Scores, gain: RowGain | None) -> str:
     if plan.analysis.diverged == "chance" and found.cell.row != plan.baseline:
         return f"Diverged: {runs}; scored at chance{left}."
     if found.cell.row == plan.baseline:
-        return f"Diverged: {runs}; gains are over the baseline's survivors."
-    return f"Diverged: {runs}; mean and gain are of the survivors, so no verdict{left}."
+        return f"Diverged: {runs}; gains are over the other runs of the baseline."
+    return (
+        f"Diverged: {runs}; mean and gain are of the other runs, so the row has no verdict{left}."
+    )
 
 
 def mixtures(block: Sequence[Scores]) -> list[tuple[str, str]]:
-    """(key, sentence) for all that the runs of a column differ in beside what was planned."""
+    """List (key, sentence) for every unplanned difference between the runs of a column."""
     used: dict[tuple[str, str], dict[str, Counter[str]]] = {}
     for found in block:
         for result in found.results:
@@ -213,7 +217,7 @@ def mixtures(block: Sequence[Scores]) -> list[tuple[str, str]]:
 
 
 def data_notes(block: Sequence[Scores]) -> list[str]:
-    """What was found in the images of a column when they were decoded, as its runs recorded it."""
+    """List what decoding found in the images of a column, as its runs recorded it."""
     said: dict[str, dict[str, None]] = {}
     for found in block:
         for result in found.results:
@@ -229,7 +233,7 @@ def data_notes(block: Sequence[Scores]) -> list[str]:
 
 
 def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """(key, name, value) of all that should be the same for the runs of a column."""
+    """Yield (key, name, value) of all facts that should be the same in the runs of a column."""
     known = {**result, "precision": cell.spec.get("train", {}).get("precision")}
     for key, name in MACHINE.items():
         if known.get(key) is not None:

@@ -1,4 +1,4 @@
-"""What a table says, in one sentence, as one would tell a colleague."""
+"""Writes the result of a table as one sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREDICATES = {
     "hurts": ("hurts", "hurt"),
     "same within": ("is the same within {}", "are the same within {}"),
     "no worse than": ("is less than {} worse, if at all", "are less than {} worse, if at all"),
-    "can't tell": ("can't be told from it", "can't be told from it"),
+    "can't tell": ("can't be told from the baseline", "can't be told from the baseline"),
     "unstable": ("is unstable", "are unstable"),
 }
 TOLD = ("helps", "hurts")
@@ -23,8 +23,8 @@ TOLD = ("helps", "hurts")
 
 def headline(table: Table) -> str:
     """ "Against plain, over 5 seeds: post helps (+1.20 points [+0.70, +1.70])." Several columns are
-    counted, with how many false words to expect. "" for a table that is not complete or has no
-    verdict."""
+    counted, with the number of false verdicts to expect. "" for an incomplete table and
+    for a table without verdicts."""
     contrasts = [entry for entry in table.entries if entry.row != table.baseline]
     if not table.complete or not any(entry.verdict for entry in contrasts):
         return ""
@@ -43,7 +43,7 @@ def headline(table: Table) -> str:
 
 
 def _place(verdict: str) -> int:
-    """In which order verdicts are said; what we don't know, and none, come last."""
+    """Return the place of a verdict in the sentence; unknown verdicts and none come last."""
     kinds = (*PREDICATES, "")
     return next(i for i, kind in enumerate(kinds) if verdict.startswith(kind))
 
@@ -57,7 +57,7 @@ def _predicate(table: Table, verdict: str, several: bool) -> str:
 
 
 def _clause(table: Table, verdict: str, entries: Sequence[Entry], of: int) -> str:
-    """The rows of a verdict, in the only column."""
+    """Name the rows of a verdict, for a table of one column."""
     predicate = _predicate(table, verdict, len(entries) > 1)
     told = verdict in TOLD
     if len(entries) > NAMED:
@@ -73,7 +73,7 @@ def _clause(table: Table, verdict: str, entries: Sequence[Entry], of: int) -> st
 def _counted(
     table: Table, found: Sequence[tuple[str, list[Entry]]], contrasts: Sequence[Entry]
 ) -> list[str]:
-    """In how many columns rows help and hurt; how many comparisons got each other verdict."""
+    """Count the columns where a row helps or hurts, and the comparisons with each other verdict."""
     columns = Counter(entry.row for entry in contrasts)
     clauses, others = [], []
     for verdict, entries in found:

@@ -1,4 +1,4 @@
-"""The published tables, and a sweep beside one.
+"""Reads the published tables, and puts their figures beside a sweep.
 
 Every number is in `paper_tables.csv` as it was printed. By the paper's text a 95 % interval stands
 behind +-; it fits a standard error of values rounded to 0.1.
@@ -161,7 +161,7 @@ class Beside:
 
 
 def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
-    """The published figure for every cell of the plan that has one, by the sweep file's `paper:`.
+    """Find the published figure of every cell that has one, by the sweep file's `paper:`.
 
     Raises UserError where the sweep names no table, or has nothing of it.
     """
@@ -202,14 +202,14 @@ def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
         )
     if not found:
         raise UserError(
-            f"--against paper: no column of {plan.name} stands for one of {table.name} "
-            f"({names([*table.columns])}): give a column `paper: {next(iter(table.columns))}`"
+            f"--against paper: no column of {plan.name} maps to a column of {table.name} "
+            f"({names([*table.columns])}); give a column `paper: {next(iter(table.columns))}`"
         )
     return found
 
 
 def _column(table: PaperTable, column: Column, cell: Cell, mapped: Mapping[str, str]) -> str | None:
-    """The published column that ours stands for, as written; or by itself on the same data."""
+    """Find the published column of ours: as written, or by architecture on the same data."""
     named = mapped.get(column.label, column.paper)
     if named is not None:
         if named not in table.columns:
@@ -233,7 +233,7 @@ def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -
 
 
 class _Recipes:
-    """What our recipes say, composed once each."""
+    """Composes each of our recipes once."""
 
     def __init__(self, store: Path) -> None:
         from ablate.planning.compose import Composer
@@ -242,13 +242,13 @@ class _Recipes:
         self.known: dict[tuple[str, str], Mapping[str, Any] | None] = {}
 
     def difference(self, cell: Cell, column: tuple[str, str, str]) -> str:
-        """Why a cell is not what was published in data, resolution, steps and recipe; or ""."""
+        """Name the differences from the published data, size, steps and recipe; "" for none."""
         _, dataset, regime = column
         data = cell.spec["data"]
         if DATA.get(dataset) != data["name"]:
-            return f"trained on {data['name']}, theirs on {dataset}"
+            return f"trained on {data['name']}, the published runs on {dataset}"
         if regime not in RECIPES:
-            return f"no recipe of ours is theirs ({regime})"
+            return f"no shipped recipe is the published one ({regime})"
         expected = self._of(regime, str(cell.spec["model"]["arch"]))
         words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
         if expected is None:
@@ -264,7 +264,7 @@ class _Recipes:
         return f"{names(differing, 4)} not as in {words}" if differing else ""
 
     def _of(self, regime: str, arch: str) -> Mapping[str, Any] | None:
-        """What of a run is the recipe's; None where it doesn't know the architecture."""
+        """Compose the settings of a recipe; None for an architecture that it does not know."""
         from ablate.planning.compose import SettingsLayer
         from ablate.shared import spec
 

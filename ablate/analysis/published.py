@@ -1,4 +1,4 @@
-"""A published table through our own code: its means and +-, our intervals, verdicts and formats."""
+"""Reads a published table as one of ours: its means and +-, our intervals, verdicts and formats."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ TRANSFERS = ("T2R", "T3", "T4", "T5")
 ALPHA = 0.05
 
 
-def published(name: str) -> Table:
-    """The published table as ours: each gain with Welch's interval from the printed +-, read as
-    standard errors, and beside it read as 95 % intervals. Raises UserError for a table that is not
-    in the file."""
+def read_published(name: str) -> Table:
+    """Make a published table as one of ours. Each gain has Welch's interval twice: with the printed
+    +- read as standard errors, and read as 95 % intervals. Raises UserError for an unknown name."""
     table = find(name)
     n = TRAININGS.get(name, 1)
     footnotes = Footnotes()
@@ -106,7 +105,7 @@ def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnote
 
 
 def _welch(printed: Printed, base: Printed, n: int, width: float) -> Estimate:
-    """The gain of means whose +- is so many standard errors."""
+    """Compute the gain between two means whose +- is `width` standard errors."""
     from ablate.analysis import stats
 
     return stats.welch_of_means(
@@ -136,20 +135,20 @@ def _caption(table: PaperTable, n: int) -> Iterator[str]:
     elif n > 1:
         yield f"As printed: {table.metric} in %, means of {n} trainings."
         if table.name in TRANSFERS:
-            yield "They may have one pre-training in common: their spread is of what follows it."
+            yield "The trainings may share one pre-training: their spread is of the steps after it."
         if any(cell.pm for cell in table.cells.values()):
             yield (
-                f"Their +- have two readings. The text calls them 95 % intervals over at least 3 "
-                f"runs (gain, ± a 95 % CI); in Tables 1 and 2 they fit standard errors, s / sqrt(n)"
-                f", of values rounded to 0.1 (gain, and the verdict). Either way each gain over "
-                f"{table.baseline} has Welch's 95 % interval, of one contrast."
+                f"The printed +- has two readings. The text calls it a 95 % interval over at least "
+                f"3 runs (gain, ± a 95 % CI); in Tables 1 and 2 it fits a standard error, s / "
+                f"sqrt(n), of values rounded to 0.1 (gain, and the verdict). In both readings each "
+                f"gain over {table.baseline} has Welch's 95 % interval, of one contrast."
             )
         else:
-            yield "No +- is printed: no interval of a gain, no verdict."
+            yield "No +- is printed, so gains have no interval and no verdict."
     else:
         yield (
-            f"As printed: {table.metric} in %. One training a value, whatever its +- is over: no "
-            f"interval of a gain, no verdict."
+            f"As printed: {table.metric} in %. Each value is of one training, whatever its +- is "
+            f"over, so gains have no interval and no verdict."
         )
     of: dict[str, list[str]] = {}
     for label, (_, dataset, regime) in table.columns.items():
@@ -159,7 +158,7 @@ def _caption(table: PaperTable, n: int) -> Iterator[str]:
 
 
 def _readings(columns: Sequence[TableColumn]) -> Iterator[str]:
-    """How many of the gains either reading of +- tells from 0."""
+    """Count the gains that each reading of +- tells from 0."""
     entries = [entry for column in columns for entry in column.entries]
     said = [(e.column, e.against.said) for e in entries if e.against and e.against.said]
     fitted = [(e.column, e.gain) for e in entries if e.gain and e.against and e.against.said]
@@ -171,7 +170,7 @@ def _readings(columns: Sequence[TableColumn]) -> Iterator[str]:
 
 
 def _clear(gains: Sequence[tuple[str, Estimate]]) -> str:
-    """`all 10 gains`, or `9 of 10 (not S/16, +1.10 +- 1.13)`; of those that have an interval."""
+    """Return "all 10 gains", or "9 of 10 (not S/16, +1.10 +- 1.13)", of gains with an interval."""
     known = [
         (column, gain.mean, gain.high - gain.mean)
         for column, gain in gains
@@ -186,7 +185,7 @@ def _clear(gains: Sequence[tuple[str, Estimate]]) -> str:
 
 
 def _means(table: PaperTable) -> Iterator[str]:
-    """The mean gain of each regime, what rounding leaves open of it, and what the text says."""
+    """State the mean gain of each regime, its range by rounding, and the claim of the text."""
     import numpy as np
 
     from ablate.analysis import stats

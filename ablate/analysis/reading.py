@@ -1,6 +1,7 @@
-"""The one door to a verdict: whatever prints one reads its table here, and the look is recorded.
+"""Reads verdicts: every command that prints a verdict makes its table here, and records the look.
 
-Recorded first, then printed: a look that nobody saw costs a note, one that nobody noted an error.
+The look is recorded before it is printed: a look that nobody saw costs a note, a look that nobody
+recorded would hide an error.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Reading(NamedTuple):
 
 
 def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
-    """The table of a sweep with its verdicts, once the look is on record; else without them, and
-    with a note that says why. `options` are those of `tabulate`.
+    """Make the table of a sweep with its verdicts, once the look is recorded. If it can't be
+    recorded, the table has no verdicts and a note. `options`: of `tabulate`.
     """
     now = looks.look(plan)
     options = {"curves": lambda run: store.rundir(run).read_metrics(), **options}
@@ -44,7 +45,7 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
             store.add_look(now.event(plan.name))
         except Unrecorded as why:
             table = tabulate(plan, results, seen, **options)
-            line = f"Verdicts withheld: that they are read can't be recorded ({why})."
+            line = f"Verdicts withheld: the look can't be recorded ({why})."
             return Reading(dataclasses.replace(table, notes=(line, *table.notes)), seen, str(why))
         before = _before(plan, store, now)
         if before == seen:

@@ -1,4 +1,4 @@
-"""What came of the runs of a cell: metrics by seed, what is missing, diverged or collapsed."""
+"""Collects the results of a cell: metrics by seed; missing, diverged and collapsed runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Scores:
-    """What came of the runs of a cell."""
+    """The results of the runs of a cell."""
 
     cell: Cell
     main: Values  # of the analysis' metric
@@ -48,7 +48,7 @@ class Scores:
 
 
 def by_replicate(values: Values, plan: Plan) -> list[float]:
-    """What n counts: the mean over the seeds of each replicate, NaN where none is there."""
+    """Average the seeds of each replicate, which n counts; NaN for a replicate without values."""
     found = ([values.by_seed[s] for s in seeds if s in values.by_seed] for seeds in plan.replicates)
     return [sum(some) / len(some) if some else math.nan for some in found]
 
@@ -56,8 +56,8 @@ def by_replicate(values: Values, plan: Plan) -> list[float]:
 def scores(
     cell: Cell, plan: Plan, results: Results, also: Iterable[str], curves: Curves | None
 ) -> Scores:
-    """`also`: metrics beside the plan's. Raises UserError for a metric of the plan's or of these
-    that was not measured."""
+    """Collect the scores of a cell. `also`: metrics beside the plan's. Raises UserError for one of
+    these metrics that was not measured."""
     finished: dict[int, Mapping[str, Any]] = {}
     diverged: dict[int, int | None] = {}
     missing, found = [], []
@@ -107,7 +107,7 @@ def by_seed(values: Mapping[int, float]) -> str:
 
 
 def _lacking(metric: Metric, plan: Plan, cell: Cell, beyond: Mapping[int, float]) -> str:
-    """Why no table can be made of it, and of what one can."""
+    """Explain why a metric has no table, and name metrics that have one."""
     first, *more = (m.key for m in plan.task.metrics if not m.needs)
     if beyond:
         return (
@@ -160,7 +160,8 @@ def _of_curve(metric: Metric, first: Metric, run: str, curves: Curves | None) ->
     if (value := threshold(metric.key)) is None:
         if len(points) < 2:
             raise UserError(
-                f"{metric.key}: run {run} was validated {len(points)} times; choose another metric"
+                f"{metric.key}: run {run} has {len(points)} validations, a curve needs two; choose "
+                f"another metric"
             )
         return float(stats.auc(epochs, values))
     better = first.sign * values

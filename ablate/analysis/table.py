@@ -1,4 +1,4 @@
-"""The gain table of a sweep, as data: `tabulate` computes all in it, `formats` only sets it."""
+"""The gain table of a sweep as data. `tabulate` computes it; `formats` sets it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Other:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the finished runs of an entry took; means of runs but for the sum and the peak."""
+    """The cost of the finished runs of an entry: means of runs, one sum and one peak."""
 
     device_s: float  # of all of them
     run_s: float
@@ -43,7 +43,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Against:
-    """An entry beside the paper. Differences are ours less theirs, where both are comparable."""
+    """An entry beside its published figure. Differences are ours minus theirs, if comparable."""
 
     published: Beside
     agreement: str | None  # of the gains' directions; None where it can't be said
@@ -81,7 +81,7 @@ class Entry:
 
     @property
     def n(self) -> int:
-        """Independent trainings behind the gain; behind the mean where there is no gain."""
+        """The independent trainings behind the gain, or behind the mean if there is no gain."""
         estimate = self.gain or self.accuracy
         return estimate.n if estimate else 0
 
@@ -97,7 +97,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """One value of `across`, and what its gains are judged by."""
+    """One value of `across`, and the spread by which its gains are judged."""
 
     label: str
     heading: str  # the label; of a bare number with its key
@@ -117,7 +117,7 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class Resolution:
-    """What more seeds would resolve: the half-width of a gain's interval, its 80 % range."""
+    """The gain that more seeds would resolve: the half-width of an interval, and its 80 % range."""
 
     seeds: int
     half: float
@@ -136,7 +136,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Table:
-    """All that a table says. `caption` and `notes` are lines; `footnotes` are numbered from 1."""
+    """A whole table. `caption` and `notes` are lines; `footnotes` are numbered from 1."""
 
     sweep: str
     title: str
@@ -158,7 +158,7 @@ class Table:
     task: str = DEFAULT
 
     def of(self, name: str | None = None) -> Metric:
-        """The metric that it is of, or another of its columns."""
+        """Return the metric of the table, or another metric by its name."""
         metric = TASKS[self.task].find(name or self.metric)
         assert metric is not None
         return metric
@@ -169,7 +169,7 @@ class Table:
 
     @property
     def is_look(self) -> bool:
-        """Does it print a verdict? Then it is a look, which the ledger records."""
+        """Does the table have a verdict? Then it is a look, which the ledger records."""
         verdicts = [entry.verdict for entry in self.entries]
         verdicts += [line.verdict for block in self.blocks for line in block.lines]
         return any(verdict is not None for verdict in verdicts)

@@ -1,4 +1,4 @@
-"""From a plan and the results of its runs to its table: numbers and words.
+"""Makes the table of a plan from the results of its runs: numbers and words.
 
 The same plan, results and looks give the same table, in whatever order the results were read.
 """
@@ -15,9 +15,9 @@ from ablate.analysis import captions
 from ablate.analysis.across import (
     Arrays,
     blocks,
+    hide_wide,
     is_partial,
     p_values,
-    shown,
     verdict_of,
     wide,
 )
@@ -62,15 +62,14 @@ def tabulate(
     paper: Mapping[tuple[str, str], Beside] | None = None,
     withheld: Mapping[str, str] | None = None,
 ) -> Table:
-    """The table of `plan`, with verdicts for `report.reading` only, which records that they were
-    read: it alone passes `words`. `looks`: at which they were read before.
+    """Make the table of `plan`. Verdicts are for `analysis.reading` alone, which records the look
+    and passes `words`. `looks`: earlier looks.
 
-    `strict` withholds the verdicts of a table whose seeds grew after an undeclared look or that
+    `strict` withholds the verdicts of a table whose seeds grew after an undeclared look, or that
     has changed since, and raises Failure where the runs of a column are of different machines or
-    code. `also`: metrics beside
-    the plan's; `curves` gives the lines of `metrics.jsonl` that `auc` and `epochs_to` are of.
-    `sizes`: of cells whose results don't say them. `cost`: with times and memory, too. `paper`:
-    what `report.paper.beside` found. `withheld`: of `Store.results`, whose runs have no
+    code. `also`: metrics beside the plan's. `curves`: reads the lines of `metrics.jsonl`, for
+    `auc` and `epochs_to`. `sizes`: of cells whose results lack them. `cost`: adds times and memory.
+    `paper`: from `analysis.paper.beside`. `withheld`: from `Store.results`; such runs have no
     result here.
     """
     analysis = plan.analysis
@@ -123,7 +122,7 @@ def tabulate(
 
 @dataclass(frozen=True)
 class _Extra:
-    """What is known beside the results."""
+    """Facts beside the results."""
 
     sizes: Sizes
     cost: bool
@@ -172,8 +171,8 @@ def _column(
 def _forecast(
     plan: Plan, gains: ColumnGains, method: Method, entries: Sequence[Entry]
 ) -> Resolution | None:
-    """What twice as many seeds would resolve, where that is asked and can be told: rows share a
-    spread that is known, and more seeds would be judged in the same way."""
+    """Forecast the gain that twice as many seeds would resolve. None unless some verdict is "can't
+    tell", the rows share a known spread, and more seeds would be judged in the same way."""
     from ablate.analysis import stats
 
     n = len(plan.seeds)
@@ -188,14 +187,15 @@ def _forecast(
 
 
 def _refuse_mixed(column: str, block: Sequence[Scores]) -> None:
-    """For --strict. Batches may be split differently: what would notice refuses to be split."""
+    """Raise Failure for mixed runs (--strict). Micro-batches may differ: models whose results
+    depend on them refuse them."""
     mixed = [sentence for key, sentence in mixtures(block) if key != "micro_batch"]
     if mixed:
         raise Failure(f"--strict: {f'{column}: ' if column else ''}{' '.join(mixed)}")
 
 
 def method_of(plan: Plan, column: str) -> Method:
-    """How a column is judged. Contrasts count as planned: they don't depend on results."""
+    """Return the method that judges a column. All planned contrasts count, whatever the results."""
     from ablate.analysis import stats
 
     analysis = plan.analysis
@@ -211,7 +211,7 @@ def method_of(plan: Plan, column: str) -> Method:
 
 
 def _gains(plan: Plan, block: Sequence[Scores], method: Method) -> ColumnGains:
-    """The column's gains, positive where better; none where it has no baseline."""
+    """Compute the gains of a column, positive if better; none without a baseline."""
     import numpy as np
 
     from ablate.analysis import stats
@@ -247,7 +247,7 @@ def _entry(
     unstable = f"{len(base.unstable)} of {_ended(base)}" if base else ""
     texts = entry_notes(plan, found, gain, verdict, base, against, unstable)
     accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha, plan.metric)
-    gained = shown(gain.gain, plan.metric) if gain else None
+    gained = hide_wide(gain.gain, plan.metric) if gain else None
     if gain and gained != gain.gain:
         texts.append(f"{wide(plan.metric)}.")
     noted = (result for result in found.results if "parameters" in result)
@@ -289,7 +289,7 @@ def _entry(
 
 
 def _estimate(values: Sequence[float], alpha: float, metric: Metric) -> Estimate | None:
-    """The mean, its interval cut where the metric ends."""
+    """Compute the mean and its interval, which is cut at the ends of the metric's scale."""
     from ablate.analysis import stats
 
     known = [value for value in values if not math.isnan(value)]
@@ -314,7 +314,7 @@ def _ended(found: Scores) -> int:
 
 
 def _fisher(found: Scores, base: Scores | None) -> Exact | None:
-    """Of the row's unstable runs against the baseline's; None where neither has one."""
+    """Compare the unstable runs of a row and of the baseline; None if neither has one."""
     from ablate.analysis import stats
 
     if base is None or found is base or not (found.unstable or base.unstable):
@@ -324,7 +324,7 @@ def _fisher(found: Scores, base: Scores | None) -> Exact | None:
 
 
 def _cost(results: Sequence[Mapping[str, Any]]) -> Cost | None:
-    """Of the finished runs; None where there is none, or where it was not noted."""
+    """Sum up the cost of finished runs; None without such runs or without notes of cost."""
     finished = [r for r in results if r["status"] == "finished" and "seconds" in r]
     if not finished:
         return None
@@ -348,7 +348,8 @@ def _cost(results: Sequence[Mapping[str, Any]]) -> Cost | None:
 def _against(
     beside: Beside | None, accuracy: Estimate | None, gain: Estimate | None, given: bool
 ) -> Against | None:
-    """Values are subtracted only where they are comparable; else directions are compared."""
+    """Compare an entry with its published figure: subtract comparable values, else compare the
+    directions of gains."""
     from ablate.analysis import stats
 
     if beside is None:

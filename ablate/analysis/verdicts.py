@@ -1,4 +1,4 @@
-"""What a table says of each variant, in a sentence."""
+"""Writes a sentence on each variant of a table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Said:
 
 
 def said(table: Table) -> list[Said]:
-    """A sentence a variant, the baseline first."""
+    """Write a sentence for every variant, the baseline first."""
     averages = {
         line.label: line
         for block in table.blocks
@@ -62,16 +62,16 @@ def summary(table: Table) -> str:
 
 
 def false_words(table: Table) -> str:
-    """How many columns with a false word to expect, where words are counted over columns of which
-    each is a family; "" elsewhere."""
+    """State the expected number of columns with a false verdict, if each column is a family of its
+    own; else ""."""
     columns = sum(not column.void for column in table.columns)
     if columns < 2 or table.family == "table" or not table.is_look:
         return ""
     alpha = f"{100 * table.gain_alpha:.3g} %"
     return (
-        f"A column has some false word in up to {alpha} of sweeps, so of {columns} columns up to "
-        f"{columns * table.gain_alpha:.2g} are expected to have one; analysis.family=table makes "
-        f"it {alpha} of whole tables."
+        f"A column has a false verdict in up to {alpha} of sweeps, so of {columns} columns up to "
+        f"{columns * table.gain_alpha:.2g} are expected to have one; with analysis.family=table a "
+        f"whole table has one in up to {alpha} of sweeps."
     )
 
 
@@ -89,7 +89,7 @@ def _level(table: Table, entry: Entry) -> str:
 def _gain(table: Table, entry: Entry) -> str:
     verdict = f"{entry.verdict or NO_VERDICT}{_on(table, entry)}"
     if entry.gain is None:
-        return f"{verdict} ({'; '.join(_fates(entry)) or 'nothing to compare with'})"
+        return f"{verdict} ({'; '.join(_fates(entry)) or 'no gain to compare'})"
     return f"{verdict} ({'; '.join([_told(table, entry.gain), *_fates(entry)])})"
 
 
@@ -99,7 +99,7 @@ def _average(table: Table, line: SummaryLine) -> str:
 
 
 def _grouped(table: Table, entries: Sequence[Entry]) -> list[str]:
-    """The columns of each verdict; what became of runs, by column."""
+    """List the columns of each verdict, with the runs that have no plain result."""
     columns: dict[str, list[str]] = {}
     for entry in entries:
         fates = f" ({'; '.join(_fates(entry))})" if _fates(entry) else ""
@@ -130,12 +130,12 @@ def _interval(table: Table, estimate: Estimate, sign: bool = False) -> str:
 
 
 def _fates(entry: Entry) -> list[str]:
-    """What became of runs that are no plain result."""
+    """Count the runs that diverged, collapsed, never reached the threshold, or are missing."""
     return [
         f"{len(seeds)} of {entry.planned} runs {what}: {_seeds(seeds)}"
         for seeds, what in (
             (entry.diverged, "diverged"),
-            (entry.never, "never got there"),
+            (entry.never, "never reached the threshold"),
             (entry.collapsed, "collapsed"),
             (entry.missing, "missing"),
         )

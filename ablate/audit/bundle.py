@@ -1,5 +1,5 @@
-"""A bundle of `ablate export`: a sweep as a folder that a reviewer recomputes from, without the
-store it was trained in. Reading one."""
+"""Reads a bundle of `ablate export`: a sweep as a folder from which a reviewer recomputes every
+table, without the store of its training."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ANONYMOUS = "anonymous"  # says such an env.json
 
 
 class _BundledRun(RunDir):
-    """A run's files as a bundle has them: predictions lie together."""
+    """The files of a run in a bundle: predictions lie in one folder."""
 
     def __init__(self, path: Path, predictions: Path) -> None:
         super().__init__(path)
         vars(self)["predictions"] = predictions
 
     def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
-        """Of an anonymous bundle env.json is not what the run left: the manifest alone has it."""
+        """Skip the seal of env.json in an anonymous bundle, where only the manifest covers it."""
         content = read_json(self.env)
         if isinstance(content, dict) and content.get(ANONYMOUS) is True:
             return self.read_attempts(), ""
@@ -43,7 +43,7 @@ class _BundledRun(RunDir):
 
 
 class Bundle(Store):
-    """A bundle is a store of one sweep, whose ledger is a file of events."""
+    """A bundle as a store of one sweep, whose ledger is a file of events."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -60,14 +60,14 @@ class Bundle(Store):
 
     @property
     def format(self) -> int:
-        """Its FORMAT; 0 of what is no bundle."""
+        """The FORMAT of the bundle; 0 for any other folder."""
         environment = read_json(self.environment)
         format = environment.get("bundle") if isinstance(environment, dict) else None
         return format if isinstance(format, int) else 0
 
     @property
     def is_sealed(self) -> bool:
-        """Has it a manifest, or should it have one? Older formats had none."""
+        """Does it have a manifest, or must it have one? Older formats had none."""
         return self.format >= SEALED or os.path.lexists(self.manifest)
 
     @property
@@ -75,34 +75,34 @@ class Bundle(Store):
         return self.format > 0
 
     def read(self) -> tuple[Plan, dict[str, History]]:
-        """The plan, and every run's events. Raises UserError for what is no bundle, Failure where
-        one of its own files is not as it was exported."""
+        """Read the plan, and the events of every run. Raises UserError for a folder that is no
+        bundle, Failure where one of its own files was changed."""
         if not self.is_one:
-            raise UserError(f"{self.root}: no bundle of `ablate export DIR`")
+            raise UserError(f"{self.root}: is no bundle; `ablate export DIR` writes one")
         if self.is_sealed:
             listed = self.read_manifest()
             for path in (self.environment, self.plan_path(""), self.events, self.looks):
                 if listed.get(path.name) != sha256_of(path):
                     raise Failure(
-                        f"{path}: not as it was exported; `ablate verify {self.root}` says more"
+                        f"{path}: was changed after the export; see `ablate verify {self.root}`"
                     )
         return self.read_unsealed()
 
     def read_manifest(self) -> dict[str, str]:
-        """The hash of every file by its place in the bundle. Raises Failure where that lacks."""
+        """Read the hash of every file by its place. Raises Failure for a missing manifest."""
         match read_json(self.manifest):
             case {"files": dict(files), "seal": seal} if seal == _seal(files):
                 return files
             case {"files": dict(files), **others} if not others:  # of a version before
                 return files
-        raise Failure(f"{self.manifest}: missing, or not as it was exported")
+        raise Failure(f"{self.manifest}: is missing, or was changed after the export")
 
     def write_manifest(self) -> None:
         files = {name: sha256_of(self.root / name) for name in self.names()}
         self.manifest.write_bytes(to_json({"files": files, "seal": _seal(files)}))
 
     def names(self) -> list[str]:
-        """The place of every file but the manifest; of a link, wherever it leads, too."""
+        """List the places of all files but the manifest; links count as files."""
         found = []
         for folder, folders, files in os.walk(self.root):
             links = [name for name in folders if Path(folder, name).is_symlink()]
@@ -113,7 +113,7 @@ class Bundle(Store):
         """`read`, without the manifest."""
         plan = self.read_plan("")
         if plan is None:
-            raise Failure(f"{self.plan_path('')}: missing or not whole")
+            raise Failure(f"{self.plan_path('')}: is missing or not whole")
         return computed(self, plan), self._told()
 
     def _told(self) -> dict[str, History]:
@@ -130,7 +130,7 @@ class Bundle(Store):
             return told
         except (ValueError, LookupError, TypeError) as error:
             raise Failure(
-                f"{self.events}: not whole, or not what `ablate export` writes"
+                f"{self.events}: is not whole, or not written by `ablate export`"
             ) from error
 
     def seals(self) -> dict[str, str]:
@@ -145,13 +145,13 @@ class Bundle(Store):
         return self.looks_view()
 
     def add_look(self, look: Look) -> None:
-        """A bundle is never written: it has the look that its export was, and no other's words."""
+        """Accept only the look of the export: a bundle is never written."""
         environment = read_json(self.environment)
         if self.format > 1 and look not in self.looks_view():
-            raise Unrecorded(environment.get("withheld") or "the bundle carries other verdicts")
+            raise Unrecorded(environment.get("withheld") or "the bundle has other verdicts")
 
     def recompute(self, plan: Plan, told: Mapping[str, History]) -> Results:
-        """Every result from the raw files. Raises Failure where these aren't what was exported."""
+        """Recompute every result from the raw files. Raises Failure for files that were changed."""
         results, findings = remake(plan, self, told)
         if findings:
             more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
@@ -164,25 +164,25 @@ def is_regular(path: Path) -> bool:
 
 
 def _seal(files: Mapping[str, Any]) -> str:
-    """Of a manifest."""
+    """Hash the content of a manifest."""
     return hashlib.sha256(to_json(files)).hexdigest()
 
 
 def sha256_of(path: Path) -> str | None:
-    """None of what is no regular file."""
+    """Hash a file; None for anything but a regular file."""
     if not is_regular(path):
         return None
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def opened(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, History]]:
-    """A sweep of a store, the last driven one for None, or the one of a bundle."""
+def open_sweep(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, History]]:
+    """Open a sweep of a store, the last driven one for None, or the sweep of a bundle."""
     bundle = Bundle(root)
     if bundle.is_one:
         plan, told = bundle.read()
         if name not in (None, plan.name):
-            raise unknown("sweep", name, [plan.name], f"that of {root}:")
+            raise unknown("sweep", name, [plan.name], f"the sweep of {root}:")
         return plan, bundle, told
     store = Store(root)
     with Ledger.reading(store) as ledger:

@@ -1,4 +1,4 @@
-"""`verify DIR`: is every file of a bundle as it was exported, and what the raw files make?"""
+"""Checks a bundle for `verify DIR`: every file against the manifest, and recomputed files."""
 
 from __future__ import annotations
 
@@ -19,26 +19,31 @@ NUMBERS = ("table.csv", "runs.csv", "curves.parquet")  # that every version make
 
 
 def check(bundle: Bundle) -> Verified:
-    """Is every file as the manifest says, and every derived one what the raw files make?
+    """Check every file against the manifest, and recompute every derived file from the raw files.
 
-    Nothing is written. Of an older version's bundle, without a manifest, only numbers are made
-    again; of one that other versions made, what these may write otherwise is a note.
+    Nothing is written. In a bundle of an older version, without a manifest, only numbers are
+    recomputed. In a bundle of other versions of packages, files that these may write differently
+    are notes.
     """
     found = Verified()
     wrong = dict(_unlike(bundle, found))
     found.findings += [f"{name}: {what}" for name, what in wrong.items()]
     if strange := [name for name in bundle.names() if not is_regular(bundle.root / name)]:
-        found.findings.append(f"{_list(strange)}: no regular file, so nothing was made again")
+        found.findings.append(f"{_list(strange)}: not a regular file, so nothing was recomputed")
         return found
     try:
         plan, told = bundle.read_unsealed()
         if told.keys() != {run.id for run in plan.runs()}:
-            found.findings.append(f"{bundle.events.name}: has other runs than the plan")
+            found.findings.append(
+                f"{bundle.events.name}: its runs differ from the runs of the plan"
+            )
         results, findings = remake(plan, bundle, told)
         found.findings += findings
         found.runs = len(results)
         if findings or any(name.partition("/")[0] in RAW for name in wrong):
-            found.notes.append("no table, figure or page was made again: the raw files come first")
+            found.notes.append(
+                "no table, figure or page was recomputed, since raw files have findings"
+            )
             return found
         environment = read_json(bundle.environment)
         makers = {key: environment[key] for key in ("bundle", "ablate", "made_with")}
@@ -46,7 +51,7 @@ def check(bundle: Bundle) -> Verified:
     except Exception as error:  # whatever comes of reading what somebody else wrote
         first = str(error).partition("\n")[0]
         found.findings.append(
-            f"{bundle.root}: can't be made again ({type(error).__name__}: {first})"
+            f"{bundle.root}: can't be recomputed ({type(error).__name__}: {first})"
         )
         return found
     found.numbers = (
@@ -60,52 +65,56 @@ def check(bundle: Bundle) -> Verified:
     words = [name for name in differ if not (alike or name in NUMBERS)]
     if words:
         found.notes.append(
-            f"{_list(words)}: other bytes here, where {_versions(here)} would make them; "
-            f"the bundle is of {_versions(makers)}"
+            f"{_list(words)}: the bytes differ here, with {_versions(here)}; the bundle was made "
+            f"with {_versions(makers)}"
         )
     found.findings += [
-        f"{name}: is not what the raw files make" for name in differ if name not in words
+        f"{name}: differs from the file that the raw files give"
+        for name in differ
+        if name not in words
     ]
     if alike:
         extra = _made_names(bundle) - made.keys()
         found.findings += [
-            f"{name}: nothing makes it" for name in sorted(extra) if name not in wrong
+            f"{name}: the raw files don't give this file"
+            for name in sorted(extra)
+            if name not in wrong
         ]
     return found
 
 
 def _unlike(bundle: Bundle, found: Verified) -> Iterator[tuple[str, str]]:
-    """(file, what is wrong with it), by the manifest."""
+    """Yield (file, fault) by the manifest."""
     if not bundle.is_sealed and bundle.is_one:
         found.notes.append(
-            f"the bundle has format {bundle.format}, without a manifest: whether events.json, "
-            f"env.json and figures are as they were exported can't be said"
+            f"the bundle has format {bundle.format}, without a manifest, so edits of events.json, "
+            f"env.json and figures can't be found"
         )
         return
     try:
         listed = bundle.read_manifest()
     except Failure:
-        yield bundle.manifest.name, "missing, or not as it was exported"
+        yield bundle.manifest.name, "missing, or changed after the export"
         return
     names = bundle.names()
     for name in sorted(listed.keys() - set(names)):
         yield name, "missing"
     for name in names:
         if name not in listed:
-            yield name, "not in the manifest: it was added later"
+            yield name, "not in the manifest, so it was added later"
         elif sha256_of(bundle.root / name) != listed[name]:
-            yield name, "not as it was exported"
+            yield name, "changed after the export"
 
 
 def _made_names(bundle: Bundle) -> set[str]:
-    """The places of derived files, there or not, that nothing else is made of."""
+    """List the places of derived files, whether they exist or not."""
     tables = {f"table.{EXTENSIONS.get(format, format)}" for format in FORMATS if format != "rich"}
     figures = {name for name in bundle.names() if name.startswith("figures/")}
     return tables | figures | {"runs.csv", "curves.parquet", "report.html", "README.txt"}
 
 
 def _same(path: Path, made: bytes) -> bool:
-    """Are the bytes the same, or of a parquet file the values?"""
+    """Are the bytes equal? Of a parquet file: the values?"""
     if not path.is_file():
         return False
     said = path.read_bytes()

@@ -1,8 +1,8 @@
-"""`export`: the bundle of a sweep, written.
+"""Writes the bundle of a sweep, for `export`.
 
-The raw files are copied, and everything else in the bundle is made out of these copies. It is built
-beside its place and gets its name when it is whole. An anonymous one has of each file what is known
-to name nobody, and no more.
+The raw files are copied, and every other file is made from these copies. The bundle is built beside
+its place and gets its name when it is whole. An anonymous bundle has only fields that are known to
+name nobody.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS, render
 from ablate.report.formats.tidy import inert
 from ablate.report.frames import curves_frame, runs_frame
-from ablate.report.page import page
+from ablate.report.page import render_page
 from ablate.report.plot import figures
 from ablate.report.show import provenance
 from ablate.shared import spec
@@ -60,53 +60,53 @@ README = """\
 
 The sweep {name} as ablate {version} exported it. ablate: pip install ablate-sweep
 
-From the raw files alone, the table again (every result is made again from predictions/ and
-metrics.jsonl, and checked against the hashes that were taken when it was trained):
+Make the table from the raw files alone (every result is recomputed from predictions/ and
+metrics.jsonl, and checked against the hashes that were taken in training):
 
     ablate table --from .
     ablate table --from . --format csv | cmp - table.csv
 
-In Python: ablate.load(store=".") and ablate.load(store=".", curves=True) are pandas frames,
-with trials=True those of runs.csv and curves.parquet.
+In Python, ablate.load(store=".") and ablate.load(store=".", curves=True) are pandas frames;
+with trials=True they equal runs.csv and curves.parquet.
 
-Is every file as it was exported, and every table, figure and page what the raw files make?
+Check that no file was changed after the export, and recompute every table, figure and page:
 
     ablate verify .
 
-That finds accidents and edits. It finds no forger who makes all of it again, hashes included.
+This finds accidents and edits. It can't find a forgery of every file, hashes included.
 
-report.html        all of it to read, in one file
+report.html        the whole report, in one file
 table.*            the gains, in every format; table.csv has one exact number a line
-runs.csv           a row a run: id, row, column, seed, settings, status, test metrics, cost; one
-                   with a number under `trial` was a search's: it chose settings by `score`, on
-                   validation; no table has it
-curves.parquet     a row a run and evaluation: losses, accuracies, learning rate
-figures/           what is drawn in the report
+runs.csv           one row a run: id, row, column, seed, settings, status, test metrics, cost; a
+                   run with a number under `trial` is a tuning trial, judged by `score` on
+                   validation; no table uses trials
+curves.parquet     one row a run and evaluation: losses, accuracies, learning rate
+figures/           the figures of the report
 
 Raw files:
 sweep.json         the plan: rows, columns, seeds, analysis, and every run's whole configuration
-specs/ID/          of a run: run.json what was asked for, result.json what came of it, env.json
-                   where and how each attempt ran, metrics.jsonl its curves, probe-*.npz what its
-                   probes saw; log.txt where it failed (not in an anonymous bundle)
+specs/ID/          the files of a run: run.json (configuration), result.json (result), env.json
+                   (machine and code of each attempt), metrics.jsonl (curves), probe-*.npz
+                   (measurements of probes), log.txt of a failed run (not in an anonymous bundle)
 predictions/ID.npy per test example: {keeps}
-events.json        what the ledger noted of each run
-looks.jsonl        at which seeds, of which rows and analysis verdicts were read, these the last
-diffs/             with --with-diff: what git had not committed when runs were trained
-environment.json   versions that trained, and versions that made this bundle
+events.json        the events of each run in the ledger
+looks.jsonl        the looks: seeds, rows and analysis at each reading of verdicts; this export last
+diffs/             with --with-diff: changes that git had not committed when runs were trained
+environment.json   versions of the training, and versions that made this bundle
 manifest.json      the sha256 of every other file
 
-The weights are not here: they stay in the store.
+The weights are not in the bundle: they stay in the store.
 """
 
 
 def check_folder(folder: Path) -> None:
-    """May a bundle be written there? Raises UserError."""
+    """Raise UserError if no bundle may be written to the folder."""
     folder = folder.resolve()
     if not folder.parent.is_dir():
-        raise UserError(f"{folder.parent}: no such folder")
+        raise UserError(f"{folder.parent}: no such folder; make it first")
     earlier = Bundle(folder).is_one
     if not earlier and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"{folder}: is there already, and no earlier export; name another folder")
+        raise UserError(f"{folder}: exists and is no earlier export; name another folder")
 
 
 def export(
@@ -117,7 +117,7 @@ def export(
     anonymous: bool = False,
     diffs: bool = False,
 ) -> None:
-    """Write the bundle of a sweep. Its verdicts are a look, which the store keeps.
+    """Write the bundle of a sweep. Its verdicts are a look, which the store records.
 
     `anonymous`: without host, user, folders, logs; `diffs`: with what was not committed. An earlier
     bundle is replaced. Raises UserError where `folder` holds anything else, and Failure where a
@@ -159,14 +159,14 @@ def _replace(made: Path, folder: Path) -> None:
 
 
 def _leftovers(folder: Path) -> list[Path]:
-    """What exports to that folder left when they were killed."""
+    """List the leftovers of killed exports to that folder."""
     ours = re.compile(rf"\.{re.escape(folder.name)}\.(\d+)(\.old)?")
     found = ((ours.fullmatch(path.name), path) for path in folder.parent.iterdir())
     return [path for match, path in found if match and not Path(f"/proc/{match[1]}").exists()]
 
 
 def _fill(bundle: Bundle, store: Store) -> None:
-    """All else, made of the copies."""
+    """Make every other file from the copies."""
     plan, told = bundle.read_unsealed()
     results = bundle.recompute(plan, told)
     for name, content in derived_files(
@@ -178,7 +178,7 @@ def _fill(bundle: Bundle, store: Store) -> None:
 
 
 def computing_versions() -> dict[str, Any]:
-    """What makes a bundle here and now, as its environment.json says it."""
+    """Return the versions that make a bundle now, as environment.json has them."""
     versions = {name: importlib.metadata.version(name) for name in COMPUTES}
     made_with = {"python": platform.python_version(), **versions}
     return {"bundle": FORMAT, "ablate": __version__, "made_with": made_with}
@@ -192,7 +192,7 @@ def derived_files(
     store: Store,
     makers: Mapping[str, Any],
 ) -> dict[str, bytes]:
-    """Every file that is made of the raw ones, by its place. The look is recorded in `store`."""
+    """Make every derived file, by its place. The look is recorded in `store`."""
     runs = load_records(plan, bundle, told)
     reading = read(plan, store, results, curves=lambda run: bundle.rundir(run).read_metrics())
     table = reading.table
@@ -206,7 +206,7 @@ def derived_files(
         },
         **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
         "runs.csv": _csv(runs_frame(plan, runs, trials=True)),
-        "report.html": page(plan, table, runs, reading.looks, drawn),
+        "report.html": render_page(plan, table, runs, reading.looks, drawn),
         "README.txt": README.format(
             title=title, name=plan.name, version=version, keeps=plan.task.keeps
         ),
@@ -236,7 +236,7 @@ def _copy(
     anonymous: bool,
     diffs: bool,
 ) -> None:
-    """The raw files."""
+    """Copy the raw files."""
     bundle.write_plan(_placeless(plan) if anonymous else plan)
     events = {run: _nameless(history) for run, history in told.items()} if anonymous else told
     bundle.events.write_text(json.dumps(events, indent=1))
@@ -276,7 +276,7 @@ def _copy_diff(attempt: Mapping[str, Any], store: Store, bundle: Bundle) -> None
 
 
 def _placeless(plan: Plan) -> Plan:
-    """Without where data and plug-ins lie, which is no part of a run's id."""
+    """Remove the folders of data and plug-ins, which are no part of a run's id."""
 
     def blank(cell: Cell) -> Cell:
         specs = tuple(_unplaced(tree) for tree in cell.specs)
@@ -309,7 +309,7 @@ def _nameless(history: History) -> list[Any]:
 
 
 def _forget_places(folder: RunDir) -> None:
-    """In a run's copies: run.json without places, env.json without all that is not in ATTEMPT."""
+    """Remove folders from the copy of run.json, and all fields but ATTEMPT from env.json."""
     content = read_json(folder.run)
     if isinstance(content, dict) and isinstance(content.get("spec"), dict):
         folder.run.write_bytes(to_json({**content, "spec": _unplaced(content["spec"])}))
@@ -338,4 +338,7 @@ def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
         if not name.endswith(BINARY):
             text = (bundle.root / name).read_text(errors="replace")
             if match := pattern.search(text):
-                raise Failure(f"--anonymous: {name} would say {match[0]!r}; sweep it otherwise")
+                raise Failure(
+                    f"--anonymous: {name} would name {match[0]!r}; change the title or label that "
+                    f"has it, and sweep again"
+                )

@@ -1,4 +1,4 @@
-"""A finished run trained once more from nothing, and compared bit by bit with what is kept."""
+"""Trains a finished run once more from step 0, and compares the bits with its files."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class RerunStopped(Exception):
 def rerun(
     store: Store, run: PlannedRun, launcher: Launcher, show: Show
 ) -> tuple[list[str], list[str]]:
-    """Train `run` again in a folder of its own, removed at the end, and compare.
+    """Train `run` again in a folder of its own, which is removed at the end, and compare.
 
-    Returns (what differs in the machine, so that bits may differ rightly; per file or number that
-    it is the same, or how it differs). `show` is called several times a second with the worker's
-    notes. Raises Failure where the run has no result, or the worker leaves none; Stopped after
-    SIGINT, SIGTERM or SIGHUP.
+    Returns (lines on differences of the machine, which explain other bits; a line on each file or
+    number: the same bits, or the difference). `show` is called several times a second with the
+    worker's notes. Raises Failure where the run has no result, or the worker leaves none;
+    RerunStopped after SIGINT, SIGTERM or SIGHUP.
     """
     kept = store.rundir(run.id)
     before = kept.read_result()
     if before is None:
-        raise Failure(f"{run.id}: has no result to compare with")
+        raise Failure(f"{run.id}: has no result to compare with; finish the run first")
     if not store.rerunning.acquire():
         raise Failure(f"{store.reruns}: another process trains a run again; wait for its end")
     again = RunDir(store.reruns / run.id)
@@ -56,8 +56,8 @@ def rerun(
             _train(again, launcher, show, heard)
         after = again.read_result()
         if after is None:
-            why = launcher.notes(again).get("error", "its worker died without a word")
-            raise Failure(f"{run.id}: trained again, it left no result: {why}")
+            why = launcher.notes(again).get("error", "its worker died without an error message")
+            raise Failure(f"{run.id}: the second training left no result: {why}")
         return _machine(before, after), list(_compare(kept, before, again, after))
     finally:
         shutil.rmtree(again.path, ignore_errors=True)
@@ -67,7 +67,7 @@ def rerun(
 
 
 def _train(again: RunDir, launcher: Launcher, show: Show, heard: Sequence[int]) -> None:
-    """Until the worker is gone. A signal kills it: what it has is of no use."""
+    """Train until the worker is gone. A signal kills the worker: its state is of no use."""
     slot = launcher.slots[0]
     launcher.start(again, slot)
     ended = False
@@ -82,7 +82,7 @@ def _train(again: RunDir, launcher: Launcher, show: Show, heard: Sequence[int]) 
 
 def _machine(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [
-        f"{name}: was {before.get(key)}, is now {after.get(key)}"
+        f"{name}: was {before.get(key)}, is {after.get(key)}"
         for key, name in {**MACHINE, "plugins": "version of your own classes"}.items()
         if before.get(key) != after.get(key)
     ]
@@ -91,11 +91,11 @@ def _machine(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def _compare(
     kept: RunDir, before: Mapping[str, Any], again: RunDir, after: Mapping[str, Any]
 ) -> Iterator[str]:
-    """A line for each thing: that it is the same, or how it differs."""
+    """Yield a line for each number and file: the same bits, or the difference."""
     for key in ("status", "step", "test"):
         old, new = before.get(key), after.get(key)
         if old is not None or new is not None:
-            yield f"{key}: {SAME if old == new else f'was {old}, is now {new}'}"
+            yield f"{key}: {SAME if old == new else f'was {old}, is {new}'}"
     lines = zip(kept.read_metrics(), again.read_metrics(), strict=False)
     first = next((old.get("step") for old, new in lines if old != new), None)
     for old_file, new_file in (

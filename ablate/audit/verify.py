@@ -1,8 +1,8 @@
-"""Does a table say what the raw files say? Every number of it is made again from them.
+"""Verifies a sweep: every number of its table is recomputed from the raw files.
 
-Per run: `run.json` is what its id is a hash of; the hashes in `result.json` are those of the files;
-its numbers are those of `predictions.npy` and `metrics.jsonl`; it is the file that was recorded in
-the ledger, whose events, states and plan agree. Then the table is made twice, and compared.
+Per run: the id is the hash of `run.json`; the hashes in `result.json` are those of the files; its
+numbers are those of `predictions.npy` and `metrics.jsonl`; it is the file that was recorded in the
+ledger; and events, states and plan of the ledger agree. Then the table is made twice and compared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SINGLE = 2**-23  # relative rounding of the losses in files of older versions
 
 @dataclass
 class Verified:
-    """What was found wrong, a line each; `notes` are lines on what could not be checked."""
+    """`findings`: a line on each fault; `notes`: a line on each fact that could not be checked."""
 
     runs: int = 0  # that have a result
     numbers: int = 0  # of the table
@@ -66,9 +66,9 @@ def verify(plan: Plan, store: Store, ledger: Ledger) -> Verified:
 def remake(
     plan: Plan, store: Store, histories: Mapping[str, History]
 ) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
-    """The results of the plan's runs, made again from their raw files; what is wrong with those.
+    """Recompute the results of the plan's runs from their raw files; also return the findings.
 
-    For what was taken out of a store, without ledger and weights.
+    For files outside a store, without ledger and weights.
     """
     check = _Check(plan, store, weights=False)
     for run, history in histories.items():
@@ -103,39 +103,39 @@ class _Check:
         place = self.store.ledger.name
         for number in ledger.broken_seals():
             self.found.findings.append(
-                f"{ledger.about(number) or 'a look'}: {place}: event {number} is not as it was "
-                f"written, or one before it was taken out"
+                f"{ledger.about(number) or 'a look'}: {place}: event {number} was changed, or an "
+                f"event before it was removed"
             )
         if ledger.lacks_its_end():
-            self.found.findings.append(f"{place}: its last events were taken out")
+            self.found.findings.append(f"{place}: its last events were removed")
         self._looks(ledger)
         self._plan(ledger)
         if ledger.planned(self.plan.name) != list(enumerate(r.id for r in self.plan.runs())):
             self.found.findings.append(
-                f"{place}: its planned runs of {self.plan.name!r} are not those of "
+                f"{place}: its planned runs of {self.plan.name!r} differ from the runs of "
                 f"{self.store.plan_path(self.plan.name)}"
             )
         self.states = ledger.states(self.runs)
         for run in self.runs.values():
             if run.id not in self.states:
-                self.finding(run, place, "does not know this run")
+                self.finding(run, place, "lacks this run")
                 continue
             try:
                 state, last = folded(ledger.events(run.id))
             except sqlite3.DatabaseError as error:
-                self.finding(run, place, f"an event of it can't be read ({error})")
+                self.finding(run, place, f"an event of this run can't be read ({error})")
                 continue
             row = dataclasses.asdict(self.states[run.id])
             for key, value in dataclasses.asdict(state).items():
                 if value != row[key]:
                     self.finding(
-                        run, place, f"{key} is {row[key]!r} in its row, by its events {value!r}"
+                        run, place, f"{key} is {row[key]!r} in its row, but {value!r} by its events"
                     )
             if last is not None:
                 self.last[run.id] = last
 
     def _plan(self, ledger: Ledger) -> None:
-        """Is its file the one that was planned?"""
+        """Check the plan file against its seal in the ledger."""
         path = self.store.plan_path(self.plan.name)
         try:
             told = ledger.plan_events(self.plan.name)
@@ -146,33 +146,32 @@ class _Check:
             self.found.notes.append(f"{path.name}: was planned before plans were sealed")
         elif sha256_of(path) not in [detail["sha256"] for _, detail in told]:
             self.found.findings.append(
-                f"{path.name}: is not the plan that was sealed in {self.store.ledger.name}; the "
+                f"{path.name}: differs from the plan that {self.store.ledger.name} has sealed; the "
                 f"same `ablate sweep` writes it again"
             )
         elif "rebuilt" in told[-1][1]:
             self.found.notes.append(
-                f"{path.name}: was taken from its file as it lay there, when the ledger was "
-                f"migrated or made again: until the same `ablate sweep` seals it nobody knows "
-                f"whether it was edited before"
+                f"{path.name}: was read from its file when the ledger was migrated or rebuilt, so "
+                f"an earlier edit can't be found; the same `ablate sweep` seals the plan"
             )
 
     def _looks(self, ledger: Ledger) -> None:
-        """Is the file that says at what verdicts were read what the ledger says?"""
+        """Check the file of looks against the ledger."""
         path = self.store.looks
         said = path.read_bytes() if path.exists() else b""
         lines = zip_longest(said.splitlines(True), ledger.looks_text().splitlines(True))
         wrong = [number for number, (line, known) in enumerate(lines, 1) if line != known]
         if wrong:
-            where = f"line {wrong[0]}" if path.exists() else "missing: it"
+            where = f"line {wrong[0]}" if path.exists() else "the missing file"
             self.found.findings.append(
-                f"{path.name}: {where} is not what {self.store.ledger.name} says, which is what "
-                f"counts; the next look writes the file again"
+                f"{path.name}: {where} differs from {self.store.ledger.name}, which counts; the "
+                f"next look writes the file again"
             )
 
     # --- A run ----------------------------------------------------------------------------------
 
     def run(self, run: PlannedRun) -> None:
-        """Everything in its folder, and what the ledger says of its result."""
+        """Check every file of a run, and its result against the ledger."""
         folder = self.store.rundir(run.id)
         if _id(run.spec()) != run.id:
             self.finding(run, self.store.plan_path(self.plan.name), "the spec is another run's")
@@ -183,7 +182,7 @@ class _Check:
                 self.finding(
                     run,
                     folder.result,
-                    f"{_what_lacks(folder.result)}, and the ledger says {status}; "
+                    f"{_what_lacks(folder.result)}, but the ledger has {status}; "
                     f"the same `ablate sweep` trains it again",
                 )
             else:
@@ -212,7 +211,7 @@ class _Check:
             self.remade[run.id] = {**result, **last, "test": test, "collapsed": collapsed}
 
     def _unfinished(self, run: PlannedRun, folder: RunDir, status: str) -> None:
-        """No finding: the same sweep goes on with it, or begins again."""
+        """Note a run without a result. It is no finding: the same sweep trains it."""
         self.unchecked["have no result yet"] += 1
         torn = [path for path in (folder.result, folder.run) if path.exists()]
         for path in torn:
@@ -230,16 +229,16 @@ class _Check:
         if "result_sha256" not in detail:
             self.unchecked["were recorded before results were sealed"] += 1
         elif detail["result_sha256"] == sha256_of(folder.result) and "rebuilt" in detail:
-            self.unchecked["were recorded from their files when the ledger was made again"] += 1
+            self.unchecked["were recorded from their files when the ledger was rebuilt"] += 1
         elif detail["result_sha256"] != sha256_of(folder.result):
-            self.finding(run, folder.result, "is not the file that was recorded in the ledger")
+            self.finding(run, folder.result, "differs from the file that the ledger recorded")
         told = {"status": kind, **{key: detail.get(key) for key in ("seconds", "device")}}
         for key, value in told.items():
             if value != result.get(key):
                 self.finding(
                     run,
                     folder.result,
-                    f"{key} is {result.get(key)}, in the ledger it is {value}",
+                    f"{key} is {result.get(key)}, but {value} in the ledger",
                 )
 
     def _spec(self, run: PlannedRun, folder: RunDir) -> None:
@@ -249,19 +248,19 @@ class _Check:
         elif content.get("id") != run.id or (
             content.get("spec") != run.spec() and _id(content.get("spec")) != run.id
         ):
-            self.finding(run, folder.run, "is another run's: its id is no hash of what it says")
+            self.finding(run, folder.run, "is another run's: the id is not the hash of its spec")
 
     def _env(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:
         if "env_sha256" not in result:
             self.unchecked["ended before env.json was sealed: it is not covered"] += 1
         elif folder.sealed_attempts(result)[1]:
-            what = "is not the file that was written: result.json has its hash"
+            what = "differs from the file that the run wrote, by the hash in result.json"
             self.finding(run, folder.env, what if folder.env.exists() else "missing")
 
     def _metrics(
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """What the last line makes of the result; None where the file does not count."""
+        """Return the part of the result that the last line gives; None if the file is wrong."""
         if "metrics_sha256" not in result:
             self.unchecked["were written before metrics were sealed"] += 1
             if not folder.metrics.exists():
@@ -282,14 +281,14 @@ class _Check:
                 self.finding(
                     run,
                     folder.metrics,
-                    f"{key} of the last line is {value}, result.json says {result.get(key)}",
+                    f"{key} of the last line is {value}, but {result.get(key)} in result.json",
                 )
         return made
 
     def _test(
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]
     ) -> dict[str, float] | None:
-        """The test metrics of the predictions; None where a table can't be made of them."""
+        """Recompute the test metrics from the predictions; None if they can't be computed."""
         import numpy as np
 
         try:
@@ -300,17 +299,19 @@ class _Check:
             return None
         said = result.get("test")
         if not isinstance(said, dict) or {k for k in said if is_number(said[k])} != made.keys():
-            self.finding(run, folder.result, f"test is {said}, the predictions' is {made}")
+            self.finding(run, folder.result, f"test is {said}, but {made} by the predictions")
             return None
         for key in made.keys() & {*table.dtype.names}:  # older files keep it in four bytes
             if table.dtype[key].itemsize == 4:
-                self.unchecked[f"keep their {key} in single precision: the test's is so, too"] += 1
+                self.unchecked[
+                    f"keep their {key} in single precision, so the test {key} was checked to it"
+                ] += 1
                 if abs(made[key] - said[key]) <= SINGLE * abs(made[key]):
                     made[key] = said[key]
         for key, value in made.items():
             if value != said[key]:
                 self.finding(
-                    run, folder.result, f"test {key} is {said[key]}, the predictions' is {value}"
+                    run, folder.result, f"test {key} is {said[key]}, but {value} by the predictions"
                 )
         return made
 
@@ -322,11 +323,13 @@ class _Check:
             self.finding(run, path, "missing")
             return False
         if not same:
-            self.finding(run, path, "is not the file that was written: result.json has its hash")
+            self.finding(
+                run, path, "differs from the file that the run wrote, by the hash in result.json"
+            )
         return same
 
     def trial(self, run: PlannedRun) -> None:
-        """Was its search told what the raw files say?"""
+        """Check the score that a trial gave to its search."""
         if run.trial is None or run.trial.state != "finished" or run.id not in self.remade:
             return
         name = self.plan.judged.key
@@ -335,23 +338,23 @@ class _Check:
             self.finding(
                 run,
                 self.store.plan_path(self.plan.name),
-                f"its search was told a validation {name} of {run.trial.score}, the raw files say "
-                f"{score}",
+                f"the search has a validation {name} of {run.trial.score} for this trial, but the "
+                f"raw files have {score}",
             )
 
     # --- The data -------------------------------------------------------------------------------
 
     def data(self) -> None:
-        """Are the decoded sets as they were written, and what the runs were trained on?"""
+        """Check the decoded datasets, and that the runs were trained on them."""
         sets = {cell.spec["data"]["fingerprint"]: cell.spec["data"] for cell in self.plan.cells}
         for fingerprint, data in sets.items():
             name, home = f"data={data['name']}", self.store.cache / fingerprint
             if not home.is_dir():
-                self.found.notes.append(f"{name} is not decoded here: it was not checked")
+                self.found.notes.append(f"{name} is not decoded here, so it was not checked")
                 continue
             wrong = decoded.damage(home)
             if wrong == decoded.OLDER:
-                self.found.notes.append(f"{name} {wrong}: it was not checked")
+                self.found.notes.append(f"{name} {wrong}, so it was not checked")
             elif wrong is not None:
                 self.found.findings.append(
                     f"{name}: {home}: {wrong}; the same `ablate sweep` decodes it again"
@@ -369,13 +372,13 @@ class _Check:
         if others:
             self.found.findings.append(
                 f"{name}: {len(others):,} runs ({others[0]}, ...) were trained on other bytes than "
-                f"{self.store.cache / fingerprint} has now: another Pillow decoded it"
+                f"{self.store.cache / fingerprint} has now: another version of Pillow decoded it"
             )
 
     # --- The table ------------------------------------------------------------------------------
 
     def table(self) -> None:
-        """Made from what result.json says, and from the raw files: every number is the same."""
+        """Make the table from the results and from the raw files, and compare every number."""
         tables = (
             tabulate(self.plan, results, curves=lambda run: self.store.rundir(run).read_metrics())
             for results in (self.recorded, self.remade)
@@ -386,8 +389,8 @@ class _Check:
         if differ:
             first, other = ((" ".join(filter(None, line or []))) or "nothing" for line in differ[0])
             self.found.findings.append(
-                f"the table: {len(differ)} of its lines are not those of the raw files; the first: "
-                f"{first!r}, and of the raw files {other!r}"
+                f"the table: {len(differ)} of its lines differ from the raw files; the first is "
+                f"{first!r}, but {other!r} by the raw files"
             )
 
     def say_what_was_not_checked(self) -> None:
@@ -396,7 +399,7 @@ class _Check:
 
 
 def _id(tree: Any) -> str | None:
-    """The id of the run that a plain tree says; None where it says none."""
+    """Compute the id of the run in a plain tree; None if it has no valid run."""
     try:
         return spec.run_id(spec.tree_identity(tree), tree["seed"])
     except (UserError, LookupError, TypeError, AttributeError, ValueError):
@@ -404,7 +407,7 @@ def _id(tree: Any) -> str | None:
 
 
 def _what_lacks(path: Path) -> str:
-    """Of a file that can't be read as what it should be."""
+    """Describe a file that can't be read: missing, torn, or not a worker's."""
     if not path.exists():
         return "missing"
     return "torn" if read_json(path) is None else "not what a worker writes"

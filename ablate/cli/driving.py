@@ -1,4 +1,4 @@
-"""Commands that train, or say what training would cost: sweep, plan."""
+"""Commands that train, or show the cost of training: sweep, plan, stop."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def sweep(
 
 
 def _check_name(words: list[str], store: Store) -> None:
-    """Raises UserError where the first word is no file's name, but that of a driven sweep."""
+    """Raise UserError if the first word names a driven sweep, but no sweep file."""
     from ablate.planning.sweep_file import sweep_files
 
     name = words[0] if words else ""
@@ -93,7 +93,7 @@ def _check_name(words: list[str], store: Store) -> None:
 
 
 def _driven(name: str, store: Store) -> Plan | None:
-    """The plan of that name, None where there is none that can be read."""
+    """Return the plan with this name, None if no such plan can be read."""
     try:
         return store.read_plan(name)
     except (LookupError, TypeError, AttributeError, ValueError):
@@ -101,7 +101,7 @@ def _driven(name: str, store: Store) -> Plan | None:
 
 
 def _check_words(plan: Plan, store: Store) -> None:
-    """Raises UserError where the store has a sweep of this name that says other runs."""
+    """Raise UserError if the store has a sweep of this name with other runs."""
     from ablate.planning.expand import alike
 
     before = _driven(plan.name, store)
@@ -129,8 +129,8 @@ LONG_H = 24.0  # device-hours that are worth a question
 
 
 def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bool) -> bool:
-    """Is anything left to train? Then every model is built once, without weights, and the cost of
-    a long sweep is shown and asked about."""
+    """Is a run left to train? Then build every model once, without weights, and ask about the cost
+    of a long sweep."""
     from ablate.report.live import duration
     from ablate.running.estimate import costs
     from ablate.shared.rundir import FINAL
@@ -159,8 +159,8 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
 
 
 def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:
-    """Decode what is not decoded yet, or not any more as it was written, before anything trains: a
-    bad image ends the command here, a full disk pauses it."""
+    """Decode missing or damaged datasets before anything trains: a bad image ends the command here,
+    a full disk pauses it."""
     from ablate.running.launchers.decode import decode
     from ablate.running.turns import with_room
 
@@ -170,7 +170,7 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
 
 
 def _close(store: Store, outcome: Outcome) -> None:
-    """Say how it ended, print the table, exit with the code."""
+    """Print the end of a drive and the table, and exit with the code."""
     from ablate.store.progress import GIVEN_UP
 
     plan, progress = outcome.plan, outcome.progress
@@ -188,8 +188,8 @@ def _close(store: Store, outcome: Outcome) -> None:
     if lost:
         text = ", ".join(f"{n} {status}" for status, n in lost.items())
         raise Failure(
-            f"{plan.name}: {text} of {progress.total} runs: `ablate status {plan.name}` says why, "
-            f"`ablate sweep ... --retry {','.join(lost)}` tries again"
+            f"{plan.name}: {text} of {progress.total} runs: `ablate status {plan.name}` shows why, "
+            f"`ablate sweep ... --retry {','.join(lost)}` trains them again"
         )
 
 
@@ -264,9 +264,10 @@ def plan(
             made, detect, spread, cost, results, lambda run: kept.rundir(run).read_metrics()
         )
     if format is Format.json:
-        print_json(trees.of_plan(made, states, cost, detection, withheld.values()))
+        tree = trees.of_plan(made, states, cost, settings, detection, withheld.values())
+        print_json(tree)
         return
-    show_plan(made, states, cost)
+    show_plan(made, states, cost, settings)
     if detection is not None:
         print()
         for line in (*(f"withheld: {why}" for why in withheld.values()), *detection.lines()):

@@ -80,7 +80,7 @@ def doctor(
 
 
 def _repair(store: Store) -> list[str]:
-    """Make the ledger again; lines on what it holds now."""
+    """Rebuild the ledger; return lines on its content."""
     from collections import Counter
 
     from ablate.store.ledger import Ledger
@@ -94,18 +94,18 @@ def _repair(store: Store) -> list[str]:
         done = repair(store)
     with Ledger.reading(store) as ledger:
         sweeps, states = ledger.sweeps(), ledger.states()
-    lines = [] if done.aside is None else [f"the old ledger is {done.aside} now"]
+    lines = [] if done.aside is None else [f"the old ledger is kept as {done.aside}"]
     counts = Counter(state.status for state in states.values())
     what = ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "none"
     events = f"{done.events:,} events, " if done.events else ""
-    made = f"made again from {events}plans and run folders: sweeps: {len(sweeps):,}; runs: {what}"
+    made = f"rebuilt from {events}plans and run folders: sweeps: {len(sweeps):,}; runs: {what}"
     return [*lines, *done.lines, made]
 
 
 def _config(
     words: list[str] | None, scale: str | None, store: Path
 ) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
-    """(what it is called, its spec and those beside it in its sweep, the launcher's settings)."""
+    """Return (label, the spec to check and the other specs of its sweep, launcher settings)."""
     from ablate.planning.compose import Composer, SettingsLayer
     from ablate.planning.expand import plan as make_plan
     from ablate.planning.overrides import once, parse, split_launcher
@@ -173,7 +173,7 @@ def _verify_bundle(bundle: Bundle, others: bool, format: Format) -> None:
 
 
 def _say(found: Verified, format: Format, name: str, what: str = "") -> None:
-    """Print what was found. Raises Failure for any finding.
+    """Print the findings. Raises Failure for any finding.
 
     As JSON: name: the sweep, or the bundle's folder; runs, numbers: how many were checked;
     findings, notes: lines.
@@ -193,10 +193,10 @@ def _say(found: Verified, format: Format, name: str, what: str = "") -> None:
 
 
 def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
-    """Train a run once more, and say what differs. Raises Failure where anything does.
+    """Train a run once more, and print the differences. Raises Failure for any difference.
 
-    As JSON: run; same: what has the same bits; findings: lines on what differs; notes: lines on
-    what differs in the machine.
+    As JSON: run; same: files and numbers with the same bits; findings: lines on differences;
+    notes: lines on differences of the machine.
     """
     from ablate.audit.rerun import SAME, RerunStopped, rerun
     from ablate.planning.compose import Composer
@@ -242,14 +242,14 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
         print_json({"run": run.id, "same": same, "findings": findings, "notes": machine})
     else:
         for line in machine:
-            print(f"note: {line}; bits may differ rightly")
+            print(f"note: {line}; so other bits are no fault")
         for line in lines:
             print(line)
     if findings:
         differ = ", ".join(names[line] for line in findings)
-        raise Failure(f"{run.id}: trained again, {differ} differ")
+        raise Failure(f"{run.id}: in the second training {differ} differ")
     if format is Format.text:
-        print(f"{run.id}: trained again, {SAME}")
+        print(f"{run.id}: the second training gave {SAME}")
 
 
 def gc(
@@ -278,11 +278,11 @@ def gc(
             print(f"left alone: {path} is a link; its target may belong to another store")
         for name in forget:
             there = name in known or place.plan_path(name).exists()
-            print(f"to forget: the sweep {name!r}" if there else f"forgotten already: {name!r}")
+            print(f"to forget: the sweep {name!r}" if there else f"already forgotten: {name!r}")
         for line in summary(found):
             print(line)
         if not (found or forget):
-            print("nothing to remove: sweeps refer to all files")
+            print("nothing to remove: a sweep refers to every file")
             return
         size = decimal(sum(item.bytes for item in found))
         if not yes:
@@ -298,7 +298,7 @@ ALONE = ("doctor --repair", "gc")  # what takes the driver's place
 
 @contextlib.contextmanager
 def _alone(store: Store, command: str) -> Iterator[None]:
-    """The driver's lock. Raises Failure where somebody has it."""
+    """Hold the driver's lock. Raises Failure if another process holds it."""
     if not store.driver.acquire(wait_s=1.0):
         notes = store.driver.notes()
         pid, sweep = notes.get("pid", "?"), notes.get("sweep")
@@ -344,22 +344,22 @@ def prepare(
             if not found["whole"]:
                 print(f"data={name}: {_images(found)}; {found['free']} are free", flush=True)
                 if found["done"]:
-                    print(f"going on after {found['done']:,} images", flush=True)
+                    print(f"resuming after {found['done']:,} images", flush=True)
                 with view() as watching:
                     progress = functools.partial(watching.reading, name)
                     found = server.ask("prepare", question, progress)
     except KeyboardInterrupt:
         print("stopped; the same command goes on")
         raise typer.Exit(130) from None
-    print(f"data={name} is there: {_images(found)}")
+    print(f"data={name} is decoded: {_images(found)}")
     for line in remarks(spec["data"], kept.root):
         print(line)
 
 
 def _images(found: dict[str, Any]) -> str:
-    """What the worker said of a dataset, for people."""
+    """Describe a dataset by the worker's answer."""
     if found["examples"] is None:
-        return "not fetched yet; the size is not known"
+        return "not downloaded yet; the size is unknown"
     splits: dict[str, int] = found["examples"]
     counts = ", ".join(f"{split} {splits[split]:,}" for split in ("train", "validation", "test"))
     return f"{sum(splits.values()):,} images ({counts}), {found['size']} in {found['folder']}"

@@ -76,7 +76,7 @@ def show(
 ) -> None:
     """Show one run: history, result, curves, provenance and configuration."""
     from ablate.report import trees
-    from ablate.report.show import compared, print_log, shown
+    from ablate.report.show import compare_runs, describe_run, print_log
     from ablate.store.find import find_run
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
@@ -95,9 +95,9 @@ def show(
             both = other and trees.of_runs(kept, ledger, (found, other))
             print_json(both or trees.of_run(kept, ledger, found))
         elif other is not None:
-            print(compared(kept, ledger, found, other))
+            print(compare_runs(kept, ledger, found, other))
         elif not log:
-            print(shown(kept, ledger, found))
+            print(describe_run(kept, ledger, found))
     if log:
         try:
             print_log(kept, found, sys.stdout.buffer, follow)
@@ -140,7 +140,7 @@ def table(
     `ablate table paper:T1L` shows a published table, read by the same code; `ablate list paper`
     lists the published tables.
     """
-    from ablate.analysis.published import SHOW, WHERE, published
+    from ablate.analysis.published import SHOW, WHERE, read_published
     from ablate.report.formats import check_show
     from ablate.report.live import begin
     from ablate.store.ledger import Ledger
@@ -153,7 +153,7 @@ def table(
                 f"{first}: takes --format, --show and --transpose; leave other words out"
             )
         parts = check_show(show) if show is not None else SHOW
-        print_rendered(published(first.removeprefix(WHERE)), format, parts, transpose)
+        print_rendered(read_published(first.removeprefix(WHERE)), format, parts, transpose)
         return
     if bundle is not None:
         if selection.words or selection.has_options:

@@ -1,4 +1,4 @@
-"""What commands print on standard output: tables, and JSON for other programs."""
+"""Prints on standard output: tables, and JSON for other programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """What a command's answer can be printed as; each command takes some of them."""
+    """The formats of output; each command takes some of them."""
 
     text = "text"
     yaml = "yaml"
@@ -57,8 +57,8 @@ YamlFormat = Annotated[
 
 
 def print_json(tree: Mapping[str, Any]) -> None:
-    """A plain tree as JSON, keys sorted: the same bytes for the same tree. A number that is not
-    finite is null."""
+    """Print a plain tree as JSON with sorted keys: the same bytes for the same tree. A number that
+    is not finite becomes null."""
     from ablate.shared.files import to_json
 
     sys.stdout.write(to_json(_finite(tree)).decode())
@@ -75,9 +75,9 @@ def _finite(tree: Any) -> Any:
 def print_set(
     format: Format | None, texts: Callable[[Format], str], rich: Callable[[int], Any]
 ) -> None:
-    """What is for readers: `texts` makes it as any format but rich, `rich` for so many characters.
+    """Print for readers: `texts` makes every format but rich, `rich` takes the width in characters.
 
-    None is rich on a terminal, Markdown elsewhere.
+    `format` None is rich on a terminal, Markdown elsewhere.
     """
     terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says
     if format is None:
@@ -101,7 +101,7 @@ def print_table(
     against: str | None = None,
     recomputed: Results | None = None,
 ) -> None:
-    """The table of a sweep. `recomputed`: the results of a bundle."""
+    """Print the table of a sweep. `recomputed`: the results of a bundle."""
     from ablate.analysis.paper import beside
     from ablate.analysis.reading import read
     from ablate.planning.plan import is_metric
@@ -137,7 +137,7 @@ def print_table(
 def print_rendered(
     table: Table, format: Format | None, show: tuple[str, ...], transpose: bool
 ) -> None:
-    """A table on standard output."""
+    """Print a table on standard output."""
     from ablate.report.formats import render
     from ablate.report.formats.tidy import tree
 

@@ -23,7 +23,7 @@ def report(
     from ablate.analysis.reading import read
     from ablate.planning.plan import file_name
     from ablate.report.live import begin
-    from ablate.report.page import page
+    from ablate.report.page import render_page
     from ablate.report.plot import figures
     from ablate.store.ledger import Ledger
     from ablate.store.record import histories, load_records
@@ -44,7 +44,7 @@ def report(
         withheld={r.run.id: f"{r.label}: {r.withheld}" for r in runs if r.withheld},
     )
     drawn = figures(made, reading.table, kept.rundir)
-    if write_out(path, page(made, reading.table, runs, reading.looks, drawn).encode()):
+    if write_out(path, render_page(made, reading.table, runs, reading.looks, drawn).encode()):
         print(f"wrote {path}")
 
 

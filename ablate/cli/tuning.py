@@ -23,7 +23,7 @@ def trials(
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, selection)
-        found = report.tried(made, ledger.states({run.id for run in made.runs()}))
+        found = report.list_trials(made, ledger.states({run.id for run in made.runs()}))
     match format:
         case Format.csv:
             sys.stdout.write(report.csv(made, found))

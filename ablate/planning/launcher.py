@@ -1,6 +1,6 @@
-"""What `launcher` may say, as data: the launchers, each with settings of its own, and the driver's.
+"""The launchers as data, each with settings of its own, and the settings that all launchers share.
 
-None of it changes a result.
+No setting of a launcher changes a result.
 """
 
 from __future__ import annotations
@@ -14,31 +14,35 @@ from ablate.shared.errors import UserError, unknown
 
 LAUNCHERS: dict[str, Choice] = {
     "local": Choice(
-        "one run a GPU, or a CPU core where there is none",
+        "trains one run on each GPU; without a GPU, one on each CPU core",
         "-",
         "ablate.running.launchers.local:Local",
         {"runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0)},
     ),
     "inline": Choice(
-        "in this process, one after another", "-", "ablate.running.launchers.inline:Inline"
+        "trains one run at a time, in the command's own process",
+        "-",
+        "ablate.running.launchers.inline:Inline",
     ),
 }
-DRIVER: dict[str, Param] = {  # whichever launcher it has
-    "attempts": Param(int, 3, "deaths with no newer checkpoint before a run is failed", above=0),
-    "hang_s": Param(float, 1800.0, "seconds without a sign of life that are a hang", above=0),
+DRIVER: dict[str, Param] = {  # of every launcher
+    "attempts": Param(int, 3, "deaths without a newer checkpoint that make a run failed", above=0),
+    "hang_s": Param(
+        float, 1800.0, "seconds without a sign of life before the driver kills a run", above=0
+    ),
     "checkpoint_s": Param(float, 60.0, "seconds of training between checkpoints", above=0),
 }
 
 
 def launcher_params(name: str) -> dict[str, Param]:
-    """All that may be set where that launcher is chosen."""
+    """Return every setting of a launcher: its own and the shared ones."""
     return {**DRIVER, **LAUNCHERS[name].params}
 
 
 def launcher_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The group's settings, typed, with the defaults of those that it does not say.
+    """Return the launcher's name and every setting, checked, with defaults for absent keys.
 
-    Raises UserError for a launcher, or a setting, that there is not, and for one of another's.
+    Raises UserError for an unknown launcher or setting, and for a setting of another launcher.
     """
     name = tree.get("name")
     if name not in LAUNCHERS:
@@ -47,9 +51,16 @@ def launcher_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
         owners = [other for other, choice in LAUNCHERS.items() if key in choice.params]
         if owners and name not in owners:
             raise UserError(
-                f"launcher.{key}: is a setting of launcher={', '.join(owners)}, and this is "
+                f"launcher.{key}: is a setting of launcher={', '.join(owners)}, not of "
                 f"launcher={name}; leave it out"
             )
     params = launcher_params(name)
     same_keys("launcher", tree, ["name", *params], params)
     return {"name": name, **settings_of("launcher", params, tree)}
+
+
+def launcher_line(settings: Mapping[str, Any]) -> str:
+    """Return "local, runs_per_gpu=2": the name, and the settings that are not the defaults."""
+    params = launcher_params(settings["name"])
+    changed = [f"{k}={settings[k]}" for k, param in params.items() if settings[k] != param.default]
+    return ", ".join([settings["name"], *changed])

@@ -1,4 +1,4 @@
-"""Runs and curves of a sweep as tidy pandas frames. `ablate.load` says what their columns are."""
+"""Makes tidy pandas frames of the runs and curves of a sweep. `ablate.load` names the columns."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ GROUPS = ("data", "norm", "stem", "block")
 
 
 def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> pd.DataFrame:
-    """A row a planned run, in the plan's order; `trials`: those that chose settings, too, but
-    without test scores, which nothing may be chosen by."""
+    """Make one row for each planned run, in the plan's order. `trials`: tuning trials, too, but
+    without test scores: nothing may be chosen by test scores."""
     runs = _asked(runs, trials)
     families = {row.label: row.family for row in plan.rows}
     keys = _keys(plan, [record.run.cell for record in runs])
@@ -54,8 +54,7 @@ def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:
 
 
 def _keys(plan: Plan, cells: Sequence[Cell]) -> list[str]:
-    """Every key that a row or a column sets or tuning chooses, then what else is not the same in
-    all runs that have it."""
+    """List the keys that rows, columns or tuning set, then other keys that differ between runs."""
     space = [key for stage in (plan.tune.stages if plan.tune else ()) for key in stage.space]
     parts: list[Row | Column] = [*plan.rows, *plan.columns]
     keys = [key for part in parts for key in part.settings] + space
@@ -73,7 +72,7 @@ def _settings(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _setting(spec: Mapping[str, Any], key: str) -> Any:
-    """What a key of a sweep file is in a spec's tree: a group's by its name; None for none."""
+    """Look up a key of a sweep file in a spec's tree: a group by its name; None if absent."""
     value: Any = spec
     for name in key.split("."):
         if not isinstance(value, Mapping) or name not in value:
@@ -83,7 +82,7 @@ def _setting(spec: Mapping[str, Any], key: str) -> Any:
 
 
 def _search(run: PlannedRun, trials: bool) -> dict[str, Any]:
-    """The search that a run is a trial of, or whose winner it has."""
+    """Name the search of a trial, or the search whose winner a run has."""
     if run.trial is None:
         taken = (choice.search for choice in run.cell.chosen if run.seed in choice.seeds)
         found: dict[str, Any] = {"search": next(taken, None), "trial": None, "score": None}
@@ -94,7 +93,7 @@ def _search(run: PlannedRun, trials: bool) -> dict[str, Any]:
 
 
 def curves_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> pd.DataFrame:
-    """A row a line of a run's metrics.jsonl; `trials`: of those that chose settings, too."""
+    """Make one row for each line of metrics.jsonl of each run; `trials`: of tuning trials, too."""
     import pandas as pd
 
     rows = [
@@ -107,7 +106,7 @@ def curves_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) ->
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Columns of whole numbers stay so where some are missing."""
+    """Make a frame in which columns of integers with gaps stay integers."""
     import pandas as pd
 
     frame = pd.DataFrame(rows)

@@ -1,4 +1,4 @@
-"""What `ablate list` prints: everything that may be chosen, by name, with a line and its source."""
+"""Lists every choice for `ablate list`: name, a line of help, source."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _choices(table: dict[str, Choice]) -> Lines:
 
 
 def _launchers() -> Lines:
-    """Each with its settings, then those that every one has."""
+    """List the launchers with their settings, then the settings that all launchers share."""
     for name, choice in LAUNCHERS.items():
         yield name, choice.line, choice.source
         yield from _params(choice.params)
-    yield "each", "also has", "-"
+    yield "all", "shared by every launcher:", "-"
     yield from _params(DRIVER)
 
 
@@ -45,7 +45,7 @@ def _archs() -> Lines:
 
 
 def _files(group: str) -> Lines:
-    """Options that are files in conf/, the user's first; the line is their first sentence."""
+    """List the options that are files in conf/, the user's first, each with its first sentence."""
     found: dict[str, Path] = {}
     for folder in (Path("conf"), shipped("conf")):
         for path in sorted((folder / group).glob("*.yaml")):
@@ -59,7 +59,7 @@ def _files(group: str) -> Lines:
         yield name, comment.partition(". ")[0].rstrip("."), str(path)
 
 
-# How a kind is chosen on the command line, and its lines.
+# kind -> (how it is chosen on the command line, its lines)
 KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "norms": ("norm=NAME", lambda: _choices(choices.NORMS)),
     "stems": ("stem=NAME", lambda: _choices(choices.STEMS)),
@@ -79,7 +79,7 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What may be chosen of one kind, and how it is chosen."""
+    """The choices of one kind, and how to choose one on the command line."""
 
     name: str
     how: str
@@ -94,7 +94,7 @@ class Catalogue:
         return "\n".join(lines)
 
     def tree(self) -> dict[str, Any]:
-        """choose: how it is chosen; choices: {name, line, source (null: none)}."""
+        """Keys: choose: how to choose one; choices: {name, line, source (null: none)}."""
         return {
             "choose": self.how,
             "choices": [
@@ -105,9 +105,9 @@ class Catalogue:
 
 
 def catalogue(kind: str | None, sweeps: Callable[[], Lines]) -> list[Catalogue]:
-    """What may be chosen of one kind, or of all for None. `sweeps` gives (name, title, file).
+    """List the choices of one kind, or of every kind for None. `sweeps` gives (name, title, file).
 
-    Raises UserError for a kind that there is not.
+    Raises UserError for an unknown kind.
     """
     kinds = {"sweeps": ("ablate sweep NAME", sweeps), **KINDS}
     if kind is not None and kind not in kinds:

@@ -1,4 +1,4 @@
-"""What a running sweep shows: progress bars on a terminal, plain lines elsewhere."""
+"""Shows a running sweep: progress bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ PLAIN_EVERY_S = 30.0
 
 
 def begin(text: str) -> None:
-    """A line before work that is silent for a while. On standard error: pipes read the other."""
+    """Announce work that is silent for a while, on standard error: pipes read standard output."""
     print(text, file=sys.stderr, flush=True)
 
 
 class Clock:
-    """Time left, from what the runs of this drive took: progress made against time gone."""
+    """Estimates the time left from the progress and the time of this drive."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
         self._first: float | None = None
 
     def left_s(self, done: float, total: int) -> float | None:
-        """Seconds left, or None while too little is done to tell. `done` counts parts of runs."""
+        """Estimate the seconds left; None while too little is done. `done` counts parts of runs."""
         if self._first is None:
             self._first = done
         gone, made = time.monotonic() - self._start, done - self._first
@@ -39,7 +39,7 @@ class Clock:
 
 
 def parts_done(progress: SweepProgress) -> float:
-    """Runs done, those under way counted in part."""
+    """Count the runs that are done, running ones in part."""
     done: float = progress.done
     for worker in progress.workers:
         step, total = worker.notes.get("step"), worker.notes.get("total")
@@ -73,7 +73,7 @@ def counts_line(progress: SweepProgress) -> str:
 
 
 class PlainView:
-    """A line an event, and one now and then: for files, pipes and CI."""
+    """Prints a line for each event, and the progress now and then: for files, pipes and CI."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -96,7 +96,7 @@ class PlainView:
 
 
 class RichView:
-    """Bars: the sweep's, and one a worker. Events scroll above them."""
+    """Draws bars: one for the sweep, one for each worker. Events scroll above them."""
 
     def __init__(self, live: Any) -> None:
         self._live = live
@@ -143,7 +143,7 @@ class RichView:
 
 @contextmanager
 def view() -> Iterator[PlainView | RichView]:
-    """Bars only if standard output is a terminal, whatever FORCE_COLOR says."""
+    """Choose the view: bars if standard output is a terminal, whatever FORCE_COLOR says."""
     if not sys.stdout.isatty():
         yield PlainView(sys.stdout)
         return

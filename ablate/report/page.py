@@ -1,6 +1,6 @@
-"""`report`: a sweep as one HTML file that needs nothing else. Template: page.html beside this file.
+"""Writes `report`: a sweep as one HTML file without links to other files. Template: page.html.
 
-Nothing is in it of when and where it was written: the same sweep gives the same bytes.
+The file has no date and no place of its writing: the same sweep gives the same bytes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from ablate.version import __version__
 LOG_LINES, LOG_BYTES = 40, 8_000  # of a failed run's log, its end
 
 
-def page(
+def render_page(
     plan: Plan,
     table: Table,
     runs: Sequence[RunRecord],
     looks: Iterable[InterimLook],
     drawn: Mapping[str, str],
 ) -> str:
-    """The HTML. `looks`: its own among them; `drawn`: SVG by a figure's name, not escaped."""
+    """Render the HTML. `looks`: its own among them; `drawn`: SVG by the name of a figure."""
     import jinja2
 
     drawn = {kind: _inline(svg) for kind, svg in drawn.items()}
@@ -78,14 +78,14 @@ def page(
 
 
 def _plain(text: str) -> str:
-    """Without what HTML can't hold: what a terminal would obey, lone surrogates of JSON."""
+    """Remove characters that HTML can't hold: terminal control codes, lone surrogates of JSON."""
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", text)
     return text.encode(errors="replace").decode()
 
 
 def _inline(svg: str) -> str:
-    """A figure as a part of a page: without what heads a file, and what names other addresses."""
+    """Strip a figure for use in a page: no file header, no metadata with addresses."""
     svg = svg[svg.index("<svg") :]
     return re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
 
@@ -109,7 +109,7 @@ Difference = tuple[str, str, str | None]  # key, value, the baseline's or None f
 
 @dataclass(frozen=True)
 class _Variant:
-    """A row of the plan with its runs. `differs`: where, and in what, from the baseline."""
+    """A row of the plan with its runs. `differs`: its differences from the baseline, by column."""
 
     label: str
     differs: Sequence[tuple[str, Sequence[Difference]]]
@@ -132,7 +132,7 @@ def _variants(plan: Plan, runs: Sequence[RunRecord]) -> Iterator[_Variant]:
 
 
 def _differs(plan: Plan, row: str) -> list[tuple[str, Sequence[Difference]]]:
-    """What is not as in the baseline of its column; once, where that is so in all columns."""
+    """List the differences from the baseline of each column; equal lists are merged."""
     if row == plan.baseline:
         return [("the baseline", ())]
     found: dict[tuple[Difference, ...], list[str]] = {}
@@ -148,7 +148,7 @@ def _differs(plan: Plan, row: str) -> list[tuple[str, Sequence[Difference]]]:
 
 
 def _base(plan: Plan, column: str) -> Cell:
-    """The baseline's cell in the column, or where it has none there in its first."""
+    """Return the cell of the baseline in the column, else its first cell."""
     first = next(cell for cell in plan.cells if cell.row == plan.baseline)
     return plan.cell(plan.baseline, column) or first
 
@@ -161,8 +161,8 @@ def _differences(cell: Cell, base: Cell) -> tuple[Difference, ...]:
 
 
 def _score(record: RunRecord, metric: Metric) -> float | None:
-    """A test metric in the table's unit; None where it was not measured, and of trials, which are
-    judged on validation."""
+    """Return a test metric in the unit of the table; None if it was not measured, and for trials,
+    which are judged on validation."""
     value = record.result.get("test", {}).get(metric.key)
     return None if value is None or record.run.trial is not None else float(value) * metric.scale
 
@@ -172,7 +172,7 @@ def _time(seconds: float) -> str:
 
 
 def _tail(record: RunRecord) -> str:
-    """The end of a run's log."""
+    """Return the last lines of a run's log."""
     try:
         with open(record.folder.log, "rb") as file:
             file.seek(0, 2)
@@ -184,7 +184,7 @@ def _tail(record: RunRecord) -> str:
 
 
 def _counted(runs: Sequence[RunRecord]) -> str:
-    """ "24 runs: 23 finished, 1 failed", and trials apart: these chose settings, no more."""
+    """ "24 runs: 23 finished, 1 failed", with trials apart: trials only choose settings."""
     reported = [record for record in runs if record.run.trial is None]
     tried = [record for record in runs if record.run.trial is not None]
     parts = []
@@ -204,7 +204,7 @@ Texts = Mapping[str, int]  # a text, and how many runs say so
 def _made(
     plan: Plan, runs: Sequence[RunRecord], read: Iterable[Seeds], facts: Mapping[str, Texts]
 ) -> dict[str, Texts]:
-    """By name; what is told of the sweep first, then what runs noted."""
+    """Collect the facts by name: first of the sweep, then of its runs."""
     analysis = {k: v for k, v in vars(plan.analysis).items() if v not in (None, (), {})}
     told = {
         "seeds": ", ".join(map(str, plan.seeds)),
@@ -242,7 +242,7 @@ WORDS = {
 
 
 def _grouped(facts: Mapping[str, Texts]) -> dict[str, Texts]:
-    """ "packages": "numpy 2.1, torch 2.13"; what runs differ in stays apart."""
+    """ "packages": "numpy 2.1, torch 2.13"; facts that differ between runs stay apart."""
     mixed = {key: texts for key, texts in facts.items() if len(texts) > 1}
     alike: dict[str, list[str]] = {}
     for key in facts:
@@ -255,7 +255,7 @@ def _grouped(facts: Mapping[str, Texts]) -> dict[str, Texts]:
 
 
 def _tuning(plan: Plan) -> str | None:
-    """The searches that every variant got, and that their trials are no results."""
+    """Describe the searches of every variant; None without `tune:`."""
     if plan.tune is None:
         return None
     stages = "; then ".join(
@@ -269,8 +269,8 @@ def _tuning(plan: Plan) -> str | None:
     return (
         f"{stages}; {often} for every {each} (sampler {plan.tune.sampler}, pruner "
         f"{plan.tune.pruner}). "
-        f"Trials are judged on validation and have seeds of their own: no gain or interval here "
-        f"is made of them."
+        f"Trials are judged on validation and have seeds of their own: no gain or interval uses "
+        f"them."
     )
 
 
@@ -300,7 +300,7 @@ def _cost(runs: Sequence[RunRecord]) -> str:
     devices = ", ".join(sorted({str(r.result.get("device")) for r in runs if r.result}))
     attempts = sum(len(record.attempts) for record in runs)
     return (
-        f"{_time(sum(seconds.values()))} of device time ({devices or 'nothing trained yet'}), "
+        f"{_time(sum(seconds.values()))} of device time ({devices or 'no run has finished yet'}), "
         f"{f'{_time(sum(tuning))} of it on tuning, ' if tuning else ''}"
         f"{_plural(attempts, 'attempt')} at {_plural(len(runs), 'run')}"
     )

@@ -1,4 +1,4 @@
-"""What a planned sweep can tell: seeds, device-hours and the smallest gain, a column at a time."""
+"""Forecasts what a planned sweep can detect: seeds, device-hours, smallest gain, by column."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ ASSUMED = 0.5  # points: where nothing was measured and nothing is given
 
 @dataclass(frozen=True)
 class InColumn:
-    """What a column's seeds can tell."""
+    """The forecast of one column."""
 
     label: str
     heading: str
     spread: float  # in the points of the metric
-    how: str  # it is known
+    how: str  # the source of the spread
     hours: float | None  # device-hours of one seed of every row; None: not known yet
     found: Forecast
 
 
 @dataclass(frozen=True)
 class Detection:
-    """What it takes to detect a gain over the baseline."""
+    """The seeds and hours that it takes to detect a gain over the baseline."""
 
     plan: Plan
     gain: float
     columns: Sequence[InColumn]
 
     def lines(self) -> Iterator[str]:
-        """The lines of `ablate plan --detect GAIN`, in units of the metric as tables print it."""
+        """Write the lines of `ablate plan --detect GAIN`, in the unit that tables print."""
         from ablate.analysis import stats
 
         plan, points = self.plan, self.plan.metric.points
         counts = sorted({method_of(plan, column.label).contrasts for column in plan.columns})
         yield (
             f"to detect a gain of {self.gain:g} {points} over {plan.baseline} with "
-            f"{100 * stats.POWER:.0f} % power, the other variants gaining nothing "
+            f"{100 * stats.POWER:.0f} % power, if the other variants gain nothing "
             f"({' or '.join(map(str, counts))} simultaneous contrasts, "
             f"spread: {plan.analysis.spread}):"
         )
@@ -59,7 +59,7 @@ class Detection:
         if len(needed) > 1 and None not in needed and None not in each:
             most = max(seeds for seeds in needed if seeds is not None)
             total = most * sum(hours for hours in each if hours is not None)
-            yield f"  every column with {count(most, 'seed')}: {total:.2g} device-hours in all"
+            yield f"  all columns with {count(most, 'seed')}: {total:.2g} device-hours"
 
     def tree(self) -> dict[str, Any]:
         """gain, metric, unit, power that is asked for; columns: {column, spread, how, hours_a_seed,
@@ -96,7 +96,7 @@ def forecast(
     results: Results,
     curves: Curves,
 ) -> Detection:
-    """What it takes to detect `gain`.
+    """Forecast the seeds and hours that it takes to detect `gain`.
 
     The spread of a column: `assumed` where it is given, else measured over every finished run of
     the column, else ASSUMED, and `how` says which.
@@ -116,19 +116,19 @@ def forecast(
 def _spread(
     plan: Plan, column: str, assumed: float | None, results: Results, curves: Curves
 ) -> tuple[Spread, float, str]:
-    """The spread, the seed correlation, and how both are known."""
+    """Return the spread, the seed correlation, and the source of both in words."""
     import numpy as np
 
     from ablate.analysis import stats
 
     points = plan.metric.points
     if assumed is not None:
-        return stats.Spread(assumed), 0.0, f"spread {assumed:g} {points}, as given"
+        return stats.Spread(assumed), 0.0, f"spread {assumed:g} {points}, given by --spread"
     cells = [cell for cell in plan.cells if cell.column == column]
     values = [scores(cell, plan, results, (), curves).main for cell in cells]
     y = np.array([by_replicate(value, plan) for value in values])
     if (measured := stats.residual_spread(y)) is None:
-        how = f"spread {ASSUMED:g} {points}, an assumption: no finished runs tell; --spread sets it"
+        how = f"spread {ASSUMED:g} {points}, assumed: no run has finished; --spread sets another"
         return stats.Spread(ASSUMED), 0.0, how
     low, _, high = measured.interval
     runs = count(int((~np.isnan(y)).sum()), "finished run")
@@ -142,7 +142,7 @@ def _spread(
 
 
 def _hours(plan: Plan, column: str, costs: Costs) -> float | None:
-    """Device-hours of one seed of every row of a column."""
+    """Sum the device-hours of one seed of every row of a column."""
     each = [costs.seconds[c.row, c.column] for c in plan.cells if c.column == column]
     known = [seconds for seconds in each if seconds is not None]
     return sum(known) / 3600 if len(known) == len(each) else None
@@ -156,7 +156,7 @@ def _seeds(found: Forecast, hours: float | None) -> str:
 
     text = f"needs {_range(found.seeds, seeds)} seeds a variant"
     if hours is None:
-        return f"{text}; what they cost is not known before the data is there"
+        return f"{text}; the cost is unknown until the data is downloaded"
 
     def cost(n: int | None) -> str:
         return f">{hours * stats.MOST_SEEDS:.2g}" if n is None else f"{hours * n:.2g}"
@@ -168,14 +168,14 @@ def _asked(found: Forecast, n: int, points: str) -> str:
     from ablate.analysis import stats
 
     if n < stats.FEWEST_SEEDS:
-        return f"with {count(n, 'seed')}: no verdict, so nothing can be told"
+        return f"with {count(n, 'seed')}: no verdicts, so no gain can be detected"
     power = _range(found.power, lambda p: f"{100 * p:.0f}")
     smallest = _range(found.smallest, lambda gain: f"{gain:.2g}")
-    return f"with the {n} seeds asked: power {power} %; detects gains from {smallest} {points}"
+    return f"with the {n} seeds planned: power {power} %; detects gains from {smallest} {points}"
 
 
 def _range(of: OverSpread[Any], text: Callable[[Any], str]) -> str:
-    """`9 (6 to 14)`, over the spread's interval; `9` where the ends are no different."""
+    """Return "9 (6 to 14)", over the spread's interval, or "9" if the ends are equal."""
     low, expected, high = map(text, of)
     ends = sorted({low, high}, key=[low, high].index)
     return expected if ends == [expected] else f"{expected} ({' to '.join(ends)})"

@@ -1,24 +1,24 @@
-"""What `show` prints of one run, and of two runs side by side.
+"""Prints `show`: one run, or two runs side by side.
 
-Any file of a run folder may be torn or missing: that is said, and the rest is shown.
+Any file of a run folder may be torn or missing: `show` says so, and shows the rest.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
 import shlex
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any, BinaryIO
 
 from ablate.planning.plan import PlannedRun
 from ablate.report.live import duration
 from ablate.report.status import speed
 from ablate.shared.errors import Failure
+from ablate.shared.files import is_number
 from ablate.shared.metrics import TASKS, TaskChoice
 from ablate.shared.rundir import FINAL
 from ablate.shared.spec import task_of
@@ -30,13 +30,13 @@ from ablate.store.store import Store
 # --- One run ------------------------------------------------------------------------------------
 
 
-def shown(store: Store, ledger: Ledger, run: str) -> str:
-    """Labels, status, attempts, result, configuration, provenance and curves, as lines of text."""
+def describe_run(store: Store, ledger: Ledger, run: str) -> str:
+    """Write labels, status, attempts, result, curves, provenance and configuration of a run."""
     record = load_record(store, ledger, run)
     spec = _spec(record)
     begun = record.state is not None and record.state.status != "planned"
     final = record.state is not None and record.state.status in FINAL
-    where = str(record.folder.path) + ("" if record.folder.path.is_dir() else " (not there)")
+    where = str(record.folder.path) + ("" if record.folder.path.is_dir() else " (missing)")
     metrics = [] if record.withheld else record.folder.read_metrics()
     notes = worker_notes(store, run)
     none = f"withheld: {record.withheld}" if record.withheld else ""
@@ -82,7 +82,7 @@ def _none(path: Path, expected: bool) -> str:
 
 
 def _spec(record: RunRecord) -> dict[str, Any] | None:
-    """As run.json has it, None where that is not whole."""
+    """Read the configuration in run.json; None if it is not whole."""
     try:
         return record.folder.read_spec()
     except ValueError:
@@ -90,12 +90,12 @@ def _spec(record: RunRecord) -> dict[str, Any] | None:
 
 
 def configuration(record: RunRecord) -> dict[str, Any] | None:
-    """As run.json has it, else as planned; None where neither is known."""
+    """Return the configuration in run.json, else as planned; None if neither is known."""
     return _spec(record) or (record.run.spec() if record.planned else None)
 
 
 def _status(record: RunRecord, notes: Mapping[str, Any] | None) -> str:
-    """`notes`: its worker's, None where none is alive."""
+    """Return the status in words. `notes`: of its worker, None without a living worker."""
     if record.state is None:
         return "not in the ledger"
     if notes is None:
@@ -115,33 +115,33 @@ def _attempts(record: RunRecord, notes: Mapping[str, Any] | None) -> list[str]:
     lines = []
     for number, attempt in enumerate(record.attempts, 1):
         at, ended = attempt.get("at"), attempt.get("ended")
-        took = f", {duration(ended - at)}" if _is_number(at) and _is_number(ended) else ""
+        took = f", {duration(ended - at)}" if is_number(at) and is_number(ended) else ""
         place = f"from step {attempt.get('from_step', '?')} on {attempt.get('slot', '?')}"
         lines.append(f"{number}. {_time(at)}{took}, {place}: {_end(attempt, worker)}")
     return lines
 
 
 def _end(attempt: Mapping[str, Any], worker: object) -> str:
-    """How an attempt left; `worker` is the process id of the one that is alive."""
+    """Say how an attempt ended; `worker`: the process id of the living worker."""
     match attempt:
         case {"exit": exit, "error": error}:
             return f"{exit}: {error}"
         case {"exit": exit}:
             return str(exit)
         case {"pid": pid}:
-            return "running" if pid == worker else "killed, without a word"
+            return "running" if pid == worker else "killed without an error message"
     return "not noted"  # in a store of old
 
 
 def _curves(metrics: Sequence[Mapping[str, Any]], task: TaskChoice) -> list[str]:
-    """Of the training loss, the metrics that every run has, and the rate: a line each."""
+    """Draw a line each for training loss, metrics that every run has, and learning rate."""
     always = [metric for metric in task.metrics if not metric.needs]
     less = [f"val_{metric.key}" for metric in always if metric.sign < 0]
     more = [f"val_{metric.key}" for metric in always if metric.sign > 0]
     rows = []
     for name in ("train_loss", *less, *more, "lr"):
         what, best = ("lowest", min) if name in ("train_loss", *less) else ("highest", max)
-        values = [line[name] for line in metrics if _is_number(line.get(name))]
+        values = [line[name] for line in metrics if is_number(line.get(name))]
         if values:
             words = f"first {values[0]:.4g}, last {values[-1]:.4g}, {what} {best(values):.4g}"
             rows.append((name, sparkline(values), words))
@@ -152,7 +152,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """A bar a value, its height between their least and their greatest; of more than `width`
+    """Draw one bar for each value, between the least and the greatest; with more than `width`
     values a bar is the mean of neighbours."""
     count = min(width, len(values))
     edges = [len(values) * bar // count for bar in range(count + 1)]
@@ -175,9 +175,9 @@ def yaml_lines(tree: Mapping[str, Any] | None) -> list[str]:
 
 
 def print_log(store: Store, run: str, out: BinaryIO, follow: bool) -> None:
-    """Copy log.txt to `out`; to follow it is to wait for more while the run has a worker.
+    """Copy log.txt to `out`; `follow` waits for more while the run has a worker.
 
-    Raises Failure where there is none.
+    Raises Failure for a run without a log.
     """
     folder = store.rundir(run)
     try:
@@ -199,7 +199,7 @@ def print_log(store: Store, run: str, out: BinaryIO, follow: bool) -> None:
 # --- Two runs -----------------------------------------------------------------------------------
 
 CODE = ("digest", "plugins", "packages", "python", "git")
-EDITED = "withheld: env.json is not as the run left it"
+EDITED = "withheld: env.json is not the file that the run wrote"
 ENVIRONMENT = ("device", "driver", "threads", "kernel", "micro_batch", "platform", "host")
 NOTED = (*CODE, *ENVIRONMENT, "fingerprint", "command", "folder")
 RESULT = (
@@ -208,8 +208,8 @@ RESULT = (
 )
 
 
-def compared(store: Store, ledger: Ledger, one: str, other: str) -> str:
-    """What differs between two runs, in configuration, data, code and environment; both results."""
+def compare_runs(store: Store, ledger: Ledger, one: str, other: str) -> str:
+    """Write the differences of two runs in configuration, data, code, environment; both results."""
     runs = [load_record(store, ledger, run) for run in (one, other)]
     found = {
         title: [{key: _text(key, value) for key, value in side.items()} for side in two]
@@ -223,7 +223,7 @@ def compared(store: Store, ledger: Ledger, one: str, other: str) -> str:
         lost = [str(file) for side, file in zip(texts, files, strict=True) if not side]
         keys = [key for key in texts[0] | texts[1] if texts[0].get(key) != texts[1].get(key)]
         told = [f"{file}: missing or not whole" for file in lost] or _side_by_side(texts, keys)
-        lines += _section(title, told, "nothing differs")
+        lines += _section(title, told, "no difference")
     lines += _section("result", _side_by_side(results, list(results[0] | results[1])), "none yet")
     lines += [
         f"  withheld: {why}" for record in runs for why in (record.withheld, record.unsealed) if why
@@ -232,7 +232,7 @@ def compared(store: Store, ledger: Ledger, one: str, other: str) -> str:
 
 
 def sides(runs: Sequence[RunRecord]) -> dict[str, list[dict[str, Any]]]:
-    """What `compared` compares, by section: of each run the values by dotted key."""
+    """Return the values of each run by section and dotted key, for `compare_runs`."""
     known = [facts(record) for record in runs]
     specs = [flat(configuration(record)) for record in runs]
     return {
@@ -249,8 +249,8 @@ def _side_by_side(sides: Sequence[Mapping[str, str]], keys: Iterable[str]) -> li
 
 
 def facts(record: RunRecord) -> dict[str, str]:
-    """Where the run's code, machine and command came from, by dotted key; what changed between its
-    attempts is joined by " + ". What the result says took part is taken from there."""
+    """Return code, machine and command of a run by dotted key. Values that changed between attempts
+    are joined by " + ". Facts in the result take precedence."""
     merged: dict[str, dict[str, None]] = {}
     for attempt in record.attempts:
         origin = attempt.get("origin")
@@ -263,7 +263,7 @@ def facts(record: RunRecord) -> dict[str, str]:
 
 
 def provenance(runs: Sequence[RunRecord]) -> dict[str, dict[str, int]]:
-    """Where code, machine and command came from: each fact's texts, and how many runs say so."""
+    """Count code, machine and command of runs: for each fact its texts with the number of runs."""
     found: dict[str, dict[str, int]] = {}
     for record in runs:
         for key, text in facts(record).items():
@@ -273,7 +273,7 @@ def provenance(runs: Sequence[RunRecord]) -> dict[str, dict[str, int]]:
 
 
 def _pick(texts: Mapping[str, Any], sections: Iterable[str]) -> dict[str, Any]:
-    """Those of the dotted keys that are in one of the sections, in their order."""
+    """Pick the dotted keys that are in one of the sections, in the order of the sections."""
     return {k: v for s in sections for k, v in texts.items() if k.partition(".")[0] == s}
 
 
@@ -281,7 +281,7 @@ def _pick(texts: Mapping[str, Any], sections: Iterable[str]) -> dict[str, Any]:
 
 
 def flat(tree: Any, place: str = "") -> dict[str, Any]:
-    """Every leaf of a plain tree that is not null, by its dotted key."""
+    """Return every leaf of a plain tree by its dotted key, without nulls."""
     if isinstance(tree, dict):
         return {
             key: leaf
@@ -292,14 +292,14 @@ def flat(tree: Any, place: str = "") -> dict[str, Any]:
 
 
 def leaves(tree: Any) -> dict[str, str]:
-    """As `flat`, each leaf as text."""
+    """Return `flat` with each leaf as text."""
     return {key: _text(key, leaf) for key, leaf in flat(tree).items()}
 
 
 def _text(key: str, value: Any) -> str:
     if key == "command" and isinstance(value, list):
         return shlex.join(map(str, value))
-    if _is_number(value):
+    if is_number(value):
         match key:
             case "seconds":
                 return duration(value) if value >= 60 else f"{value:.3g} s"
@@ -309,20 +309,16 @@ def _text(key: str, value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _time(at: Any) -> str:
     return (
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-        if _is_number(at) and 0 <= at < 1e11
+        if is_number(at) and 0 <= at < 1e11
         else "?"
     )
 
 
 def _grouped(texts: Mapping[str, str]) -> list[str]:
-    """A line a section: "packages: numpy 2.1, torch 2.13"."""
+    """Write a line for each section: "packages: numpy 2.1, torch 2.13"."""
     sections: dict[str, list[str]] = {}
     for key, text in texts.items():
         section, _, name = key.partition(".")
@@ -331,7 +327,7 @@ def _grouped(texts: Mapping[str, str]) -> list[str]:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Texts in columns, aligned to the left."""
+    """Align texts in columns, to the left."""
     if not rows:
         return []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

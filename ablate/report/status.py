@@ -1,4 +1,4 @@
-"""What `plan` and `status` print: runs by state and why, sizes, costs, workers."""
+"""Prints `plan` and `status`: runs by state, errors, sizes, costs, workers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import captions
 from ablate.analysis.scores import short
+from ablate.planning.launcher import launcher_line
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.live import Clock, counts_line, duration, parts_done
 from ablate.running.estimate import Costs
@@ -26,12 +27,15 @@ if TYPE_CHECKING:
 
 
 def show_head(plan: Plan) -> None:
-    """What `show_plan` shows of, at once: models are built before it can."""
+    """Print name and title at once: `show_plan` waits until every model was built."""
     print(f"sweep: {plan.name}\n{plan.title}\n", flush=True)
 
 
-def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> None:
-    """Runs by state, a row a variant with its size, the time left, warnings."""
+def show_plan(
+    plan: Plan, states: Mapping[str, RunState], costs: Costs, launcher: Mapping[str, Any]
+) -> None:
+    """Print a row a variant with its size, cost and runs by state; then the time left, the
+    launcher, notes and warnings. `launcher`: the launcher group."""
     rows = []
     for row in plan.rows:
         cells = [cell for cell in plan.cells if cell.row == row.label]
@@ -57,12 +61,13 @@ def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> None:
         print(_search(plan, states, costs))
     if math.isinf(costs.left_s):
         on = shlex.join(["ablate", "plan", *plan.words, "--on", "h100:8"])
-        print(f"left: more than a month on these {costs.where}; `{on}` tells it for GPUs")
+        print(f"left: more than a month on these {costs.where}; `{on}` shows the time on GPUs")
     elif costs.left_s:
         print(
             f"left: about {duration(costs.wall_s)} on {costs.where}, "
             f"{costs.left_s / 3600:.2g} device-hours ({costs.how})"
         )
+    print(f"launcher: {launcher_line(launcher)}")
     for note in plan.notes:
         print(f"note: {note}")
     for warning in costs.warnings():
@@ -89,7 +94,7 @@ def _states(runs: Sequence[str], states: Mapping[str, RunState], to_come: int) -
 
 
 def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
-    """What the search is, how far it is, and that every variant gets as much of it."""
+    """Describe the search, equal for every variant, and its progress."""
     assert plan.tune is not None
     done = sum(
         states.get(run, RunState()).status in FINAL
@@ -104,13 +109,13 @@ def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
     return (
         f"tuning {keys}: {often} of {plan.tune.trials_each} trials (sampler {plan.tune.sampler})"
         f"{most} for each of {_count(len(plan.cells), 'cell')}; {done} of "
-        f"{plan.expected_trials} trials are done, {chosen} of "
-        f"{searches * len(plan.cells)} searches"
+        f"{plan.expected_trials} trials and {chosen} of {searches * len(plan.cells)} searches are "
+        f"done"
     )
 
 
 def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
-    """Runs by state a variant, what each worker does now, and why runs failed."""
+    """Print runs by state for each variant, the work of each worker, and the errors of runs."""
     runs = list(plan.runs())
     now = observe(plan, runs, store, ledger)
     print(_head(now))
@@ -134,7 +139,7 @@ def _driver(now: SweepProgress) -> str:
 def _by_variant(
     plan: Plan, runs: Iterable[PlannedRun], now: SweepProgress
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and rows: how many of a variant's runs have which status."""
+    """Count the runs of each variant by status: header and rows of a grid."""
     counts: dict[str, Counter[str]] = {row.label: Counter() for row in plan.rows}
     for run in runs:
         counts[run.cell.row][now.states[run.id].status] += 1
@@ -147,7 +152,7 @@ def _by_variant(
 
 
 def _details(runs: Iterable[PlannedRun], now: SweepProgress, store: Store) -> Iterator[str]:
-    """What every worker does, and of every run that failed why."""
+    """Yield a line for every worker, and for every failed run its error."""
     for worker in now.workers:
         what = f"{worker.notes.get('phase')}{speed(worker.notes)}"
         yield f"running: {worker.run.label} on {worker.slot}: {what}"
@@ -156,7 +161,9 @@ def _details(runs: Iterable[PlannedRun], now: SweepProgress, store: Store) -> It
         status = now.states[run.id].status
         if status in GIVEN_UP and run.id not in trained:
             folder = store.rundir(run.id)
-            why = store.liveness.notes(folder).get("error", "died without a word")
+            why = store.liveness.notes(folder).get(
+                "error", "its worker died without an error message"
+            )
             yield f"{status}: {run.label}: {why} (log: {folder.log})"
 
 
@@ -181,8 +188,8 @@ Moment = tuple[Plan, Sequence[PlannedRun], SweepProgress]  # a plan, its runs, a
 
 
 def watch(plan: Plan, store: Store, ledger: Ledger) -> None:
-    """The status every second, until the sweep is over: in place on a terminal, else a line when
-    counts have changed."""
+    """Show the status every second until the sweep is over: in place on a terminal, elsewhere a
+    line for each change of the counts."""
     runs = list(plan.runs())
 
     def looks() -> Iterator[Moment]:
@@ -228,7 +235,7 @@ def _watch_plain(looks: Iterable[Moment]) -> None:
 
 
 def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table of texts, aligned; the first column to the left, the others to the right."""
+    """Print texts in aligned columns: the first to the left, the others to the right."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says; a file has no width to fit

@@ -1,6 +1,6 @@
-"""What commands say with `--format json`, as plain trees. Keys are stable; all are always there.
+"""Makes the plain trees of `--format json`. Keys are stable, and every key is always present.
 
-Times are seconds since 1970, lengths of time seconds; null is what is not known.
+Times are seconds since 1970, durations are seconds, and null is an unknown value.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ def of_plan(
     plan: Plan,
     states: Mapping[str, RunState],
     costs: Costs,
+    launcher: Mapping[str, Any],
     detection: Detection | None,
     withheld: Iterable[str],
 ) -> dict[str, Any]:
-    """sweep, title, words; total: runs, those to come among them; states: {status: runs}; to_come;
+    """Keys: sweep, title, words; total: runs, planned and to come; states: {status: runs}; to_come;
     variants: a cell each, with its size and seconds a run; left: device_seconds and wall_seconds
-    (null: more than a month), where, how; tuning: null or the search; detect: null, or what
-    --detect asks; withheld: runs whose results it does not use; notes, warnings.
+    (null: more than a month), where, how; launcher: name and settings; tuning: null or the search;
+    detect: null or the answer to --detect; withheld: runs whose results are not used; notes,
+    warnings.
     """
     tune = plan.tune
     return {
@@ -63,6 +65,7 @@ def of_plan(
             "where": costs.where,
             "how": costs.how,
         },
+        "launcher": dict(launcher),
         "tuning": None
         if tune is None
         else {
@@ -83,9 +86,9 @@ def of_plan(
 def of_status(
     plan: Plan, now: SweepProgress, store: Store, withheld: Iterable[str]
 ) -> dict[str, Any]:
-    """sweep; driven: does somebody drive it; total, done, states: {status: runs}; variants: {row,
-    states}; running: {run, label, slot, phase, step, total}; failed: {run, label, status, error,
-    log}; withheld: lines.
+    """Keys: sweep; driven: does a process drive it; total, done, states: {status: runs};
+    variants: {row, states}; running: {run, label, slot, phase, step, total}; failed: {run, label,
+    status, error, log}; withheld: lines.
     """
     by_id = {run.id: run for run in plan.runs()}
     failed = [run for run in by_id.values() if now.states[run.id].status in GIVEN_UP]
@@ -129,10 +132,10 @@ def of_status(
 
 
 def of_run(store: Store, ledger: Ledger, run: str) -> dict[str, Any]:
-    """run, label, folder; sweeps: {sweep, label, trial}; status (null: the ledger does not know
-    it); alive: does somebody train it; events: {at, kind, detail}; attempts, result, configuration
-    as their files have them (null: missing or not whole); metrics: the lines of validations;
-    withheld: why result and attempts are not shown.
+    """Keys: run, label, folder; sweeps: {sweep, label, trial}; status (null: not in the ledger);
+    alive: does a worker train it; events: {at, kind, detail}; attempts, result, configuration as
+    in their files (null: missing or not whole); metrics: the lines of validations; withheld: why
+    result and attempts are not shown.
     """
     record = load_record(store, ledger, run)
     return {
@@ -157,8 +160,8 @@ def of_run(store: Store, ledger: Ledger, run: str) -> dict[str, Any]:
 
 
 def of_runs(store: Store, ledger: Ledger, runs: Sequence[str]) -> dict[str, Any]:
-    """runs: the ids, labels; differs: {configuration, data, code, environment}, each {key: [one,
-    other]} (null: not there); results: {key: [one, other]}.
+    """Keys: runs: ids; labels; differs: {configuration, data, code, environment}, each {key: [one,
+    other]} (null: absent); results: {key: [one, other]}.
     """
     records = [load_record(store, ledger, run) for run in runs]
     found = sides(records)

@@ -1,4 +1,4 @@
-"""What searches tried: every trial, its settings, its validation score and what became of it."""
+"""Lists the trials of searches: settings, validation score and state of each."""
 
 from __future__ import annotations
 
@@ -45,11 +45,10 @@ class Tried:
         }
 
 
-def tried(plan: Plan, states: Mapping[str, RunState]) -> list[Tried]:
-    """Every trial asked so far: by row, column, search, number. Raises UserError where nothing is
-    tuned."""
+def list_trials(plan: Plan, states: Mapping[str, RunState]) -> list[Tried]:
+    """List the trials by column, row, search and number. Raises UserError without `tune:`."""
     if plan.tune is None:
-        raise UserError(f"{plan.name}: nothing is tuned: give the sweep file a `tune:`")
+        raise UserError(f"{plan.name}: nothing is tuned; add `tune:` to the sweep file")
     scale = plan.judged.scale
     won = _won(plan)
     found = []
@@ -87,7 +86,7 @@ def _place(trial: Trial) -> Place:
 
 
 def _won(plan: Plan) -> set[Place]:
-    """The first trial of every stage that has the settings which its search chose."""
+    """Find the trials whose settings were chosen: the first of every stage of a search."""
     chosen = {(c.row, c.column, choice.search): choice for c in plan.cells for choice in c.chosen}
     first: dict[tuple[str, str, int, int], Place] = {}
     for trial in plan.trials:
@@ -102,7 +101,7 @@ def _won(plan: Plan) -> set[Place]:
 
 
 def csv(plan: Plan, found: Sequence[Tried]) -> str:
-    """A line a trial, a column a searched key."""
+    """Write one line for each trial, one column for each searched key."""
     keys = _keys(plan)
     file = io.StringIO()
     writer = writers.writer(file, lineterminator="\n")
@@ -117,7 +116,7 @@ def csv(plan: Plan, found: Sequence[Tried]) -> str:
 
 
 def tree(plan: Plan, found: Sequence[Tried]) -> dict[str, Any]:
-    """The trials, and of every search that is over what it chose and how sure that is."""
+    """Return the trials, and for every finished search its choice and the doubts about it."""
     searches = [
         {
             **{"row": cell.row, "column": cell.column, "search": choice.search},
@@ -138,7 +137,7 @@ def tree(plan: Plan, found: Sequence[Tried]) -> dict[str, Any]:
 
 
 def _keys(plan: Plan) -> list[str]:
-    """All that is searched."""
+    """List the searched keys."""
     stages = plan.tune.stages if plan.tune else ()
     return [*dict.fromkeys(key for stage in stages for key in stage.space)]
 
@@ -147,7 +146,7 @@ def _keys(plan: Plan) -> list[str]:
 
 
 def sheet(plan: Plan, found: Sequence[Tried]) -> grid.PrintedTable:
-    """A grid a column of the sweep, and a line a cell on what its searches are worth."""
+    """Make a grid for each column of the sweep, and a line on the searches of each cell."""
     assert plan.tune is not None
     name = plan.judged.validated
     searches = len(plan.tune.searches(plan.seeds))
@@ -158,8 +157,8 @@ def sheet(plan: Plan, found: Sequence[Tried]) -> grid.PrintedTable:
         notes=(),
         caption=(
             f"{often[0].upper()}{often[1:]} of {captions.count(plan.tune.trials_each, 'trial')} a "
-            f"variant (sampler {plan.tune.sampler}), all of a search trained with one seed; "
-            f"score: {name} and its standard error.",
+            f"variant (sampler {plan.tune.sampler}); all trials of a search have one seed; "
+            f"score: {name}, with its standard error.",
             *(line for cell in plan.cells for line in _worth(plan, cell)),
         ),
         footnotes=(),
@@ -191,7 +190,7 @@ def _grid(plan: Plan, column: str, found: Sequence[Tried]) -> grid.Grid:
 
 
 def _line(texts: Sequence[str], heading: int = 0) -> grid.GridLine:
-    """`heading`: how many cells it goes over."""
+    """Make a line. `heading`: the number of cells that a heading spans."""
     texts = [*texts, *[""] * (heading - 1)]
     return grid.GridLine(tuple(map(grid.GridCell, texts)), heading=heading > 0)
 
@@ -201,20 +200,20 @@ def _number(plan: Plan, value: float | None) -> str:
 
 
 def _worth(plan: Plan, cell: Cell) -> Iterator[str]:
-    """How much of each range the searches of a cell explored, and whether luck chose."""
+    """Yield the explored share of each range for a cell, and the doubts about its choice."""
     assert plan.tune is not None
     place = f"{cell.row} on {cell.column}" if cell.column else cell.row
     if not cell.chosen:
-        yield f"{place}: no search is over yet."
+        yield f"{place}: no search has finished yet."
         return
     shares: dict[str, list[float]] = {}
     for choice in cell.chosen:
         for key, share in choice.explored.items():
             shares.setdefault(key, []).append(100 * share)
     explored = ", ".join(f"{key} {_range(found)} %" for key, found in shares.items())
-    parts = [f"explored of the range: {explored}"] if explored else []
+    parts = [f"explored share of the range: {explored}"] if explored else []
     parts += footnotes.doubts(cell.chosen)
-    yield f"{place}: {'; '.join(parts)}." if parts else f"{place}: chosen."
+    yield f"{place}: {'; '.join(parts)}." if parts else f"{place}: settings are chosen."
 
 
 def _range(shares: Sequence[float]) -> str:

@@ -1,1 +1,1 @@
-"""A plan to finished runs: the driver, its next step, launchers, estimates."""
+"""Turns a plan into finished runs: the driver, its next step, launchers, estimates."""

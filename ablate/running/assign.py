@@ -1,4 +1,4 @@
-"""Which run starts next, and on which slot: pure functions, beside `next_step`."""
+"""Chooses the next run and its slot: pure functions, beside `next_step`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def assign(
     lost: Lost,
     retired: Collection[str],
 ) -> tuple[str, Slot] | None:
-    """The first run that there is a slot for, and the slot; None where none fits now.
+    """Return the first run that fits on a slot, and the slot; None if none fits now.
 
     `pending`: runs in their order, but those that were out of memory come last, each alone on its
     place. `working`: the slot of every run that has a worker; None: one that `slots` lack, which
@@ -56,8 +56,8 @@ def _was_out_of_memory(state: RunState) -> bool:
 
 
 def blame(lost: Lost, run: str, place: str) -> Lost:
-    """Which runs lost their device where, after `run` did on `place`: one that does so on two
-    places is itself to blame, and no place is."""
+    """Return the losses by place after `run` lost its device on `place`. A run that loses
+    devices on two places is itself to blame, and counts against no place."""
     if any(run in runs for other, runs in lost.items() if other != place):
         return {other: runs - {run} for other, runs in lost.items()}
     return {**lost, place: lost.get(place, frozenset()) | {run}}

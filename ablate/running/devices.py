@@ -1,4 +1,4 @@
-"""Hardware that need not be here: what it computes at most, by its vendor's word."""
+"""The peak rates of other hardware, by data sheets, and the time of a training on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ASSUMED_MFU = 0.35  # an assumption: large ViTs reach 0.3 to 0.5 in bf16, small 
 
 @dataclass(frozen=True)
 class Peak:
-    """Floating-point operations a second by `train.precision`, and who says so.
+    """Floating-point operations a second by `train.precision`, and the source.
 
     bf16: matrix products of the tensor cores, dense (data sheets print twice that, "with
     sparsity"). fp32: outside them, since torch leaves TF32 off.
@@ -37,8 +37,8 @@ PEAKS: dict[str, Peak] = {
 
 @dataclass(frozen=True)
 class Devices:
-    """So many of one kind, and the share of their peak that a training reaches: its model FLOPs
-    utilisation (PaLM, arXiv 2204.02311, appendix B)."""
+    """A number of devices of one kind, and the share of their peak that a training reaches: model
+    FLOPs utilisation (PaLM, arXiv 2204.02311, appendix B)."""
 
     name: str
     count: int
@@ -46,18 +46,18 @@ class Devices:
 
     @classmethod
     def parse(cls, text: str, mfu: float | None) -> Devices:
-        """`h100:8`, or `h100` for one. Raises UserError."""
+        """Parse "h100:8", or "h100" for one device. Raises UserError."""
         name, colon, number = text.partition(":")
         if name not in PEAKS:
             raise unknown("--on", name, PEAKS)
         if colon and not re.fullmatch(r"[1-9]\d*", number):
-            raise UserError(f"--on: expected how many as {name}:8, got {text!r}")
+            raise UserError(f"--on: expected a number of devices such as {name}:8, got {text!r}")
         if mfu is not None and not 0 < mfu <= 1:
             raise UserError(f"--mfu: expected a share of the peak, 0 < mfu <= 1, got {mfu:g}")
         return cls(name, int(number or "1"), ASSUMED_MFU if mfu is None else mfu)
 
     def seconds(self, multiply_adds: float, precision: str) -> float:
-        """What that many take on one device. Raises UserError where it has no such precision."""
+        """Compute the seconds on one device. Raises UserError for a precision without a rate."""
         rates = PEAKS[self.name].rates
         if precision not in rates:
             raise UserError(
@@ -67,7 +67,7 @@ class Devices:
         return 2 * multiply_adds / (rates[precision] * self.mfu)
 
     def basis(self, precisions: list[str]) -> str:
-        """What `seconds` reckons with, in words."""
+        """Describe the assumptions of `seconds`."""
         peak = PEAKS[self.name]
         rates = " and ".join(f"{peak.rates[p] / 1e12:g} TFLOP/s in {p}" for p in precisions)
         return f"at {100 * self.mfu:g} % of the peak of {rates}, dense; {peak.source}"

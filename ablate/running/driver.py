@@ -1,6 +1,6 @@
-"""Drives a plan: decides what comes next for every run, keeps the slots full, records events.
+"""Drives a plan: decides the next step of every run, keeps the slots full, records events.
 
-What comes next is one pure function, `next_step`, and on which slot another, `assign`: the same
+One pure function decides the next step, `next_step`, and another the slot, `assign`: the same
 command starts, resumes and extends.
 """
 
@@ -31,7 +31,7 @@ from ablate.store.store import Store
 
 
 class View(Protocol):
-    """Somebody watching. `say` is an event, `show` comes several times a second."""
+    """Shows a drive to a reader. `say`: an event; `show`: the progress, several times a second."""
 
     def say(self, text: str) -> None: ...
 
@@ -40,9 +40,9 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a drive ended: with which plan, how far it is, the signal that stopped it, if one did.
+    """The end of a drive: its plan, its progress, and the signal that stopped it, if any.
 
-    `retired`: places given up because runs lost their device on them.
+    `retired`: places that were given up because runs lost their device there.
     """
 
     plan: Plan
@@ -61,10 +61,10 @@ def drive(
     retry: Sequence[str] = (),
     search: Search | None = None,
 ) -> Outcome:
-    """Train what the plan lacks. Returns when nothing is left to do, or after a signal.
+    """Train the missing runs of a plan. Returns when no run is left, or after a signal.
 
-    `settings` is the launcher group; runs whose status is in `retry` are started afresh; `search`
-    is asked after every result whether there is more to train. SIGINT, SIGTERM and SIGHUP stop the
+    `settings`: the launcher group. Runs whose status is in `retry` start afresh. `search` may add
+    runs after every result. SIGINT, SIGTERM and SIGHUP stop the
     workers, each with a checkpoint; a second one kills them.
     """
     return _Drive(plan, store, ledger, launcher, settings, view, search).run(retry)
@@ -125,7 +125,7 @@ class _Drive:
         return Outcome(self.plan, now, first, tuple(self.retired))
 
     def _take(self, plan: Plan, retry: Sequence[str] = ()) -> None:
-        """Note a plan, and do what its runs need that are new here."""
+        """Record a plan, and take the next step of its new runs."""
         self.ledger.announce(plan)
         self.store.write_plan(plan)
         self.ledger.plan(plan)
@@ -160,7 +160,7 @@ class _Drive:
     # --- One run ---
 
     def _settle(self, run: str, exit: str | None = None) -> None:
-        """Do what `next_step` says until it says nothing new."""
+        """Take the steps of `next_step` until none is left."""
         folder = self.store.rundir(run)
         while True:
             if exit is None and self.kept.states[run].status == "started":
@@ -204,11 +204,11 @@ class _Drive:
         self.view.say(_summary(self.runs[run], result, self.plan.task.metrics[0]))
 
     def _why(self, folder: RunDir) -> str:
-        error = self._notes(folder).get("error", "died without a word")
+        error = self._notes(folder).get("error", "its worker died without an error message")
         return f"{error} (see {folder.log})"
 
     def _notes(self, folder: RunDir) -> dict[str, Any]:
-        """The last words of a worker that may be anybody's."""
+        """Return the notes of a worker, whoever started it."""
         return self.store.liveness.notes(folder)
 
     def _adopt(self, run: str, folder: RunDir) -> None:
@@ -222,7 +222,7 @@ class _Drive:
     # --- Slots ---
 
     def _fill(self) -> None:
-        """Start what fits."""
+        """Start the runs that fit on free slots."""
         if self.room.lacks(self.pending):
             return
         while not self.signals and (found := self._next()) is not None:
@@ -305,7 +305,7 @@ class _Drive:
     def _wind_down(self) -> None:
         """After a signal: every worker checkpoints and stops; after a second one it is killed."""
         if self.working:
-            self.view.say("stopping: workers write their checkpoints (again: at once)")
+            self.view.say("stopping: workers write their checkpoints (a second signal kills them)")
         while self.working:
             now = len(self.signals) > 1
             for worker in self.working.values():
@@ -329,7 +329,7 @@ class _Drive:
 
 
 def newest(folder: RunDir) -> int:
-    """The step of the newest checkpoint, 0 for none."""
+    """Return the step of the newest checkpoint, 0 for none."""
     return max((step for step, _ in folder.checkpoints()), default=0)
 
 
@@ -338,7 +338,7 @@ def _code(code: int) -> str:
 
 
 def _summary(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> str:
-    """A run's end in words; `metric`: of the validation score that is told."""
+    """Describe the end of a run; `metric`: of the validation score to print."""
     label = run.label
     if result["status"] != "finished":
         return f"{result['status']} at step {result.get('step')}: {label}"

@@ -1,4 +1,4 @@
-"""What a plan costs: parameters and multiply-adds a variant, device-seconds of what is missing."""
+"""Estimates the cost of a plan: size of each variant, device-seconds of the missing runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
 
 @dataclass(frozen=True)
 class Costs:
-    """By (row, column): the worker's description; seconds a run, and how they are known."""
+    """By (row, column): the worker's description and seconds a run; `how`: their source."""
 
     described: Mapping[tuple[str, str], Mapping[str, Any]]
     seconds: Mapping[tuple[str, str], float | None]  # None: no data yet, or nothing was timed
@@ -42,7 +42,7 @@ class Costs:
     searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
 
     def warnings(self) -> list[str]:
-        """What the worker warns of, and norms over too few values to say more than a sign."""
+        """List the worker's warnings, and norms over so few values that only signs are left."""
         found = {text: text for a in self.described.values() for text in a.get("warnings", ())}
         for (row, _), answer in self.described.items():
             for site, group in answer["groups"].items():
@@ -53,8 +53,8 @@ class Costs:
 
 @dataclass(frozen=True)
 class _Work:
-    """Of a cell: multiply-adds of a training (None: the data tells, and is not there yet), how many
-    such trainings are left (trials may be shorter, so parts of one), and those of its search."""
+    """The work of a cell: multiply-adds of a training (None: unknown before the data is there), the
+    trainings that are left (short trials count in part), and multiply-adds of its search."""
 
     cell: Cell
     each: float | None
@@ -72,12 +72,12 @@ def costs(
     from_s: float = 0.0,
     on: Devices | None = None,
 ) -> Costs:
-    """The plan's costs; asks the launcher for what is not known yet.
+    """Estimate the costs of a plan; asks the launcher for unknown sizes and times.
 
-    `finished`: the details of the runs' "finished" events (seconds). Steps are not measured for a
-    plan that surely takes less than `from_s` device-seconds: what is left of it may be told as 0.
-    Nor for one that surely takes over a month on all slots, of which no more is told. With `on`
-    nothing is measured at all. Raises UserError for a combination that cannot be built.
+    `finished`: the details of the runs' "finished" events (seconds). Steps are not timed for a plan
+    that surely takes less than `from_s` device-seconds, whose time left may be given as 0, nor for
+    a plan that surely takes over a month on all slots. With `on` nothing is timed at all. Raises
+    UserError for a combination that can't be built.
     """
     device = launcher.slots[0].device if on is None else "cuda"
     places = len(launcher.slots) if on is None else on.count
@@ -120,7 +120,7 @@ def costs(
 def sizes(
     plan: Plan, store: Store, results: Mapping[str, Mapping[str, Any] | None]
 ) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Parameters and multiply-adds of every cell of which no run's result says them."""
+    """Return parameters and multiply-adds of every cell whose results lack them."""
     known = _known(store)
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
     lacking = {}
@@ -183,7 +183,7 @@ def _works(
 def _left_s(
     works: Sequence[_Work], seconds: Sequence[float | None], rate: float = math.inf
 ) -> float:
-    """Device-seconds of what is left, where nothing tells at so many multiply-adds a second."""
+    """Sum the device-seconds that are left; cells of unknown time run at `rate` multiply-adds/s."""
     return sum(
         work.left * (told if told is not None else (work.each or 0.0) / rate)
         for work, told in zip(works, seconds, strict=True)
@@ -197,7 +197,7 @@ def _mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> floa
 
 
 def _images(spec: Mapping[str, Any], examples: int) -> float:
-    """How many a training of that spec sees; `examples` are in the training set."""
+    """Count the images that a training sees; `examples`: the size of the training set."""
     train = spec["train"]
     epoch = examples // train["batch"] * train["batch"]
     return float(
@@ -206,7 +206,7 @@ def _images(spec: Mapping[str, Any], examples: int) -> float:
 
 
 def _rates(plan: Plan, known: Mapping[str, Any], device: str) -> dict[int, float]:
-    """Multiply-adds of a forward -> seconds a multiply-add of one, of all cells that were timed."""
+    """Map multiply-adds of a forward to seconds per multiply-add, for all timed cells."""
     return {
         answer["multiply_adds"]: answer["step_s"]
         / (answer["multiply_adds"] * cell.spec["train"]["batch"])
@@ -224,7 +224,7 @@ def _estimate(work: _Work, rates: Mapping[int, float], answer: Mapping[str, Any]
 
 
 def _described(plan: Plan, store: Store, ask: Ask, device: str) -> dict[str, dict[str, Any]]:
-    """The worker's answer for every cell, from the store's cache as far as it goes."""
+    """Return the worker's answer for every cell, from the store's cache where possible."""
     known = _known(store)
     # A hub set that was not fetched then may be fetched by now.
     cells = {_key(cell, device): cell for cell in plan.cells}
@@ -244,8 +244,8 @@ def _timed(
     finished: Mapping[str, Any],
     known: dict[str, dict[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """The same with a step's time of some cells that have no finished runs, where no cell of about
-    the same size has it."""
+    """Add the time of a step for some cells without finished runs, unless a cell of about the same
+    size has one."""
     cells = {_key(cell, device): cell for cell in plan.cells}
     sizes = [known[key]["multiply_adds"] for key in cells if "step_s" in known[key]]
     unmeasured = [
@@ -264,7 +264,7 @@ def _timed(
 def _asked(
     store: Store, ask: Ask, device: str, cells: Mapping[str, Cell], calibrate: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """What the worker says of them, which the store's cache then has, too."""
+    """Ask the worker about cells, and keep the answers in the store's cache."""
     question = {
         "specs": {key: {**cells[key].spec, "seed": 0} for key in sorted(cells)},
         "calibrate": sorted(calibrate),
@@ -279,7 +279,7 @@ def _asked(
 
 
 def _known(store: Store) -> dict[str, dict[str, Any]]:
-    """The answers in the store's cache; whatever else stands there is asked again."""
+    """Read the answers in the store's cache, without malformed ones."""
     return {k: v for k, v in (read_sealed(_cache(store)) or {}).items() if _is_answer(v)}
 
 
@@ -304,7 +304,7 @@ def _cache(store: Store) -> Path:
 
 
 def _spread(keys: list[str]) -> list[str]:
-    """Some of the keys, evenly through the plan."""
+    """Pick some of the keys, evenly spaced in the plan."""
     return keys[:: max(1, -(-len(keys) // CALIBRATED))]
 
 

@@ -1,4 +1,4 @@
-"""What to do next about a run: one pure function."""
+"""Decides the next step of a run: one pure function."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NextStep:
 def next_step(
     state: RunState, *, result: bool, alive: bool, exit: str | None = None, attempts: int
 ) -> NextStep:
-    """What to do about a run: total, and the only place where it is decided.
+    """Decide the next step of a run. Total, and the only place that decides.
 
     `state` is the ledger's, `result`: its folder has a whole one, `alive`: its lock is held,
     `exit`: the reason that its last worker left (None: it died, or there was none), `attempts`:

@@ -1,4 +1,4 @@
-"""A full disk pauses a sweep, and costs it nothing."""
+"""Pauses a sweep on a full disk. The pause costs no attempt."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ablate.store.store import Store
 # A full disk has room again when it has so much, and room for checkpoints: little at first, since a
 # quota may be small, then each time twice as much, up to the most.
 SPARE_BYTES, MOST_SPARE_BYTES = 1 << 20, 64 << 20
-ROOM_AGAIN = "there is room again: the sweep goes on"
+ROOM_AGAIN = "the disk has room again; the sweep goes on"
 
 
 class Room:
-    """Has the store's disk room for more? `waiting`: what was said when it had none."""
+    """Watches the space on the store's disk. `waiting`: the message about a full disk, or None."""
 
     def __init__(self, store: Store, say: Callable[[str], None]) -> None:
         self.waiting: str | None = None
@@ -32,7 +32,7 @@ class Room:
             self._say(self.waiting)
 
     def lacks(self, runs: Iterable[str]) -> bool:
-        """Is the disk still full? Tried once a second, with what checkpoints of `runs` take."""
+        """Is the disk still full? Tries once a second, with the size of checkpoints of `runs`."""
         if self.waiting and time.monotonic() - self._probed_at > 1:
             self._probed_at = time.monotonic()
             newest = (self._store.rundir(run).checkpoints()[:1] for run in runs)
@@ -45,12 +45,12 @@ class Room:
 
 
 def full(store: Store) -> str:
-    """What is said while nothing can be written."""
-    return f"the disk of {store.root} is full: make space, the sweep goes on"
+    """Return the message about a full disk."""
+    return f"the disk of {store.root} is full; free some space, and the sweep goes on"
 
 
 def has_room(folder: Path, size: int) -> bool:
-    """Can `size` bytes be written there? Tried, since a quota is not seen in what is free."""
+    """Can `size` bytes be written there? Tries it, since free space does not show a quota."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             os.posix_fallocate(file.fileno(), 0, size)

@@ -1,4 +1,4 @@
-"""The states of a drive's runs: what the ledger has of them, counted, and appended to."""
+"""Keeps the states of a drive's runs: read from the ledger, counted, and recorded in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ablate.store.ledger import Ledger
 
 
 class RunStates:
-    """Every state that changes is in the ledger first. `stopping`: signals that were heard."""
+    """Records every change in the ledger first. `stopping`: signals that were heard."""
 
     def __init__(self, ledger: Ledger, room: Room, stopping: Sized) -> None:
         self.states: dict[str, RunState] = {}
@@ -23,11 +23,11 @@ class RunStates:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many runs have which status: kept, since it is asked several times a second."""
+        """Count runs by status; kept, since it is read several times a second."""
         return {status: count for status, count in self._counts.items() if count}
 
     def add(self, runs: Iterable[str]) -> None:
-        """From now on these, too."""
+        """Add runs."""
         states = self._ledger.states(runs)
         self.states |= states
         self._counts.update(str(state.status) for state in states.values())

@@ -1,4 +1,4 @@
-"""One driver a store: whose turn it is, and stopping a sweep."""
+"""Gives drivers of one store their turns, and stops a sweep."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Watching = Callable[[], AbstractContextManager[View]]
 
 @contextlib.contextmanager
 def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
-    """The driver's lock and the open ledger. While another process drives the store, says so and
-    shows how far that one is; then it is this one's turn."""
+    """Take the driver's lock and open the ledger. While another process drives the store, show its
+    progress and wait."""
     make_folder(store.root)
     if not store.driver.acquire(wait_s=0.5):
         with view() as watching:
@@ -44,7 +44,7 @@ def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
 
 
 def await_room(store: Store, view: Watching) -> None:
-    """Return when a driver's first words (its notes, the ledger, the plan) fit on the disk."""
+    """Wait until the first files of a driver (notes, ledger, plan) fit on the disk."""
     place = _there(store.root)
     if not has_room(place, SPARE_BYTES):
         with view() as watching:
@@ -55,9 +55,9 @@ def await_room(store: Store, view: Watching) -> None:
 
 
 def with_room(store: Store, say: Callable[[str], None], work: Callable[[], None]) -> None:
-    """Do `work`. Where the store's disk has no room for it: again, as soon as it has.
+    """Do `work`, again and again until the store's disk has room for it.
 
-    Raises NoRoom where it is another disk that is full.
+    Raises NoRoom if another disk is full.
     """
     while True:
         try:
@@ -66,19 +66,19 @@ def with_room(store: Store, say: Callable[[str], None], work: Callable[[], None]
             place, size = _there(store.cache), error.needed + SPARE_BYTES
             if not error.needed and _is_free(place, size):
                 raise
-            say(f"{error}: make space, the sweep goes on")
+            say(f"{error}; free some space, and the sweep goes on")
         while not _is_free(place, size):
             time.sleep(1)
         say(ROOM_AGAIN)
 
 
 def _is_free(folder: Path, size: int) -> bool:
-    """`has_room`, which would fill a disk for a moment that has less."""
+    """Check free space first: `has_room` would fill a smaller disk for a moment."""
     return shutil.disk_usage(folder).free >= size and has_room(folder, size)
 
 
 def _there(folder: Path) -> Path:
-    """The folder, or the first above it that there is."""
+    """Return the folder, or the first existing folder above it."""
     return next(f for f in (folder, *folder.absolute().parents) if f.is_dir())
 
 
@@ -89,26 +89,25 @@ def _await_turn(store: Store, view: View) -> None:
         if (notes.get("pid"), notes.get("sweep")) != who:
             who = notes.get("pid"), notes.get("sweep")
             view.say(
-                f"process {who[0]} drives {store.root} already: {who[1]}. Watching it; then it is "
-                f"this sweep's turn (Ctrl-C leaves that one alone)"
+                f"process {who[0]} drives {store.root} already ({who[1]}); showing its progress "
+                f"until it ends, then this sweep begins (Ctrl-C does not stop that process)"
             )
         plan = store.read_plan(str(notes.get("sweep")))  # each time: a search makes it grow
         if plan is not None:
             with Ledger.reading(store) as ledger:
                 view.show(observe(plan, list(plan.runs()), store, ledger))
-    view.say("that process has ended")
+    view.say("the other process has ended")
 
 
 def stop(
     store: Store, sweep: str | None, say: Callable[[str], None], timeout_s: float = math.inf
 ) -> str | None:
-    """Stop the sweep that is driven, or whose workers a dead driver left; returns its name.
+    """Stop the driven sweep, or the workers that a dead driver left; return the name of the sweep.
 
-    A process that is frozen hears nothing: that is said, and it is waited for.
-
-    Returns when its driver and workers are gone, each with a checkpoint; None where nothing runs.
-    Raises UserError where another sweep than `sweep` is driven, or there is none of that name, and
-    Failure where they are not gone after `timeout_s`; what was told to stop stops later, then.
+    Returns when driver and workers are gone, each with a checkpoint; None where nothing runs. A
+    frozen process hears no signal: `say` gets a line, and the wait goes on. Raises UserError if
+    another sweep than `sweep` is driven or no sweep has the name, and Failure after `timeout_s`;
+    the processes then stop later.
     """
     if (driver := driver_of(store)) is not None:
         driven = str(driver.sweep)
@@ -136,7 +135,7 @@ def stop(
 
 
 def _workers(store: Store, plan: Plan | None) -> dict[str, RunDir]:
-    """The folders of the runs that somebody trains now, by the runs' labels."""
+    """Return the folders of the runs with a living worker, by label."""
     if plan is None or not store.ledger.exists():
         return {}
     runs = {run.id: run.label for run in plan.runs()}
@@ -147,14 +146,14 @@ def _workers(store: Store, plan: Plan | None) -> dict[str, RunDir]:
 
 
 def _alive(store: Store, folders: Mapping[str, RunDir]) -> dict[str, Any]:
-    """The processes of those workers that are alive, by the labels of their runs."""
+    """Return the process ids of the living workers, by label."""
     by = store.liveness
     return {label: by.notes(run).get("pid") for label, run in folders.items() if by.alive(run)}
 
 
 class _Waiting:
-    """Waits for processes to end, and says of every one that was stopped (SIGSTOP, Ctrl-Z) how it
-    goes on, once."""
+    """Waits for processes to end. Of each frozen process (SIGSTOP, Ctrl-Z) it says once how to
+    resume it."""
 
     def __init__(self, say: Callable[[str], None], timeout_s: float) -> None:
         self._say = say
@@ -163,7 +162,7 @@ class _Waiting:
         self._frozen: dict[int, str] = {}
 
     def on(self, pids: Mapping[str, Any]) -> None:
-        """Wait a moment. `pids`: what is alive yet, by the label of its run, "" the driver's.
+        """Wait a moment. `pids`: living processes by the label of the run, "" for the driver.
         Raises Failure when the time is over."""
         frozen = {pid: text for label, held in pids.items() for pid, text in _frozen(label, held)}
         for pid in frozen.keys() - self._frozen.keys():
@@ -171,15 +170,18 @@ class _Waiting:
         self._frozen |= frozen
         if time.monotonic() - self._since >= self._timeout_s:
             left = ", ".join(label or "the driver" for label in pids)
-            why = "; ".join(frozen.values()) or f"told to stop, and not ended yet: {left}"
+            why = "; ".join(frozen.values()) or f"asked to stop, but still alive: {left}"
             raise Failure(f"stop: gave up after {self._timeout_s:g} s: {why}")
         time.sleep(0.1)
 
 
 def _frozen(label: str, pid: object) -> Iterator[tuple[int, str]]:
-    """(process, how it goes on), if it is stopped."""
+    """Yield (process id, how to resume it), if the process is frozen."""
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state == "T" and isinstance(pid, int):
             whose = f" ({label})" if label else ""
-            yield pid, f"process {pid}{whose} is frozen: `kill -CONT {pid}` lets it go on, and stop"
+            yield (
+                pid,
+                f"process {pid}{whose} is frozen; `kill -CONT {pid}` resumes it, and then it stops",
+            )

@@ -154,7 +154,7 @@ NORMS: dict[str, Choice] = {
         "scale * tanh(alpha * x) + bias: no statistics",
         "Zhu et al. 2025 (arXiv 2503.10622), DyT/dynamic_tanh.py",
         "ablate.training.model.norm:DynamicTanh",
-        {"alpha": Param(float, 0.5, "what the learned alpha starts at")},
+        {"alpha": Param(float, 0.5, "initial value of the learned alpha")},
         everywhere=True,
     ),
     "affine": Choice(

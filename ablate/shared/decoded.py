@@ -146,7 +146,7 @@ def damage(home: Path, within_s: float = math.inf) -> str | None:
     meta = read_json(home / META)
     if not is_sealed(meta):
         older = isinstance(meta, dict) and not {"sha256", "seal"} & meta.keys()
-        return OLDER if older else f"{META} is not as it was written"
+        return OLDER if older else f"{META} is damaged"
     expected = {
         (name, BLOCK * n): digest
         for name, digests in meta["sha256"].items()

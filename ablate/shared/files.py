@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 _temporary = itertools.count()
 FULL = (errno.ENOSPC, errno.EDQUOT)  # what a full disk answers
@@ -150,8 +150,8 @@ def is_shallow(tree: Any) -> bool:
     return False
 
 
-def is_number(value: Any) -> bool:
-    """Finite, as all that is written."""
+def is_number(value: Any) -> TypeGuard[float]:
+    """Is it a finite number, as all numbers that are written? A bool is none."""
     if type(value) is float:
         return math.isfinite(value)
     return type(value) is int and -(2**63) <= value < 2**63

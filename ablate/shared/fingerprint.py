@@ -147,9 +147,9 @@ class _Memo:
             self._write()
             if not same:
                 print(
-                    f"data={name}: {found.path}: changed since it was decoded, when names and "
-                    f"sizes were all that was noted: nobody knows whether these are the same "
-                    f"images, so its runs are planned anew",
+                    f"data={name}: {found.path}: was changed after an older version decoded it and "
+                    f"noted only names and sizes; the images may be others, so the runs are "
+                    f"planned anew",
                     file=sys.stderr,
                 )
         return bool(decided[older] == today)

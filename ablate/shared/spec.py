@@ -107,7 +107,7 @@ class Model:
     drop_path: Annotated[
         float, Key("rate of stochastic depth in the last block, growing from 0", least=0, below=1)
     ]
-    head_bias: Annotated[float, Key("what the head's bias starts at")]
+    head_bias: Annotated[float, Key("initial value of the head's bias")]
     kind: Annotated[Literal["vit", "mlp"], Key("transformer, or multilayer perceptron")] = "vit"
     # One of the tokens (include), past such norms through a LayerNorm of its own (exclude), or
     # joined before block `cls_at`, LayerNorms from there (late).
@@ -149,7 +149,7 @@ class Optim:
     name: Annotated[Literal["adamw", "sgd"], Key("the optimiser")] = "adamw"
     decay: Annotated[
         Literal["by_lr", "independent"],
-        Key("a step takes lr * wd of a weight (torch), or wd times what the schedule leaves of 1"),
+        Key("a step subtracts lr * wd of a weight (torch), or wd times the schedule's factor"),
     ] = "by_lr"
     warmup_steps: Annotated[
         int | None, Key("length of the warm-up, in steps; over examples and epochs", least=0)
@@ -261,13 +261,11 @@ class Run:
     train: Train
     augment: Augment
     eval: Eval
-    seed: Annotated[int, Key("what every draw of the training hangs on", least=0)]
+    seed: Annotated[int, Key("key of every random draw of the training", least=0)]
     # It changes no weight, yet it is part of the id: a finished run without a probe's file is
     # another run than one that has it.
-    probe: Annotated[
-        tuple[str, ...], Key("what the run measures of itself beside the metrics, a list")
-    ] = ()
-    task: Annotated[str, Key("what it learns, one of `metrics.TASKS`")] = metrics.DEFAULT
+    probe: Annotated[tuple[str, ...], Key("probes: measurements beside the metrics, a list")] = ()
+    task: Annotated[str, Key("the task to learn, one of `metrics.TASKS`")] = metrics.DEFAULT
 
     @property
     def id(self) -> str:

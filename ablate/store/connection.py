@@ -81,8 +81,8 @@ def check_version(db: sqlite3.Connection, file: Path) -> int:
             raise TypeError("no version in it")
     except (sqlite3.DatabaseError, TypeError) as error:
         raise UserError(
-            f"{file}: not a whole ledger ({error}); "
-            f"`ablate doctor --repair` makes it again from the run folders"
+            f"{file}: is not a whole ledger ({error}); "
+            f"`ablate doctor --repair` rebuilds it from the run folders"
         ) from error
     if not 1 <= version <= VERSION:
         raise UserError(

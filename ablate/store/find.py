@@ -28,7 +28,7 @@ def find_run(store: Store, ledger: Ledger, text: str) -> str:
         return text
     found = sorted(run for run in ids if run.startswith(text))
     if len(found) > 1:
-        raise UserError(f"run: {text}: which of {_some(found)}?")
+        raise UserError(f"run: {text}: matches several runs, {_some(found)}; give one of them")
     if not found:
         planned = (run.label for plan in plans(store, ledger) for run in plan.runs())
         labels = list(dict.fromkeys(planned))
@@ -74,7 +74,9 @@ def sweeps(store: Store, ledger: Ledger) -> list[str]:
     if not known and (lost := store.plans()):
         raise Failure(f"{lost[0]}: no whole plan; the same `ablate sweep` writes it again")
     if not known:
-        raise UserError(f"{store.root}: no sweep was driven here yet: `ablate sweep quickstart`")
+        raise UserError(
+            f"{store.root}: no sweep was driven here yet; start with `ablate sweep quickstart`"
+        )
     return known
 
 
@@ -84,7 +86,7 @@ def instance(word: str, known: list[str]) -> str | None:
         return word if word in known else None
     instances = [sweep for sweep in known if sweep.startswith((f"{word}@", f"{word}+"))]
     if len(instances) > 1:
-        raise UserError(f"{word}: which of {', '.join(instances)}?")
+        raise UserError(f"{word}: matches several sweeps; give one of {', '.join(instances)}")
     return instances[0] if instances else None
 
 

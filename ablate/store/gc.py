@@ -33,10 +33,10 @@ Kind = Literal["trash", "temporary", "diffs", "reruns", "data", "runs"]
 WORDS: dict[Kind, str] = {
     "trash": "left in the trash by an earlier gc",
     "temporary": "temporary files of writes that a crash ended",
-    "diffs": "diffs that no run was trained with",
+    "diffs": "diffs that no run refers to",
     "reruns": "runs that a killed `verify --rerun` left",
-    "data": "files and folders of decoded data that no sweep has",
-    "runs": "runs that no sweep has",
+    "data": "files and folders of decoded data that no sweep uses",
+    "runs": "runs that no sweep contains",
 }
 ID = r"[0-9a-f]{16}"  # of a run, and of a dataset
 YOUNG_S = 3600.0  # what was written since may be about to be used
@@ -68,7 +68,7 @@ def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
         except (LookupError, TypeError, AttributeError, ValueError):
             if path not in forgotten:
                 raise Failure(
-                    f"{path}: not whole, so nobody knows which runs it has: the same "
+                    f"{path}: is not whole, so its runs are unknown; the same "
                     f"`ablate sweep` writes it again, `ablate gc NAME` forgets that sweep"
                 ) from None
             continue
@@ -77,7 +77,7 @@ def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
             continue
         if path != store.plan_path(plan.name):
             raise Failure(
-                f"{path}: is a plan of {plan.name!r}, whose place is "
+                f"{path}: is a plan of {plan.name!r}, which belongs in "
                 f"{store.plan_path(plan.name).name}; move it away, or back"
             )
         _agree(path, plan, ledger)
@@ -91,7 +91,7 @@ def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
     for name in sweeps:
         if name not in forget and not store.plan_path(name).exists():
             raise Failure(
-                f"{store.plan_path(name)}: missing, so nobody knows which runs it has: the same "
+                f"{store.plan_path(name)}: is missing, so its runs are unknown; the same "
                 f"`ablate sweep` writes it again, `ablate gc {name!r}` forgets that sweep"
             )
     return plans
@@ -107,7 +107,7 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
         raise Failure(
             f"{path}: lacks {len(lost):,} runs that the ledger has for {plan.name!r} "
             f"({', '.join(lost[:SHOWN])}{more}), so nothing is removed: the same `ablate sweep` "
-            f"makes both say the same, `ablate gc {plan.name!r}` forgets that sweep"
+            f"mends the plan, `ablate gc {plan.name!r}` forgets that sweep"
         )
 
 
@@ -217,7 +217,7 @@ def collect(
 def _throw_away(store: Store, items: Iterable[Rubbish]) -> int:
     freed = 0
     if store.trash.is_symlink():
-        raise Failure(f"{store.trash}: is a link, so nothing can be put there; remove it")
+        raise Failure(f"{store.trash}: is a link, so no file can be moved there; remove the link")
     _empty(store)
     make_folder(store.trash)
     places = (store.trash / str(number) for number in itertools.count())

@@ -90,7 +90,7 @@ class Ledger(Queries):
         if not store.ledger.exists() and not store.plans():
             raise UserError(
                 f"no store at {store.root}: start with `ablate sweep quickstart`, "
-                f"or name one with --store DIR (or ABLATE_STORE)"
+                f"or give its folder with --store DIR (or ABLATE_STORE)"
             )
         if not (store.ledger.exists() and version_of(store.ledger) == VERSION):
             _mend(store)
@@ -280,7 +280,7 @@ class Ledger(Queries):
             if plan is None or sha256 in seals or not (seals or self.seals_plans()):
                 return plan
             if sha256 == before:  # else a driver has written it between the two looks
-                what = "was edited since it was planned" if seals else "was never planned here"
+                what = "was edited after it was planned" if seals else "was never planned here"
                 raise Failure(f"{path}: {what}; the same `ablate sweep` writes it again")
             before = sha256
 

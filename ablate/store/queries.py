@@ -105,8 +105,8 @@ class Queries:
             told = plan_detail(detail) if held else None
             if told is None:
                 raise Failure(
-                    f"ledger.db: event {number}, the plan of {sweep!r}, was edited, or one before "
-                    f"it was taken out; `ablate doctor --repair` makes the ledger again"
+                    f"ledger.db: event {number}, the plan of {sweep!r}, was changed, or an event "
+                    f"before it was removed; `ablate doctor --repair` rebuilds the ledger"
                 )
             found.append((kind, told))
             if kind == PLAN:

@@ -65,11 +65,11 @@ def repair(store: Store) -> Repaired:
         done.events = len(remains.events)
         for sweep in plans:
             done.lines.append(
-                f"{store.plan_path(sweep)}: taken as it lies there: no seal of it could be read"
+                f"{store.plan_path(sweep)}: taken from its file, since no seal of it could be read"
             )
         if runs:
             done.lines.append(
-                f"results taken as they lie there, {len(runs):,}: no hash of them could be read"
+                f"{len(runs):,} results taken from their files, since no hash of them could be read"
             )
         done.aside = _put_aside(store)
         write_whole(store.ledger, new.serialize())
@@ -100,11 +100,11 @@ def _opened(store: Store, done: Repaired) -> Iterator[sqlite3.Connection | None]
             code = error.sqlite_errorcode & 0xFF
             if code in BUSY:
                 raise Failure(
-                    f"{store.ledger}: another process reads it (`status --watch`?): end that first"
+                    f"{store.ledger}: another process reads it (`status --watch`?); end it first"
                 ) from error
             if code not in UNREADABLE:
                 raise
-            done.lines.append(f"{store.ledger}: nothing of it can be read ({error})")
+            done.lines.append(f"{store.ledger}: can't be read ({error})")
             old = None
         yield old
 
@@ -146,18 +146,18 @@ def _events(old: sqlite3.Connection) -> tuple[list[Row], dict[str, RunState], st
         for number, at, *texts in old.execute(query):
             run, kind, detail, seal = (text.decode() for text in texts)
             if not holds(before, (at, run, kind, detail), seal):
-                raise ValueError(f"event {number} is not as it was written")
+                raise ValueError(f"event {number} was changed")
             if run.startswith(PLAN_OF) and plan_detail(detail) is None:
-                raise ValueError(f"event {number} says nothing of a plan")
+                raise ValueError(f"event {number} names no plan")
             if run and not run.startswith(PLAN_OF):
                 states[run] = fold(states.get(run, RunState()), kind, json.loads(detail))
             events.append((number, at, run, kind, detail, seal))
             before = seal
         counted = old.execute("SELECT seq FROM sqlite_sequence WHERE name = 'event'").fetchone()
         if counted is not None and counted[0] != (events[-1][0] if events else 0):
-            raise ValueError("its last events were taken out")
+            raise ValueError("its last events were removed")
     except DAMAGE as error:
-        kept = f"{len(events):,} events are kept" if events else "none of its events is kept"
+        kept = f"{len(events):,} events are kept" if events else "no event is kept"
         return events, states, f"{error}: {kept}"
     return events, states, ""
 

@@ -76,9 +76,9 @@ class Store(StoreFolder):
         """Record it, unless it is there: on disk when this returns. Raises Unrecorded."""
         host = self.driver.notes().get("host", platform.node())
         if host != platform.node() and self.driver.is_held():  # no shared memory with that SQLite
-            raise Unrecorded(f"{host} drives it, and the ledger can be written from there alone")
+            raise Unrecorded(f"{host} drives the store, and only that machine can write the ledger")
         if not os.access(self.root, os.W_OK):
-            raise Unrecorded("the store can't be written to")
+            raise Unrecorded("the store is not writable")
         try:
             written = None
             while written != (file := self.ledger.stat().st_ino):  # or it was made again meanwhile

@@ -1,7 +1,7 @@
-"""What only torch or the data can tell, asked by the control half: JSON both ways.
+"""Answers questions of the control half that only torch or the data can answer. JSON both ways.
 
-`describe` (sizes and costs of specs), `prepare` (decode a dataset), `rehearse` (train a few steps,
-compare with others), `deterministic` (what deterministic algorithms cost).
+`describe` (sizes and costs of specs), `prepare` (decode a dataset), `check_resume` (train a few
+steps, compare with another folder), `deterministic` (the cost of deterministic algorithms).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
     }
 
 
-def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def answer_check_resume(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"spec": tree, "cache", "device", "folder", "until": step, "halfway": folder | null,
     "against": folder | null} -> what `resume_check.leg` says of `folder`. In `halfway` the same is
     then stopped at half its steps; `against`: "compared", what `resume_check.compare` says."""
@@ -143,7 +143,7 @@ def answer_deterministic(question: dict[str, Any], progress: Progress) -> dict[s
 ANSWERS = {
     "describe": answer_describe,
     "prepare": answer_prepare,
-    "rehearse": answer_rehearse,
+    "check_resume": answer_check_resume,
     "deterministic": answer_deterministic,
 }
 

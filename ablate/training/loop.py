@@ -39,9 +39,9 @@ class Machine:
 def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     """Train `run`, from its newest checkpoint if it has one; returns what `result.json` holds.
 
-    Writes checkpoints, `metrics.jsonl`, `predictions.npy` and what probes measure. Raises Stopped
-    when asked to stop, UserError where the data does not fit the spec, OSError where the disk is
-    full.
+    Writes checkpoints, `metrics.jsonl`, `predictions.npy` and what probes measure. Raises
+    TrainingStopped when asked to stop, UserError where the data does not fit the spec, OSError
+    where the disk is full.
     """
     device, beat, say = machine.device, machine.beat, machine.say
     deterministic_algorithms(run.train.deterministic)

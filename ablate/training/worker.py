@@ -1,8 +1,7 @@
 """The training half's door. Reached by name, never by import.
 
-`work` trains the run of one folder. `answer` tells what only torch or the data can tell, JSON both
-ways: `describe` (sizes and costs of specs), `prepare` (decode a dataset), `rehearse` (train a few
-steps, compare with others), `deterministic` (what deterministic algorithms cost).
+`work` trains the run of one folder. `answer` answers questions of the control half: see
+`ablate.training.answers`.
 """
 
 from __future__ import annotations

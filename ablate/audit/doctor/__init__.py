@@ -1,13 +1,14 @@
-"""What `ablate doctor` finds: of the machine, of the store, and of resuming on your own config."""
+"""`ablate doctor`: checks of the machine, of the store, and of bit-exact resume of a config."""
 
 from __future__ import annotations
 
 import sqlite3
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ablate.audit.doctor import machine, rehearsal, stored
+from ablate.audit.doctor import machine, resume_check, stored
 from ablate.audit.doctor.finding import Finding, Findings
 from ablate.running.launchers import Ask, Slot
 from ablate.shared.errors import Failure, UserError
@@ -24,31 +25,32 @@ def examine(
     specs: Sequence[Mapping[str, Any]],
     ask: Ask,
 ) -> Findings:
-    """Every check, each told as soon as it is known.
+    """Make every check; yield each finding as soon as it is known.
 
-    `settings`: the launcher group, `slots`: what that launcher has, `specs`: plain trees, first
-    that of the run called `label`, which is rehearsed; of the others the data is looked for. `ask`:
-    a process of its own answers each question.
+    `settings`: the launcher group. `slots`: the launcher's slots. `specs`: plain trees; the first
+    is the run called `label`, whose data and resume are checked; of the others only the data is
+    checked. `ask`: answers each question in a process of its own.
     """
     yield from _safely("versions", machine.versions)
     yield from _safely("devices", lambda: machine.devices(settings, slots, specs[0]))
     yield from _safely("memory", machine.memory)
     yield from examine_store(store)
-    if (yield from _safely("data", lambda: rehearsal.data(store, specs, ask))):
-        yield from _safely("resume", lambda: rehearsal.resume(store, slots, label, specs[0], ask))
+    if (yield from _safely("data", lambda: resume_check.data(store, specs, ask))):
+        check = partial(resume_check.resume, store, slots, label, specs[0], ask)
+        yield from _safely("resume", check)
 
 
 def examine_store(store: Store) -> Findings:
-    """The checks of the store alone."""
+    """Make the checks of the store alone."""
     yield from _safely("disk", lambda: stored.disk(store))
     if store.root.is_dir():
         yield from _safely("ledger", lambda: stored.content(store))
     else:
-        yield Finding("ok", "store", f"{store.root} is not there yet: `ablate sweep` makes it")
+        yield Finding("ok", "store", f"{store.root} does not exist yet; `ablate sweep` makes it")
 
 
 def _safely(what: str, check: Callable[[], Findings]) -> Generator[Finding, None, bool]:
-    """A check that can't be made is a problem of its own, and the others go on. Was it made?"""
+    """Make one check, and return whether it ended. An error in it is a finding; others go on."""
     try:
         yield from check()
         return True
@@ -63,7 +65,7 @@ def _safely(what: str, check: Callable[[], Findings]) -> Generator[Finding, None
 
 
 def show(findings: Iterator[Finding]) -> list[Finding]:
-    """Print each as it comes, in colours on a terminal; returns them all."""
+    """Print each finding as it comes, in colours on a terminal; return all findings."""
     shown = []
     for finding in findings:
         shown.append(finding)
@@ -72,8 +74,8 @@ def show(findings: Iterator[Finding]) -> list[Finding]:
 
 
 def tree(findings: Sequence[Finding], repaired: Sequence[str]) -> dict[str, Any]:
-    """For `--format json`: findings: {level (ok, warning, problem), check, text}; repaired: lines
-    on what --repair did."""
+    """Findings for `--format json`. findings: {level (ok, warning, problem), check, text};
+    repaired: lines on what --repair did."""
     return {
         "findings": [
             {"level": finding.level, "check": finding.what, "text": finding.text}

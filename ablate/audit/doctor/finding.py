@@ -1,4 +1,4 @@
-"""One line of `ablate doctor`, and the words its checks share."""
+"""One finding of `ablate doctor`, and the texts that its checks share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Level = Literal["ok", "warning", "problem", "..."]  # ...: what is being tried
+Level = Literal["ok", "warning", "problem", "..."]  # ...: a check has begun
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found, of what, and where it is amiss what helps."""
+    """One line of the report. `what`: the name of the check; `text`: the fact, and the remedy of a
+    warning or a problem."""
 
     level: Level
     what: str
@@ -22,7 +23,7 @@ Findings = Iterator[Finding]
 
 
 def size(number: float) -> str:
-    """Bytes for people: 1.5 GB."""
+    """A number of bytes as text: "1.5 GB"."""
     from rich.filesize import decimal
 
     return decimal(int(number))

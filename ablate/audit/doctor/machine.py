@@ -1,4 +1,4 @@
-"""The machine: versions, devices, memory, as files and nvidia-smi tell; torch is not loaded."""
+"""Checks the machine: versions, devices, memory. Reads files and nvidia-smi, never loads torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DISTRIBUTION = "ablate-sweep"
 
 
 def versions() -> Findings:
-    """Everything that ablate needs, as it is installed, against what ablate asks for."""
+    """Compare the installed packages with the requirements of ablate."""
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
@@ -49,20 +49,20 @@ def versions() -> Findings:
 def devices(
     settings: Mapping[str, Any], slots: Sequence[Slot], spec: Mapping[str, Any]
 ) -> Findings:
-    """GPUs, the CPU, and what the launcher makes of them."""
+    """Report GPUs, the CPU, and the slots that the launcher makes of them."""
     on_gpu = slots[0].device == "cuda"
     yield from _gpus(on_gpu)
     yield from _cpu(on_gpu, spec)
     names = ", ".join(slot.name for slot in slots[:8]) + (", ..." if len(slots) > 8 else "")
     yield Finding(
-        "ok", "slots", f"launcher={settings['name']} trains {len(slots)} at once: {names}"
+        "ok", "slots", f"launcher={settings['name']} trains {len(slots)} runs at once: {names}"
     )
     if settings["name"] == "local":
         values = " ".join(f"{k}={v or '(none)'}" for k, v in environment(list(slots)).items())
         why = (
             "cuBLAS can be deterministic"
             if on_gpu
-            else "one thread each, and freed memory is kept (1.2-1.3 times as fast on a CPU)"
+            else "one thread each, and malloc keeps freed memory (1.2-1.3 times as fast on a CPU)"
         )
         yield Finding("ok", "workers", f"start with {values}: {why}")
 
@@ -73,12 +73,12 @@ def _gpus(used: bool) -> Findings:
         yield Finding(
             "problem",
             "gpu",
-            f"torch {torch} can't use it: install a CUDA build, or hide the GPU "
+            f"torch {torch} can't use the GPU; install a CUDA build, or hide the GPU "
             f"(CUDA_VISIBLE_DEVICES=)",
         )
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        yield Finding("ok", "gpu", "none (there is no nvidia-smi)")
+        yield Finding("ok", "gpu", "no GPU (nvidia-smi is not installed)")
         return
     query = "--query-gpu=index,name,memory.total,memory.free,driver_version"
     answer = subprocess.run(
@@ -87,7 +87,7 @@ def _gpus(used: bool) -> Findings:
     lines = [line for line in answer.stdout.splitlines() if line.strip()]
     if answer.returncode != 0 or not lines:
         said = " ".join((answer.stdout + answer.stderr).split()) or "no GPU"
-        yield Finding("warning", "gpu", f"nvidia-smi: {said}: trained on the CPU")
+        yield Finding("warning", "gpu", f"nvidia-smi: {said}; runs train on the CPU")
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     for line in lines:
@@ -95,7 +95,7 @@ def _gpus(used: bool) -> Findings:
         text = f"{index}: {name}, {total}, {free} free, driver {driver}"
         yield Finding("ok", "gpu", text)
     if visible is not None:
-        yield Finding("ok", "gpu", f"CUDA_VISIBLE_DEVICES={visible} says which are used")
+        yield Finding("ok", "gpu", f"CUDA_VISIBLE_DEVICES={visible} selects the GPUs to use")
 
 
 FAST_BF16 = {"avx512_bf16", "amx_tile"}  # as /proc/cpuinfo calls what torch has kernels for
@@ -117,7 +117,7 @@ def _cpu(on_gpu: bool, spec: Mapping[str, Any]) -> Findings:
     )
     slow = not fast and not on_gpu and spec["train"]["precision"] == "bf16"
     if slow:
-        text += ", and this config asks for it; give train.precision=fp32"
+        text += ", and this config asks for bf16; give train.precision=fp32"
     yield Finding("warning" if slow else "ok", "cpu", text)
     quota = [part.split() for part in _control_group("cpu", "cpu.max", "")]
     cores = [int(allowed) / int(period) for allowed, period in quota if allowed != "max"]
@@ -126,22 +126,22 @@ def _cpu(on_gpu: bool, spec: Mapping[str, Any]) -> Findings:
             "warning",
             "cpu",
             f"a control group allows {min(cores):.3g} of {usable} cores: workers "
-            f"wait for each other; give `taskset -c 0-{max(1, int(min(cores))) - 1} ablate ...`",
+            f"wait for each other; run `taskset -c 0-{max(1, int(min(cores))) - 1} ablate ...`",
         )
 
 
 def memory() -> Findings:
-    """What is free of the machine's memory, and what a control group leaves of it."""
+    """Report the free memory of the machine, and the limit of a control group."""
     total = _meminfo("MemTotal")
     text = f"{size(_meminfo('MemAvailable'))} of {size(total)} free"
     limit = _limit()
     if limit < total:
         text += f"; a control group allows {size(limit)}"
-    yield Finding("ok", "memory", f"{text}; /dev/shm is not used")
+    yield Finding("ok", "memory", f"{text}; ablate does not use /dev/shm")
 
 
 def free_memory() -> float:
-    """Bytes that workers may take: at most what the control group allows."""
+    """Return the bytes that workers may take: at most the limit of the control group."""
     return min(_meminfo("MemAvailable"), _limit())
 
 
@@ -156,8 +156,8 @@ def _limit() -> float:
 
 
 def _control_group(controller: str, name: str, old: str) -> Iterator[str]:
-    """What `name` (`old` where the hierarchies are apart) says in our control group and in those
-    above it, as far as they can be seen from here."""
+    """Read the file `name` (`old` with separate hierarchies) of our control group and of the groups
+    above it, as far as they are visible."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:

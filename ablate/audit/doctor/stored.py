@@ -1,6 +1,6 @@
-"""The store: its disk, and whether ledger, plans and run folders agree. Changes nothing in it.
+"""Checks the store: its disk, and whether ledger, plans and run folders agree. Changes nothing.
 
-Every file is looked at once and every result read once, so the cost grows with the runs.
+Every file is visited once and every result is read once, so the cost grows with the runs.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre"
 
 
 def disk(store: Store) -> Findings:
-    """Room, the file system, and a real try of what runs rely on. A store that is not there yet is
-    tried where it will be."""
+    """Check free space and file system, and try the operations that runs rely on. A store that does
+    not exist yet is checked in the nearest folder that does."""
     place = next(p for p in (store.root, *store.root.absolute().parents) if p.exists())
     kind = filesystem(place, Path("/proc/self/mountinfo").read_text())
     if not place.is_dir():
-        yield Finding("problem", "disk", f"{place} is no folder; give --store DIR")
+        yield Finding("problem", "disk", f"{place} is not a folder; give --store DIR")
         return
     free = shutil.disk_usage(place).free
     text = f"{size(free)} free at {place}, file system {kind}"
@@ -50,24 +50,24 @@ def disk(store: Store) -> Findings:
         yield Finding(
             "warning",
             "disk",
-            f"{kind} comes over a network or a helper: locks may fail silently there, and two "
-            f"drivers or workers then write the same run; give --store DIR on a local disk",
+            f"{kind} is a network or FUSE file system: locks may fail silently, and two drivers or "
+            f"workers may then write the same run; give --store DIR on a local disk",
         )
     if kind in ("tmpfs", "ramfs"):
-        yield Finding("warning", "disk", f"{kind} is memory: what is stored is gone after a reboot")
+        yield Finding("warning", "disk", f"{kind} is memory: a reboot deletes the store")
     if not os.access(place, os.W_OK):
-        yield Finding("problem", "disk", f"{place} can't be written to; give --store DIR")
+        yield Finding("problem", "disk", f"{place} is not writable; give --store DIR")
         return
     failing = list(_failing(place))
     for what in failing:
         yield Finding("problem", "disk", f"{what} at {place}; give --store DIR on a local disk")
     if not failing:
         works = ", ".join(name for name, _ in TRIES)
-        yield Finding("ok", "disk", f"tried there, and works: {works}")
+        yield Finding("ok", "disk", f"all of these work: {works}")
 
 
 def filesystem(place: Path, mounts: str) -> str:
-    """The type of the file system at `place`. `mounts`: as /proc/self/mountinfo tells them."""
+    """Return the type of the file system at `place`. `mounts`: text of /proc/self/mountinfo."""
     found, longest = "?", -1
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
@@ -114,7 +114,7 @@ TRIES: tuple[tuple[str, Callable[[Path], bool]], ...] = (
 
 
 def _failing(place: Path) -> Iterator[str]:
-    """What does not work in a folder of its own, which is gone afterwards."""
+    """Try every operation in a new folder; yield a text for each that fails. Removes the folder."""
     folder = place / f".doctor.{os.getpid()}.0"
     folder.mkdir()
     try:
@@ -132,7 +132,7 @@ def _failing(place: Path) -> Iterator[str]:
 
 
 def content(store: Store) -> Findings:
-    """The ledger, plans, run folders, locks and leftovers of a store that is there."""
+    """Check ledger, plans, run folders, locks and temporary files of a store that exists."""
     writable = os.access(store.root, os.W_OK)
     states = yield from _ledger(store, writable)
     yield from _plans(store)
@@ -162,19 +162,23 @@ def content(store: Store) -> Findings:
     if leftovers:
         files = some(sorted(leftovers), "temporary file")
         yield Finding(
-            "warning", "leftovers", f"{files} of processes that died; `ablate gc` removes them"
+            "warning", "leftovers", f"{files} of dead processes; `ablate gc` removes them"
         )
 
 
 def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | None]:
-    """What it says of every run, None where it can't be read. It is neither mended nor migrated."""
+    """Check the ledger; return the state of every run, None where the ledger can't be read.
+
+    The ledger is neither repaired nor migrated."""
     if not store.ledger.exists():
         lost = bool(store.plans())
-        text = "not there; the next `ablate sweep` makes it" + (" again" if lost else "")
+        text = f"no {store.ledger.name}; the next `ablate sweep` makes it" + (
+            " again" if lost else ""
+        )
         yield Finding("warning" if lost else "ok", "ledger", text)
         return None
     mode = "rw" if writable else "ro&immutable=1"  # else SQLite would write beside it
-    repair = "`ablate doctor --repair` makes it again from the plans and run folders"
+    repair = "`ablate doctor --repair` rebuilds it from the plans and run folders"
     try:
         with contextlib.closing(connect(store.ledger, mode)) as db:
             db.execute("PRAGMA query_only = ON")
@@ -194,7 +198,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         yield Finding("problem", "ledger", f"{store.ledger}: {error}{hint}")
         return None
     except TypeError:  # no version in it
-        yield Finding("problem", "ledger", f"{store.ledger}: not a whole ledger; {repair}")
+        yield Finding("problem", "ledger", f"{store.ledger}: is not a whole ledger; {repair}")
         return None
     if faults != ["ok"]:
         said = " ".join(" ".join(faults).split())
@@ -203,15 +207,16 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         yield Finding(
             "problem",
             "ledger",
-            f"{store.ledger}: format {version}, of a newer ablate (this one reads up to {VERSION})",
+            f"{store.ledger}: format {version} is of a newer ablate (this version reads up to "
+            f"{VERSION}); update ablate",
         )
     else:
-        older = "" if version == VERSION else ", which the next command migrates"
+        older = "" if version == VERSION else " (the next command migrates it)"
         text = f"format {version}{older}, integrity_check ok, {counted(len(sweeps), 'sweep')}"
         yield Finding("ok", "ledger", text)
         view = store.looks.read_bytes() if store.looks.exists() else b""
         if version == VERSION and looks != view:
-            text = f"{store.looks} is not what the ledger says, which counts; the next writes it"
+            text = f"{store.looks} differs from the ledger, which counts; the next look rewrites it"
             yield Finding("warning", "looks", text)
     for text in edited:
         yield Finding("problem", "plans", text)
@@ -223,7 +228,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
 
 
 def _edited(ledger: Ledger, store: Store, sweeps: list[str]) -> Iterator[str]:
-    """Of each plan that is whole, but not the one that was planned, what is wrong."""
+    """Yield the error of each plan file that is whole, but differs from the sealed plan."""
     for name in sweeps:
         if _is_whole(store.plan_path(name)):
             try:
@@ -240,7 +245,7 @@ def _plans(store: Store) -> Findings:
             "problem", "plans", f"{path}: not whole; the same `ablate sweep` writes it again"
         )
     if not torn:
-        yield Finding("ok", "plans", f"{len(files)} whole")
+        yield Finding("ok", "plans", f"{counted(len(files), 'plan')}, each whole")
 
 
 def _is_whole(path: Path) -> bool:
@@ -252,7 +257,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _decoded(store: Store) -> Findings:
-    """Every decoded set is read, and held against the hashes noted when it was written."""
+    """Read every decoded dataset, and compare it with the hashes that were noted when written."""
     homes = sorted(path.parent for path in store.cache.glob(f"*/{decoded.META}"))
     sound = 0
     for home in homes:
@@ -264,35 +269,43 @@ def _decoded(store: Store) -> Findings:
             yield Finding(
                 "warning" if wrong == decoded.OLDER else "problem",
                 "data",
-                f"{home}: {wrong}; the next `ablate sweep` on it decodes it again",
+                f"{home}: {wrong}; the next `ablate sweep` with this dataset decodes it again",
             )
     if sound:
-        yield Finding("ok", "data", f"{counted(sound, 'decoded set')} as written")
+        yield Finding(
+            "ok", "data", f"{counted(sound, 'decoded dataset')}, unchanged since decoding"
+        )
 
 
 def _locks(store: Store, driver: Driver | None, folders: list[str]) -> Finding:
-    """Who is at work: drivers and workers hold locks that die with them."""
+    """Report the living driver and workers: each holds a lock that dies with it."""
     held = [run for run in folders if store.liveness.alive(store.rundir(run))]
     workers = some(held, "worker") if held else "no worker"
     if driver is not None:
         pid = "?" if driver.pid is None else driver.pid
         return Finding("ok", "driver", f"process {pid} drives this store, {workers}")
     if held:
-        text = f"none, but {workers}: the same `ablate sweep` adopts them, `ablate stop` stops them"
+        text = (
+            f"no driver, but {workers}; the same `ablate sweep` adopts the workers, `ablate stop` "
+        )
+        text += "stops them"
         return Finding("warning", "driver", text)
-    return Finding("ok", "driver", f"none, and {workers}")
+    return Finding("ok", "driver", f"no driver, {workers}")
 
 
 def _runs(store: Store, states: States, driven: bool, folders: list[str]) -> Findings:
-    """Runs by state, and where the folders say otherwise than the ledger."""
+    """Count runs by state, and report where the run folders and the ledger differ."""
     count = Counter(state.status for state in states.values())
     lost = [status for status in ("failed", "oom", "hung") if count[status]]
-    text = f"{len(states):,}: " + ", ".join(f"{n:,} {status}" for status, n in count.items())
+    text = f"{counted(len(states), 'run')}: " + ", ".join(
+        f"{n:,} {status}" for status, n in count.items()
+    )
     if lost:
         text += (
-            f"; `ablate status` says why, `ablate sweep ... --retry {','.join(lost)}` tries again"
+            f"; `ablate status` shows why, `ablate sweep ... --retry {','.join(lost)}` trains them "
+            f"again"
         )
-    yield Finding("warning" if lost else "ok", "runs", text if states else "none")
+    yield Finding("warning" if lost else "ok", "runs", text if states else "no run")
 
     missing, torn, unknown, differing = [], [], [], []
     for run, state in states.items():
@@ -309,13 +322,13 @@ def _runs(store: Store, states: States, driven: bool, folders: list[str]) -> Fin
             differing.append(run)
     again = "the same `ablate sweep` trains them again"
     if missing:
-        text = f"{some(missing, 'run')} in the ledger as done, but without a whole result; {again}"
+        text = f"{some(missing, 'run')} done in the ledger, but without a whole result; {again}"
         yield Finding("problem", "runs", text)
     if torn:
         yield Finding("problem", "runs", f"{some(torn, 'run')} with a torn result.json; {again}")
     if differing:
-        text = f"{some(differing, 'run')} whose result is not what the ledger says"
-        text += "; `ablate verify` names what was edited, `ablate doctor --repair` mends the ledger"
+        text = f"{some(differing, 'run')} whose status in result.json and in the ledger differ"
+        text += "; `ablate verify` names edited files, `ablate doctor --repair` mends the ledger"
         yield Finding("problem", "runs", text)
     if unknown and not driven:  # a driver is about to
         text = f"{some(unknown, 'run')} with a result that the ledger lacks"
@@ -327,7 +340,7 @@ def _runs(store: Store, states: States, driven: bool, folders: list[str]) -> Fin
 
 
 def _entries(top: Path) -> Iterator[os.DirEntry[str]]:
-    """Everything below a folder; what vanishes meanwhile, or can't be read, is left out."""
+    """Yield every entry below a folder, without entries that vanish or can't be read."""
     with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(top) as entries:
         for entry in entries:
             yield entry
@@ -336,6 +349,6 @@ def _entries(top: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_leftover(name: str) -> bool:
-    """A temporary name (see files.write_whole) whose process is dead."""
+    """Is it a temporary name (see files.write_whole) whose process is dead?"""
     parts = re.fullmatch(r"\..+\.(\d+)\.\d+", name)
     return parts is not None and not Path("/proc", parts[1]).exists()

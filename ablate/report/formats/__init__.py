@@ -1,4 +1,4 @@
-"""A table set for the terminal, for papers and wikis, and for other programs. Computes nothing.
+"""Sets a table for the terminal, for papers and wikis, and for other programs. Computes nothing.
 
 `rich`, `md`, `latex` and `html` show the same words, laid out by `layout`; `csv` is tidy, one
 number a row, and `json` is the whole `Table`: numbers there are exact (the shortest text that reads
@@ -40,10 +40,10 @@ def render(
     transpose: bool = False,
     width: int = WIDTH,
 ) -> Any:
-    """The table in one of FORMATS: a text, but for `rich`, which a console prints.
+    """Set the table in one of FORMATS: a text, or for `rich` an object that a console prints.
 
-    `show`: what stands in it, as `check_show` lets pass; `transpose`: variants are columns. Both
-    are for readers: `csv` and `json` hold everything. Raises UserError for another format.
+    `show`: the parts to print, from `check_show`; `transpose`: variants become columns. `csv` and
+    `json` ignore both and hold everything. Raises UserError for another format.
     """
     if format in WHOLE:
         return WHOLE[format](table)

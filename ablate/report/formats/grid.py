@@ -1,4 +1,4 @@
-"""Grids of cells with footnote marks: what every format for readers sets."""
+"""Grids of cells with footnote marks, the input of every format for readers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GridCell:
-    """A text, and the footnotes that it is marked with."""
+    """A text with its footnote marks."""
 
     text: str
     notes: tuple[int, ...] = ()
@@ -19,7 +19,7 @@ class GridCell:
 
 @dataclass(frozen=True)
 class GridLine:
-    """A row of a grid; of a `heading` only the first cell says something."""
+    """A row of a grid; a `heading` has text in its first cell only."""
 
     cells: tuple[GridCell, ...]
     grey: bool = False
@@ -28,7 +28,7 @@ class GridLine:
 
 @dataclass(frozen=True)
 class Grid:
-    """`spans`: (text, how many columns it heads) above the headings, where there are any."""
+    """A grid. `spans`: (text, number of columns) of the line above the headings, if any."""
 
     title: str
     headings: tuple[GridCell, ...]
@@ -39,13 +39,13 @@ class Grid:
 
     @property
     def widths(self) -> list[int]:
-        """Characters that each column takes, set in columns."""
+        """The width of each column in characters."""
         rows = [self.headings, *(line.cells for line in self.lines if not line.heading)]
         columns = range(len(self.headings))
         return [2 + max(len(row[i].text) + 2 * len(row[i].notes) for row in rows) for i in columns]
 
     def columns(self, which: Sequence[int]) -> Grid:
-        """Only these, in this order."""
+        """Return a grid of only these columns, in this order."""
         lines = [dataclasses.replace(x, cells=tuple(x.cells[i] for i in which)) for x in self.lines]
         heads = [i for i, (_, size) in enumerate(self.spans) for _ in range(size)]
         kept = [heads[i] for i in which] if heads else []
@@ -59,14 +59,14 @@ class Grid:
 
 @dataclass(frozen=True)
 class PrintedTable:
-    """All that is printed of a table. `footnotes` are numbered from 1."""
+    """Everything that is printed of a table. `footnotes` are numbered from 1."""
 
     title: str
     grids: tuple[Grid, ...]
-    notes: tuple[str, ...]  # what must be known before any number is believed
+    notes: tuple[str, ...]  # to read before any number is believed
     caption: tuple[str, ...]
     footnotes: tuple[str, ...]
-    headline: str = ""  # what the table says, in a sentence
+    headline: str = ""  # the result in a sentence
 
 
 FOLDED = 24  # characters: where a column of words may break
@@ -74,7 +74,7 @@ LEAST = 10  # characters that a column of words may be folded to
 
 
 def split(made: PrintedTable, width: int) -> PrintedTable:
-    """Grids that are wider than `width` characters in parts, each with the first column."""
+    """Split grids that are wider than `width` characters; each part repeats the first column."""
     grids = [part for grid in made.grids for part in _fitting(grid, width)]
     return dataclasses.replace(made, grids=tuple(grids))
 

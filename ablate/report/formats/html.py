@@ -1,4 +1,4 @@
-"""A fragment for a page: tables with headings that say what they head, no scripts, no links."""
+"""Sets a table as an HTML fragment: headings with a scope, no scripts, no links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For a paper: booktabs is all that it needs (`\\usepackage{booktabs}`)."""
+"""Sets a table in LaTeX for a paper; needs booktabs only (`\\usepackage{booktabs}`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GREEK = """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu
 
 
 def _greek(letter: str) -> str:
-    """The character that TeX calls so; Unicode says "lamda"."""
+    """Return the character with this TeX name; Unicode spells lambda "lamda"."""
     case = "SMALL" if letter.islower() else "CAPITAL"
     return unicodedata.lookup(f"GREEK {case} LETTER {letter.upper().replace('BD', 'D')}")
 
@@ -52,7 +52,7 @@ SPECIAL |= {_greek(letter): rf"$\{letter}$" for letter in GREEK.split()}
 
 
 def latex(sheet: PrintedTable) -> str:
-    """A float a grid, its footnotes under it; what holds for all stands under the last."""
+    """Set one float for each grid with its footnotes; common lines stand under the last."""
     lines = ["% \\usepackage{booktabs}"]
     for position, grid in enumerate(sheet.grids):
         last = position == len(sheet.grids) - 1
@@ -124,14 +124,14 @@ def _under(sheet: PrintedTable, grid: Grid, last: bool) -> Iterator[str]:
 
 
 def escape(text: str) -> str:
-    """So that it is set as written by plain pdflatex; what is no Latin-1, by its number."""
+    """Escape a text for plain pdflatex; characters outside Latin-1 are set by their number."""
     characters = (SPECIAL.get(character, character) for character in " ".join(text.split()))
     set_as = (text if len(text) > 1 or _is_set(text) else _numbered(text) for text in characters)
     return "".join(set_as).replace("--", "-{}-")  # else one dash
 
 
 def _is_set(character: str) -> bool:
-    """By every LaTeX: ASCII, and Latin letters with an accent."""
+    """Can every LaTeX set it? ASCII, and Latin letters with an accent."""
     base = unicodedata.decomposition(character).partition(" ")[0]
     return character.isascii() or (bool(base) and not base.startswith("<") and ord(character) < 256)
 

@@ -1,4 +1,4 @@
-"""What stands in the grids: columns of `--show`, rows, columns of the sweep, blocks below."""
+"""Lays out a table as grids: columns of `--show`, rows, columns of the sweep, blocks below."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ FEW_ROWS = 3  # of which no column makes a grid of its own
 
 
 def check_show(text: str) -> tuple[str, ...]:
-    """The parts of `--show`. Raises UserError for one that there is not."""
+    """Split and check the parts of `--show`. Raises UserError for an unknown part."""
     show = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in show or (text,):
         if part not in SHOW and not is_metric(part):
             raise unknown("--show", part, (*SHOW, *NAMES))
     if not set(show) - {"ci"}:
-        raise UserError("--show: ci is of what it stands beside; give accuracy or gain, too")
+        raise UserError("--show: ci is the interval of another part; add accuracy or gain")
     return show
 
 
 def sheet(table: Table, show: Sequence[str], transpose: bool, width: int) -> PrintedTable:
-    """The table laid out: columns side by side where they are few and fit into `width` characters,
-    else one below the other; `transpose`: all in one grid with the variants as its columns."""
+    """Lay out the table: columns side by side if they are few and fit into `width` characters, else
+    one below the other; `transpose`: one grid with the variants as its columns."""
     parts = list(_parts(table, show))
     blocks = [_block(table, block, "ci" in show) for block in table.blocks]
     if transpose:
@@ -88,7 +88,7 @@ def _parts(table: Table, show: Sequence[str]) -> Iterator[_Part]:
 def _interval(
     estimate: Estimate | None, metric: Metric, sign: bool = False, ci: bool = True
 ) -> str:
-    """`+0.62 [+0.21, +1.03]`; without an interval `+0.62 [-]`, without anything `-`."""
+    """Write "+0.62 [+0.21, +1.03]"; without an interval "+0.62 [-]"; without an estimate "-"."""
     if estimate is None:
         return "-"
     mean = metric.text(estimate.mean, sign)
@@ -148,7 +148,7 @@ def _verdict(table: Table, ci: bool) -> Iterator[_Part]:
 
 
 def state(entry: Entry, table: Table) -> str:
-    """The verdict and what became of the runs."""
+    """Write the verdict, and the numbers of diverged, collapsed and missing runs."""
     parts = []
     if entry.row == table.baseline:
         parts.append("baseline")
@@ -188,7 +188,7 @@ def _share(value: float | None) -> str:
 
 
 def _chosen(table: Table, ci: bool) -> Iterator[_Part]:
-    """A column a searched key: side by side they show what variants ask for, search by search."""
+    """Make a column for each searched key, with the chosen value of each search."""
     keys = dict.fromkeys(k for e in table.entries for choice in e.chosen for k in choice.params)
 
     def of(key: str) -> Callable[[Entry], GridCell]:
@@ -218,7 +218,7 @@ def _paper(table: Table, ci: bool) -> Iterator[_Part]:
 
 
 def _beside(entry: Entry, table: Table) -> str:
-    """`-0.34, gain +0.10`; or `same direction, in our interval`."""
+    """Write "-0.34, gain +0.10" or "same direction, in our interval"."""
     if (against := entry.against) is None:
         return ""
     parts = []
@@ -267,7 +267,7 @@ def _headings(column: TableColumn, parts: Sequence[_Part]) -> list[GridCell]:
 def _lines(
     table: Table, columns: Sequence[TableColumn], parts: Sequence[_Part]
 ) -> Iterator[GridLine]:
-    """A row a variant that any of the columns has, under the name of its family."""
+    """Make one row for each variant in any of the columns, under the name of its family."""
     found = [{entry.row: entry for entry in column.entries} for column in columns]
     family = None
     for row in table.rows:

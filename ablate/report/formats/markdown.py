@@ -1,4 +1,4 @@
-"""As GitHub shows it."""
+"""Sets a table in Markdown for GitHub."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def markdown(sheet: PrintedTable) -> str:
 
 
 def below(sheet: PrintedTable) -> list[str]:
-    """Notes, caption and footnotes: the lines under the grids of a plain text."""
+    """List notes, caption and footnotes: the lines under the grids of a plain text."""
     numbered = [f"{marks((i,))} {text}" for i, text in enumerate(sheet.footnotes, start=1)]
     return [*sheet.notes, *sheet.caption, *numbered]
 
 
 def marks(footnotes: Sequence[int]) -> str:
-    """Footnote numbers as superscripts: they can't be taken for part of a number."""
+    """Write footnote numbers as superscripts, which nobody reads as part of a number."""
     raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
     return "˒".join(str(footnote).translate(raised) for footnote in footnotes)
 
@@ -62,13 +62,13 @@ def _piped(cells: list[str]) -> str:
 
 
 def _prose(text: str) -> str:
-    """A sentence: what stands in `backticks` is a command, to be copied as it is."""
+    """Escape a sentence, but for commands in `backticks`, which are copied as written."""
     parts = re.split(r"(`[^`]+`)", text)
     return "".join(part if i % 2 else _escape(part, ends=True) for i, part in enumerate(parts))
 
 
 def _escape(text: str, ends: bool = False) -> str:
-    """So that GitHub shows it as written, on one line of a table. `ends`: with its outer spaces.
+    """Escape a text so that GitHub shows it as written, on one line. `ends`: keep outer spaces.
 
     No link, no image, no mention: nothing in a label is to be followed, or fetched by whoever
     looks, nor calls somebody. GitHub takes an escaped or encoded `@` for one all the same.

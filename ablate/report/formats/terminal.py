@@ -1,4 +1,4 @@
-"""For a terminal, by rich."""
+"""Sets a table for a terminal, with rich."""
 
 from __future__ import annotations
 

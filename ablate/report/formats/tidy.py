@@ -1,4 +1,4 @@
-"""For other programs: everything that a table says, exactly."""
+"""Writes a whole table for other programs, with exact numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Facts = Iterator[tuple[str, Value]]  # quantity, value
 
 
 def tree(table: Table) -> dict[str, Any]:
-    """The whole `Table`, plain."""
+    """Return the whole `Table` as a plain tree."""
     whole = dataclasses.asdict(table)
     if table.task == DEFAULT:  # which older tables don't say
         del whole["task"]
@@ -33,12 +33,12 @@ def tree(table: Table) -> dict[str, Any]:
 
 
 def json(table: Table) -> str:
-    """The whole `Table`."""
+    """Write the whole `Table` as JSON."""
     return to_json(tree(table)).decode()
 
 
 def csv(table: Table) -> str:
-    """Tidy: `quantity` names what `value` (a number) or `text` (words) is.
+    """Write tidy CSV: `quantity` names the content of `value` (a number) or `text` (words).
 
     An empty row means of the column, an empty row and column of the table; `seed` is given for
     the quantities METRIC.run and chosen.*, which are of one run. What a table has no number for
@@ -57,7 +57,7 @@ def csv(table: Table) -> str:
 
 
 def inert(cell: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula: words that begin like one stand behind a '.
+    """Return a cell that no spreadsheet takes for a formula: such words get a leading '.
 
     A number has its sign, also where it is written as a text (`-1`, of a label).
     """
@@ -71,7 +71,7 @@ def inert(cell: Any) -> Any:
 
 
 def _facts(table: Table) -> Iterator[Fact]:
-    """Everything that the table says, one thing at a time."""
+    """Yield every fact of the table, one at a time."""
     yield "", "", "", "title", table.title
     yield "", "", "", "complete", int(table.complete)
     yield "", "", "", "alpha", table.alpha
@@ -154,7 +154,7 @@ def _forecast(found: Resolution) -> Facts:
 
 
 def _chosen(choice: TuningWinner) -> Facts:
-    """What a run was given by tuning, and how sure that is."""
+    """Yield the settings that tuning chose for a run, and the doubts about them."""
     for key, value in choice.params.items():
         yield f"chosen.{key}", value
     yield "chosen.search", choice.search
@@ -166,7 +166,7 @@ def _chosen(choice: TuningWinner) -> Facts:
 
 
 def _searches(choices: tuple[TuningWinner, ...]) -> Facts:
-    """What all searches of a cell used; what was spent is in whole trials."""
+    """Yield the cost of all searches of a cell; `spent` is in whole trials."""
     if choices:
         yield "search.repeats", len(choices)
         yield "search.trials", sum(choice.trials for choice in choices)

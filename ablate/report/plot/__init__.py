@@ -1,7 +1,7 @@
-"""Figures of a sweep: one file a family, one style. matplotlib is loaded when one is drawn.
+"""Draws the figures of a sweep in one style. matplotlib is loaded when a figure is drawn.
 
-A figure shows what `report.table.tabulate` has computed and what lies in the run folders, nothing
-else; the same runs give the same bytes.
+A figure shows the numbers of `analysis.tabulate` and of files in run folders, nothing else; the
+same runs give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["FORMATS", "KINDS", "Nothing", "draw", "figure", "figures"]
 
 @dataclass(frozen=True)
 class Kind:
-    """A figure: a line of help, what it is after, and the function that draws it."""
+    """A kind of figure: a line of help, its source, and the path of the drawing function."""
 
     line: str
     source: str
@@ -32,7 +32,7 @@ class Kind:
 
 KINDS = {
     "gain": Kind(
-        "the gain of every row, a column each, with simultaneous intervals",
+        "the gain of every row in every column, with simultaneous intervals",
         "Dual PatchNorm (arXiv 2302.01327), Fig. 1",
         "gains:gain",
     ),
@@ -43,7 +43,7 @@ KINDS = {
         "curves:curves",
     ),
     "tuning": Kind(
-        "the best validation score to expect of k trials; needs a sweep with `tune:`",
+        "the expected best validation score of k trials; needs a sweep with `tune:`",
         "Dodge et al. 2019 (arXiv 1909.03004)",
         "search:tuning",
     ),
@@ -63,7 +63,7 @@ KINDS = {
         "heads:attention",
     ),
     "tokens": Kind(
-        "length of the token of each place by layer; needs probe=[tokens]",
+        "length of the token at each place by layer; needs probe=[tokens]",
         "after DTN (arXiv 2112.02624)",
         "maps:tokens",
     ),
@@ -72,9 +72,9 @@ FORMATS = ("svg", "pdf", "png")
 
 
 def draw(plan: Plan, table: Table, kind: str, rundir: RunDirs, format: str = "svg") -> bytes:
-    """The file of one figure. `rundir`: a run's id -> its folder, as `Store.rundir`.
+    """Draw one figure and return its file. `rundir`: a run's id -> its folder, as `Store.rundir`.
 
-    Raises UserError for a kind or format that there is not, Nothing where its data is missing.
+    Raises UserError for an unknown kind or format, Nothing where its data is missing.
     """
     if kind not in KINDS:
         raise unknown("plot", kind, KINDS)
@@ -90,12 +90,12 @@ def draw(plan: Plan, table: Table, kind: str, rundir: RunDirs, format: str = "sv
 
 
 def figure(plan: Plan, table: Table, kind: str, rundir: RunDirs) -> str:
-    """The SVG of one figure; raises as `draw`."""
+    """Draw the SVG of one figure; raises as `draw`."""
     return draw(plan, table, kind, rundir).decode()
 
 
 def figures(plan: Plan, table: Table, rundir: RunDirs) -> dict[str, str]:
-    """The SVG of every kind of which there is data, by its name."""
+    """Draw the SVG of every kind that has data, by its name."""
     found = {}
     for kind in KINDS:
         try:

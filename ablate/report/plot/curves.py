@@ -1,4 +1,4 @@
-"""Learning curves: training loss and the validation metric by epoch."""
+"""Draws learning curves: training loss and the validation metric by epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BANDS = 8  # rows at most: of more, bands hide the lines
 
 
 def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
-    """The mean of the runs that got to an epoch, and a band from the lowest of them to the highest.
+    """Draw the mean of the runs that reached an epoch, and a band from the lowest to the highest.
 
     A panel a column and a quantity; no bands where there are many rows.
     """
@@ -27,7 +27,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
             epochs = found.setdefault((run.cell.row, run.cell.column), {})
             epochs.setdefault(line["epoch"], []).append(line)
     if not found:
-        raise Nothing(f"{plan.name}: no run has been validated yet: {again(plan)}")
+        raise Nothing(f"{plan.name}: no run has a validation yet; run {again(plan)}")
     first = plan.task.metrics[0]
     quantities = (
         ("train_loss", "training loss", 1.0),
@@ -68,7 +68,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     ]
     bands = "; bands: from the lowest run to the highest" if banded else ""
     sheet.foot(
-        f"Lines: means over the seeds that got to an epoch{bands}.",
-        *([f"Not validated once: {', '.join(absent)}."] if absent else []),
+        f"Lines: means over the seeds that reached an epoch{bands}.",
+        *([f"Without a validation: {', '.join(absent)}."] if absent else []),
     )
     return sheet

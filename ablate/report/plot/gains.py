@@ -1,4 +1,4 @@
-"""Gains over the baseline: all columns in one panel (`gain`), or row by row (`forest`)."""
+"""Draws gains over the baseline: all columns in one panel (`gain`), or row by row (`forest`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAR = 5  # times as wide as the middle interval: one that is wider is cut, to le
 
 
 def gain(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
-    """Dual PatchNorm's Figure 1: columns from left to right, in each a point a row."""
+    """Draw the form of Dual PatchNorm's Figure 1: one point for each row in each column."""
     entries = _with_gains(plan, table)
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
     columns = [column.label for column in table.columns]
@@ -56,7 +56,7 @@ def gain(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
 
 
 def forest(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
-    """A panel a column; each row its interval and its verdict."""
+    """Draw one panel for each column, with the interval and the verdict of each row."""
     entries = _with_gains(plan, table)
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
     ink = inks(plan)
@@ -103,12 +103,12 @@ def _with_gains(plan: Plan, table: Table) -> list[Entry]:
     if entries:
         return entries
     if len(plan.rows) == 1:
-        raise Nothing(f"{plan.name}: no gain: {plan.baseline}, the baseline, is its only row")
+        raise Nothing(f"{plan.name}: no gain, since the baseline {plan.baseline} is the only row")
     if table.complete:
-        raise Nothing(f"{plan.name}: no gain: no row has a seed in common with {plan.baseline}")
+        raise Nothing(f"{plan.name}: no gain, since no row shares a seed with {plan.baseline}")
     raise Nothing(
-        f"{plan.name}: no gain yet: {plan.baseline} and another row must have finished with "
-        f"the same seed: {again(plan)}"
+        f"{plan.name}: no gain yet, since no row has finished a seed that {plan.baseline} has "
+        f"finished, too; run {again(plan)}"
     )
 
 
@@ -128,7 +128,7 @@ def limits(entries: list[Entry]) -> tuple[float, float]:
 def _cut(
     entry: Entry, ends: tuple[float, float], arrows: tuple[int, int]
 ) -> list[tuple[float, int]]:
-    """(end, arrow) wherever the interval goes on beyond one of these ends."""
+    """Yield (end, arrow) for every end that the interval exceeds."""
     found = entry.gain
     if found is None or found.low is None or found.high is None:
         return []
@@ -145,7 +145,7 @@ def _axis(table: Table) -> str:
 
 
 def _numbers(table: Table, entry: Entry) -> str:
-    """The gain as tables print it, and its verdict."""
+    """Write the gain as tables print it, and its verdict."""
     found = entry.gain
     assert found is not None
     low, high = found.low, found.high
@@ -161,7 +161,7 @@ def _words(table: Table, entry: Entry) -> str:
 
 
 def _foot(plan: Plan, table: Table, entries: list[Entry]) -> list[str]:
-    """How to read it; and what a reader of the table is told, who is told it here, too."""
+    """Write the caption: how to read the figure, and the notes of the table."""
     drawn = {(entry.row, entry.column) for entry in entries}
     absent = [
         named(entry.row, entry.column)
@@ -180,7 +180,7 @@ def _foot(plan: Plan, table: Table, entries: list[Entry]) -> list[str]:
         if _cut(entry, ends, (0, 0))
     ]
     if cut:
-        lines.append(f"Cut where arrows are: {'; '.join(cut)}.")
+        lines.append(f"Intervals cut at the arrows: {'; '.join(cut)}.")
     unstable = [
         f"{named(entry.row, entry.column)} ({len(entry.diverged)} of {entry.planned})"
         for entry in table.entries

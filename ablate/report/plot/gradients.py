@@ -1,4 +1,4 @@
-"""Gradient norms by depth and by step (Dual PatchNorm, arXiv 2302.01327, Fig. 2 and 4)."""
+"""Draws gradient norms by depth and by step (Dual PatchNorm, arXiv 2302.01327, Fig. 2 and 4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST = 1000  # steps that the profile by depth is the mean of; of a short run it
 
 
 def depths(arrays: Arrays) -> tuple[list[str], Any]:
-    """Of what `probe-gradnorm.npz` holds: (labels of the depths, norms (records, depths)).
+    """Read `probe-gradnorm.npz`: (labels of the depths, norms (records, depths)).
 
     The embedding (kernel and bias), each block with all that is in it, the head.
     """
@@ -41,7 +41,7 @@ def depths(arrays: Arrays) -> tuple[list[str], Any]:
 
 
 def profile(arrays: Arrays) -> tuple[list[str], Any]:
-    """(labels, mean norm at each depth over the records among the run's last steps)."""
+    """Return labels, and the mean norm at each depth over the records of a run's last steps."""
     labels, norms = depths(arrays)
     steps = arrays["steps"]
     done = steps[-1] + 1
@@ -49,7 +49,7 @@ def profile(arrays: Arrays) -> tuple[list[str], Any]:
 
 
 def gradnorm(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
-    """A line of panels a column: by depth, at the end; the embedding's, by step."""
+    """Draw two panels for each column: by depth at the end, and the embedding by step."""
     found = {
         cell: {seed: arrays for seed, arrays in by_seed.items() if len(arrays["steps"])}
         for cell, by_seed in probed(plan, table, rundir, "gradnorm").items()
@@ -97,8 +97,8 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
 
 
 def _band(axes: Any, x: Any, values: Any, colour: str) -> Any:
-    """Draw the range over seeds (n, points); returns the mean. What has no logarithm is left out:
-    nan and inf, and the zeros of the first steps, in which a head of zeros passes nothing back."""
+    """Draw the range over seeds (n, points) and return the mean. Values without a logarithm are
+    left out: nan, inf, and the zeros of the first steps, in which a zero head has no gradient."""
     values = np.where(np.isfinite(values) & (values > 0), values, np.nan)
     if len(values) > 1:
         axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)

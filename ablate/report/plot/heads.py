@@ -1,4 +1,4 @@
-"""How far heads look, layer by layer (DTN, arXiv 2112.02624)."""
+"""Draws the attention distance of heads by layer (DTN, arXiv 2112.02624)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ACROSS = 2  # columns in a line
 
 
 def uniform(height: int, width: int) -> float:
-    """The distance, in grid units, of heads that look everywhere alike: 7.2808 on 14 x 14."""
+    """Compute the distance of uniform attention, in grid units: 7.2808 on 14 x 14."""
     places = np.stack(np.meshgrid(np.arange(height), np.arange(width)), -1).reshape(-1, 2)
     return float(np.linalg.norm(places[:, None] - places[None], axis=-1).mean())
 
 
 def attention(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
-    """A panel a column; in each layer a point for every head of every seed, a line for the mean."""
+    """Draw one panel for each column: a point for every head of every seed, a line for the mean."""
     found = probed(plan, table, rundir, "attention")
     columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
     rows = [r.label for r in plan.rows if r.label in {row for row, _ in found}]

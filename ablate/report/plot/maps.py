@@ -1,4 +1,4 @@
-"""Maps: scales of the values of a patch (Dual PatchNorm, Fig. 3), lengths of tokens by place."""
+"""Draws maps: scales of the values of a patch (Dual PatchNorm, Fig. 3), lengths of tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FIRST = "stem.before.weight"  # the norm before the patch embedding, in probe-sc
 
 
 def summary(scale: Any) -> dict[str, float]:
-    """Of a scale (P, P, C): its mean at the four corners, in the centre (4 x 4; where patches are
-    smaller than 8, half of a side) and elsewhere."""
+    """Average a scale (P, P, C) at the four corners, in the centre (4 x 4; half of a side for
+    patches smaller than 8), and elsewhere."""
     side = len(scale)
     middle = max(1, min(4, side // 2))
     start = (side - middle) // 2
@@ -28,7 +28,7 @@ def summary(scale: Any) -> dict[str, float]:
 
 
 def scales(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
-    """A panel a cell, in it a map a channel; of the first seed that has it."""
+    """Draw one panel for each cell with a map for each channel, of its first measured seed."""
     found: dict[tuple[str, str], tuple[int, Any]] = {}
     specs = {(cell.row, cell.column): cell.spec for cell in plan.cells}
     for cell, by_seed in probed(plan, table, rundir, "scales").items():
@@ -38,15 +38,15 @@ def scales(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
             found[cell] = seed, arrays[FIRST].reshape(side, side, channels)
     if not found:
         raise Nothing(
-            f"{plan.name}: no row has a learned norm before the patch embedding; one with stem=dpn "
-            f"or stem=pre has"
+            f"{plan.name}: no row has a learned norm before the patch embedding; add a row with "
+            f"stem=dpn or stem=pre"
         )
     everything = np.concatenate([scale.ravel() for _, scale in found.values()])
     heading = "Learned scale of the norm before the patch embedding"
     most = max(scale.shape[-1] for _, scale in found.values())
     size = (3.3 + 0.9 * most, 1.2 + 2.1 * len(found))
     sheet = Drawing(plan, table, "scales", heading, (len(found), 1), size)
-    told = ["By place in a patch; it begins as 1. Means:"]
+    told = ["By place in a patch; the initial scale is 1. Means:"]
     for (axes,), (cell, (seed, scale)) in zip(sheet.axes, found.items(), strict=True):
         image = mosaic(axes, scale.transpose(2, 0, 1), everything.min(), everything.max())
         means = ", ".join(f"{name} {mean:.3f}" for name, mean in summary(scale).items())
@@ -62,7 +62,7 @@ def scales(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
 
 
 def tokens(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
-    """A panel a cell, in it a map of places a layer; mean over seeds."""
+    """Draw one panel for each cell with a map of places for each layer; mean over seeds."""
     found = {
         cell: (sorted(by_seed), np.mean([arrays["norms"] for arrays in by_seed.values()], 0))
         for cell, by_seed in probed(plan, table, rundir, "tokens").items()

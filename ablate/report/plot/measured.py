@@ -1,4 +1,4 @@
-"""What figures are drawn from: the runs of a plan, and what each has measured."""
+"""Reads the data of figures: the runs of a plan, and the measurements of their probes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ByCell = dict[tuple[str, str], dict[int, Arrays]]  # (row, column) -> seed -> ar
 
 
 class Nothing(UserError):
-    """There is nothing to draw yet; says what to type."""
+    """There is no data to draw yet; the message has the command that makes it."""
 
 
 def probed(plan: Plan, table: Table, rundir: RunDirs, probe: str) -> ByCell:
-    """What this probe measured, in the plan's order; cells of which no run has it are left out.
+    """Read the measurements of a probe, in the plan's order, without cells that have none.
 
-    Raises Nothing where no run has.
+    Raises Nothing where no run has any.
     """
     found: ByCell = {}
     for run in in_order(plan, table):
@@ -34,13 +34,13 @@ def probed(plan: Plan, table: Table, rundir: RunDirs, probe: str) -> ByCell:
         return found
     asked = {name for cell in plan.cells for name in cell.spec.get("probe", ())}
     if probe in asked:
-        raise Nothing(f"{plan.name}: no run has got to its {probe} yet: {again(plan)}")
+        raise Nothing(f"{plan.name}: no run has measured {probe} yet; run {again(plan)}")
     words = [f"probe=[{','.join(sorted({*asked, probe}))}]"]
-    raise Nothing(f"{plan.name}: its runs did not measure {probe}: {again(plan, words)}")
+    raise Nothing(f"{plan.name}: its runs did not measure {probe}; run {again(plan, words)}")
 
 
 def again(plan: Plan, words: list[str] | None = None) -> str:
-    """The command line of the sweep, with these words in the place of others of the same keys."""
+    """Return the command of the sweep, with `words` in place of words with the same keys."""
     words = words or []
     keys = tuple(f"{word.partition('=')[0]}=" for word in words)
     kept = [word for word in plan.words if not (keys and word.startswith(keys))]
@@ -50,7 +50,7 @@ def again(plan: Plan, words: list[str] | None = None) -> str:
 
 
 def in_order(plan: Plan, table: Table) -> Iterator[PlannedRun]:
-    """Runs by row, then column, then seed, but for those that the table withholds."""
+    """Yield runs by row, column and seed, without runs that the table withholds."""
     cells = {(cell.row, cell.column): cell for cell in plan.cells}
     for row in plan.rows:
         for column in plan.columns:
@@ -61,11 +61,11 @@ def in_order(plan: Plan, table: Table) -> Iterator[PlannedRun]:
 
 
 def named(row: str, column: str) -> str:
-    """A cell, as it is written."""
+    """Return the name of a cell."""
     return f"{row}, {column}" if column else row
 
 
 def seeds(numbers: Any) -> str:
-    """How many seeds and which."""
+    """Name the seeds: "seeds 0, 1"."""
     numbers = sorted(numbers)
     return f"seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

@@ -1,4 +1,4 @@
-"""What a search finds by its budget: whether the ranking of variants depends on it."""
+"""Draws the result of searches by their budget: does the ranking of variants depend on it?"""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ACROSS = 3  # columns in a line
 
 
 def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
-    """The best validation score to expect of k trials, and a band for 80 % of draws.
+    """Draw the expected best validation score of k trials, and a band for 80 % of draws.
 
     A panel a column. The scores are those that all searches of a row were told: of a pruned trial
     its last, of a diverged one that of guessing; k goes as far as one search does.
     """
     if plan.tune is None:
-        raise Nothing(f"{plan.name}: nothing is tuned: give the sweep file a `tune:`")
+        raise Nothing(f"{plan.name}: nothing is tuned; add `tune:` to the sweep file")
     metric = plan.judged
     sign, scale = metric.sign, metric.scale
     scores: dict[tuple[str, str], list[float]] = {}
@@ -32,11 +32,11 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
             cell = scores.setdefault((trial.cell.row, trial.cell.column), [])
             cell.append(sign * scale * trial.score)
     if not scores:
-        raise Nothing(f"{plan.name}: no round of trials has ended yet: {again(plan)}")
+        raise Nothing(f"{plan.name}: no round of trials has ended yet; run {again(plan)}")
     ink, columns = inks(plan), [column.label for column in plan.columns]
     lines, across = folded(len(columns), ACROSS)
     size = (2.6 + 3.4 * across, 3.6 * lines)
-    heading = "What a search finds, by the trials it may spend"
+    heading = "Best score of a search by its number of trials"
     sheet = Drawing(plan, table, "tuning", heading, (lines, across), size)
     panels = [axes for (axes,) in sheet.columns(len(columns))]
     legend: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
         )
         (drawn,) = axes.plot(x, sign * best, **ink[row].line())
         most = f"best of {len(found)} trials {sign * max(found):.4g}"
-        sheet.tell(drawn, f"{named(row, column)}: {most}, to expect of one {sign * best[0]:.4g}")
+        sheet.tell(drawn, f"{named(row, column)}: {most}, expected of one {sign * best[0]:.4g}")
         legend.setdefault(row, drawn)
     for axes, column in zip(panels, columns, strict=True):
         axes.set_title(plan.heading(column), loc="left")
@@ -60,7 +60,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
         axes.set_ylabel(metric.with_unit(f"best {metric.validated}"))
     sheet.legend(legend)
     sheet.foot(
-        "Lines: the best to expect of k trials, drawn from those made, with replacement (Dodge et "
+        "Lines: expected best of k trials, drawn with replacement from the trials made (Dodge et "
         "al. 2019); bands: 80 % of draws. Where lines cross, the ranking depends on the budget."
     )
     return sheet

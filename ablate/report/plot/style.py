@@ -1,4 +1,4 @@
-"""How every figure looks, and how it becomes a file: colours, marks, sizes, fixed bytes.
+"""Sets the style of every figure, and writes its file: colours, marks, sizes, fixed bytes.
 
 Colours are those of Okabe and Ito (2008), told apart by every kind of colour vision, less the
 yellow, which white paper swallows. What differs in colour differs in marker, fill and dashes, too,
@@ -55,7 +55,7 @@ RC: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Ink:
-    """How a row is drawn, the same in every figure of its sweep."""
+    """The colour, mark and dashes of a row, the same in every figure of its sweep."""
 
     colour: str
     marker: str
@@ -73,7 +73,8 @@ class Ink:
 
 
 def inks(plan: Plan) -> dict[str, Ink]:
-    """By row. The baseline is black; two of the first 20 others never look alike in grey."""
+    """Choose the style of each row. The baseline is black; any two of the first 20 others differ in
+    grey, too."""
     found = {plan.baseline: Ink(BLACK, "o", "-", True)}
     for n, row in enumerate(row.label for row in plan.rows if row.label != plan.baseline):
         found[row] = Ink(
@@ -87,7 +88,7 @@ def inks(plan: Plan) -> dict[str, Ink]:
 
 @contextlib.contextmanager
 def styled(name: str) -> Iterator[None]:
-    """Our style and nothing of the user's matplotlibrc, so that the same runs give the same bytes.
+    """Set our style without the user's matplotlibrc, so that the same runs give the same bytes.
 
     `name` keeps the ids of figures apart that stand in one page.
     """
@@ -98,7 +99,7 @@ def styled(name: str) -> Iterator[None]:
 
 
 class Drawing:
-    """A figure: its panels, and marks that say what they are to whoever points at them (SVG)."""
+    """A figure: panels, and marks with titles that a pointer shows (SVG)."""
 
     def __init__(
         self,
@@ -138,18 +139,18 @@ class Drawing:
         self._titles.append(text)
 
     def foot(self, *lines: str) -> None:
-        """Of what it is, and what must be known to read it, below the panels."""
+        """Write the title and the explanation below the panels."""
         text = _wrapped([self._title, *lines], 1.25 * self.letters)
         self.figure.supxlabel(text, x=0.01, ha="left", fontsize="small", color=GREY)
 
     def legend(self, entries: dict[str, Any]) -> None:
-        """Names of marks, beside the panels."""
+        """Write the names of marks beside the panels."""
         self.figure.legend(
             entries.values(), entries.keys(), loc="outside right center", fontsize="small"
         )
 
     def content(self, format: str) -> bytes:
-        """The file: svg, pdf or png. The same figure has the same bytes."""
+        """Return the file: svg, pdf or png. The same figure has the same bytes."""
         content = io.BytesIO()
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
         self.figure.savefig(content, format=format, metadata=undated[format])

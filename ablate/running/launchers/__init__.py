@@ -1,8 +1,8 @@
-"""Starting workers somewhere and asking after them: one small protocol, one table of launchers.
+"""Starts workers and answers for them: one small protocol, one table of launchers.
 
-A launcher owns slots; the driver says which run takes which. It answers for the workers that it
-started; what outlives it is a run's folder, through which `Store.liveness` answers a later driver,
-who can so adopt them, and every reader.
+A launcher owns slots; the driver gives runs to slots. The launcher answers for the workers that it
+started. The folder of a run outlives the launcher: through it `Store.liveness` answers a later
+driver, which adopts the workers, and every reader.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ Progress = Callable[[int, int], None]  # (done, total)
 
 
 class Ask(Protocol):
-    """Asks what only the training half can answer, JSON both ways: `ablate.training.answers`."""
+    """Asks the training half a question, JSON both ways: see `ablate.training.answers`."""
 
     def __call__(
         self, verb: str, question: Mapping[str, Any], progress: Progress = ..., /
     ) -> dict[str, Any]:
-        """`progress` is called while it works on some. Raises UserError with one line for the
-        user's mistakes, NoRoom where the disk is full, Failure for anything else."""
+        """Answer the question `verb`. Some answers call `progress`. Raises UserError with one line
+        for the user's mistakes, NoRoom for a full disk, Failure for anything else."""
 
 
 class Launcher(Liveness, Protocol):
-    """What the driver needs. `tests/launcher_contract.py` holds every launcher to it."""
+    """The launcher as the driver sees it. `tests/launcher_contract.py` tests every launcher."""
 
-    slots: Sequence[Slot]  # what it offers now
+    slots: Sequence[Slot]  # offered now
 
     def warm(self) -> None:
-        """Workers will be wanted: begin to load what they need; returns at once."""
+        """Begin to load the modules that workers need; return at once."""
 
     def ask(
         self, verb: str, question: Mapping[str, Any], progress: Progress = ..., /
@@ -56,20 +56,20 @@ class Launcher(Liveness, Protocol):
         """See Ask."""
 
     def start(self, run: RunDir, slot: Slot) -> None:
-        """Start a worker on a folder that has its run.json; returns at once, or when it is done."""
+        """Start a worker on a folder with a run.json; return at once, or when the worker ends."""
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
-        """{run id: exit code} of own workers that ended since the last poll.
+        """Return {run id: exit code} of own workers that ended since the last poll.
 
         Waits up to `wait_s` seconds for the first. A code is no proof of death: `alive` is.
         """
 
     def free(self) -> None:
-        """Let go of helpers. Workers that still run are left alone."""
+        """End helper processes. Workers that still run are left alone."""
 
 
 def make(settings: Mapping[str, Any], cache: Path) -> Launcher:
-    """The launcher named in `settings` (the `launcher` group). `cache`: of decoded data.
+    """Make the launcher that `settings` names (the `launcher` group). `cache`: of decoded data.
 
     `settings` may have an `origin`, which workers note in their runs: see ablate.store.provenance.
     """
@@ -82,7 +82,7 @@ def make(settings: Mapping[str, Any], cache: Path) -> Launcher:
 
 
 def worker_options(slot: Slot, settings: Mapping[str, Any], cache: Path) -> dict[str, Any]:
-    """What a worker is told beside its folder: nothing of it changes a result on a device."""
+    """Return the options of a worker, beside its folder. None changes a result on a device."""
     return {
         "slot": slot.name,
         "device": slot.device,

@@ -1,4 +1,4 @@
-"""Before anything trains: a set is decoded, and its bytes are those that were written."""
+"""Decodes and checks a dataset before anything trains."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ablate.shared.files import read_json
 
 
 def decode(spec: Mapping[str, Any], store: Path, watching: Any, ask: Ask) -> None:
-    """The set of a plain spec, checked where it is decoded, else decoded: once a drive.
+    """Check the decoded dataset of a plain spec, or decode it: once a drive.
 
-    Raises UserError for a bad image and as `remarks` does, else what `ask` raises.
+    Raises UserError for a bad image and as `remarks` does, else as `ask` does.
     """
     data, cache = spec["data"], store / "cache"
     check(data, store, watching.say)
@@ -31,15 +31,15 @@ def decode(spec: Mapping[str, Any], store: Path, watching: Any, ask: Ask) -> Non
 
 
 def remarks(data: Mapping[str, Any], store: Path) -> list[str]:
-    """What must be known of a decoded set: images that are left out, or in two splits.
+    """List remarks on a decoded dataset: images that are left out, or are in two splits.
 
-    Raises UserError where some are in two and `data.overlap` is "error".
+    Raises UserError for images in two splits if `data.overlap` is "error".
     """
     meta = read_json(store / "cache" / data["fingerprint"] / decoded.META)
     found = {key: f"data={data['name']}: {text}" for key, text in words(facts(meta)).items()}
     if "overlap" in found and data.get("overlap") == "error":
         raise UserError(
-            f"data.overlap: {found['overlap']}; take them out, or give data.overlap=say"
+            f"data.overlap: {found['overlap']}; remove the images, or give data.overlap=say"
         )
     if "left_out" in found:
         lines = [line for split in decoded.SPLITS for line in meta["left_out"].get(split, ())]
@@ -48,8 +48,8 @@ def remarks(data: Mapping[str, Any], store: Path) -> list[str]:
 
 
 def check(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> None:
-    """A decoded set that is not as it was written is said to be so, and is none from now on. What
-    is half trained on a damaged one begins again."""
+    """Check a decoded dataset against its hashes. A damaged one is discarded, and runs that are
+    half trained on it begin again."""
     fingerprint, cache = data["fingerprint"], store / "cache"
     home = cache / fingerprint
     if not home.is_dir():

@@ -1,4 +1,4 @@
-"""In the driver's own process, one run after another: for debuggers and tests."""
+"""Trains one run at a time in the driver's own process: for debuggers and tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Inline(HostLock):
         self._exits: dict[str, int] = {}
 
     def warm(self) -> None:
-        """All of it loads here, with the first run."""
+        """Do nothing: torch loads in this process, with the first question or run."""
 
     def ask(
         self,
@@ -49,5 +49,5 @@ class Inline(HostLock):
 
 
 def _worker() -> Any:
-    """By name: the process boundary is here."""
+    """Import the worker by name: the process boundary is here."""
     return importlib.import_module("ablate.training.worker")

@@ -1,4 +1,4 @@
-"""On this machine: one fresh process a run, forked from a server that has torch loaded."""
+"""Trains on this machine: one new process a run, forked from a server that has torch loaded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MALLOC = {
 
 
 class Local(HostLock):
-    """One worker a GPU (`runs_per_gpu` for more); without a GPU one a core, one thread each."""
+    """One worker on each GPU (`runs_per_gpu` for more); without a GPU, one thread on each core."""
 
     def __init__(self, settings: Mapping[str, Any], cache: Path) -> None:
         self._settings, self._cache = settings, cache
@@ -84,25 +84,25 @@ class Local(HostLock):
         super().stop(run, now)
 
     def free(self) -> None:
-        """Workers have sessions of their own, and stay."""
+        """End the server. Workers have sessions of their own, and go on."""
         self._server.free(kill=not self._children)
         self._children = set()
 
     def _died(self) -> None:
-        """The server can no longer tell of its workers; their locks can."""
+        """Note that the server is dead: from now on the locks of its workers answer for them."""
         self._lost |= self._children
         self._children = set()
 
 
 def environment(slots: list[Slot]) -> dict[str, str]:
-    """What workers need in place before their interpreter starts."""
+    """Return the environment variables that a worker's process needs from its start."""
     if slots[0].device == "cpu":
         return {**MALLOC, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # deterministic cuBLAS, read when CUDA starts
 
 
 def gpus() -> list[str]:
-    """The GPUs that this process may use: an outer CUDA_VISIBLE_DEVICES is honoured."""
+    """List the GPUs that this process may use; respects an outer CUDA_VISIBLE_DEVICES."""
     outer = os.environ.get("CUDA_VISIBLE_DEVICES")
     if outer is not None:
         names = outer.replace(" ", "").split(",")
@@ -117,7 +117,7 @@ def gpus() -> list[str]:
 
 
 def slots(gpus: list[str], runs_per_gpu: int) -> list[Slot]:
-    """One slot a GPU times `runs_per_gpu`, or one a core: never more threads than cores."""
+    """Make `runs_per_gpu` slots on each GPU, or one on each core: never more threads than cores."""
     if not gpus:
         cores = len(os.sched_getaffinity(0))
         return [Slot(f"cpu:{core}", "cpu", "cpu") for core in range(cores)]

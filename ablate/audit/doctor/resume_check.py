@@ -1,4 +1,8 @@
-"""The data of a config, and its training stopped and gone on with: asked of workers, for real."""
+"""Checks the data of a config, and that a stopped training resumes to the same bits.
+
+Workers answer: the data is decoded and the model is trained. The training half's part is
+`ablate.training.resume_check`.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,9 @@ Spec = Mapping[str, Any]
 
 
 def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
-    """Each dataset of the specs: decoded, or what that takes. The first spec's is decoded now, as a
-    sweep would, and checked. Raises UserError or Failure where that can't be."""
+    """Check each dataset of the specs. The dataset of the first spec is decoded if it is not yet.
+
+    Raises UserError or Failure where it can't be decoded."""
     first, *others = {spec["data"]["fingerprint"]: spec for spec in specs}.values()
     name, cache = first["data"]["name"], str(store.cache)
     with view() as watching:
@@ -40,38 +45,40 @@ def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
             yield Finding(
                 "warning",
                 "data",
-                f"data={name} is not fetched yet: `ablate data prepare {name}` does, with network; "
-                f"without it give data.path=FOLDER",
+                f"data={name} is not downloaded yet; run `ablate data prepare {name}` with "
+                f"network, or give data.path=FOLDER",
             )
         else:
             images = sum(found["examples"].values())
             text = f"data={name} is not decoded yet: {images:,} images, {found['size']}"
-            yield Finding("ok", "data", f"{text}; `ablate sweep` does it first")
+            yield Finding("ok", "data", f"{text}; `ablate sweep` decodes it first")
 
 
 def resume(store: Store, slots: Sequence[Slot], label: str, spec: Spec, ask: Ask) -> Findings:
-    """A few steps without a break against the same stopped midway and gone on with by another
-    process: checkpoints and metrics must be the same bits. On a GPU that is promised of
-    deterministic algorithms alone, so they are tried, too, and what they cost is told."""
+    """Compare a few steps without a stop with the same steps stopped midway and resumed by another
+    process: checkpoints and metrics must be the same bits. On a GPU only deterministic algorithms
+    promise this, so that they are compared, too, and timed."""
     device = slots[0].device
     yield Finding(
-        "...", "resume", f"training {STEPS} steps of {label} on {device}, with a stop and without"
+        "...", "resume", f"training {STEPS} steps of {label} on {device}, with and without a stop"
     )
     promised = device == "cpu" or spec["train"]["deterministic"]
-    yield from _tried(store, slots, spec, ask, "problem" if promised else "warning")
+    yield from _compare_legs(store, slots, spec, ask, "problem" if promised else "warning")
     if device == "cpu":
         return
     strict = {**spec, "train": {**spec["train"], "deterministic": True}}
     if not promised:
-        yield Finding("...", "resume", "the same with train.deterministic=true")
-        yield from _tried(store, slots, strict, ask, "problem")
+        yield Finding("...", "resume", "training the same steps with train.deterministic=true")
+        yield from _compare_legs(store, slots, strict, ask, "problem")
     ratio = ask("deterministic", {"spec": strict, "device": device})["ratio"]
     text = f"with train.deterministic=true a step takes {ratio:.2f} times as long"
     yield Finding("ok", "resume", text)
 
 
-def _tried(store: Store, slots: Sequence[Slot], spec: Spec, ask: Ask, otherwise: Level) -> Findings:
-    """`otherwise`: how bad it is where the bits differ."""
+def _compare_legs(
+    store: Store, slots: Sequence[Slot], spec: Spec, ask: Ask, otherwise: Level
+) -> Findings:
+    """`otherwise`: the level of the finding where the bits differ."""
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
 
         def leg(
@@ -87,38 +94,41 @@ def _tried(store: Store, slots: Sequence[Slot], spec: Spec, ask: Ask, otherwise:
                 "halfway": halfway and os.path.join(place, halfway),
                 "against": against and os.path.join(place, against),
             }
-            return ask("rehearse", question)
+            return ask("check_resume", question)
 
         straight = leg("straight", STEPS, halfway="stopped")
         last = straight["step"]
         yield _memory(slots, straight["peak_bytes"])
         if straight["diverged"] or last == 1:
             why = "diverges at once" if straight["diverged"] else "has one step"
-            yield Finding("warning", "resume", f"not tried: this config {why}")
+            yield Finding("warning", "resume", f"not checked: this config {why}")
             return
         found = leg("stopped", last, against="straight")["compared"]
         if not found["differing"]:
-            text = f"resume is bit-exact: {found['tensors']} tensors equal after {last} steps, "
-            text += f"without a stop and with one after {last // 2}"
+            text = f"resume is bit-exact: {found['tensors']} tensors are equal after {last} steps, "
+            text += f"with and without a stop after step {last // 2}"
             yield Finding("ok", "resume", text)
             return
         again = leg("again", last, against="straight")["compared"]
     by = "" if found["by"] is None else f", by up to {found['by']:.3g}"
-    text = f"resume is not bit-exact: after {last} steps {found['first']} differs{by} (one of "
-    text += f"{found['differing']}; there are {found['tensors']} tensors): "
+    text = f"resume is not bit-exact: after {last} steps {found['first']} differs{by} "
+    text += f"({found['differing']} parts differ; there are {found['tensors']} tensors): "
     text += (
-        "so it does in a second training without a stop: something draws or computes at random"
+        "a second training without a stop differs, too, so some layer draws random numbers or "
+        "computes in a random order"
         if again["differing"]
-        else "two trainings without a stop are equal, so a checkpoint lacks some state: keep it in "
-        "a buffer (register_buffer)"
+        else "two trainings without a stop are equal, so the checkpoint lacks some state; keep it "
+        "in a buffer (register_buffer)"
     )
     yield Finding(otherwise, "resume", text)
 
 
 def _memory(slots: Sequence[Slot], peak: float) -> Finding:
-    """What the trial took, and whether the machine has it for every slot."""
-    text = f"a worker of this config took {size(peak)} at its peak"
+    """Report the peak memory of a worker, and whether the machine has it for every slot."""
+    text = f"a worker of this config takes up to {size(peak)}"
     if slots[0].device == "cpu" and len(slots) * peak > free_memory():
-        text += f", and {len(slots)} at once may not fit: give train.micro_batch=auto, or fewer "
+        text += (
+            f", and {len(slots)} at once may not fit; give train.micro_batch=auto, or use fewer "
+        )
         return Finding("warning", "memory", text + "cores (taskset)")
     return Finding("ok", "memory", text)
