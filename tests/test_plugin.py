@@ -202,7 +202,7 @@ def test_torchs_own_layers_start_by_seed_and_place(folder):
     )
     run = dataclasses.replace(run, norm=own)
     first, second = (dict(build(run).named_parameters()) for _ in range(2))
-    other = dict(build(spec.with_seed(run, 7)).named_parameters())
+    other = dict(build(dataclasses.replace(run, seed=7)).named_parameters())
     plain = dict(build(tiny.run({})).named_parameters())
     mixes = [name for name in first if ".mix." in name]
     assert len(mixes) == 4

@@ -164,7 +164,8 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
     from ablate.running.launchers.decode import decode
     from ablate.running.turns import with_room
 
-    for spec in {cell.spec["data"]["fingerprint"]: cell.spec for cell in plan.cells}.values():
+    specs = [cell.spec for cell in (*plan.cells, *plan.parents())]
+    for spec in {spec["data"]["fingerprint"]: spec for spec in specs}.values():
         work = functools.partial(decode, spec, store.root, watching, launcher.ask)
         with_room(store, watching.say, work)
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -29,7 +29,7 @@ from ablate.shared.errors import unknown
 from ablate.shared.files import is_number
 from ablate.shared.keys import Key, hints
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
-from ablate.shared.spec import Run, run_id, task_of, tree_identity
+from ablate.shared.spec import Run, ids_of, seeded, task_of, tree_identity
 
 
 def check_metric(name: str, place: str) -> None:
@@ -76,30 +76,52 @@ class Analysis:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a plan. `cell` has its spec; `trial`: what it is in its search, if in one."""
+    """One run of a plan. `cell` has its spec; `trial`: what it is in its search, if in one.
+
+    `above`: 0 of a run of the table, 1 of its parent, 2 of that one's.
+    """
 
     id: str
     cell: Cell
     seed: int
     trial: Trial | None = None
+    above: int = 0
 
     @property
     def number(self) -> str:
         """The seed; of a trial with its own number, for those of a search share their seed."""
-        return f"{self.seed}" if self.trial is None else f"{self.seed}.{self.trial.number}"
+        number = f"{self.seed}" if self.trial is None else f"{self.seed}.{self.trial.number}"
+        return number + ".from" * self.above
 
     @property
     def label(self) -> str:
-        """LABEL@COLUMN#SEED, as the command line takes it; LABEL@COLUMN#SEED.TRIAL of a trial."""
+        """LABEL@COLUMN#SEED, as the command line takes it; LABEL@COLUMN#SEED.TRIAL of a trial,
+        LABEL@COLUMN#SEED.from of the run that one starts from."""
         column = f"@{self.cell.column}" if self.cell.column else ""
         return f"{self.cell.row}{column}#{self.number}"
 
+    def parent(self) -> PlannedRun | None:
+        """The run that it starts from."""
+        tree = self.cell.spec.get("parent")
+        if tree is None:
+            return None
+        seed = tree.get("seed", self.seed)
+        spec = {key: value for key, value in tree.items() if key != "seed"}
+        cell = Cell(self.cell.row, self.cell.column, spec, ids_of(spec, [seed]))
+        return PlannedRun(cell.ids[seed], cell, seed, above=self.above + 1)
+
     def spec(self) -> dict[str, Any]:
         """The whole plain tree, as `run.json` holds it."""
-        return {**self.cell.spec, "seed": self.seed}
+        return seeded(self.cell.spec, self.seed)
 
     def run(self) -> Run:
         return build_run(self.spec())
+
+
+def lineage(run: PlannedRun) -> list[PlannedRun]:
+    """The runs that it starts from, the eldest first."""
+    parent = run.parent()
+    return [] if parent is None else [*lineage(parent), parent]
 
 
 @dataclass(frozen=True)
@@ -123,8 +145,32 @@ class Plan:
     def runs(self) -> Iterator[PlannedRun]:
         """Seed-major: every variant once before any twice, so half a sweep is a fair table.
 
-        Trials come first, equal ones of a search once, and reports as their settings are chosen.
+        Trials come first, equal ones of a search once, and reports as their settings are chosen;
+        before each the runs that it starts from, once however many do.
         """
+        ancestors: set[str] = set()
+        for run in self._asked():
+            for ancestor in lineage(run):
+                if ancestor.id not in ancestors:
+                    ancestors.add(ancestor.id)
+                    yield ancestor
+            yield run
+
+    def parents(self) -> list[Cell]:
+        """What others start from, each once: its label is that of the first that does, its ids are
+        those of all of its seeds."""
+        found: dict[str, tuple[PlannedRun, dict[int, str]]] = {}
+        for run in self.runs():
+            if run.above:
+                _, ids = found.setdefault(tree_identity(run.cell.spec), (run, {}))
+                ids[run.seed] = run.id
+        return [
+            replace(run.cell, row=run.cell.row + ".from" * run.above, ids=ids)
+            for run, ids in found.values()
+        ]
+
+    def _asked(self) -> Iterator[PlannedRun]:
+        """`runs`, but for those that others start from."""
         seen: set[tuple[str, str, str]] = set()
         for run in self.tried():
             place = run.cell.row, run.cell.column, run.id
@@ -303,9 +349,9 @@ def _check(plan: Plan) -> None:
 
 def _check_ids(cell: Cell) -> None:
     try:
-        shared = None if cell.chosen else tree_identity(cell.spec)
+        ids = {} if cell.chosen else ids_of(cell.spec, cell.ids)
         for seed, run in cell.ids.items():
-            if run != run_id(shared or tree_identity(cell.at(seed).spec), seed):
+            if run != (ids or ids_of(cell.at(seed).spec, [seed]))[seed]:
                 raise ValueError
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         place = f"{cell.row}@{cell.column}" if cell.column else cell.row

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.cell import Tune
-from ablate.planning.compose import SettingsLayer
 from ablate.planning.conf import check_resolvers, shipped
 from ablate.planning.declaration import (
     Exclude,
@@ -27,12 +26,14 @@ from ablate.planning.declaration import (
     mapping_at,
     matches,
     one_line,
+    parent_at,
     plain_at,
     products,
     seeds,
     settings_at,
     shown,
 )
+from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
 from ablate.planning.plan import Analysis
 from ablate.planning.tuning import tuning
@@ -44,6 +45,7 @@ from ablate.shared.errors import UserError, nearest, unknown
 KEYS = (
     "title",
     "base",
+    "from",
     "across",
     "variants",
     "baseline",
@@ -55,7 +57,7 @@ KEYS = (
     "analysis",
     "tune",
 )
-SCALE_KEYS = ("base", "across", "seeds", "overrides", "tune", "analysis", "paper")
+SCALE_KEYS = ("base", "from", "across", "seeds", "overrides", "tune", "analysis", "paper")
 PAPER_KEYS = ("table", "rows", "columns")
 PAPER_FORM = "{table: NAME, rows: {LABEL: name}}"
 GENERATORS = ("product", "zip", "each")
@@ -145,9 +147,15 @@ def from_file(
     merged = {key: {**whole.get(key, {}), **scaled.get(key, {})} for key in ("analysis", "paper")}
     if merged["paper"] and "table" not in merged["paper"]:
         raise UserError(f"{place}: paper: table: missing; expected {PAPER_FORM}")
-    under = [SettingsLayer(f"{place}: base", whole.get("base", {}))]
+    levels = [(place, ": ", whole)]
     if scale is not None:
-        under.append(SettingsLayer(f"{place}: scales.{scale}.base", scaled.get("base", {})))
+        levels.append((f"{place}: scales.{scale}", ".", scaled))
+    under = [
+        SettingsLayer(f"{where}{dot}{key}", level[key])
+        for where, dot, level in levels
+        for key in ("base", "from")
+        if key in level
+    ]
     baseline = content.get("baseline")
     if baseline is None and reader.globbed:
         raise UserError(
@@ -223,6 +231,8 @@ class _Reader:
             where = f"{place}: {key}" if place == self.file else f"{place}.{key}"
             if key == "base":
                 read[key] = settings_at(value, where)
+            elif key == "from":
+                read[key] = parent_at(value, where)
             elif key == "across":
                 before = self.globbed
                 read[key] = distinct(self.axes(value, where), "columns", where)
