@@ -27,6 +27,7 @@ from ablate.training.calibrate import seconds_per_step
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
 from ablate.training.model.count import describe
+from ablate.training.start import check_start
 
 Progress = Callable[[int, int], None]
 
@@ -52,6 +53,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
                 f"images of data={run.data.name}; give at most {examples['train']}"
             )
         with blaming(run):
+            check_start(run)
             answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}
         if key in question["calibrate"] and examples is not None:  # else no time can be told
             answers[key]["step_s"] = seconds_per_step(run, device, answers[key]["multiply_adds"])
