@@ -172,7 +172,7 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
 
 def _close(store: Store, outcome: Outcome) -> None:
     """Say how it ended, print the table, exit with the code."""
-    from ablate.store.progress import GIVEN_UP
+    from ablate.store.progress import BLOCKED, GIVEN_UP
 
     plan, progress = outcome.plan, outcome.progress
     done = f"{progress.done} of {progress.total}"
@@ -186,11 +186,18 @@ def _close(store: Store, outcome: Outcome) -> None:
             f"{done} runs are done, the same command goes on"
         )
     lost = {s: n for s, n in progress.counts.items() if s in GIVEN_UP}
+    stuck = progress.counts.get(BLOCKED, 0)
     if lost:
-        text = ", ".join(f"{n} {status}" for status, n in lost.items())
+        told = lost | ({BLOCKED: stuck} if stuck else {})
+        text = ", ".join(f"{n} {status}" for status, n in told.items())
         raise Failure(
             f"{plan.name}: {text} of {progress.total} runs: `ablate status {plan.name}` says why, "
             f"`ablate sweep ... --retry {','.join(lost)}` tries again"
+        )
+    if stuck:
+        raise Failure(
+            f"{plan.name}: {stuck} of {progress.total} runs are blocked: what they start from "
+            f"diverged; `ablate status {plan.name}` names it"
         )
 
 

@@ -118,6 +118,13 @@ class PlannedRun:
         return build_run(self.spec())
 
 
+def spec_parents(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The trees of what a cell's runs start from, the nearest first."""
+    while (parent := spec.get("parent")) is not None:
+        yield parent
+        spec = parent
+
+
 def lineage(run: PlannedRun) -> list[PlannedRun]:
     """The runs that it starts from, the eldest first."""
     parent = run.parent()
@@ -225,6 +232,11 @@ class Plan:
     def one_search(self) -> bool:
         """Are all reports of a variant given the winner of a single search?"""
         return self.tune is not None and self.tune.repeats == 1
+
+    @property
+    def one_parent(self) -> bool:
+        """Do all runs of a cell start from one run, of a seed that the sweep names?"""
+        return any("seed" in parent for cell in self.cells for parent in spec_parents(cell.spec))
 
     @property
     def trials_a_cell(self) -> int:
