@@ -173,7 +173,8 @@ class Composer:
         if "weights" in tree:
             run["weights"] = self._hashed(tree["weights"])
         if "parent" in tree:
-            run["parent"] = self._completed(tree["parent"])
+            with parents.of_parent():
+                run["parent"] = self._completed(tree["parent"])
         return run
 
     def _hashed(self, weights: Mapping[str, Any]) -> dict[str, Any]:

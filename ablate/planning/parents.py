@@ -7,7 +7,8 @@ say of models, but for what is no matter of weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ablate.planning.layers import Layers, SettingsLayer
@@ -16,7 +17,7 @@ from ablate.shared.errors import UserError, unknown
 
 FROM = "from."
 SHARED = ("model", *CHOICES)  # sections, and groups, of both
-OWN = ("dropout", "drop_path", "head_bias")  # keys of `model` that a child says for itself
+OWN = ("dropout", "drop_path")  # keys of `model` that a child says for itself
 OF_FILE = ("weights", "names")  # keys of a start from a file
 
 
@@ -44,6 +45,15 @@ def _above(key: str) -> bool:
     return key.startswith(FROM)
 
 
+@contextmanager
+def of_parent() -> Iterator[None]:
+    """A UserError inside is about a key of the parent."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{FROM}{error}") from error
+
+
 def descend(
     tree: dict[str, Any], above: Layers, compose: Callable[[Layers], dict[str, Any]]
 ) -> None:
@@ -56,16 +66,15 @@ def descend(
         for key in said:
             if key not in OF_FILE and key.partition(".")[0] not in SHARED:
                 raise unknown(f"{FROM}{key}", key, OF_FILE, "with from.weights one of")
+        tree["model"] = {**tree["model"], "head_bias": 0.0}
         tree["weights"] = {"names": "ablate"} | {k: said[k] for k in OF_FILE if k in said}
         return
-    try:
+    with of_parent():
         parent = compose(above)
-    except UserError as error:
-        raise UserError(f"{FROM}{error}") from error
     if "seed" not in said:  # its child's
         del parent["seed"]
     tree["parent"] = parent
     own = {key: tree["model"][key] for key in OWN}
-    tree["model"] = {**parent["model"], **own}
+    tree["model"] = {**parent["model"], **own, "head_bias": 0.0}
     for kind in CHOICES:
         tree[kind] = parent[kind]
