@@ -147,15 +147,6 @@ def from_file(
     merged = {key: {**whole.get(key, {}), **scaled.get(key, {})} for key in ("analysis", "paper")}
     if merged["paper"] and "table" not in merged["paper"]:
         raise UserError(f"{place}: paper: table: missing; expected {PAPER_FORM}")
-    levels = [(place, ": ", whole)]
-    if scale is not None:
-        levels.append((f"{place}: scales.{scale}", ".", scaled))
-    under = [
-        SettingsLayer(f"{where}{dot}{key}", level[key])
-        for where, dot, level in levels
-        for key in ("base", "from")
-        if key in level
-    ]
     baseline = content.get("baseline")
     if baseline is None and reader.globbed:
         raise UserError(
@@ -172,7 +163,7 @@ def from_file(
         title=title,
         rows=distinct(rows, "rows", f"{place}: variants"),
         columns=parts.get("across", (Item("", {}, place),)),
-        under=tuple(under),
+        under=tuple(_under(place, whole, scale, scaled)),
         over=once(line.settings),
         baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
@@ -194,6 +185,16 @@ def from_file(
             len(parts["seeds"]) if "seeds" in parts else DEFAULT_SEEDS,
         ),
     )
+
+
+def _under(
+    place: str, whole: Mapping[str, Any], scale: str | None, scaled: Mapping[str, Any]
+) -> Iterator[SettingsLayer]:
+    """What holds for every cell: `base` and `from` of the file, those of the scale over them."""
+    for where, level in ((f"{place}: ", whole), (f"{place}: scales.{scale}.", scaled)):
+        for key in ("base", "from"):
+            if key in level:
+                yield SettingsLayer(f"{where}{key}", level[key])
 
 
 def _tune(

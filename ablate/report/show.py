@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from ablate.analysis.captions import parent_words
-from ablate.planning.plan import PlannedRun
+from ablate.planning.cell import PlannedRun
 from ablate.report.live import duration
 from ablate.report.status import speed
 from ablate.shared.errors import Failure

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import captions
 from ablate.analysis.scores import short
-from ablate.planning.plan import Plan, PlannedRun
+from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
 from ablate.report.live import Clock, counts_line, duration, parts_done
 from ablate.running.estimate import Costs
 from ablate.shared.rundir import FINAL

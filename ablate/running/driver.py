@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ablate.planning.plan import Plan, PlannedRun
+from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
 from ablate.planning.search import Search
 from ablate.running.assign import LOSSES, Lost, assign, blame
 from ablate.running.launchers import Launcher, Slot
