@@ -11,6 +11,7 @@ import random
 import shutil
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,13 @@ import pytest
 import scipy.ndimage
 import tiny
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 from test_kill import kill, wait_for, workers
 
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 from ablate.training.model import build
@@ -237,6 +241,40 @@ def planned_again(shell, words) -> str:
     finally:
         os.chdir(here)
     return next(iter(plan.runs())).id
+
+
+def test_weights_go_to_timm_and_come_back(copy, oracle):
+    """timm's own model with the exported weights says what ours says; a child that starts from the
+    file is the child of the run, to the last bit."""
+    run = first(copy, "none#1.from")
+    copy("export", "w.safetensors", "--weights", "none#1.from", "--names", "timm")
+    with safe_open(copy.folder / "w.safetensors", "pt") as file:
+        arguments = json.loads(file.metadata()["VisionTransformer"])
+        tensors = dict(load_file(copy.folder / "w.safetensors"))
+    timm = oracle("timm.models.vision_transformer")
+    theirs = timm.VisionTransformer(
+        **arguments, norm_layer=partial(torch.nn.LayerNorm, eps=1e-6)
+    ).eval()
+    theirs.load_state_dict(tensors)
+    ours = build(build_run(json.loads((run / "run.json").read_text())["spec"])).eval()
+    ours.load_state_dict(load_file(run / "weights.safetensors"))
+    images = torch.rand(4, 8, 8, 1)
+    with torch.no_grad():
+        assert torch.allclose(theirs(images.permute(0, 3, 1, 2)), ours(images), atol=1e-5)
+    words = ("optim.wd=0.05,0.5", "train.steps=20", "seeds=[1]", "launcher=inline")
+    words += ("from.weights=w.safetensors", "from.names=timm")
+    copy("sweep", *words, "--as", "back")
+    child = next(r for r in Store(copy.folder / "runs").read_plan("back").runs())
+    result = json.loads((Store(copy.folder / "runs").rundir(child.id).result).read_text())
+    same = json.loads((first(copy, "none#1") / "result.json").read_text())
+    assert (result["test"], result["weights_sha256"]) == (same["test"], same["weights_sha256"])
+
+
+def test_weights_that_timm_has_not_are_refused(copy):
+    text = copy("export", "w", "--weights", "dpn#1", "--names", "timm", code=2).err
+    assert text.startswith("ablate: stem: ")
+    assert "--names" in copy("export", "w", "--weights", "dpn#1", "--names", "x", code=2).err
+    assert not (copy.folder / "w").exists()
 
 
 def test_a_parent_serves_each_of_its_children_and_two_sweeps(copy):

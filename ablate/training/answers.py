@@ -1,12 +1,14 @@
 """What only torch or the data can tell, asked by the control half: JSON both ways.
 
 `describe` (sizes and costs of specs), `prepare` (decode a dataset), `rehearse` (train a few steps,
-compare with others), `deterministic` (what deterministic algorithms cost).
+compare with others), `deterministic` (what deterministic algorithms cost), `timm` (weights under
+its names).
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import time
@@ -17,16 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save
 
 from ablate.shared import choices, spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, NoRoom, UserError
-from ablate.shared.files import FULL
+from ablate.shared.files import FULL, write_whole
 from ablate.training import resume_check
 from ablate.training.calibrate import seconds_per_step
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
 from ablate.training.model.count import describe
+from ablate.training.model.export import timm_arguments, to_timm
 from ablate.training.start import check_start
 
 Progress = Callable[[int, int], None]
@@ -136,6 +140,16 @@ def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, A
     return answer
 
 
+def answer_timm(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """{"spec": tree, "weights": file, "file"} -> {}: writes the weights under timm's names, the
+    arguments of VisionTransformer among the metadata."""
+    run = build_run(question["spec"])
+    arguments = json.dumps(timm_arguments(run))
+    tensors = to_timm(run, load_file(question["weights"]))
+    write_whole(Path(question["file"]), save(tensors, {"VisionTransformer": arguments}))
+    return {}
+
+
 def answer_deterministic(question: dict[str, Any], progress: Progress) -> dict[str, float]:
     """{"spec": tree, "device"} -> {"ratio"}: see resume_check.deterministic_ratio."""
     run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
@@ -147,6 +161,7 @@ ANSWERS = {
     "prepare": answer_prepare,
     "rehearse": answer_rehearse,
     "deterministic": answer_deterministic,
+    "timm": answer_timm,
 }
 
 
