@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from ablate.planning import compose
-from ablate.planning.compose import Composer, SettingsLayer, resolve
+from ablate.planning.compose import Composer, resolve
 from ablate.planning.conf import compose_config, shipped
+from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import parse
 from ablate.shared import choices
 from ablate.shared.build import build_run
@@ -172,10 +173,10 @@ def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it() -> N
     for kind, table in choices.CHOICES.items():
         assert composer.groups[kind] == sorted(table)
         for name in table:
-            merged = composer.merge([SettingsLayer("", {kind: name})])
+            layers = [SettingsLayer("", {kind: name})]
             composed, _ = compose_config("config", [f"{kind}={name}"])
             del composed["launcher"]
-            assert composer.tree(merged) == composed
+            assert composer.tree(layers) == composed
 
 
 def test_a_new_choice_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_what_may_be_a_picture_and_is_not_read_is_counted(tmp_path: Path) -> Non
     composer = Composer(tmp_path / "store")
     tree = {**PLAIN, "path": str(tmp_path / "images"), "classes": None, "test": 4}
     for size in (8, 16):  # said once
-        composer.run({**composer.tree(composer.merge([])), "data": tree | {"size": size}})
+        composer.run({**composer.tree([]), "data": tree | {"size": size}})
     line = "images that are not read: 2 .heic, 1 .jxl; convert them to PNG or JPEG"
     assert composer.notes == [f"data=mine: {tmp_path}/images: {line}"]
     (tmp_path / "phone" / "a").mkdir(parents=True)

@@ -22,8 +22,8 @@ from conftest import Shell
 from test_table import PLANTED, make_plan, plant, tabulate
 
 from ablate.analysis.verdicts import said, summary
-from ablate.planning.cell import Column, Row, Trial, Tune, TuningStage, TuningWinner
-from ablate.planning.plan import Plan, PlannedRun
+from ablate.planning.cell import Column, PlannedRun, Row, Trial, Tune, TuningStage, TuningWinner
+from ablate.planning.plan import Plan
 from ablate.report import show
 from ablate.report.formats import render
 from ablate.report.page import render_page

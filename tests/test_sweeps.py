@@ -17,6 +17,8 @@ DIGITS = {
     "stems": (13, 1),
     "dtn_table1": (2, 2),
     "table1": (2, 2),
+    "table1_384": (2, 1),
+    "table2": (2, 2),
     "figure1": (20, 1),
     "figure2": (2, 1),
     "figure3": (1, 1),
@@ -43,3 +45,18 @@ def test_a_published_table_runs_through_on_digits(shell, name):
 @pytest.mark.parametrize("name", DIGITS)
 def test_the_whole_digits_scale(shell, name):
     assert through(shell, name) == DIGITS[name]
+
+
+@pytest.mark.parametrize("name", ["table1_384", "table2"])
+def test_what_starts_from_a_run_runs_through_on_digits(shell, name):
+    short = ("seeds=1", "train.steps=5", "optim.warmup_steps=1", "from.train.steps=45")
+    assert through(shell, name, *short) == DIGITS[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "least"), [("table1_384", 30.0), ("table2", 30.0)])
+def test_what_starts_from_a_run_has_learnt(shell, name, least):
+    """Of ten classes."""
+    through(shell, name)
+    facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
+    assert all(float(f["value"]) > least for f in facts if f["quantity"] == "top1")

@@ -60,6 +60,7 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
         f"{family(plan, columns)}; {_method(analysis)}]. Intervals are over training seeds; "
         f"{tested}."
     ]
+    lines += _started(plan)
     if plan.tune is not None:
         lines.append(_tuned(plan, plan.tune))
     for column in columns:
@@ -67,6 +68,29 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
         lines.append(f"{column.heading}: {spread}" if column.label else sentence(spread))
     lines += _forecast(plan, columns)
     return lines
+
+
+def _started(plan: Plan) -> Iterator[str]:
+    """State what runs start from."""
+    for spec in dict.fromkeys(parent_words(cell.spec) for cell in plan.cells):
+        if spec:
+            yield f"Runs start from {spec}."
+
+
+def parent_words(spec: Mapping[str, Any]) -> str:
+    """Say what a run of this tree starts from: "a run on cifar10 (40 epochs) of its own seed"."""
+    if (weights := spec.get("weights")) is not None:
+        return f"the weights of a file (sha256 {weights['sha256'][:12]})"
+    if (parent := spec.get("parent")) is None:
+        return ""
+    train = parent["train"]
+    length = next(
+        f"{train[unit]:,g} {unit}" for unit in ("steps", "examples", "epochs") if train[unit]
+    )
+    whose = f"seed {parent['seed']}" if "seed" in parent else "their own seed"
+    before = parent_words(parent)
+    further = f", which starts from {before}" if before else ""
+    return f"the weights of a run on {parent['data']['name']} ({length}) with {whose}{further}"
 
 
 def _tuned(plan: Plan, tune: Tune) -> str:
@@ -178,6 +202,11 @@ def notes(
         found.append(
             "One search a row: intervals are conditional on the chosen settings and don't compare "
             "methods, so there are no verdicts; tune.repeats=3 compares methods."
+        )
+    if plan.one_parent:
+        found.append(
+            "One parent a row: intervals are conditional on its weights and leave out how much "
+            "parents differ, so there are no verdicts; without from.seed each seed has its own."
         )
     if len(plan.replicates) == 2:
         found.append("n = 2: intervals, no verdicts.")

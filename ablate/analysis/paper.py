@@ -265,13 +265,13 @@ class _Recipes:
 
     def _of(self, regime: str, arch: str) -> Mapping[str, Any] | None:
         """Compose the settings of a recipe; None for an architecture that it does not know."""
-        from ablate.planning.compose import SettingsLayer
+        from ablate.planning.layers import SettingsLayer
         from ablate.shared import spec
 
         if (regime, arch) not in self.known:
             settings = {**RECIPES[regime], "data": "imagenet1k", "model.arch": arch}
             try:
-                tree = self.composer.tree(self.composer.merge([SettingsLayer("", settings)]))
+                tree = self.composer.tree([SettingsLayer("", settings)])
                 run = spec.effective(spec.to_tree(self.composer.run(tree, seed=0)))
             except UserError:
                 self.known[regime, arch] = None

@@ -80,7 +80,8 @@ def tabulate(
     complete = not any(found.missing for found in cells.values())
     methods = [method_of(plan, column.label) for column in plan.columns]
     look_note = captions.look_note(plan, looks, methods)
-    judge = words and complete and not plan.one_search and not (strict and look_note)
+    judge = words and complete and not (strict and look_note)
+    judge = judge and not (plan.one_search or plan.one_parent)
     extra = _Extra(sizes or {}, cost, paper or {})
     columns = []
     for column in plan.columns:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.analysis.footnotes import MACHINE
-from ablate.planning.plan import PlannedRun
+from ablate.planning.cell import PlannedRun
 from ablate.running.launchers import Launcher, Slot
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir

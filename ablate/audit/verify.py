@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ablate.analysis.tabulate import tabulate
-from ablate.planning.plan import Plan, PlannedRun
+from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
 from ablate.report.formats import render
 from ablate.shared import decoded, spec
 from ablate.shared.errors import Failure, UserError

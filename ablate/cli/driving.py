@@ -164,14 +164,15 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
     from ablate.running.launchers.decode import decode
     from ablate.running.turns import with_room
 
-    for spec in {cell.spec["data"]["fingerprint"]: cell.spec for cell in plan.cells}.values():
+    specs = [cell.spec for cell in (*plan.cells, *plan.parents())]
+    for spec in {spec["data"]["fingerprint"]: spec for spec in specs}.values():
         work = functools.partial(decode, spec, store.root, watching, launcher.ask)
         with_room(store, watching.say, work)
 
 
 def _close(store: Store, outcome: Outcome) -> None:
     """Print the end of a drive and the table, and exit with the code."""
-    from ablate.store.progress import GIVEN_UP
+    from ablate.store.progress import BLOCKED, GIVEN_UP
 
     plan, progress = outcome.plan, outcome.progress
     done = f"{progress.done} of {progress.total}"
@@ -185,11 +186,18 @@ def _close(store: Store, outcome: Outcome) -> None:
             f"{done} runs are done, the same command goes on"
         )
     lost = {s: n for s, n in progress.counts.items() if s in GIVEN_UP}
+    stuck = progress.counts.get(BLOCKED, 0)
     if lost:
-        text = ", ".join(f"{n} {status}" for status, n in lost.items())
+        told = lost | ({BLOCKED: stuck} if stuck else {})
+        text = ", ".join(f"{n} {status}" for status, n in told.items())
         raise Failure(
             f"{plan.name}: {text} of {progress.total} runs: `ablate status {plan.name}` shows why, "
             f"`ablate sweep ... --retry {','.join(lost)}` trains them again"
+        )
+    if stuck:
+        raise Failure(
+            f"{plan.name}: {stuck} of {progress.total} runs are blocked: what they start from "
+            f"diverged; `ablate status {plan.name}` names it"
         )
 
 

@@ -106,18 +106,19 @@ def _config(
     words: list[str] | None, scale: str | None, store: Path
 ) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
     """Return (label, the spec to check and the other specs of its sweep, launcher settings)."""
-    from ablate.planning.compose import Composer, SettingsLayer
+    from ablate.planning.compose import Composer
     from ablate.planning.expand import plan as make_plan
+    from ablate.planning.layers import SettingsLayer
     from ablate.planning.overrides import once, parse, split_launcher
-    from ablate.shared.spec import to_tree
+    from ablate.shared.spec import seeded, to_tree
 
     if words and "=" in words[0] and scale is None:
         composer = Composer(store)
         chosen, settings = split_launcher(once(parse(word, composer.groups) for word in words))
-        run = composer.run(composer.tree(composer.merge([SettingsLayer("", settings)])))
+        run = composer.run(composer.tree([SettingsLayer("", settings)]))
         return " ".join(words), [to_tree(run)], composer.launcher(chosen)
     plan, launcher = make_plan(words or ["quickstart"], store=store, scale=scale)
-    specs = [{**cell.spec, "seed": plan.seeds[0]} for cell in plan.cells]
+    specs = [seeded(cell.spec, plan.seeds[0]) for cell in plan.cells]
     baseline = plan.cell(plan.baseline, plan.columns[0].label)
     assert baseline is not None
     at = f"@{baseline.column}" if baseline.column else ""

@@ -9,7 +9,7 @@ import typer
 
 from ablate.cli.out import check_out, write_out
 from ablate.cli.selection import Selection, planned
-from ablate.shared.errors import UserError
+from ablate.shared.errors import UserError, unknown
 
 
 def report(
@@ -51,7 +51,10 @@ def report(
 def export(
     selection: Selection,
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="New folder, or an earlier export.")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="New folder, or an earlier export; with --weights a file."
+        ),
     ],
     anonymous: Annotated[
         bool, typer.Option("--anonymous", help="Leave out host, user, folders, commits and logs.")
@@ -59,6 +62,13 @@ def export(
     with_diff: Annotated[
         bool, typer.Option("--with-diff", help="Include the diffs of uncommitted work.")
     ] = False,
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Write the weights of this run instead of a sweep."),
+    ] = None,
+    names: Annotated[
+        str, typer.Option(metavar="ablate|timm", help="Whose names the tensors of --weights have.")
+    ] = "ablate",
 ) -> None:
     """Write a sweep as a folder from which a reviewer recomputes it: `ablate table --from DIR`."""
     from ablate.audit.export import check_folder
@@ -72,6 +82,9 @@ def export(
         raise UserError(
             "--with-diff: a diff may name its author; leave out --with-diff or --anonymous"
         )
+    if weights is not None:
+        _export_weights(selection, weights, names, folder)
+        return
     check_folder(folder)
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
@@ -80,3 +93,23 @@ def export(
         told = histories(made, ledger)
     write_bundle(made, kept, told, folder, anonymous, with_diff)
     print(f"wrote {folder}; `ablate table --from {folder}` makes its table again")
+
+
+def _export_weights(selection: Selection, run: str, names: str, file: Path) -> None:
+    from ablate.audit.weights import NAMES, export_weights
+    from ablate.running.launchers.fork import ForkServer
+    from ablate.store.find import find_run
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
+
+    if selection.words:
+        raise UserError(f"--weights: takes a run, so leave out {selection.words[0]}")
+    chosen = next((name for name in NAMES if name == names), None)
+    if chosen is None:
+        raise unknown("--names", names, NAMES)
+    kept = Store(selection.store)
+    with Ledger.reading(kept) as ledger:
+        found = find_run(kept, ledger, run)
+    with ForkServer() as server:
+        export_weights(kept, found, file, chosen, server.ask)
+    print(f"wrote {file}; `from.weights={file} from.names={chosen}` starts runs from it")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+from ablate.shared.build import build_run
 from ablate.shared.keys import Key
+from ablate.shared.spec import Run, ids_of, seeded
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,63 @@ class Trial:
     search: int = 0
     error: float | None = None  # of the score, binomial; of a loss there is none
     state: str | None = None  # finished, pruned or diverged, as the search was told
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a plan. `cell` has its spec; `trial`: what it is in its search, if in one.
+
+    `above`: 0 of a run of the table, 1 of its parent, 2 of that one's.
+    """
+
+    id: str
+    cell: Cell
+    seed: int
+    trial: Trial | None = None
+    above: int = 0
+
+    @property
+    def number(self) -> str:
+        """The seed; of a trial with its own number, for those of a search share their seed."""
+        number = f"{self.seed}" if self.trial is None else f"{self.seed}.{self.trial.number}"
+        return number + ".from" * self.above
+
+    @property
+    def label(self) -> str:
+        """LABEL@COLUMN#SEED, as the command line takes it; LABEL@COLUMN#SEED.TRIAL of a trial,
+        LABEL@COLUMN#SEED.from of the run that one starts from."""
+        column = f"@{self.cell.column}" if self.cell.column else ""
+        return f"{self.cell.row}{column}#{self.number}"
+
+    def parent(self) -> PlannedRun | None:
+        """The run that it starts from."""
+        tree = self.cell.spec.get("parent")
+        if tree is None:
+            return None
+        seed = tree.get("seed", self.seed)
+        spec = {key: value for key, value in tree.items() if key != "seed"}
+        cell = Cell(self.cell.row, self.cell.column, spec, ids_of(spec, [seed]))
+        return PlannedRun(cell.ids[seed], cell, seed, above=self.above + 1)
+
+    def spec(self) -> dict[str, Any]:
+        """The whole plain tree, as `run.json` holds it."""
+        return seeded(self.cell.spec, self.seed)
+
+    def run(self) -> Run:
+        return build_run(self.spec())
+
+
+def spec_parents(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The trees of what a cell's runs start from, the nearest first."""
+    while (parent := spec.get("parent")) is not None:
+        yield parent
+        spec = parent
+
+
+def lineage(run: PlannedRun) -> list[PlannedRun]:
+    """The runs that it starts from, the eldest first."""
+    parent = run.parent()
+    return [] if parent is None else [*lineage(parent), parent]
 
 
 @dataclass(frozen=True)

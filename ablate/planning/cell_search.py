@@ -50,6 +50,8 @@ class CellSearch:
             {key: default_of(baseline.spec, key, values) for key, values in stage.space.items()}
             for stage in plan.tune.stages
         ]
+        # The parents of the first report that takes its winner are those of its trials.
+        self._report = plan.tune.searches(plan.seeds)[number][0]
         self._params: dict[str, Any] = {}  # these winners
         self._noise: tuple[str, ...] = ()  # keys of stages whose winner may be the luck of a draw
         self._cut: dict[str, int | None] = {}  # run that was told -> where it was pruned
@@ -195,8 +197,8 @@ class CellSearch:
                 self.trials.append(trial)
 
     def _trial(self, stage: TuningStage, place: int, params: dict[str, Any]) -> Trial:
-        tree = applied(self.spec, {**stage.at, **params})
-        cell = replace(self.cell, spec=tree, ids=ids_of(tree, (self._seed,)))
+        tree = spec.pinned(applied(self.spec, {**stage.at, **params}), self._report)
+        cell = replace(self.cell, spec=tree, ids=spec.ids_of(tree, (self._seed,)))
         return Trial(len(self.trials), place, params, cell, search=self._number)
 
     def _close_stage(self) -> None:
@@ -289,9 +291,7 @@ def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
     for key, value in values.items():
         section, _, leaf = key.rpartition(".")
         _section(changed, section, key)[leaf] = value
-    whole = spec.to_tree(build_run({**changed, "seed": 0}))
-    del whole["seed"]
-    return whole
+    return spec.unseeded(spec.to_tree(build_run(spec.seeded(changed, 0))), tree)
 
 
 def _share(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
@@ -309,11 +309,6 @@ def _section(tree: dict[str, Any], section: str, key: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"tune: {key}: no such key; `ablate config` prints all")
     return found
-
-
-def ids_of(tree: Mapping[str, Any], seeds: tuple[int, ...]) -> dict[int, str]:
-    identity = spec.tree_identity(tree)
-    return {seed: spec.run_id(identity, seed) for seed in seeds}
 
 
 def only_run(ids: Mapping[int, str]) -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from ablate.planning import parents
 from ablate.planning.conf import (
     check_resolvers,
     compose_config,
@@ -22,6 +24,7 @@ from ablate.planning.conf import (
 )
 from ablate.planning.data_section import complete
 from ablate.planning.launcher import launcher_settings
+from ablate.planning.layers import Layers, SettingsLayer
 from ablate.planning.overrides import once, parse, split_launcher
 from ablate.planning.tree import by_arch, leaves, no_length_in_vain, put, same_length
 from ablate.planning.yaml_size import check_yaml
@@ -29,13 +32,7 @@ from ablate.shared import plugin, spec
 from ablate.shared.build import build_run, is_plugin, of_today
 from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError, unknown
-
-
-class SettingsLayer(NamedTuple):
-    """Settings (`recipe: quick, optim.lr: 0.1`) and where they were written ("": command line)."""
-
-    place: str
-    settings: Mapping[str, Any]
+from ablate.shared.files import sha256_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Merged:
 
 
 @contextlib.contextmanager
-def placed(layers: Sequence[SettingsLayer], otherwise: str) -> Iterator[None]:
+def placed(layers: Layers, otherwise: str) -> Iterator[None]:
     """Put before a UserError's key the place where that key was set, or its group chosen."""
     try:
         yield
@@ -78,6 +75,7 @@ class Composer:
         self.notes: list[str] = []  # what else is done than was asked for, and why
         self._memo = store / "cache" / "fingerprints.json"
         self._data: dict[str, dict[str, Any]] = {}
+        self._weights: dict[str, str] = {}  # file -> its hash
         self._composed: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
         self._keys: dict[tuple[str, str], set[str]] = {}
         with hydra_on_conf():
@@ -96,7 +94,7 @@ class Composer:
             for name, section in options.items()
         }
 
-    def merge(self, layers: Sequence[SettingsLayer]) -> Merged:
+    def merge(self, layers: Layers) -> Merged:
         """The layers as one. Raises UserError for a choice that there is not, and where a choice
         would overwrite a value of a lower layer."""
         choices: dict[str, Any] = {}
@@ -127,9 +125,19 @@ class Composer:
                     )
         return Merged(choices, values, height)
 
-    def tree(self, merged: Merged) -> dict[str, Any]:
-        """The plain tree of a run, interpolations resolved, not yet validated. Raises UserError for
-        a length that another one makes void."""
+    def tree(self, layers: Layers) -> dict[str, Any]:
+        """The plain tree of a run, and in it that of its parent if a key `from.KEY` says one;
+        interpolations resolved, not yet validated.
+
+        Raises UserError as `merge` does, and for a length that another one makes void.
+        """
+        own, above = parents.split(layers)
+        tree = self._composed_tree(self.merge(own))
+        if above:
+            parents.descend(tree, above, self.tree)
+        return tree
+
+    def _composed_tree(self, merged: Merged) -> dict[str, Any]:
         generated = {k: v for k, v in merged.choices.items() if (k, v) in self._generated}
         composed = {k: v for k, v in merged.choices.items() if k not in generated}
         tree = dict(self._compose(composed))
@@ -149,6 +157,11 @@ class Composer:
 
     def run(self, tree: Mapping[str, Any], seed: int | None = None) -> spec.Run:
         """The validated run of a tree that `tree` made. Raises UserError, key first."""
+        run = self._completed(tree)
+        return build_run(of_today(spec.seeded(run, tree["seed"] if seed is None else seed)))
+
+    def _completed(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+        """With what files say: of data, of classes of the user's own, of weights."""
         key = json.dumps(tree.get("data"), sort_keys=True, default=repr)
         if key not in self._data:
             self._data[key] = complete(tree.get("data"), self._memo, self.notes)
@@ -157,9 +170,22 @@ class Composer:
             chosen = tree.get(kind)
             if isinstance(chosen, Mapping) and is_plugin(chosen.get("name")):
                 run[kind] = plugin.complete(kind, chosen, Path.cwd())
-        if seed is not None:
-            run["seed"] = seed
-        return build_run(of_today(run))
+        if "weights" in tree:
+            run["weights"] = self._hashed(tree["weights"])
+        if "parent" in tree:
+            with parents.of_parent():
+                run["parent"] = self._completed(tree["parent"])
+        return run
+
+    def _hashed(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """The section of a file of weights, with its hash. Raises UserError where there is none."""
+        given = weights["weights"]
+        path = os.path.abspath(os.path.expanduser(str(given)))
+        if path not in self._weights:
+            if not os.path.isfile(path):
+                raise UserError(f"from.weights: {given}: no such file")
+            self._weights[path] = sha256_of(Path(path))
+        return {"path": path, "sha256": self._weights[path], "names": weights["names"]}
 
     def launcher(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The launcher's settings, from `launcher=NAME` and `launcher.KEY=VALUE` alone."""
@@ -202,7 +228,7 @@ def resolve(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]:
             raise UserError(f"{key}: belongs to a sweep; for one run give seed=N")
     launcher, settings = split_launcher(settings)
     composer.launcher(launcher)
-    run = composer.run(composer.tree(composer.merge([SettingsLayer("", settings)])))
+    run = composer.run(composer.tree([SettingsLayer("", settings)]))
     return spec.to_tree(run), run.id
 
 
@@ -216,7 +242,7 @@ def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str
     for key in settings:
         if not key.startswith("data."):
             raise UserError(f"{key}: belongs to a run; `ablate data prepare` takes data.KEY=VALUE")
-    tree = composer.tree(composer.merge([SettingsLayer("", {"data": name, **settings})]))
+    tree = composer.tree([SettingsLayer("", {"data": name, **settings})])
     size = tree["data"].get("size") if isinstance(tree["data"], Mapping) else None
     if isinstance(size, int) and size > 0:  # a patch that divides the image, whatever its size
         tree["model"] = {**tree["model"], "arch": f"mu/{size}"}

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ablate.planning.cell import FIRST_TUNING_SEED, Tune
-from ablate.planning.compose import SettingsLayer
+from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import MOST, plain, show
+from ablate.planning.parents import FROM
 from ablate.planning.plan import Analysis, check_metric
 from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown
@@ -237,6 +238,17 @@ def settings_at(raw: Any, place: str, empty: bool = True) -> dict[str, Any]:
     if not settings and not empty:
         raise UserError(f"{place}: expected {{key: value}}, got {{}}")
     return {key_at(key, place): plain_at(value, key, place) for key, value in settings.items()}
+
+
+def parent_at(raw: Any, place: str) -> dict[str, Any]:
+    """The keys of `from:`, each as `from.KEY`; those of its own `from:` as `from.from.KEY`."""
+    content = dict(mapping_at(raw, place, "{recipe: NAME, data: NAME, ...}"))
+    if not content:
+        raise UserError(f"{place}: expected what the parent is trained with, got {{}}")
+    above = parent_at(content.pop("from"), f"{place}.from") if "from" in content else {}
+    seed = {"seed": content.pop("seed")} if "seed" in content else {}
+    own = seed | settings_at(content, place)
+    return {f"{FROM}{key}": value for key, value in (own | above).items()}
 
 
 def key_at(key: Any, place: str) -> str:

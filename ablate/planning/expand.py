@@ -19,7 +19,7 @@ from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
 
 # A variant's key in one of these is a confound.
-RECIPE = {"recipe", "optim", "train", "data", "augment", "eval"}
+RECIPE = {"recipe", "optim", "train", "data", "augment", "eval", "from"}
 
 
 def plan(
@@ -181,9 +181,8 @@ def _cell(
     otherwise = f"{sweep.place}: {label}" if sweep.place else label
     layers = sweep.layers(row, column)
     with placed(layers, otherwise):
-        merged = composer.merge(layers)
-        tree = composer.tree(merged)
-    settings = {**merged.choices, **merged.values}
+        tree = composer.tree(layers)
+    settings = {key: value for layer in layers for key, value in layer.settings.items()}
     applied: list[Override] = []
     if sweep.excludes or sweep.overrides:
         known = {**composer.defaults, **settings}
@@ -196,17 +195,15 @@ def _cell(
     if applied:
         layers = sweep.layers(row, column, applied)
         with placed(layers, otherwise):
-            tree = composer.tree(composer.merge(layers))
+            tree = composer.tree(layers)
     with placed(layers, otherwise):
         run = composer.run(tree, sweep.seeds[0])
-    whole = spec.to_tree(run)
-    identity = spec.tree_identity(whole)
-    del whole["seed"]
+    whole = spec.unseeded(spec.to_tree(run), tree)
     cell = Cell(
         row=row.label,
         column=column.label,
         spec=whole,
-        ids={seed: spec.run_id(identity, seed) for seed in sweep.seeds},
+        ids=spec.ids_of(whole, sweep.seeds),
         overrides=tuple(
             dict.fromkeys(
                 key
@@ -216,7 +213,7 @@ def _cell(
             )
         ),
     )
-    return cell, identity
+    return cell, spec.tree_identity(whole)
 
 
 def _matches(part: Exclude | Override, known: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -18,18 +18,20 @@ from ablate.planning.cell import (
     FIRST_TUNING_SEED,
     Cell,
     Column,
+    PlannedRun,
     Row,
     Trial,
     Tune,
     TuningStage,
     TuningWinner,
+    lineage,
+    spec_parents,
 )
-from ablate.shared.build import build_run
 from ablate.shared.errors import unknown
 from ablate.shared.files import is_number
 from ablate.shared.keys import Key, hints
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
-from ablate.shared.spec import Run, run_id, task_of, tree_identity
+from ablate.shared.spec import ids_of, task_of, tree_identity
 
 
 def check_metric(name: str, place: str) -> None:
@@ -75,34 +77,6 @@ class Analysis:
 
 
 @dataclass(frozen=True)
-class PlannedRun:
-    """One run of a plan. `cell` has its spec; `trial`: what it is in its search, if in one."""
-
-    id: str
-    cell: Cell
-    seed: int
-    trial: Trial | None = None
-
-    @property
-    def number(self) -> str:
-        """The seed; of a trial with its own number, for those of a search share their seed."""
-        return f"{self.seed}" if self.trial is None else f"{self.seed}.{self.trial.number}"
-
-    @property
-    def label(self) -> str:
-        """LABEL@COLUMN#SEED, as the command line takes it; LABEL@COLUMN#SEED.TRIAL of a trial."""
-        column = f"@{self.cell.column}" if self.cell.column else ""
-        return f"{self.cell.row}{column}#{self.number}"
-
-    def spec(self) -> dict[str, Any]:
-        """The whole plain tree, as `run.json` holds it."""
-        return {**self.cell.spec, "seed": self.seed}
-
-    def run(self) -> Run:
-        return build_run(self.spec())
-
-
-@dataclass(frozen=True)
 class Plan:
     """A sweep, expanded. A sweep without `across` has one column, labelled ""."""
 
@@ -123,8 +97,32 @@ class Plan:
     def runs(self) -> Iterator[PlannedRun]:
         """Seed-major: every variant once before any twice, so half a sweep is a fair table.
 
-        Trials come first, equal ones of a search once, and reports as their settings are chosen.
+        Trials come first, equal ones of a search once, and reports as their settings are chosen;
+        before each the runs that it starts from, once however many do.
         """
+        ancestors: set[str] = set()
+        for run in self._asked():
+            for ancestor in lineage(run):
+                if ancestor.id not in ancestors:
+                    ancestors.add(ancestor.id)
+                    yield ancestor
+            yield run
+
+    def parents(self) -> list[Cell]:
+        """What others start from, each once: its label is that of the first that does, its ids are
+        those of all of its seeds."""
+        found: dict[str, tuple[PlannedRun, dict[int, str]]] = {}
+        for run in self.runs():
+            if run.above:
+                _, ids = found.setdefault(tree_identity(run.cell.spec), (run, {}))
+                ids[run.seed] = run.id
+        return [
+            replace(run.cell, row=run.cell.row + ".from" * run.above, ids=ids)
+            for run, ids in found.values()
+        ]
+
+    def _asked(self) -> Iterator[PlannedRun]:
+        """`runs`, but for those that others start from."""
         seen: set[tuple[str, str, str]] = set()
         for run in self.tried():
             place = run.cell.row, run.cell.column, run.id
@@ -179,6 +177,11 @@ class Plan:
     def one_search(self) -> bool:
         """Are all reports of a variant given the winner of a single search?"""
         return self.tune is not None and self.tune.repeats == 1
+
+    @property
+    def one_parent(self) -> bool:
+        """Do all runs of a cell start from one run, of a seed that the sweep names?"""
+        return any("seed" in parent for cell in self.cells for parent in spec_parents(cell.spec))
 
     @property
     def trials_a_cell(self) -> int:
@@ -303,9 +306,9 @@ def _check(plan: Plan) -> None:
 
 def _check_ids(cell: Cell) -> None:
     try:
-        shared = None if cell.chosen else tree_identity(cell.spec)
+        ids = {} if cell.chosen else ids_of(cell.spec, cell.ids)
         for seed, run in cell.ids.items():
-            if run != run_id(shared or tree_identity(cell.at(seed).spec), seed):
+            if run != (ids or ids_of(cell.at(seed).spec, [seed]))[seed]:
                 raise ValueError
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         place = f"{cell.row}@{cell.column}" if cell.column else cell.row

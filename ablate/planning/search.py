@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablate.planning.cell import Cell
-from ablate.planning.cell_search import CellSearch, Lines, Metrics, Results, ids_of
+from ablate.planning.cell_search import CellSearch, Lines, Metrics, Results
 from ablate.planning.plan import Plan, file_name
+from ablate.shared import spec
 from ablate.shared.files import make_folder, sync_folder
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Search:
         ]
         ids: dict[int, str] = {}
         for choice, tree in found:
-            ids |= ids_of(tree, choice.seeds)
+            ids |= spec.ids_of(tree, choice.seeds)
         return replace(
             cell,
             ids={seed: ids[seed] for seed in self._plan.seeds if seed in ids},

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.cell import Tune
-from ablate.planning.compose import SettingsLayer
 from ablate.planning.conf import check_resolvers, shipped
 from ablate.planning.declaration import (
     Exclude,
@@ -27,12 +26,14 @@ from ablate.planning.declaration import (
     mapping_at,
     matches,
     one_line,
+    parent_at,
     plain_at,
     products,
     seeds,
     settings_at,
     shown,
 )
+from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
 from ablate.planning.plan import Analysis
 from ablate.planning.tuning import tuning
@@ -44,6 +45,7 @@ from ablate.shared.errors import UserError, nearest, unknown
 KEYS = (
     "title",
     "base",
+    "from",
     "across",
     "variants",
     "baseline",
@@ -55,7 +57,7 @@ KEYS = (
     "analysis",
     "tune",
 )
-SCALE_KEYS = ("base", "across", "seeds", "overrides", "tune", "analysis", "paper")
+SCALE_KEYS = ("base", "from", "across", "seeds", "overrides", "tune", "analysis", "paper")
 PAPER_KEYS = ("table", "rows", "columns")
 PAPER_FORM = "{table: NAME, rows: {LABEL: name}}"
 GENERATORS = ("product", "zip", "each")
@@ -145,9 +147,6 @@ def from_file(
     merged = {key: {**whole.get(key, {}), **scaled.get(key, {})} for key in ("analysis", "paper")}
     if merged["paper"] and "table" not in merged["paper"]:
         raise UserError(f"{place}: paper: table: missing; expected {PAPER_FORM}")
-    under = [SettingsLayer(f"{place}: base", whole.get("base", {}))]
-    if scale is not None:
-        under.append(SettingsLayer(f"{place}: scales.{scale}.base", scaled.get("base", {})))
     baseline = content.get("baseline")
     if baseline is None and reader.globbed:
         raise UserError(
@@ -164,7 +163,7 @@ def from_file(
         title=title,
         rows=distinct(rows, "rows", f"{place}: variants"),
         columns=parts.get("across", (Item("", {}, place),)),
-        under=tuple(under),
+        under=tuple(_under(place, whole, scale, scaled)),
         over=once(line.settings),
         baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
@@ -186,6 +185,16 @@ def from_file(
             len(parts["seeds"]) if "seeds" in parts else DEFAULT_SEEDS,
         ),
     )
+
+
+def _under(
+    place: str, whole: Mapping[str, Any], scale: str | None, scaled: Mapping[str, Any]
+) -> Iterator[SettingsLayer]:
+    """What holds for every cell: `base` and `from` of the file, those of the scale over them."""
+    for where, level in ((f"{place}: ", whole), (f"{place}: scales.{scale}.", scaled)):
+        for key in ("base", "from"):
+            if key in level:
+                yield SettingsLayer(f"{where}{key}", level[key])
 
 
 def _tune(
@@ -223,6 +232,8 @@ class _Reader:
             where = f"{place}: {key}" if place == self.file else f"{place}.{key}"
             if key == "base":
                 read[key] = settings_at(value, where)
+            elif key == "from":
+                read[key] = parent_at(value, where)
             elif key == "across":
                 before = self.globbed
                 read[key] = distinct(self.axes(value, where), "columns", where)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ablate.planning.cell import Cell, Column, Row
-from ablate.planning.plan import Plan, PlannedRun
+from ablate.planning.cell import Cell, Column, PlannedRun, Row
+from ablate.planning.plan import Plan
 from ablate.store.record import RunRecord
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ablate.planning.plan import PlannedRun
+from ablate.analysis.captions import parent_words
+from ablate.planning.cell import PlannedRun
 from ablate.report.live import duration
 from ablate.report.status import speed
 from ablate.shared.errors import Failure
@@ -47,6 +48,7 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
         [
             f"run {run}: {record.label}",
             *(f"  of {sweep}: {of.label}{_trial(of)}" for sweep, of in record.planned),
+            *_start(record),
             f"  in {where}",
             *_section(f"status: {_status(record, notes)}", map(_event, record.events)),
             *_section("attempts", _attempts(record, notes), unsealed),
@@ -66,6 +68,16 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
             ),
         ]
     )
+
+
+def _start(record: RunRecord) -> list[str]:
+    """What it starts from."""
+    words = parent_words(configuration(record) or {})
+    if not words:
+        return []
+    parent = record.run.parent() if record.planned else None
+    which = f"{parent.label}, run {parent.id}: " if parent is not None else ""
+    return [f"  starts from {which}{words}"]
 
 
 def _trial(planned: PlannedRun) -> str:

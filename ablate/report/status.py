@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import captions
 from ablate.analysis.scores import short
+from ablate.planning.cell import PlannedRun
 from ablate.planning.launcher import launcher_line
-from ablate.planning.plan import Plan, PlannedRun
+from ablate.planning.plan import Plan
 from ablate.report.live import Clock, counts_line, duration, parts_done
 from ablate.running.estimate import Costs
 from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
-from ablate.store.progress import GIVEN_UP, SweepProgress, observe
+from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, observe
 from ablate.store.store import Store
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+PARENTS = "(their parents)"  # the row of all runs that others start from
 
 
 def show_head(plan: Plan) -> None:
@@ -54,6 +57,7 @@ def show_plan(
                 ),
             )
         )
+    rows += _parents(plan, states, costs)
     show_grid(("variant", "parameters", "multiply-adds", "time a run", "runs"), rows)
     what = _states([run.id for run in plan.runs()], states, plan.to_come)
     print(f"\n{planned_runs(plan)} ({what})")
@@ -74,8 +78,27 @@ def show_plan(
         print(f"warning: {warning}")
 
 
+def _parents(
+    plan: Plan, states: Mapping[str, RunState], costs: Costs
+) -> list[tuple[str, str, str, str, str]]:
+    """A row for all runs that others start from."""
+    cells = plan.parents()
+    if not cells:
+        return []
+    keys = [(cell.row, cell.column) for cell in cells]
+    return [
+        (
+            PARENTS,
+            _range([costs.described[key]["parameters"] for key in keys]),
+            _range([costs.described[key]["multiply_adds"] for key in keys]),
+            _range([costs.seconds[key] for key in keys], duration),
+            _states([run for cell in cells for run in cell.ids.values()], states, 0),
+        )
+    ]
+
+
 def planned_runs(plan: Plan) -> str:
-    """ "4 variants x 5 seeds = 20 runs, after 16 tuning trials"."""
+    """ "4 variants x 5 seeds = 20 runs, after 16 tuning trials, from 20 parents"."""
     rows, columns = len(plan.rows), len(plan.columns)
     grid = _count(rows, "variant") + (f" x {_count(columns, 'column')}" if columns > 1 else "")
     if len(plan.cells) < rows * columns:
@@ -83,12 +106,17 @@ def planned_runs(plan: Plan) -> str:
     seeds = len(plan.seeds)
     text = f"{grid} x {_count(seeds, 'seed')} = {_count(len(plan.cells) * seeds, 'run')}"
     trials = plan.expected_trials
-    return text + (f", after {_count(trials, 'tuning trial')}" if trials else "")
+    text += f", after {_count(trials, 'tuning trial')}" if trials else ""
+    parents = sum(len(cell.ids) for cell in plan.parents())
+    return text + (f", from {_count(parents, 'parent')}" if parents else "")
 
 
 def _states(runs: Sequence[str], states: Mapping[str, RunState], to_come: int) -> str:
     """ "4 finished, 8 planned, 12 to come"."""
-    counts = Counter(states.get(run, RunState()).status for run in runs)
+    return _told(Counter(str(states.get(run, RunState()).status) for run in runs), to_come)
+
+
+def _told(counts: Mapping[str, int], to_come: int) -> str:
     words = [f"{count:,} {status}" for status, count in counts.items()]
     return ", ".join(words + ([f"{to_come:,} to come"] if to_come else []))
 
@@ -125,7 +153,7 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
 
 
 def _head(now: SweepProgress) -> str:
-    what = _states(list(now.states), now.states, now.total - len(now.states))
+    what = _told(now.counts, now.total - len(now.states))
     return f"sweep: {now.sweep} ({_driver(now)})\n{_count(now.total, 'run')}: {what}\n"
 
 
@@ -142,7 +170,8 @@ def _by_variant(
     """Count the runs of each variant by status: header and rows of a grid."""
     counts: dict[str, Counter[str]] = {row.label: Counter() for row in plan.rows}
     for run in runs:
-        counts[run.cell.row][now.states[run.id].status] += 1
+        label = PARENTS if run.above else run.cell.row
+        counts.setdefault(label, Counter())[now.status(run.id)] += 1
     statuses = sorted(now.counts)
     rows = [
         (label, *(str(count[status] or "") for status in statuses))
@@ -151,7 +180,7 @@ def _by_variant(
     return ("variant", *statuses), rows
 
 
-def _details(runs: Iterable[PlannedRun], now: SweepProgress, store: Store) -> Iterator[str]:
+def _details(runs: Sequence[PlannedRun], now: SweepProgress, store: Store) -> Iterator[str]:
     """Yield a line for every worker, and for every failed run its error."""
     for worker in now.workers:
         what = f"{worker.notes.get('phase')}{speed(worker.notes)}"
@@ -165,6 +194,11 @@ def _details(runs: Iterable[PlannedRun], now: SweepProgress, store: Store) -> It
                 "error", "its worker died without an error message"
             )
             yield f"{status}: {run.label}: {why} (log: {folder.log})"
+    labels = {run.id: run.label for run in runs}
+    for child, parent in now.blocked.items():
+        ended = now.states[parent].status
+        what = ended if ended in ("failed", "diverged") else f"was {ended}"
+        yield f"{BLOCKED}: {labels[child]}: {labels[parent]}, which it starts from, {what}"
 
 
 def speed(notes: Mapping[str, Any]) -> str:

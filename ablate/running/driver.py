@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ablate.planning.plan import Plan, PlannedRun
+from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
 from ablate.planning.search import Search
 from ablate.running.assign import LOSSES, Lost, assign, blame
 from ablate.running.launchers import Launcher, Slot
@@ -26,7 +27,15 @@ from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FINAL, L
 from ablate.shared.signals import ENDING, noted
 from ablate.store.ledger import Ledger, result_detail
 from ablate.store.liveness import Liveness
-from ablate.store.progress import Driver, SweepProgress, Worker
+from ablate.store.progress import (
+    Driver,
+    SweepProgress,
+    Worker,
+    blocked,
+    parents_of,
+    turn_of_child,
+    with_blocked,
+)
 from ablate.store.store import Store
 
 
@@ -102,6 +111,8 @@ class _Drive:
         self.runs: dict[str, PlannedRun] = {}
         self.results = 0  # recorded since the search was asked
         self.pending: list[str] = []
+        self.parents: dict[str, str] = {}  # run -> the one that it starts from
+        self.waiting: dict[str, list[str]] = {}  # parent -> runs that start once it has finished
         self.working: dict[str, _Working] = {}
         self.room = Room(store, view.say)
         self.lost: Lost = {}
@@ -132,6 +143,7 @@ class _Drive:
         self.plan = plan
         new = {run.id: run for run in plan.runs() if run.id not in self.runs}
         self.runs |= new
+        self.parents |= parents_of(new.values())
         self.kept.add(new)
         for run in new:
             if self.kept.states[run].status in retry:
@@ -181,10 +193,22 @@ class _Drive:
             if step.then == "again":
                 continue
             if step.then == "start":
-                self.pending.append(run)
+                self._queue(run)
             elif step.then in ("adopt", "wait"):
                 self._adopt(run, folder)
-            return
+            break
+        if turn_of_child(self.kept.states[run]) != "later":
+            for child in self.waiting.pop(run, ()):
+                self._settle(child)
+
+    def _queue(self, run: str) -> None:
+        """It is started when there is room, and not before its parent has finished."""
+        parent = self.parents.get(run)
+        turn = "now" if parent is None else turn_of_child(self.kept.states[parent])
+        if turn == "now":
+            self.pending.append(run)
+        elif turn == "later" and parent is not None:
+            self.waiting.setdefault(parent, []).append(run)
 
     def _has_result(self, run: str, folder: RunDir) -> bool:
         """A recorded result must still be whole; a new one is read when it is recorded."""
@@ -314,16 +338,18 @@ class _Drive:
             self._watch(self.launcher.poll(0.2))
 
     def _progress(self) -> SweepProgress:
+        stuck = blocked(self.kept.states, self.parents)
         return SweepProgress(
             sweep=self.plan.name,
             total=len(self.runs) + self.plan.to_come,
-            counts=self.kept.counts,
+            counts=with_blocked(self.kept.counts, stuck, self.kept.states),
             workers=[
                 Worker(w.run, w.slot.name if w.slot else str(w.notes.get("slot", "?")), w.notes)
                 for w in self.working.values()
             ],
             waiting=self.room.waiting,
             states=self.kept.states,
+            blocked=stuck,
             driver=Driver(os.getpid(), self.plan.name),
         )
 

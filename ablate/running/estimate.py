@@ -31,7 +31,7 @@ SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
 
 @dataclass(frozen=True)
 class Costs:
-    """By (row, column): the worker's description and seconds a run; `how`: their source."""
+    """By (row, column), also of parents (`Plan.parents`): the worker's description and seconds a run; `how`: their source."""
 
     described: Mapping[tuple[str, str], Mapping[str, Any]]
     seconds: Mapping[tuple[str, str], float | None]  # None: no data yet, or nothing was timed
@@ -81,8 +81,9 @@ def costs(
     """
     device = launcher.slots[0].device if on is None else "cuda"
     places = len(launcher.slots) if on is None else on.count
-    known = _described(plan, store, launcher.ask, device)
-    works = _works(plan, states, [known[_key(cell, device)] for cell in plan.cells])
+    cells = [*plan.cells, *plan.parents()]
+    known = _described(cells, store, launcher.ask, device)
+    works = _works(plan, states, cells, [known[_key(cell, device)] for cell in cells])
     seconds: list[float | None]
     if on is not None:
         seconds = [
@@ -91,15 +92,15 @@ def costs(
             else EVALUATION * on.seconds(work.each, work.cell.spec["train"]["precision"])
             for work in works
         ]
-        how = on.basis(sorted({cell.spec["train"]["precision"] for cell in plan.cells}))
+        how = on.basis(sorted({cell.spec["train"]["precision"] for cell in cells}))
         beyond = False
     else:
-        seconds = [_mean_seconds(cell, finished) for cell in plan.cells]
+        seconds = [_mean_seconds(cell, finished) for cell in cells]
         how = "from finished runs" if None not in seconds else "by a short calibration"
         beyond = _left_s(works, seconds, FASTEST[device]) > MONTH_S * places
         if None in seconds and not beyond and _left_s(works, seconds, SLOWEST) >= from_s:
-            known = _timed(plan, store, launcher.ask, device, finished, known)
-            rates = _rates(plan, known, device)
+            known = _timed(cells, store, launcher.ask, device, finished, known)
+            rates = _rates(cells, known, device)
             seconds = [
                 _estimate(work, rates, known[_key(work.cell, device)]) if told is None else told
                 for work, told in zip(works, seconds, strict=True)
@@ -107,8 +108,8 @@ def costs(
     left_s = math.inf if beyond and None in seconds else _left_s(works, seconds)
     longest = max((s for s, w in zip(seconds, works, strict=True) if s and w.left), default=0.0)
     return Costs(
-        described={(c.row, c.column): known[_key(c, device)] for c in plan.cells},
-        seconds={(c.row, c.column): s for c, s in zip(plan.cells, seconds, strict=True)},
+        described={(c.row, c.column): known[_key(c, device)] for c in cells},
+        seconds={(c.row, c.column): s for c, s in zip(cells, seconds, strict=True)},
         how=how,
         left_s=left_s,
         where=f"{places} slot{'s'[: places != 1]}" if on is None else f"{places} x {on.name}",
@@ -135,7 +136,7 @@ def sizes(
             found[cell.row, cell.column] = answer
     if lacking:
         question = {
-            "specs": {key: {**cell.spec, "seed": 0} for key, cell in lacking.items()},
+            "specs": {key: spec.seeded(cell.spec, 0) for key, cell in lacking.items()},
             "calibrate": [],
             "cache": str(store.cache),
             "device": DEVICES[0],
@@ -149,16 +150,20 @@ def sizes(
 
 
 def _works(
-    plan: Plan, states: Mapping[str, RunState], answers: Sequence[Mapping[str, Any]]
+    plan: Plan,
+    states: Mapping[str, RunState],
+    cells: Sequence[Cell],
+    answers: Sequence[Mapping[str, Any]],
 ) -> list[_Work]:
-    """`answers`: the worker's, of every cell."""
+    """Of the plan's cells and of those that they start from; `answers`: the worker's, of each."""
     asked: dict[tuple[str, str], list[Cell]] = {}
     for trial in plan.trials:
         asked.setdefault((trial.cell.row, trial.cell.column), []).append(trial.cell)
     works = []
-    for cell, answer in zip(plan.cells, answers, strict=True):
+    for n, (cell, answer) in enumerate(zip(cells, answers, strict=True)):
+        is_parent = n >= len(plan.cells)
         # of seeds whose settings are not chosen yet the runs are to come
-        runs = [cell.ids.get(seed, "") for seed in plan.seeds]
+        runs = [cell.ids.get(seed, "") for seed in (cell.ids if is_parent else plan.seeds)]
         left = float(sum(states.get(run, RunState()).status not in FINAL for run in runs))
         if answer["examples"] is None:
             works.append(_Work(cell, None, left, None))
@@ -166,7 +171,7 @@ def _works(
         train, size = answer["examples"]["train"], answer["multiply_adds"]
         images = _images(cell.spec, train)
         search = None
-        if plan.tune is not None:
+        if plan.tune is not None and not is_parent:
             trials = asked.get((cell.row, cell.column), [cell])
             a_trial = _images(trials[0].spec, train)
             search = 3.0 * a_trial * plan.trials_a_cell * size
@@ -205,12 +210,12 @@ def _images(spec: Mapping[str, Any], examples: int) -> float:
     )
 
 
-def _rates(plan: Plan, known: Mapping[str, Any], device: str) -> dict[int, float]:
+def _rates(cells: Sequence[Cell], known: Mapping[str, Any], device: str) -> dict[int, float]:
     """Map multiply-adds of a forward to seconds per multiply-add, for all timed cells."""
     return {
         answer["multiply_adds"]: answer["step_s"]
         / (answer["multiply_adds"] * cell.spec["train"]["batch"])
-        for cell in plan.cells
+        for cell in cells
         if "step_s" in (answer := known[_key(cell, device)])
     }
 
@@ -223,21 +228,22 @@ def _estimate(work: _Work, rates: Mapping[int, float], answer: Mapping[str, Any]
     return float(work.each / 3 * rate * EVALUATION)
 
 
-def _described(plan: Plan, store: Store, ask: Ask, device: str) -> dict[str, dict[str, Any]]:
+def _described(
+    cells: Sequence[Cell], store: Store, ask: Ask, device: str
+) -> dict[str, dict[str, Any]]:
     """Return the worker's answer for every cell, from the store's cache where possible."""
     known = _known(store)
     # A hub set that was not fetched then may be fetched by now.
-    cells = {_key(cell, device): cell for cell in plan.cells}
     new = {
         key: cell
-        for key, cell in cells.items()
+        for key, cell in ((_key(cell, device), cell) for cell in cells)
         if key not in known or known[key]["examples"] is None
     }
     return known | _asked(store, ask, device, new, []) if new else known
 
 
 def _timed(
-    plan: Plan,
+    cells: Sequence[Cell],
     store: Store,
     ask: Ask,
     device: str,
@@ -246,15 +252,15 @@ def _timed(
 ) -> dict[str, dict[str, Any]]:
     """Add the time of a step for some cells without finished runs, unless a cell of about the same
     size has one."""
-    cells = {_key(cell, device): cell for cell in plan.cells}
-    sizes = [known[key]["multiply_adds"] for key in cells if "step_s" in known[key]]
+    by_key = {_key(cell, device): cell for cell in cells}
+    sizes = [known[key]["multiply_adds"] for key in by_key if "step_s" in known[key]]
     unmeasured = [
         key
-        for key, cell in cells.items()
+        for key, cell in by_key.items()
         if known[key]["examples"] is not None and _mean_seconds(cell, finished) is None
     ]
     chosen = {
-        key: cells[key]
+        key: by_key[key]
         for key in _spread(unmeasured)
         if not any(0.5 <= size / known[key]["multiply_adds"] <= 2 for size in sizes)
     }
@@ -266,7 +272,7 @@ def _asked(
 ) -> dict[str, dict[str, Any]]:
     """Ask the worker about cells, and keep the answers in the store's cache."""
     question = {
-        "specs": {key: {**cells[key].spec, "seed": 0} for key in sorted(cells)},
+        "specs": {key: spec.seeded(cells[key].spec, 0) for key in sorted(cells)},
         "calibrate": sorted(calibrate),
         "cache": str(store.cache),
         "device": device,

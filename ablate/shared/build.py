@@ -26,6 +26,7 @@ from ablate.shared.spec import (
     Plugin,
     Run,
     Train,
+    Weights,
     as_before,
     task_of,
 )
@@ -54,6 +55,8 @@ def build_run(tree: Mapping[str, Any]) -> Run:
         seed=value_of(Run, "seed", tree["seed"], "seed"),
         probe=_probes(tree.get("probe", [])),
         task=_task(task_of(tree)),
+        parent=_parent(tree.get("parent")),
+        weights=None if tree.get("weights") is None else section(Weights, tree["weights"], "from"),
     )
     check(run)
     return run
@@ -72,6 +75,8 @@ def of_today(tree: Mapping[str, Any]) -> dict[str, Any]:
     for section, settings in today.items():
         if isinstance(filled.get(section), Mapping):
             filled[section] = {**settings, **filled[section]}
+    if tree.get("parent") is not None:
+        filled["parent"] = of_today(tree["parent"])
     return filled
 
 
@@ -150,6 +155,13 @@ def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
         if param.host is not None and tree.get(key, param.default) is None
     }
     return Chosen(name, settings_of(kind, params, {**before, **tree, **hosts}))
+
+
+def _parent(tree: Mapping[str, Any] | None) -> Run | None:
+    try:
+        return None if tree is None else build_run(tree)
+    except UserError as error:
+        raise UserError(f"from.{error}") from error
 
 
 def _task(name: str) -> str:

@@ -30,6 +30,7 @@ from ablate.shared.files import (
 from ablate.shared.lock import Lock
 from ablate.shared.metrics import TASKS
 
+RUNS = "runs"  # where the folders of a store's runs lie
 FORMAT = 1  # of run.json and result.json; raised when a reader of the old would be wrong
 
 # How a worker that leaves no result says why; anything else is a death of its own.
@@ -198,6 +199,11 @@ class RunDir:
     @property
     def id(self) -> str:
         return self.path.name
+
+    def of_parent(self, run: str) -> RunDir:
+        """The folder of a run that this one starts from, also where this one is trained a second
+        time, in another folder of its store than the first."""
+        return RunDir(self.path.parent.parent / RUNS / run)
 
     def probe(self, name: str) -> Path:
         """What the probe of that name has measured."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -249,6 +249,15 @@ class Eval:
 
 
 @dataclass(frozen=True)
+class Weights:
+    """A file of weights that a training starts from."""
+
+    path: Annotated[str, Key("a file of safetensors")]  # not part of the id: the hash is
+    sha256: Annotated[str, Key("hash of the file; computed")]
+    names: Annotated[Literal["ablate", "timm"], Key("whose names the tensors have")] = "ablate"
+
+
+@dataclass(frozen=True)
 class Run:
     """One training: recipe + variant + seed."""
 
@@ -266,10 +275,14 @@ class Run:
     # another run than one that has it.
     probe: Annotated[tuple[str, ...], Key("probes: measurements beside the metrics, a list")] = ()
     task: Annotated[str, Key("the task to learn, one of `metrics.TASKS`")] = metrics.DEFAULT
+    # What its weights are at the first step: those that its parent ended with, or those of a file.
+    parent: Run | None = None
+    weights: Weights | None = None
 
     @property
     def id(self) -> str:
-        """16 hex digits: sha256 of what the training depends on, the data by its content."""
+        """16 hex digits: sha256 of what the training depends on, the data by its content, a parent
+        by what its own id is made of."""
         return run_id(identity(self), self.seed)
 
 
@@ -279,6 +292,8 @@ LENGTHS = (
     ("optim.warmup_steps", "optim.warmup_examples", "optim.warmup_epochs"),
     ("optim.cooldown_steps", "optim.cooldown_epochs"),
 )
+
+LEFT_OUT = ("task", "parent", "weights")  # of a run's tree, where they are as before
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 
@@ -297,18 +312,61 @@ def identity(run: Run) -> str:
 
 
 def tree_identity(tree: Mapping[str, Any]) -> str:
-    """`identity`, of what `to_tree` made of a run, now or before fields were added."""
-    apart = ("seed", "probe", "task")
+    """`identity`, of what `to_tree` made of a run, now or before fields were added; of a cell's
+    tree, which has no seed."""
+    apart = ("seed", "probe", "task", "parent", "weights")
     kept = {key: value for key, value in effective(tree).items() if key not in apart}
-    probes = {"probe": tree["probe"]} if tree.get("probe") else {}
-    task = {} if task_of(tree) == metrics.DEFAULT else {"task": tree["task"]}
+    more = {"probe": tree["probe"]} if tree.get("probe") else {}
+    if task_of(tree) != metrics.DEFAULT:
+        more["task"] = tree["task"]
+    if (parent := tree.get("parent")) is not None:
+        more["parent"] = json.loads(tree_identity(parent))
+        if parent.get("seed") not in (None, tree.get("seed")):
+            more["parent"]["seed"] = parent["seed"]
+    if (weights := tree.get("weights")) is not None:
+        more["weights"] = {key: value for key, value in weights.items() if key != "path"}
     for section, key in NOT_IDENTITY:
         kept[section] = {k: v for k, v in kept[section].items() if k != key}
     for section in kept:
         for key, before in _added_in(section, kept[section]).items():
             if kept[section].get(key, before) == before:
                 kept[section] = {k: v for k, v in kept[section].items() if k != key}
-    return json.dumps(kept | probes | task, sort_keys=True, separators=(",", ":"))
+    return json.dumps(kept | more, sort_keys=True, separators=(",", ":"))
+
+
+def seeded(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """The whole tree of a cell's run with this seed. A parent without a seed of its own has its
+    child's."""
+    whole = {**tree, "seed": seed}
+    if (parent := tree.get("parent")) is not None:
+        whole["parent"] = seeded(parent, parent.get("seed", seed))
+    return whole
+
+
+def pinned(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """A cell's tree whose parent, where it has the seed of its child, has this one."""
+    if (parent := tree.get("parent")) is None:
+        return dict(tree)
+    return {**tree, "parent": {"seed": seed, **parent}}
+
+
+def unseeded(whole: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of a cell: that of one of its runs without its seed. Parents keep theirs where they
+    have one in `like`, a tree of the cell, too."""
+    tree = {key: value for key, value in whole.items() if key != "seed"}
+    if (parent := tree.get("parent")) is not None:
+        alike = like["parent"]
+        pinned = {"seed": parent["seed"]} if "seed" in alike else {}
+        tree["parent"] = unseeded(parent, alike) | pinned
+    return tree
+
+
+def ids_of(tree: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, str]:
+    """seed -> id of every run of a cell, given its tree."""
+    if tree.get("parent") is not None:  # it may be a certain one: then it counts whose it is
+        return {s: run_id(tree_identity(seeded(tree, s)), s) for s in seeds}
+    identity = tree_identity(tree)
+    return {seed: run_id(identity, seed) for seed in seeds}
 
 
 def task_of(tree: Mapping[str, Any]) -> str:
@@ -335,12 +393,12 @@ def run_id(identity: str, seed: int) -> str:
 
 
 def to_tree(spec: Any) -> dict[str, Any]:
-    """Plain dicts of a spec, for JSON. A choice is written flat: name and settings. The task is
-    said where it is another than that of every run from before there were several."""
+    """Plain dicts of a spec, for JSON. A choice is written flat: name and settings. What every run
+    was before there was a choice is not said."""
     tree: dict[str, Any] = {}
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
-        if field.name == "task" and value == metrics.DEFAULT:
+        if isinstance(spec, Run) and field.name in LEFT_OUT and value == field.default:
             continue
         if isinstance(value, Chosen):
             own = dataclasses.asdict(value.plugin) if value.plugin else {}

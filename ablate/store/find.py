@@ -6,7 +6,8 @@ import difflib
 import itertools
 from collections.abc import Iterator
 
-from ablate.planning.plan import Plan, PlannedRun
+from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError, unknown
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store

@@ -11,7 +11,7 @@ from ablate.planning.plan import Plan, file_name
 from ablate.shared.errors import Failure
 from ablate.shared.files import make_folder, read_file, read_hashed, write_whole
 from ablate.shared.lock import Lock
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import RUNS, RunDir
 from ablate.store.events import Look, is_look
 from ablate.store.liveness import HostLock, Liveness
 
@@ -21,7 +21,7 @@ class StoreFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.runs = root / "runs"
+        self.runs = root / RUNS
         self.ledger = root / "ledger.db"
         self.driver = Lock(root / "driver.lock")
         self.liveness: Liveness = HostLock()  # of its runs' workers, whoever started them

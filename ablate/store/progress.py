@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from ablate.planning.plan import Plan, PlannedRun
+from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
 from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
 GIVEN_UP = ("failed", "oom", "hung")  # not started again unless asked to
+BLOCKED = "blocked"  # what it starts from has ended without weights
+
+
+Turn = Literal["now", "later", "never"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,12 @@ class SweepProgress:
     workers: Sequence[Worker]
     waiting: str | None = None  # why nothing is started
     states: Mapping[str, RunState] = field(default_factory=dict)  # of every planned run
+    blocked: Mapping[str, str] = field(default_factory=dict)  # run -> the one that blocks it
     driver: Driver | None = None  # who drives its store
+
+    def status(self, run: str) -> str:
+        """The ledger's, or that it is blocked."""
+        return BLOCKED if run in self.blocked else str(self.states[run].status)
 
     @property
     def done(self) -> int:
@@ -56,7 +66,7 @@ class SweepProgress:
     @property
     def over(self) -> bool:
         """Nobody drives it, and nothing is left that a driver would start by itself."""
-        left = self.counts.keys() - {*FINAL, *GIVEN_UP}
+        left = self.counts.keys() - {*FINAL, *GIVEN_UP, BLOCKED}
         to_come = self.total > len(self.states)
         asks = to_come and not self.counts.keys() & {*GIVEN_UP}  # else its search waits
         return not (left or asks or self.driven or self.workers)
@@ -77,14 +87,59 @@ def observe(plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger
             notes = worker_notes(store, run.id)
             if notes is not None:
                 workers.append(Worker(run, str(notes.get("slot", "?")), notes))
+    stuck = blocked(states, parents_of(runs))
     return SweepProgress(
         sweep=plan.name,
         total=len(states) + plan.to_come,
-        counts=Counter(str(state.status) for state in states.values()),
+        counts=with_blocked(Counter(str(state.status) for state in states.values()), stuck, states),
         workers=workers,
         states=states,
+        blocked=stuck,
         driver=driver_of(store),
     )
+
+
+def parents_of(runs: Iterable[PlannedRun]) -> dict[str, str]:
+    """run -> the one that it starts from, of those that start from one."""
+    return {run.id: parent.id for run in runs if (parent := run.parent()) is not None}
+
+
+def turn_of_child(parent: RunState) -> Turn:
+    """When a run that starts from another may start: never while its parent has ended without
+    weights, so a retry of the parent is what it takes."""
+    match parent.status:
+        case "finished":
+            return "now"
+        case "diverged" | "pruned" | "failed":
+            return "never"
+        case "oom" if parent.oom > 1:
+            return "never"
+        case "hung" if parent.hung > 1:
+            return "never"
+    return "later"
+
+
+def blocked(states: Mapping[str, RunState], parents: Mapping[str, str]) -> dict[str, str]:
+    """run that can't start -> the run before it that has ended without weights."""
+    found: dict[str, str] = {}
+    for run, parent in parents.items():  # parents stand before their children
+        if states[run].status in {*FINAL, *GIVEN_UP}:
+            continue
+        if parent in found:
+            found[run] = found[parent]
+        elif turn_of_child(states[parent]) == "never":
+            found[run] = parent
+    return found
+
+
+def with_blocked(
+    counts: Mapping[str, int], stuck: Iterable[str], states: Mapping[str, RunState]
+) -> dict[str, int]:
+    """The counts by status, those that are blocked apart."""
+    lost = Counter(str(states[run].status) for run in stuck)
+    told = Counter(counts)
+    told.subtract(lost)
+    return {status: n for status, n in (told | {BLOCKED: lost.total()}).items() if n > 0}
 
 
 def worker_notes(store: Store, run: str) -> dict[str, Any] | None:

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablate.planning.plan import Plan, PlannedRun
+from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
 from ablate.shared.rundir import FINAL, RunDir
 from ablate.store.events import History, RunState, fold
 from ablate.store.find import planned_as

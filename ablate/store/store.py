@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ablate.planning.plan import PlannedRun
+from ablate.planning.cell import PlannedRun
 from ablate.shared.errors import Failure
 from ablate.store.connection import connect
 from ablate.store.events import Look

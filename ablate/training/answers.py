@@ -1,12 +1,14 @@
 """Answers questions of the control half that only torch or the data can answer. JSON both ways.
 
 `describe` (sizes and costs of specs), `prepare` (decode a dataset), `check_resume` (train a few
-steps, compare with another folder), `deterministic` (the cost of deterministic algorithms).
+steps, compare with another folder), `deterministic` (the cost of deterministic algorithms),
+`timm` (weights under the names of timm).
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import time
@@ -17,16 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save
 
 from ablate.shared import choices, spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, NoRoom, UserError
-from ablate.shared.files import FULL
+from ablate.shared.files import FULL, write_whole
 from ablate.training import resume_check
 from ablate.training.calibrate import seconds_per_step
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
 from ablate.training.model.count import describe
+from ablate.training.model.export import timm_arguments, to_timm
+from ablate.training.start import check_start
 
 Progress = Callable[[int, int], None]
 
@@ -52,6 +57,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
                 f"images of data={run.data.name}; give at most {examples['train']}"
             )
         with blaming(run):
+            check_start(run)
             answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}
         if key in question["calibrate"] and examples is not None:  # else no time can be told
             answers[key]["step_s"] = seconds_per_step(run, device, answers[key]["multiply_adds"])
@@ -134,6 +140,16 @@ def answer_check_resume(question: dict[str, Any], progress: Progress) -> dict[st
     return answer
 
 
+def answer_timm(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """{"spec": tree, "weights": file, "file"} -> {}: writes the weights under timm's names, the
+    arguments of VisionTransformer among the metadata."""
+    run = build_run(question["spec"])
+    arguments = json.dumps(timm_arguments(run))
+    tensors = to_timm(run, load_file(question["weights"]))
+    write_whole(Path(question["file"]), save(tensors, {"VisionTransformer": arguments}))
+    return {}
+
+
 def answer_deterministic(question: dict[str, Any], progress: Progress) -> dict[str, float]:
     """{"spec": tree, "device"} -> {"ratio"}: see resume_check.deterministic_ratio."""
     run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
@@ -145,6 +161,7 @@ ANSWERS = {
     "prepare": answer_prepare,
     "check_resume": answer_check_resume,
     "deterministic": answer_deterministic,
+    "timm": answer_timm,
 }
 
 

@@ -15,6 +15,7 @@ from ablate.training.data.batches import ImageView, resident, shaken_once
 from ablate.training.data.cache import prepare
 from ablate.training.journal import Journal
 from ablate.training.memory import micro_batch
+from ablate.training.start import start_of
 from ablate.training.training import Training, deterministic_algorithms
 
 LOOK_EVERY = 50  # steps between looks at the device for a non-finite loss
@@ -55,7 +56,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
     # --- Task, model, optimiser -----------------------------------------------------------------
     memo = machine.cache / f"{run.data.fingerprint}.{ImageView.of(run).name}"
-    training = Training(run, data["train"], device, beat, memo)
+    training = Training(run, data["train"], device, beat, memo, start_of(run, rundir))
     total, every = training.lengths.total, run.eval.every * training.epoch
 
     # --- Resume ---------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import build
 from ablate.training.optim import Average, learning_rate, lengths, make_optimizer
 from ablate.training.probes import Probes
+from ablate.training.start import begin
 from ablate.training.task import make_task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
@@ -51,9 +52,11 @@ class Training:
         device: torch.device,
         beat: Callable[..., None] = lambda **notes: None,
         memo: Path | None = None,
+        start: Mapping[str, Tensor] | None = None,
     ) -> None:
         """`beat`: told of every batch that is evaluated. `memo`: see `Host.fit`; None: what is
-        measured before the first step is left as it was initialised.
+        measured before the first step is left as it was initialised. `start`: weights to start
+        from, see `start`; None: those of the run's seed.
 
         Raises UserError where the data does not fit the spec, or the model can't be built.
         """
@@ -72,7 +75,9 @@ class Training:
         # --- Model, optimiser, lengths in steps -------------------------------------------------
         self.model = build(run, device).to(self.weights)
         self.model.bind(self._masks)
-        if memo is not None:
+        if start is not None:
+            begin(self.model, start)
+        elif memo is not None:
             self.model.fit((images for images, _ in self._shown(train)), memo)
         self.optimizer = make_optimizer(self.model, run.optim)
         self.average = Average(self.model, run.train.ema)

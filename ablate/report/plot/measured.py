@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ablate.analysis.table import Table
-from ablate.planning.plan import Plan, PlannedRun
+from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
 

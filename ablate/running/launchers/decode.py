@@ -12,6 +12,7 @@ from ablate.shared import decoded
 from ablate.shared.decoded import facts, named, words
 from ablate.shared.errors import UserError
 from ablate.shared.files import read_json
+from ablate.shared.spec import seeded
 
 
 def decode(spec: Mapping[str, Any], store: Path, watching: Any, ask: Ask) -> None:
@@ -23,7 +24,7 @@ def decode(spec: Mapping[str, Any], store: Path, watching: Any, ask: Ask) -> Non
     check(data, store, watching.say)
     new = not (cache / data["fingerprint"] / decoded.META).exists()
     if new:
-        question = {"spec": {**spec, "seed": 0}, "cache": str(cache)}
+        question = {"spec": seeded(spec, 0), "cache": str(cache)}
         ask("prepare", question, functools.partial(watching.reading, data["name"]))
     for line in remarks(data, store):
         if new:

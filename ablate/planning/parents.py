@@ -1,0 +1,80 @@
+"""A run that starts from another: which settings are its parent's, and what it has of it.
+
+`from.KEY` is a key of the parent, `from.from.KEY` of the parent's own. What is said of the model
+holds for parent and child: so a child has the model of its parent, whatever the recipes of the two
+say of models, but for what is no matter of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ablate.planning.layers import Layers, SettingsLayer
+from ablate.shared.choices import CHOICES
+from ablate.shared.errors import UserError, unknown
+
+FROM = "from."
+SHARED = ("model", *CHOICES)  # sections, and groups, of both
+OWN = ("dropout", "drop_path")  # keys of `model` that a child says for itself
+OF_FILE = ("weights", "names")  # keys of a start from a file
+
+
+def split(layers: Layers) -> tuple[list[SettingsLayer], list[SettingsLayer]]:
+    """(the run's own layers, those of its parent: [] where no key says that there is one). Raises
+    UserError for keys that only a composed tree has."""
+    for key in (key for layer in layers for key in layer.settings):
+        if key.partition(".")[0] in ("parent", "weights"):
+            raise UserError(f"{key}: no such key; what a run starts from is said by {FROM}KEY")
+    own = [
+        SettingsLayer(layer.place, {k: v for k, v in layer.settings.items() if not _above(k)})
+        for layer in layers
+    ]
+    if not any(_above(key) for layer in layers for key in layer.settings):
+        return own, []
+    above = []
+    for layer in layers:
+        shared = {k: v for k, v in layer.settings.items() if k.partition(".")[0] in SHARED}
+        said = {k.removeprefix(FROM): v for k, v in layer.settings.items() if _above(k)}
+        above.append(SettingsLayer(layer.place, shared | said))
+    return own, above
+
+
+def _above(key: str) -> bool:
+    return key.startswith(FROM)
+
+
+@contextmanager
+def of_parent() -> Iterator[None]:
+    """A UserError inside is about a key of the parent."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{FROM}{error}") from error
+
+
+def descend(
+    tree: dict[str, Any], above: Layers, compose: Callable[[Layers], dict[str, Any]]
+) -> None:
+    """Put into the composed tree of a run what it starts from. `compose`: the tree of layers.
+
+    Raises UserError as `compose` does, and where a run would start from two things.
+    """
+    said = {key: value for layer in above for key, value in layer.settings.items()}
+    if "weights" in said:
+        for key in said:
+            if key not in OF_FILE and key.partition(".")[0] not in SHARED:
+                raise unknown(f"{FROM}{key}", key, OF_FILE, "with from.weights one of")
+        tree["model"] = {**tree["model"], "head_bias": 0.0}
+        tree["weights"] = {"names": "ablate"} | {k: said[k] for k in OF_FILE if k in said}
+        return
+    with of_parent():
+        parent = compose(above)
+    if "seed" not in said:  # its child's
+        del parent["seed"]
+    tree["parent"] = parent
+    own = {key: tree["model"][key] for key in OWN}
+    tree["model"] = {**parent["model"], **own, "head_bias": 0.0}
+    for kind in CHOICES:
+        tree[kind] = parent[kind]

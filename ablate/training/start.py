@@ -1,0 +1,111 @@
+"""The weights that a training starts from: those that its parent ended with, or those of a file.
+
+All of them are taken over, the class token, norms and the representation layer included; the head
+starts anew, kernel and bias at zero, and positions are resized (big_vision/models/vit.py `load`,
+with `dont_load=['head/kernel', 'head/bias']`, and `scipy.ndimage.zoom(order=1)`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor, nn
+
+from ablate.shared.errors import UserError
+from ablate.shared.files import read_file
+from ablate.shared.rundir import RunDir
+from ablate.shared.spec import Run
+from ablate.training.model import build
+from ablate.training.model.export import from_timm
+
+HEAD, POSITIONS = "head.", "posemb"
+
+Shapes = Mapping[str, torch.Size]
+
+
+def start_of(run: Run, rundir: RunDir) -> dict[str, Tensor] | None:
+    """The tensors that the run's model starts from, under our names; None where it starts anew.
+
+    Raises UserError, naming the file, where that is missing or another than was planned.
+    """
+    if run.parent is not None:
+        folder = rundir.of_parent(run.parent.id)
+        result = folder.read_result()
+        if result is None or result["status"] != "finished":
+            raise UserError(f"{folder.path}: the run that this one starts from has not finished")
+        remedy = "remove its folder, and the same `ablate sweep` trains it again"
+        return _read(folder.weights, result["weights_sha256"], remedy)
+    if run.weights is not None:
+        path = Path(run.weights.path)
+        tensors = _read(path, run.weights.sha256, "plan the sweep again")
+        return from_timm(run, tensors) if run.weights.names == "timm" else tensors
+    return None
+
+
+def _read(path: Path, sha256: str, remedy: str) -> dict[str, Tensor]:
+    try:
+        content = read_file(path)
+    except OSError as error:
+        raise UserError(f"{path}: can't be read ({error.strerror}); {remedy}") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise UserError(f"{path}: is not the file that was recorded; {remedy}")
+    try:
+        return load(content)
+    except SafetensorError as error:
+        raise UserError(f"{path}: is no file of safetensors ({error})") from error
+
+
+def check_start(run: Run) -> None:
+    """Raises UserError where the model of its parent has not the weights of its own."""
+    if run.parent is not None:
+        own, theirs = (_shapes(build(each, device="meta")) for each in (run, run.parent))
+        check_shapes(own, theirs)
+
+
+def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give the model these weights, as at its first step. Raises UserError where a name or a shape
+    is not its own; then nothing has changed."""
+    check_shapes(_shapes(model), {name: tensor.shape for name, tensor in tensors.items()})
+    with torch.no_grad():
+        for name, own in model.state_dict().items():
+            if name.startswith(HEAD):
+                own.zero_()
+            elif name == POSITIONS:
+                own.copy_(resize(tensors[name], own.shape[1]))
+            else:
+                own.copy_(tensors[name])
+
+
+def check_shapes(own: Shapes, theirs: Shapes) -> None:
+    """Raises UserError for the first name or shape that is not the same in both, but for the head's
+    and for the number of positions."""
+    for name in (*own, *theirs):
+        if name.startswith(HEAD):
+            continue
+        if name not in theirs:
+            raise UserError(f"from: has no weights for {name} of this model")
+        if name not in own:
+            raise UserError(f"from: has weights {name}, which this model has not")
+        mine, other = own[name], theirs[name]
+        if mine != other and not (name == POSITIONS and mine[-1] == other[-1]):
+            raise UserError(
+                f"from: {name} has the shape {list(other)}, and in this model {list(mine)}"
+            )
+
+
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+
+def resize(positions: Tensor, number: int) -> Tensor:
+    """(1, h*h, D) -> (1, number, D): bilinear on the square grid, corners on corners."""
+    side, new = round(positions.shape[1] ** 0.5), round(number**0.5)
+    grid = positions.unflatten(1, (side, side)).permute(0, 3, 1, 2)  # (1, D, h, h)
+    grid = F.interpolate(grid, size=(new, new), mode="bilinear", align_corners=True)
+    return grid.flatten(2).transpose(1, 2)
