@@ -31,7 +31,8 @@ SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
 
 @dataclass(frozen=True)
 class Costs:
-    """By (row, column), also of parents (`Plan.parents`): the worker's description and seconds a run; `how`: their source."""
+    """By (row, column), also of parents (`Plan.parents`): the worker's description and seconds a
+    run; `how`: their source."""
 
     described: Mapping[tuple[str, str], Mapping[str, Any]]
     seconds: Mapping[tuple[str, str], float | None]  # None: no data yet, or nothing was timed
