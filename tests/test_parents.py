@@ -294,6 +294,19 @@ def test_children_are_trained_again_to_the_same_bits(copy):
     assert "nothing wrong" in copy("verify").out
 
 
+def test_a_child_of_other_weights_than_its_parent_has_now_is_found(copy):
+    """Such as when the parent was trained again elsewhere, to other bits."""
+    parent, child = first(copy, "dpn#0.from"), first(copy, "dpn#0")
+    result = json.loads((child / "result.json").read_text())
+    parents = json.loads((parent / "result.json").read_text())
+    assert result["start_sha256"] == parents["weights_sha256"]
+    result["start_sha256"] = "0" * 64
+    (child / "result.json").write_text(json.dumps(result))
+    assert (
+        f"{child.name} dpn#0: result.json: started from other weights" in copy("verify", code=1).out
+    )
+
+
 def test_a_parent_removed_by_hand_is_trained_again_and_gc_keeps_it(copy):
     table = copy("table", "tuned", "--format", "csv").out
     copy("gc", "--yes")

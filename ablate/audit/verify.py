@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from ablate.analysis.tabulate import tabulate
+from ablate.audit.verify_ledger import check_ledger
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.report.formats import render
 from ablate.shared import decoded, spec
-from ablate.shared.errors import Failure, UserError
+from ablate.shared.errors import UserError
 from ablate.shared.files import is_number, read_file, read_json, sha256_of
 from ablate.shared.rundir import FINAL, RunDir
 from ablate.shared.spec import classes_of
@@ -101,21 +102,10 @@ class _Check:
 
     def ledger(self, ledger: Ledger) -> None:
         """Seals, plan, events and states; what is needed of them later is kept."""
+        findings, notes = check_ledger(self.plan, self.store, ledger)
+        self.found.findings += findings
+        self.found.notes += notes
         place = self.store.ledger.name
-        for number in ledger.broken_seals():
-            self.found.findings.append(
-                f"{ledger.about(number) or 'a look'}: {place}: event {number} was changed, or an "
-                f"event before it was removed"
-            )
-        if ledger.lacks_its_end():
-            self.found.findings.append(f"{place}: its last events were removed")
-        self._looks(ledger)
-        self._plan(ledger)
-        if ledger.planned(self.plan.name) != list(enumerate(r.id for r in self.plan.runs())):
-            self.found.findings.append(
-                f"{place}: its planned runs of {self.plan.name!r} differ from the runs of "
-                f"{self.store.plan_path(self.plan.name)}"
-            )
         self.states = ledger.states(self.runs)
         for run in self.runs.values():
             if run.id not in self.states:
@@ -134,40 +124,6 @@ class _Check:
                     )
             if last is not None:
                 self.last[run.id] = last
-
-    def _plan(self, ledger: Ledger) -> None:
-        """Check the plan file against its seal in the ledger."""
-        path = self.store.plan_path(self.plan.name)
-        try:
-            told = ledger.plan_events(self.plan.name)
-        except Failure as error:
-            self.found.findings.append(str(error))
-            return
-        if not (told or ledger.seals_plans()):
-            self.found.notes.append(f"{path.name}: was planned before plans were sealed")
-        elif sha256_of(path) not in [detail["sha256"] for _, detail in told]:
-            self.found.findings.append(
-                f"{path.name}: differs from the plan that {self.store.ledger.name} has sealed; the "
-                f"same `ablate sweep` writes it again"
-            )
-        elif "rebuilt" in told[-1][1]:
-            self.found.notes.append(
-                f"{path.name}: was read from its file when the ledger was migrated or rebuilt, so "
-                f"an earlier edit can't be found; the same `ablate sweep` seals the plan"
-            )
-
-    def _looks(self, ledger: Ledger) -> None:
-        """Check the file of looks against the ledger."""
-        path = self.store.looks
-        said = path.read_bytes() if path.exists() else b""
-        lines = zip_longest(said.splitlines(True), ledger.looks_text().splitlines(True))
-        wrong = [number for number, (line, known) in enumerate(lines, 1) if line != known]
-        if wrong:
-            where = f"line {wrong[0]}" if path.exists() else "the missing file"
-            self.found.findings.append(
-                f"{path.name}: {where} differs from {self.store.ledger.name}, which counts; the "
-                f"next look writes the file again"
-            )
 
     # --- A run ----------------------------------------------------------------------------------
 
@@ -194,6 +150,7 @@ class _Check:
         self._result(run, folder, result, status)
         self._spec(run, folder)
         self._env(run, folder, result)
+        self._start(run, folder, result)
         last = self._metrics(run, folder, result)
         for name, sha256 in result.get("probes_sha256", {}).items():
             self._hash(run, folder.probe(name), sha256)
@@ -257,6 +214,12 @@ class _Check:
         elif folder.sealed_attempts(result)[1]:
             what = "differs from the file that the run wrote, by the hash in result.json"
             self.finding(run, folder.env, what if folder.env.exists() else "missing")
+
+    def _start(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:
+        parent = run.parent()
+        has = self.recorded.get(parent.id) if parent is not None else None
+        if has is not None and result.get("start_sha256") != has.get("weights_sha256"):
+            self.finding(run, folder.result, "started from other weights than its parent has now")
 
     def _metrics(
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]
@@ -347,7 +310,8 @@ class _Check:
 
     def data(self) -> None:
         """Check the decoded datasets, and that the runs were trained on them."""
-        sets = {cell.spec["data"]["fingerprint"]: cell.spec["data"] for cell in self.plan.cells}
+        told = (run.cell.spec["data"] for run in self.runs.values())
+        sets = {data["fingerprint"]: data for data in told}
         for fingerprint, data in sets.items():
             name, home = f"data={data['name']}", self.store.cache / fingerprint
             if not home.is_dir():

@@ -74,7 +74,7 @@ _NUMBERS = (
     *("multiply_adds", "peak_bytes", "images_per_s", "utilisation"),
 )
 _TEXTS = (
-    *("metrics_sha256", "predictions_sha256", "weights_sha256", "env_sha256"),
+    *("metrics_sha256", "predictions_sha256", "weights_sha256", "env_sha256", "start_sha256"),
     *("kernel", "digest", "fingerprint", "device", "torch"),
 )
 _RESULT: dict[str, Callable[[Any], bool]] = {

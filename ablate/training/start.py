@@ -48,6 +48,14 @@ def start_of(run: Run, rundir: RunDir) -> dict[str, Tensor] | None:
     return None
 
 
+def start_sha256(run: Run, rundir: RunDir) -> str | None:
+    """The hash of the file of weights that the run starts from."""
+    if run.parent is not None:
+        result = rundir.of_parent(run.parent.id).read_result() or {}
+        return result.get("weights_sha256")
+    return None if run.weights is None else run.weights.sha256
+
+
 def _read(path: Path, sha256: str, remedy: str) -> dict[str, Tensor]:
     try:
         content = read_file(path)

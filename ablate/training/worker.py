@@ -39,6 +39,7 @@ from ablate.training.answers import answer as answer
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.attention import kernel
 from ablate.training.model.plugin import digest
+from ablate.training.start import start_sha256
 from ablate.training.training import DTYPES
 
 EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_LOST, EXIT_ROTTEN = 76, 1, 71, 72, 73
@@ -205,6 +206,7 @@ def _train(
             for kind in choices.CHOICES
         },
         "fingerprint": run.data.fingerprint,
+        "start_sha256": start_sha256(run, rundir),
         "device": attempt.facts["device"],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
