@@ -184,6 +184,11 @@ def _close(store: Store, outcome: Outcome) -> None:
             f"{done} runs are done, the same command goes on"
         )
     lost = {s: n for s, n in progress.counts.items() if s in GIVEN_UP}
+    if outcome.stopped is not None:
+        raise Failure(
+            f"{plan.name}: {outcome.stopped}: no single variant is the cause; mend it, then "
+            f"`ablate sweep ... --retry {','.join(lost) or 'failed'}` goes on; {done} runs are done"
+        )
     if lost:
         text = ", ".join(f"{n} {status}" for status, n in lost.items())
         raise Failure(
