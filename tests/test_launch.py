@@ -24,7 +24,7 @@ from ablate.running import launchers
 from ablate.running.launchers import Slot
 from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.inline import Inline
-from ablate.running.launchers.local import MALLOC, Local, environment, gpus, slots
+from ablate.running.launchers.local import MALLOC, Local, slots
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import STOPPED, RunDir
 from ablate.store.liveness import HostLock
@@ -263,40 +263,6 @@ def test_warming_starts_what_the_first_worker_is_forked_from(tmp_path):
     assert server.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(
-    ("outer", "seen"),
-    [
-        ("", []),
-        ("-1", []),
-        ("0,1", ["0", "1"]),
-        (" 3, 1", ["3", "1"]),
-        ("0,-1,1", ["0"]),  # CUDA: what follows an invalid one is not visible
-        ("-1,0", []),
-        ("GPU-8932f937", ["GPU-8932f937"]),
-    ],
-)
-def test_an_outer_cuda_visible_devices_is_honoured(monkeypatch, outer, seen):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", outer)
-    assert gpus() == seen
-
-
-@pytest.mark.parametrize(
-    ("script", "seen"),
-    [
-        ("echo 0; echo 1", ["0", "1"]),
-        ("echo 'No devices were found'", []),
-        ("echo 'Failed to initialize NVML'; exit 9", []),
-    ],
-)
-def test_else_nvidia_smi_is_asked(monkeypatch, tmp_path, script, seen):
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(f"#!/bin/sh\n{script}\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert gpus() == seen
-
-
 def test_without_a_gpu_there_is_a_slot_a_core_that_we_may_use():
     mine = os.sched_getaffinity(0)
     assert len(slots([], 1)) == len(mine)
@@ -305,19 +271,6 @@ def test_without_a_gpu_there_is_a_slot_a_core_that_we_may_use():
         assert slots([], 4) == [Slot("cpu:0", "cpu", "cpu")]  # never more threads than cores
     finally:
         os.sched_setaffinity(0, mine)
-
-
-def test_with_gpus_there_are_runs_per_gpu_slots_on_each(monkeypatch, tmp_path):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    one = launchers.make(settings("local"), tmp_path)
-    assert one.slots == [Slot("gpu:2", "gpu:2", "cuda", "2"), Slot("gpu:5", "gpu:5", "cuda", "5")]
-    two = launchers.make(settings("local", runs_per_gpu=2), tmp_path)
-    assert [slot.name for slot in two.slots] == ["gpu:2.0", "gpu:5.0", "gpu:2.1", "gpu:5.1"]
-    assert [slot.place for slot in two.slots] == ["gpu:2", "gpu:5", "gpu:2", "gpu:5"]
-    assert [slot.visible for slot in two.slots] == ["2", "5", "2", "5"]
-    assert "CUDA_VISIBLE_DEVICES" not in environment(list(two.slots))  # each worker gets its own
-    options = launchers.worker_options(two.slots[0], settings("local"), tmp_path)
-    assert (options["device"], options["slot"]) == ("cuda", "gpu:2.0")
 
 
 def test_an_unknown_launcher_is_told_with_the_choices(tmp_path):

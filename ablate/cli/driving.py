@@ -7,6 +7,7 @@ import functools
 import math
 import shlex
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ablate.planning.plan import Plan
     from ablate.running.driver import Outcome
     from ablate.running.launchers import Launcher
+    from ablate.store.events import RunState
     from ablate.store.ledger import Ledger, Store
 
 
@@ -52,6 +54,8 @@ def sweep(
     print(f"sweep: {plan.name}", flush=True)
     await_room(kept, view)
     launcher = launchers.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
+    for line in launcher.devices.remarks:
+        print(f"warning: {line}")
     search = Search(plan) if plan.tune else None
     try:
         with driving(kept, plan.name, view) as ledger:
@@ -132,7 +136,9 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     a long sweep is shown and asked about."""
     from ablate.report.live import duration
     from ablate.running.estimate import costs
+    from ablate.running.preflight import preflight
     from ablate.store.ledger import FINAL
+    from ablate.store.progress import working
 
     ids = {run.id for run in plan.runs()}
     states = ledger.states(ids)
@@ -140,6 +146,8 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     if sum(store.rundir(run).has_result() for run in done) == len(ids):
         return False
     launcher.warm()  # while the models are built
+    held = {str(notes.get("slot")) for notes in working(store, states)}
+    preflight(launcher, held, lambda line: print(f"warning: {line}"))
     cost = costs(
         plan, store, launcher, states, ledger.last_detail("finished"), from_s=LONG_H * 3600
     )
@@ -270,10 +278,24 @@ def plan(
         print_json(trees.of_plan(made, states, cost, detection, withheld.values()))
         return
     show_plan(made, states, cost)
+    if on is None:
+        _show_devices(launcher, kept, states)
     if detection is not None:
         print()
         for line in (*(f"withheld: {why}" for why in withheld.values()), *detection.lines()):
             print(line)
+
+
+def _show_devices(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> None:
+    """What is amiss with the GPUs, and which of them others use."""
+    from ablate.running.gpus import NoAnswer, busy
+    from ablate.store.progress import working
+
+    lines = [*launcher.devices.remarks]
+    with contextlib.suppress(NoAnswer):  # which those say
+        lines += busy(launcher.devices.gpus, [note.get("pid") for note in working(store, states)])
+    for line in lines:
+        print(f"warning: {line}")
 
 
 def _check_options(

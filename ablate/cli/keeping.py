@@ -66,8 +66,9 @@ def doctor(
         slots = launchers.make(settings, kept.cache).slots
         try:
             # not of an inline launcher: another process shall resume what one has begun
-            with ForkServer(environment(list(slots))) as server:
-                findings = tell(examine(kept, settings, slots, label, specs, server.ask))
+            with ForkServer(environment(slots)) as server:
+                ask = functools.partial(server.ask, environment=slots[0].environment)
+                findings = tell(examine(kept, settings, slots, label, specs, ask))
         except KeyboardInterrupt:
             print("stopped; the same command begins again", file=sys.stderr)
             raise typer.Exit(130) from None

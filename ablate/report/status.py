@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import sys
 import time
@@ -14,10 +15,11 @@ from ablate.analysis import captions
 from ablate.analysis.scores import short
 from ablate.planning.plan import Plan, PlannedRun
 from ablate.report.live import Clock, counts_line, duration, parts_done
+from ablate.running import gpus
 from ablate.running.estimate import Costs
 from ablate.store.events import RunState
 from ablate.store.ledger import FINAL, Ledger, Store
-from ablate.store.progress import GIVEN_UP, SweepProgress, observe
+from ablate.store.progress import GIVEN_UP, SweepProgress, Worker, observe
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -175,6 +177,7 @@ def speed(notes: Mapping[str, Any]) -> str:
 # --- Watching -----------------------------------------------------------------------------------
 
 LINE_EVERY_S = 5.0
+METERS_EVERY_S = 5.0
 Moment = tuple[Plan, Sequence[PlannedRun], SweepProgress]  # a plan, its runs, and how far they are
 
 
@@ -206,14 +209,36 @@ def _watch_in_place(looks: Iterable[Moment], store: Store) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    clock = Clock()
+    clock, meters = Clock(), Meters()
     with Live(console=Console(), auto_refresh=False) as live:
         for plan, runs, now in looks:
             left = clock.left_s(parts_done(now), now.total)
-            lines = [*_details(runs, now, store)]
+            lines = [*_details(runs, now, store), *meters.lines(now.workers)]
             lines += [f"time left: {duration(left)}"] if now.workers else []
             grid = _grid(*_by_variant(plan, runs, now))
             live.update(Group(Text(_head(now)), grid, Text("\n".join(lines))), refresh=True)
+
+
+class Meters:
+    """Figures of the GPUs that workers are on, asked for now and then; none once that fails."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._next = 0.0
+
+    def lines(self, workers: Iterable[Worker]) -> list[str]:
+        """A line a GPU."""
+        slots = (re.match(r"gpu:(\d+)", worker.slot) for worker in workers)
+        indices = {found[1] for found in slots if found}
+        if not indices:
+            return []
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + METERS_EVERY_S
+            try:
+                self._lines = gpus.figures(indices)
+            except gpus.NoAnswer:
+                self._lines, self._next = [], math.inf
+        return self._lines
 
 
 def _watch_plain(looks: Iterable[Moment]) -> None:

@@ -169,6 +169,10 @@ def whose(error: BaseException, device: str) -> str:
 
 def line(error: BaseException) -> str:
     """Its type and the first line of its message, and what to do about it."""
+    return f"{type(error).__name__}: {error}".splitlines()[0] + remedy(error)
+
+
+def remedy(error: BaseException) -> str:
+    """ "; " and what to do about it; "" where that is not always the same."""
     row = fault(error)
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"{text}; {row.remedy}" if row is not None and row.remedy else text
+    return f"; {row.remedy}" if row is not None and row.remedy else ""

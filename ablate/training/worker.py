@@ -2,7 +2,8 @@
 
 `work` trains the run of one folder. `answer` tells what only torch or the data can tell, JSON both
 ways: `describe` (sizes and costs of specs), `prepare` (decode a dataset), `rehearse` (train a few
-steps, compare with others), `deterministic` (what deterministic algorithms cost).
+steps, compare with others), `deterministic` (what deterministic algorithms cost),
+`kernel` (does a device work at all).
 """
 
 from __future__ import annotations

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import select
-import shutil
 import signal
-import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablate.running.gpus import Gpu, find
 from ablate.running.launchers import Progress, Slot, worker_options
 from ablate.running.launchers.fork import ForkServer
 from ablate.shared.rundir import RunDir
@@ -25,13 +23,16 @@ MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": str(32 << 30),
 }
 
+KERNEL_S = 60.0  # until a GPU that runs no kernel is taken for one that hangs
+
 
 class Local(HostLock):
     """One worker a GPU (`runs_per_gpu` for more); without a GPU one a core, one thread each."""
 
     def __init__(self, settings: Mapping[str, Any], cache: Path) -> None:
         self._settings, self._cache = settings, cache
-        self.slots = slots(gpus(), settings["runs_per_gpu"])
+        self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self.slots: Sequence[Slot] = slots(self.devices.gpus, settings["runs_per_gpu"])
         self._server = ForkServer(environment(self.slots), self._died)
         self._children: set[str] = set()
         self._lost: set[str] = set()  # whose server died, not told yet
@@ -46,13 +47,24 @@ class Local(HostLock):
         question: Mapping[str, Any],
         progress: Progress = lambda done, total: None,
     ) -> dict[str, Any]:
-        return self._server.ask(verb, question, progress)
+        return self._server.ask(verb, question, progress, self.slots[0].environment)
+
+    def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
+        tried = {slot.name: slot.environment for slot in slots if slot.device != "cpu"}
+        if not tried:
+            return {}
+        answers = self._server.ask_each("kernel", {"device": "cuda"}, tried, KERNEL_S)
+        why = {
+            name: answer if isinstance(answer, str) else answer["why"]
+            for name, answer in answers.items()
+        }
+        return {name: line for name, line in why.items() if line}
 
     def start(self, run: RunDir, slot: Slot) -> None:
         request = {
             "run": str(run.path),
             "log": str(run.log),
-            "environment": {} if slot.visible is None else {"CUDA_VISIBLE_DEVICES": slot.visible},
+            "environment": slot.environment,
             "options": worker_options(slot, self._settings, self._cache),
         }
         try:
@@ -94,35 +106,28 @@ class Local(HostLock):
         self._children = set()
 
 
-def environment(slots: list[Slot]) -> dict[str, str]:
+def environment(slots: Sequence[Slot]) -> dict[str, str]:
     """What workers need in place before their interpreter starts."""
     if slots[0].device == "cpu":
         return {**MALLOC, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # deterministic cuBLAS, read when CUDA starts
+    return {  # read when CUDA starts
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic cuBLAS
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts; else the fastest is first
+    }
 
 
-def gpus() -> list[str]:
-    """The GPUs that this process may use: an outer CUDA_VISIBLE_DEVICES is honoured."""
-    outer = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if outer is not None:
-        names = outer.replace(" ", "").split(",")
-        # CUDA sees none from the first invalid one on
-        return list(itertools.takewhile(lambda gpu: gpu not in ("", "-1"), names))
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    query = [tool, "--query-gpu=index", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True, check=False)
-    return [line.strip() for line in answer.stdout.splitlines() if line.strip().isdigit()]
-
-
-def slots(gpus: list[str], runs_per_gpu: int) -> list[Slot]:
+def slots(gpus: Sequence[Gpu], runs_per_gpu: int) -> list[Slot]:
     """One slot a GPU times `runs_per_gpu`, or one a core: never more threads than cores."""
     if not gpus:
         cores = len(os.sched_getaffinity(0))
         return [Slot(f"cpu:{core}", "cpu", "cpu") for core in range(cores)]
     return [
-        Slot(f"gpu:{gpu}" + (f".{place}" if runs_per_gpu > 1 else ""), f"gpu:{gpu}", "cuda", gpu)
+        Slot(
+            f"gpu:{gpu.index}" + (f".{place}" if runs_per_gpu > 1 else ""),
+            f"gpu:{gpu.index}",
+            "cuda",
+            gpu.uuid,
+        )
         for place in range(runs_per_gpu)
         for gpu in gpus
     ]
