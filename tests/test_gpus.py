@@ -18,12 +18,14 @@ from nvidia import EIGHT, Machine, gpu
 
 from ablate.planning.compose import Composer
 from ablate.planning.overrides import once, parse
+from ablate.report import status
 from ablate.running import gpus, launchers
 from ablate.running.gpus import NoAnswer, busy, figures, find
 from ablate.running.launchers import Slot, local
 from ablate.running.launchers.local import environment
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Ledger, Store
+from ablate.store.progress import Worker
 
 
 @pytest.fixture
@@ -249,6 +251,23 @@ def test_figures_of_gpus_are_told_as_far_as_there_are_any(nvidia):
     nvidia.has([], says=MISMATCH, code=18)
     with pytest.raises(NoAnswer, match=MISMATCH):
         figures({"0"})
+
+
+def test_who_watches_asks_for_figures_now_and_then_and_not_for_cpus(nvidia):
+    nvidia.has([gpu(0, **{"utilization.gpu": 50}), gpu(1)])
+    meters = status.Meters()
+
+    def lines(*slots: str) -> list[str]:
+        return meters.lines([Worker(None, slot, {}) for slot in slots])  # type: ignore[arg-type]
+
+    assert lines() == lines("cpu:0", "inline", "?") == []
+    assert nvidia.asked() == []
+    assert lines("gpu:0.1", "cpu:0") == ["gpu:0: 50 % busy, 0.0 of 79.6 GiB, 70 W"]
+    nvidia.has([], says=MISMATCH, code=18)
+    assert len(lines("gpu:0.1")) == len(nvidia.asked()) == 1
+    meters._next = 0.0  # later
+    assert lines("gpu:0.1") == lines("gpu:0.1") == []
+    assert len(nvidia.asked()) == 2  # once that fails it is left alone
 
 
 # --- Commands ------------------------------------------------------------------------------------

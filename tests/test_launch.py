@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from launcher_contract import (
     LONG,
     BesideContract,
@@ -138,6 +142,63 @@ class TestLocal(BesideContract):
         for run in (first, second):
             assert launcher.notes(run)["exit"] == STOPPED
             assert len(run.checkpoints()) == 1
+
+
+# --- A fork that may use CUDA -------------------------------------------------------------------
+
+# What would start CUDA, or NVML, in the process that forks: whoever is forked then can't use it.
+SPY = """
+import ctypes, sys, traceback
+
+import torch
+
+def spy(place, name):
+    real = getattr(place, name)
+    def spied(*args, **more):
+        if place is not ctypes or any(part in str(args) for part in ("libcuda", "nvidia", "nvml")):
+            traceback.print_stack()
+            sys.exit(f"{name} was called")
+        return real(*args, **more)
+    setattr(place, name, spied)
+
+STARTS = (
+    "is_available", "device_count", "init", "current_device", "get_device_name", "current_stream",
+    "get_device_capability", "get_device_properties", "is_bf16_supported", "mem_get_info",
+    "set_device", "synchronize", "_lazy_init", "_raw_device_count_nvml", "_device_count_nvml",
+)
+for name in STARTS:
+    spy(torch.cuda, name)
+for name in ("is_available", "device_count", "current_accelerator", "synchronize"):
+    spy(torch.accelerator, name)
+for name in dir(torch._C):
+    if name.startswith("_cuda_") and name not in ("_cuda_isInBadFork", "_cuda_setDevice"):
+        spy(torch._C, name)
+spy(ctypes, "CDLL")
+
+from ablate.training import worker
+
+worker.preload()
+print("nothing was called", torch.cuda.is_initialized())
+"""
+
+
+def test_what_the_server_loads_starts_neither_cuda_nor_nvml():
+    said = subprocess.run([sys.executable, "-c", SPY], capture_output=True, text=True, check=False)
+    assert said.stdout == "nothing was called False\n", said.stderr
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="this torch is built without CUDA")
+def test_a_server_that_forks_has_neither_libcuda_nor_nvml_mapped(tmp_path):
+    """Of the CUDA build: its own libraries are there, the driver's are not."""
+    launcher, run = Local(settings("local", devices="cpu"), tmp_path), RunDir(tmp_path / "run")
+    run.create({})
+    run.result.write_text("{}")  # no training: the server loads all that one needs
+    launcher.start(run, launcher.slots[0])
+    assert end(launcher, run) == [0]
+    maps = Path(f"/proc/{launcher._server.process.pid}/maps").read_text()
+    launcher.free()
+    assert "libtorch_cuda" in maps
+    assert not re.search(r"libcuda\.so|libnvidia-ml|/dev/nvidia", maps)
 
 
 # --- Questions ----------------------------------------------------------------------------------

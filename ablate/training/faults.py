@@ -73,11 +73,11 @@ FAULTS = (
     ),
     Fault(
         NO_DEVICE,
-        f"{COUNT}; {CUDA}",
+        f"{COUNT}; ATen/DeviceAccelerator.cpp; {CUDA}",
         (
             *("No CUDA GPUs are available", "no CUDA-capable device is detected"),
             *("CUDA driver initialization failed", "CUDA unknown error - this may be due to"),
-            "CUDA error: initialization error",
+            *("CUDA error: initialization error", "Cannot access accelerator device when none"),
         ),
         (3, 100, 802),
     ),
