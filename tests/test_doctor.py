@@ -511,6 +511,14 @@ def test_gpus_are_told_as_nvidia_smi_tells_them(tmp_path, monkeypatch):
     ]
     assert told["slots"] == ["ok: launcher=local trains 2 at once: gpu:0.0, gpu:0.1"]
     assert "CUBLAS_WORKSPACE_CONFIG=:4096:8" in told["workers"][0]
+    four = [Gpu(f"{n}", f"GPU-{n}", "", "") for n in range(4)]
+    found = machine.kernels(slots(four, 2), lambda tried: {s.name: "no" for s in tried[1::2]})
+    assert [f"{finding.level}: {finding.text}" for finding in found] == [
+        "problem: gpu:1 is not used: no",
+        "problem: gpu:3 is not used: no",
+        "ok: compute: gpu:0, gpu:2",
+    ]
+    assert list(machine.kernels(slots([], 1), lambda tried: {"cpu:0": "never asked"})) == []
     tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no driver'\nexit 9\n")
     assert said(slots([], 1))["gpu"] == [
         "warning: nvidia-smi: NVIDIA-SMI has failed: no driver (exit code 9): trained on the CPU"

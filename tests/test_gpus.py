@@ -347,15 +347,25 @@ def test_a_sweep_on_eight_gpus(shell, nvidia):
     assert not [kind for _, kind, _ in events if kind == "failed"]
 
 
-def test_a_sweep_ends_when_its_only_device_is_gone_and_the_same_command_goes_on(shell, nvidia):
-    words = ("sweep", WORDS[0], "seeds=1", *WORDS[2:], f"launcher.devices={UUID['2']}")
-    nvidia.breaks({f"run {UUID['2']}": "CUDA error: no CUDA-capable device is detected"})
+def test_a_sweep_without_a_device_left_ends_and_the_same_command_goes_on(shell, nvidia):
+    """One GPU is gone with the first run on it; on the other two runs lose it."""
+    devices = f"launcher.devices=0,{UUID['6:1']}"
+    words = ("sweep", WORDS[0], "seeds=2", *WORDS[2:], devices)
+    nvidia.breaks(
+        {
+            f"run {UUID['0']}": "CUDA error: no CUDA-capable device is detected",
+            f"run {UUID['6:1']}": "CUDA error: uncorrectable ECC error encountered",
+        }
+    )
     done = shell.process(*words, code=1, **nvidia.stand_in)
-    assert "no device is left (gpu:2); 0 of 2 runs are done, the same command goes on" in done.err
-    assert record(shell)[0] == {"interrupted": 1, "planned": 1}
+    assert "gpu:6:1 is given up: 2 runs lost their device there" in done.out
+    assert re.search(
+        r"no device is left \((gpu:0, gpu:6:1|gpu:6:1, gpu:0)\); 0 of 4 runs are done", done.err
+    )
+    assert record(shell)[0] == {"interrupted": 3, "planned": 1}
     nvidia.breaks({})
-    assert shell.process(*words, **nvidia.stand_in).out.count("finished:") == 2
-    assert {gpu for _, gpu, _ in nvidia.touched()} == {UUID["2"]}
+    assert shell.process(*words, **nvidia.stand_in).out.count("finished:") == 4
+    assert {gpu for _, gpu, _ in nvidia.touched()} == {UUID["0"], UUID["6:1"]}
 
 
 def test_a_plan_names_gpus_in_use_and_what_else_the_tool_says(shell, nvidia):

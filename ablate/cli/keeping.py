@@ -48,7 +48,7 @@ def doctor(
     from ablate.audit.doctor import examine, examine_store, show, tree
     from ablate.running import launchers
     from ablate.running.launchers.fork import ForkServer
-    from ablate.running.launchers.local import environment
+    from ablate.running.launchers.local import environment, unfit
     from ablate.store.ledger import Store
 
     kept = Store(store)
@@ -68,7 +68,8 @@ def doctor(
             # not of an inline launcher: another process shall resume what one has begun
             with ForkServer(environment(slots)) as server:
                 ask = functools.partial(server.ask, environment=slots[0].environment)
-                findings = tell(examine(kept, settings, slots, label, specs, ask))
+                tried = functools.partial(unfit, server)
+                findings = tell(examine(kept, settings, slots, label, specs, ask, tried))
         except KeyboardInterrupt:
             print("stopped; the same command begins again", file=sys.stderr)
             raise typer.Exit(130) from None

@@ -9,6 +9,7 @@ from typing import Any
 
 from ablate.audit.doctor import machine, rehearsal, stored
 from ablate.audit.doctor.finding import Finding, Findings
+from ablate.audit.doctor.machine import Unfit
 from ablate.running.launchers import Ask, Slot
 from ablate.shared.errors import Failure, UserError
 from ablate.store.ledger import Store
@@ -23,15 +24,17 @@ def examine(
     label: str,
     specs: Sequence[Mapping[str, Any]],
     ask: Ask,
+    unfit: Unfit,
 ) -> Findings:
     """Every check, each told as soon as it is known.
 
     `settings`: the launcher group, `slots`: what that launcher has, `specs`: plain trees, first
     that of the run called `label`, which is rehearsed; of the others the data is looked for. `ask`:
-    a process of its own answers each question.
+    a process of its own answers each question. `unfit`: see Launcher.
     """
     yield from _safely("versions", machine.versions)
     yield from _safely("devices", lambda: machine.devices(settings, slots, specs[0]))
+    yield from _safely("gpu", lambda: machine.kernels(slots, unfit))
     yield from _safely("memory", machine.memory)
     yield from examine_store(store)
     if (yield from _safely("data", lambda: rehearsal.data(store, specs, ask))):

@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,22 @@ def _gpus(used: bool) -> Findings:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         yield Finding("ok", "gpu", f"CUDA_VISIBLE_DEVICES={visible} says which are used")
+
+
+Unfit = Callable[[Sequence[Slot]], Mapping[str, str]]
+
+
+def kernels(slots: Sequence[Slot], unfit: Unfit) -> Findings:
+    """Which GPUs compute, as each sweep tries them before its first run."""
+    tried = {slot.place: slot for slot in slots if slot.device != "cpu"}
+    if not tried:
+        return
+    why = unfit(list(tried.values()))
+    for place, slot in tried.items():
+        if slot.name in why:
+            yield Finding("problem", "gpu", f"{place} is not used: {why[slot.name]}")
+    if works := [place for place, slot in tried.items() if slot.name not in why]:
+        yield Finding("ok", "gpu", f"compute: {', '.join(works)}")
 
 
 FAST_BF16 = {"avx512_bf16", "amx_tile"}  # as /proc/cpuinfo calls what torch has kernels for

@@ -50,15 +50,7 @@ class Local(HostLock):
         return self._server.ask(verb, question, progress, self.slots[0].environment)
 
     def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
-        tried = {slot.name: slot.environment for slot in slots if slot.device != "cpu"}
-        if not tried:
-            return {}
-        answers = self._server.ask_each("kernel", {"device": "cuda"}, tried, KERNEL_S)
-        why = {
-            name: answer if isinstance(answer, str) else answer["why"]
-            for name, answer in answers.items()
-        }
-        return {name: line for name, line in why.items() if line}
+        return unfit(self._server, slots)
 
     def start(self, run: RunDir, slot: Slot) -> None:
         request = {
@@ -114,6 +106,16 @@ def environment(slots: Sequence[Slot]) -> dict[str, str]:
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic cuBLAS
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts; else the fastest is first
     }
+
+
+def unfit(server: ForkServer, slots: Sequence[Slot]) -> dict[str, str]:
+    """See Launcher."""
+    tried = {slot.name: slot.environment for slot in slots if slot.device != "cpu"}
+    if not tried:
+        return {}
+    answers = server.ask_each("kernel", {"device": "cuda"}, tried, KERNEL_S)
+    why = {name: a if isinstance(a, str) else a["why"] for name, a in answers.items()}
+    return {name: line for name, line in why.items() if line}
 
 
 def slots(gpus: Sequence[Gpu], runs_per_gpu: int) -> list[Slot]:
