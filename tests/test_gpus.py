@@ -5,6 +5,7 @@ The tool is a stand-in that prints what NVIDIA's does; commands and workers are 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections import Counter
@@ -183,12 +184,17 @@ def test_runs_that_share_a_gpu_are_slots_of_one_place(nvidia, tmp_path):
     assert (options["device"], options["slot"]) == ("cuda", "gpu:5.0")
 
 
-def test_inline_takes_one_device(nvidia, tmp_path):
+def test_inline_takes_one_device(nvidia, tmp_path, monkeypatch):
     assert launchers.make(settings("inline"), tmp_path).slots == [Slot("inline", "cpu", "cpu")]
     (slot,) = launchers.make(settings("inline", devices="6:1"), tmp_path).slots
     assert slot == Slot("gpu:6:1", "gpu:6:1", "cuda", UUID["6:1"])
     with pytest.raises(UserError, match=r"^launcher.devices: launcher=inline .* one, got 0, 2$"):
         launchers.make(settings("inline", devices="0,2"), tmp_path)
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # CUDA reads it as it starts
+    chosen = launchers.make(settings("inline", devices="6:1"), tmp_path)
+    assert chosen.unfit([slot]).keys() == {"gpu:6:1"}  # in this process, with this torch
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == UUID["6:1"]
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 @pytest.mark.parametrize(
@@ -302,16 +308,16 @@ def test_where_no_device_works_the_command_ends_with_a_line_and_nothing_is_recor
     (line,) = done.err.splitlines()
     assert line.startswith(f"ablate: no device can be used: {', '.join(f'gpu:{n}' for n in ALL)}: ")
     if torch.version.cuda is None:
-        assert line.endswith(
+        remedy = (
             "AssertionError: Torch not compiled with CUDA enabled; install a CUDA build of torch, "
             "or give launcher.devices=cpu"
         )
+        assert line.endswith(remedy)
+        done = shell.process("plan", *WORDS, code=1, PATH=nvidia.path)  # which times a step
+        assert done.err == f"ablate: worker describe: {remedy}\n"
     assert record(shell) == ({}, [])
     assert not (shell.folder / "runs" / "runs").exists()
     assert not (shell.folder / "runs" / "sweeps").exists()
-    inline = ("launcher=inline", "launcher.devices=6:1")
-    done = shell.process("sweep", *WORDS, *inline, code=1, PATH=nvidia.path)
-    assert "no device can be used: gpu:6:1: " in done.err
 
 
 def test_a_sweep_on_eight_gpus(shell, nvidia):

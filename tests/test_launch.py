@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,18 +188,50 @@ def test_what_the_server_loads_starts_neither_cuda_nor_nvml():
     assert said.stdout == "nothing was called False\n", said.stderr
 
 
+# Libraries in the driver's place, which note what is called. Of the driver's own the server maps
+# libcuda at most: libcublasLt opens it as it is loaded, and calls nothing (CUDA 13.0).
+STUB = r"""
+#include <stdio.h>
+#include <stdlib.h>
+
+static int note(const char *name)
+{
+    FILE *file = fopen(getenv("CALLED"), "a");
+    fprintf(file, "%s\n", name);
+    fclose(file);
+    return 100;  /* no device */
+}
+#define F(name) int name(void) { return note(#name); }
+F(cuInit) F(cuDriverGetVersion) F(cuGetProcAddress) F(cuGetProcAddress_v2) F(cuGetExportTable)
+F(cuDeviceGetCount) F(cuDeviceGet) F(cuCtxGetCurrent) F(cuDevicePrimaryCtxGetState)
+F(nvmlInit) F(nvmlInit_v2) F(nvmlInitWithFlags) F(nvmlDeviceGetCount_v2)
+"""
+
+
 @pytest.mark.skipif(torch.version.cuda is None, reason="this torch is built without CUDA")
-def test_a_server_that_forks_has_neither_libcuda_nor_nvml_mapped(tmp_path):
-    """Of the CUDA build: its own libraries are there, the driver's are not."""
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_server_of_the_cuda_build_calls_nothing_of_the_driver_before_it_forks(
+    tmp_path, monkeypatch
+):
+    for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        build = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{soname}", "-xc", "-", "-o", soname]
+        subprocess.run(build, input=STUB.encode(), cwd=tmp_path, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("CALLED", str(tmp_path / "called"))
+    (tmp_path / "called").touch()
     launcher, run = Local(settings("local", devices="cpu"), tmp_path), RunDir(tmp_path / "run")
     run.create({})
     run.result.write_text("{}")  # no training: the server loads all that one needs
     launcher.start(run, launcher.slots[0])
     assert end(launcher, run) == [0]
     maps = Path(f"/proc/{launcher._server.process.pid}/maps").read_text()
-    launcher.free()
     assert "libtorch_cuda" in maps
-    assert not re.search(r"libcuda\.so|libnvidia-ml|/dev/nvidia", maps)
+    assert not re.search(r"libnvidia-ml|/dev/nvidia", maps)
+    assert (tmp_path / "called").read_text() == ""
+    answer = launcher._server.ask("kernel", {"device": "cuda"}, environment={})
+    assert "driver" in answer["why"] or "device" in answer["why"]
+    assert (tmp_path / "called").read_text() != ""  # by the process that was forked
+    launcher.free()
 
 
 # --- Questions ----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ablate.shared.rundir import FAILED, LOST, NO_DEVICE, OOM
 
+# Texts were looked up in the libraries of torch 2.13.0+cu130 (CUDA 13.0, cuDNN 9), too.
 CUDA = "driver_types.h of CUDA 12.9, texts from its cudaGetErrorString"
 CUBLAS = "ATen/cuda/Exceptions.h TORCH_CUDABLAS_CHECK"
 CUDNN = "ATen/cuda/Exceptions.h AT_CUDNN_CHECK; names of cuDNN 8 and 9"
