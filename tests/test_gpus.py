@@ -121,7 +121,7 @@ def test_a_tool_that_fails_is_said_and_never_a_silent_sweep_on_the_cpu(
     nvidia.has(EIGHT, **state)
     found = find("auto", None)
     assert found.gpus == ()
-    assert re.fullmatch(f"{line}; runs train on the CPU, which .*=cpu asks for", found.remarks[0])
+    assert re.fullmatch(f"{line}: runs train on the CPU; .*=cpu accepts that", found.remarks[0])
     # names mean something to CUDA, too
     assert [gpu.uuid for gpu in find("auto", "1,GPU-8932f937").gpus] == ["1", "GPU-8932f937"]
     assert [gpu.uuid for gpu in find("0,2", None).gpus] == ["0", "2"]
@@ -138,7 +138,10 @@ def test_gpus_without_the_tool_are_said_and_no_gpus_are_not(nvidia, monkeypatch,
     assert find("auto", None) == gpus.Found()
     (tmp_path / "nvidia0").touch()
     ((line,)) = find("auto", None).remarks
-    assert line.startswith(f"there is no nvidia-smi, but {tmp_path}/nvidia0; launcher.devices=0")
+    assert line == (
+        f"there is no nvidia-smi, but {tmp_path}/nvidia0 is there: runs train on the CPU; "
+        "launcher.devices=cpu accepts that, launcher.devices=0 uses the first GPU"
+    )
     assert [gpu.uuid for gpu in find("auto", "0,1").gpus] == ["0", "1"]
 
 

@@ -122,7 +122,7 @@ def find(devices: str, outer: str | None) -> Found:
     usable = there if outer is None else _as_cuda(outer, there)
     if names == ["auto"]:
         if outer is not None and not usable:
-            remarks.append(f"CUDA_VISIBLE_DEVICES={outer} names no GPU of {TOOL} -L; {ON_CPU}")
+            remarks.append(f"CUDA_VISIBLE_DEVICES={outer} names no GPU of {TOOL} -L: {ON_CPU}")
         return Found(tuple(usable), tuple(remarks))
     chosen: dict[Gpu, None] = {}
     for name in names:
@@ -135,7 +135,7 @@ def find(devices: str, outer: str | None) -> Found:
     return Found(tuple(chosen), tuple(remarks))
 
 
-ON_CPU = "runs train on the CPU, which launcher.devices=cpu asks for"
+ON_CPU = "runs train on the CPU; launcher.devices=cpu accepts that"
 
 
 def _unseen(names: list[str], outer: str | None, why: str) -> Found:
@@ -144,8 +144,10 @@ def _unseen(names: list[str], outer: str | None, why: str) -> Found:
         nodes = sorted(str(node) for node in NODES.glob("nvidia[0-9]*"))
         if not nodes and shutil.which(TOOL) is None:
             return Found()
-        there = f", but {', '.join(nodes)}; launcher.devices=0 uses the first" if nodes else ""
-        return Found(remarks=(f"{why}{there}; {ON_CPU}",))
+        if not nodes:
+            return Found(remarks=(f"{why}: {ON_CPU}",))
+        there = f"{why}, but {', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'} there"
+        return Found(remarks=(f"{there}: {ON_CPU}, launcher.devices=0 uses the first GPU",))
     visible = None if outer is None else _visible(outer)
     if names == ["auto"]:
         names = visible or []
