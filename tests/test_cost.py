@@ -56,7 +56,7 @@ def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):
     costs, timed = told(int(1.01 * MONTH))
     assert timed == []
     assert math.isinf(costs.left_s)
-    show_plan(told.plan, {}, costs)
+    show_plan(told.plan, {}, costs, [])
     assert (
         "left: more than a month on these 2 slots; `ablate plan stem=none,dpn seeds=3 "
         "train.steps=1000 --on h100:8` tells it for GPUs\n"

@@ -5,6 +5,7 @@ The tool is a stand-in that prints what NVIDIA's does; commands and workers are 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -380,7 +381,8 @@ def test_a_sweep_without_a_device_left_ends_and_the_same_command_goes_on(shell, 
 def test_a_plan_names_gpus_in_use_and_what_else_the_tool_says(shell, nvidia):
     nvidia.has(EIGHT, apps=[dict(gpu_uuid=UUID["4"], pid=4242)], strays=LOST)
     done = shell.process("plan", *WORDS, **nvidia.stand_in)
+    said = [f"nvidia-smi: {LOST}", "gpu:4 is in use by process 4242 (4 of 81559 MiB)"]
     assert "on 10 slots" in done.out
-    assert done.out.endswith(
-        f"warning: nvidia-smi: {LOST}\nwarning: gpu:4 is in use by process 4242 (4 of 81559 MiB)\n"
-    )
+    assert done.out.endswith("".join(f"warning: {line}\n" for line in said))
+    done = shell.process("plan", *WORDS, "--format", "json", **nvidia.stand_in)
+    assert json.loads(done.out)["warnings"] == said

@@ -3,6 +3,9 @@ of CUDA by the codes and texts that its runtime gives them."""
 
 from __future__ import annotations
 
+import ctypes
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -48,6 +51,15 @@ def test_an_error_of_the_runtime_by_its_code_or_by_its_text(code, told):
     coded = torch.AcceleratorError("CUDA error: in words of tomorrow")
     coded.error_code = code
     assert whose(coded, "cuda") == owner
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="this torch is built without CUDA")
+def test_codes_and_texts_are_those_of_the_runtime_that_torch_uses():
+    (library,) = Path(torch.__file__).parent.parent.glob("nvidia/*/lib/libcudart.so.*")
+    runtime = ctypes.CDLL(str(library))
+    runtime.cudaGetErrorString.restype = ctypes.c_char_p
+    said = {code: runtime.cudaGetErrorString(code).decode() for code in CODES}
+    assert said == {code: text for code, (text, _) in CODES.items()}
 
 
 TEXTS = [

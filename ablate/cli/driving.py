@@ -274,28 +274,26 @@ def plan(
         detection = forecast(
             made, detect, spread, cost, results, lambda run: kept.rundir(run).read_metrics()
         )
+    amiss = [] if on is not None else _amiss(launcher, kept, states)
     if format is Format.json:
-        print_json(trees.of_plan(made, states, cost, detection, withheld.values()))
+        print_json(trees.of_plan(made, states, cost, detection, withheld.values(), amiss))
         return
-    show_plan(made, states, cost)
-    if on is None:
-        _show_devices(launcher, kept, states)
+    show_plan(made, states, cost, amiss)
     if detection is not None:
         print()
         for line in (*(f"withheld: {why}" for why in withheld.values()), *detection.lines()):
             print(line)
 
 
-def _show_devices(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> None:
-    """What is amiss with the GPUs, and which of them others use."""
+def _amiss(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
+    """Lines on what is not as it should be with the GPUs, and which of them others use."""
     from ablate.running.gpus import NoAnswer, busy
     from ablate.store.progress import working
 
     lines = [*launcher.devices.remarks]
     with contextlib.suppress(NoAnswer):  # which those say
         lines += busy(launcher.devices.gpus, [note.get("pid") for note in working(store, states)])
-    for line in lines:
-        print(f"warning: {line}")
+    return lines
 
 
 def _check_options(

@@ -30,8 +30,10 @@ def show_head(plan: Plan) -> None:
     print(f"sweep: {plan.name}\n{plan.title}\n", flush=True)
 
 
-def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> None:
-    """Runs by state, a row a variant with its size, the time left, warnings."""
+def show_plan(
+    plan: Plan, states: Mapping[str, RunState], costs: Costs, amiss: Sequence[str]
+) -> None:
+    """Runs by state, a row a variant with its size, the time left, warnings; `amiss`: more."""
     rows = []
     for row in plan.rows:
         cells = [cell for cell in plan.cells if cell.row == row.label]
@@ -65,7 +67,7 @@ def show_plan(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> None:
         )
     for note in plan.notes:
         print(f"note: {note}")
-    for warning in costs.warnings():
+    for warning in (*costs.warnings(), *amiss):
         print(f"warning: {warning}")
 
 

@@ -25,11 +25,13 @@ def of_plan(
     costs: Costs,
     detection: Detection | None,
     withheld: Iterable[str],
+    amiss: Sequence[str],
 ) -> dict[str, Any]:
     """sweep, title, words; total: runs, those to come among them; states: {status: runs}; to_come;
     variants: a cell each, with its size and seconds a run; left: device_seconds and wall_seconds
     (null: more than a month), where, how; tuning: null or the search; detect: null, or what
-    --detect asks; withheld: runs whose results it does not use; notes, warnings.
+    --detect asks; withheld: runs whose results it does not use; notes; warnings, `amiss`
+    among them.
     """
     tune = plan.tune
     return {
@@ -75,7 +77,7 @@ def of_plan(
         "detect": None if detection is None else detection.tree(),
         "withheld": list(withheld),
         "notes": list(plan.notes),
-        "warnings": costs.warnings(),
+        "warnings": [*costs.warnings(), *amiss],
     }
 
 
