@@ -23,7 +23,7 @@ MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": str(32 << 30),
 }
 
-KERNEL_S = 60.0  # until a GPU that runs no kernel is taken for one that hangs
+KERNEL_S = 120.0  # until a GPU that runs no kernel is taken for one that hangs; libraries load, too
 
 
 class Local(HostLock):
