@@ -104,7 +104,7 @@ class _Working:
     child: bool  # our own: the launcher will tell when it ends
     notes: dict[str, Any] = field(default_factory=dict)
     noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
-    since: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
     killed: bool = False
     judged: int = 0  # bytes of its metrics when the search last judged it
 
@@ -248,7 +248,7 @@ class _Drive:
         name = self._notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
         by = self.store.liveness
-        self.working[run] = _Working(self.runs[run], folder, slot, by, child=False)
+        self.working[run] = _Working(self.runs[run], folder, slot, by, child=False, since=0.0)
 
     # --- Slots ---
 
