@@ -42,7 +42,7 @@ def command{n}(words: list[str] = typer.Argument(None), store: str = "runs", deb
     console.print(words)
 """
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-LAUNCHER = {"runs_per_gpu": 1, "checkpoint_s": 60.0}
+LAUNCHER = {"devices": "cpu", "runs_per_gpu": 1, "checkpoint_s": 60.0}
 
 
 def seconds(command: list[str]) -> float:

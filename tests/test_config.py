@@ -199,12 +199,21 @@ def test_the_launcher_is_no_part_of_a_run() -> None:
 def test_a_launcher_has_settings_of_its_own_beside_the_drivers() -> None:
     composer = Composer(STORE)
     common = {"attempts": 3, "hang_s": 1800.0, "checkpoint_s": 60.0}
-    assert composer.launcher({}) == {"name": "local", **common, "runs_per_gpu": 1}
-    assert composer.launcher({"launcher": "inline"}) == {"name": "inline", **common}
+    assert composer.launcher({}) == {
+        "name": "local",
+        **common,
+        "devices": "auto",
+        "runs_per_gpu": 1,
+    }
+    inline = composer.launcher({"launcher": "inline"})
+    assert inline == {"name": "inline", **common, "devices": "cpu"}
     Path("conf", "launcher").mkdir(parents=True)
-    Path("conf", "launcher", "two.yaml").write_text("name: local\nruns_per_gpu: 2\n")
+    Path("conf", "launcher", "two.yaml").write_text(
+        "name: local\nruns_per_gpu: 2\ndevices: [0, 2]\n"
+    )
     mine = Composer(STORE).launcher({"launcher": "two", "launcher.attempts": 9})
-    assert mine == {"name": "local", **common, "attempts": 9, "runs_per_gpu": 2}
+    own = {"attempts": 9, "runs_per_gpu": 2, "devices": "0,2"}
+    assert mine == {"name": "local", **common, **own}
 
 
 # --- The user's own conf ------------------------------------------------------------------------

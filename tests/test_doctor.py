@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from ablate.audit.doctor import examine_store, machine, resume_check, stored
 from ablate.cli import keeping
 from ablate.planning import compose
+from ablate.running.gpus import Gpu
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import slots
 from ablate.shared.build import build_run
@@ -484,8 +485,8 @@ def test_a_version_that_does_not_satisfy_is_a_problem(monkeypatch):
 
 TOOL = """#!/bin/sh
 case "$*" in
-  *query-gpu=index,*) echo "0, NVIDIA H100 80GB HBM3, 81559 MiB, 81000 MiB, 550.54.15";;
-  *) echo 0;;
+  *query-gpu=index,*) echo "0, NVIDIA H100 80GB HBM3, 81559, 81000, 550.54.15";;
+  *) echo "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-8932f937-d72c-4106-c12f-20bd9faed9f6)";;
 esac
 """
 
@@ -506,18 +507,26 @@ def test_gpus_are_told_as_nvidia_smi_tells_them(tmp_path, monkeypatch):
         grouped = itertools.groupby(found, key=lambda finding: finding.what)
         return {what: [f"{f.level}: {f.text}" for f in group] for what, group in grouped}
 
-    told = said(slots(["0"], 2))
+    told = said(slots([Gpu("0", "GPU-8932f937", "", "")], 2))
     assert told["gpu"] == [
-        "problem: torch 2.13.0+cpu can't use the GPU; install a CUDA build, or hide the GPU "
-        "(CUDA_VISIBLE_DEVICES=)",
+        "problem: torch 2.13.0+cpu can't use the GPU; install a CUDA build of torch, or give "
+        "launcher.devices=cpu",
         "ok: 0: NVIDIA H100 80GB HBM3, 81559 MiB, 81000 MiB free, driver 550.54.15",
     ]
     assert told["slots"] == ["ok: launcher=local trains 2 runs at once: gpu:0.0, gpu:0.1"]
     assert "CUBLAS_WORKSPACE_CONFIG=:4096:8" in told["workers"][0]
+    four = [Gpu(f"{n}", f"GPU-{n}", "", "") for n in range(4)]
+    found = machine.kernels(slots(four, 2), lambda tried: {s.name: "no" for s in tried[1::2]})
+    assert [f"{finding.level}: {finding.text}" for finding in found] == [
+        "problem: gpu:1 is not used: no",
+        "problem: gpu:3 is not used: no",
+        "ok: compute: gpu:0, gpu:2",
+    ]
+    assert list(machine.kernels(slots([], 1), lambda tried: {"cpu:0": "never asked"})) == []
     tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no driver'\nexit 9\n")
-    (failed,) = said(slots([], 1))["gpu"]
-    assert failed.startswith("warning: nvidia-smi: NVIDIA-SMI has failed: no driver; ")
-    assert failed.endswith(" on the CPU")
+    assert said(slots([], 1))["gpu"] == [
+        "warning: nvidia-smi: NVIDIA-SMI has failed: no driver (exit code 9); runs train on the CPU"
+    ]
 
 
 def test_bf16_is_warned_of_where_the_cpu_has_no_instructions(tmp_path, monkeypatch):

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,7 @@ def test_a_full_disk_pauses_the_sweep_which_goes_on_when_there_is_room(undisturb
 # --- Devices ------------------------------------------------------------------------------------
 
 BROKEN = '''
+import builtins
 import os
 import pathlib
 
@@ -107,7 +110,8 @@ class Broken(nn.Identity):
         if x.device.type != "meta" and fault.exists():  # where a model is described
             error, device = fault.read_text().split()
             if os.environ.get("CUDA_VISIBLE_DEVICES", "") in (device, ""):
-                raise getattr(torch, error)("CUDA error: the device is gone")
+                kind = getattr(torch, error, None) or getattr(builtins, error)
+                raise kind("CUDA error: the device is gone")
         return x
 '''
 
@@ -141,6 +145,22 @@ def test_out_of_memory_is_tried_alone_once_more_then_left_and_retried_when_asked
     assert "2 oom of 4 runs" in done.err
     (broken.folder / "fault").unlink()
     assert broken(*OWN, "launcher=inline", "--retry", "oom").out.count("finished:") == 2
+
+
+def test_variants_that_all_fail_alike_stop_the_sweep_and_no_more_are_marked_failed(broken):
+    many = ("sweep", "norm=broken:Broken", "block.attn=pre,post,pre+post", "seeds=4", *TINY)
+    (broken.folder / "fault").write_text("ValueError any")
+    done = broken(*many, code=1)
+    assert re.search(
+        r"faults: [34] runs in a row failed at once on cpu, all alike \(ValueError: CUDA error: "
+        r"the device is gone\): no single variant is the cause; mend it, then `ablate sweep \.\.\. "
+        r"--retry failed` goes on; 0 of 12 runs are done",
+        done.err,
+    )
+    with Ledger.reading(Store(broken.folder / "runs")) as ledger:
+        states = Counter(state.status for state in ledger.states().values())
+    assert 3 <= states["failed"] <= 3 + len(os.sched_getaffinity(0))  # others were at it, too
+    assert states["planned"] >= 12 - states["failed"] - len(os.sched_getaffinity(0))
 
 
 class Said:

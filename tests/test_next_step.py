@@ -41,10 +41,11 @@ TABLE = [
     # started, attempts left / none left
     (dict(status="started", attempts=2), NextStep("interrupted", "start")),
     (dict(status="started", attempts=3), NextStep("failed", "leave")),
-    # an exception fails at once; a stop and a full disk never count
+    # an exception fails at once; a stop, a full disk and a lack of devices never count
     (dict(status="started", exit="failed"), NextStep("failed", "leave")),
     (dict(status="started", exit="stopped", attempts=3), NextStep("interrupted", "start")),
     (dict(status="started", exit="disk full", attempts=3), NextStep("interrupted", "start")),
+    (dict(status="started", exit="no device", attempts=3), NextStep("interrupted", "start")),
     # out of memory or hung: once more, then no more
     (dict(status="started", exit="oom"), NextStep("oom", "again")),
     (dict(status="oom", oom=1), NextStep(None, "start")),
@@ -65,7 +66,7 @@ def test_each_row_of_the_state_table(given, expected):
 
 
 def test_it_is_total_and_never_trains_what_has_a_result():
-    exits = (None, "stopped", "failed", "oom", "disk full", "taken")
+    exits = (None, "stopped", "failed", "oom", "disk full", "no device", "taken")
     for status, result, alive, exit, count in itertools.product(
         get_args(Status), (False, True), (False, True), exits, range(5)
     ):

@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 from conftest import ABLATE, Shell
 from launcher_contract import end, settings, until
+from nvidia import Machine, gpu
 
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve
@@ -353,8 +354,8 @@ import itertools, os, pathlib, sys, time
 from ablate.shared.rundir import RunDir
 run = RunDir(pathlib.Path(sys.argv[1]))
 assert run.lock.acquire()
-run.write_attempts([{"pid": os.getpid(), "at": time.time(), "from_step": 50, "slot": "cpu:0"}])
-run.lock.note(pid=os.getpid(), slot="cpu:0", phase="train", total=10**6)
+run.write_attempts([{"pid": os.getpid(), "at": time.time(), "from_step": 50, "slot": "gpu:0"}])
+run.lock.note(pid=os.getpid(), slot="gpu:0", phase="train", total=10**6)
 run.lock.note(from_step=50, from_at=time.time())
 for step in itertools.count(51):
     run.lock.note(step=step)
@@ -384,13 +385,16 @@ def long(shell):
     store.driver.release()
 
 
-def test_watching_and_following_what_trains(shell, long):
+def test_watching_and_following_what_trains(shell, long, tmp_path, monkeypatch):
     """On a terminal and off it; Ctrl-C leaves the sweep alone."""
+    nvidia = Machine(tmp_path / "nvidia")
+    nvidia.has([gpu(0, **{"utilization.gpu": 97, "memory.used": 31744}), gpu(1)])
+    monkeypatch.setenv("PATH", nvidia.path)
     line = r"train [\d,]+/1000000, [\d.]+ steps/s, .* left$"
-    assert re.search(rf"^running: post#2 on cpu:0: {line}", shell("status").out, re.M)
+    assert re.search(rf"^running: post#2 on gpu:0: {line}", shell("status").out, re.M)
     out = shell("show", "post#2").out
     assert re.search(rf"^status: started, running: {line}", out, re.M)
-    assert re.search(r"^  1\. .*, from step 50 on cpu:0: running$", out, re.M)
+    assert re.search(r"^  1\. .*, from step 50 on gpu:0: running$", out, re.M)
 
     watching = shell.start("status", "--watch")
     until(
@@ -401,8 +405,10 @@ def test_watching_and_following_what_trains(shell, long):
     watching.send_signal(signal.SIGINT)
     done = shell.end(watching)
     assert (done.code, done.err) == (130, "")
-    code, sent = interrupted_terminal(shell, "status", "--watch", after=b"steps/s")
+    code, sent = interrupted_terminal(shell, "status", "--watch", after=b"busy")
     assert code == 130
+    assert "gpu:0: 97 % busy, 31.0 of 79.6 GiB, 70 W" in sent
+    assert "gpu:1" not in sent
     assert sent.count(f"sweep: long (driven by process {os.getpid()})") > 1
     assert "Traceback" not in sent
 

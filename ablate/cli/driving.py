@@ -7,6 +7,7 @@ import functools
 import math
 import shlex
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ablate.planning.plan import Plan
     from ablate.running.driver import Outcome
     from ablate.running.launchers import Launcher
+    from ablate.store.events import RunState
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
@@ -53,6 +55,8 @@ def sweep(
     print(f"sweep: {plan.name}", flush=True)
     await_room(kept, view)
     launcher = launchers.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
+    for line in launcher.devices.remarks:
+        print(f"warning: {line}")
     search = Search(plan) if plan.tune else None
     try:
         with driving(kept, plan.name, view) as ledger:
@@ -133,7 +137,9 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     of a long sweep."""
     from ablate.report.live import duration
     from ablate.running.estimate import costs
+    from ablate.running.preflight import preflight
     from ablate.shared.rundir import FINAL
+    from ablate.store.progress import working
 
     ids = {run.id for run in plan.runs()}
     states = ledger.states(ids)
@@ -141,6 +147,8 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     if sum(store.rundir(run).has_result() for run in done) == len(ids):
         return False
     launcher.warm()  # while the models are built
+    held = {str(notes.get("slot")) for notes in working(store, states)}
+    preflight(launcher, held, lambda line: print(f"warning: {line}"))
     cost = costs(
         plan, store, launcher, states, ledger.last_detail("finished"), from_s=LONG_H * 3600
     )
@@ -186,6 +194,11 @@ def _close(store: Store, outcome: Outcome) -> None:
             f"{done} runs are done, the same command goes on"
         )
     lost = {s: n for s, n in progress.counts.items() if s in GIVEN_UP}
+    if outcome.stopped is not None:
+        raise Failure(
+            f"{plan.name}: {outcome.stopped}: no single variant is the cause; mend it, then "
+            f"`ablate sweep ... --retry {','.join(lost) or 'failed'}` goes on; {done} runs are done"
+        )
     stuck = progress.counts.get(BLOCKED, 0)
     if lost:
         told = lost | ({BLOCKED: stuck} if stuck else {})
@@ -271,15 +284,27 @@ def plan(
         detection = forecast(
             made, detect, spread, cost, results, lambda run: kept.rundir(run).read_metrics()
         )
+    amiss = [] if on is not None else _amiss(launcher, kept, states)
     if format is Format.json:
-        tree = trees.of_plan(made, states, cost, settings, detection, withheld.values())
+        tree = trees.of_plan(made, states, cost, settings, detection, withheld.values(), amiss)
         print_json(tree)
         return
-    show_plan(made, states, cost, settings)
+    show_plan(made, states, cost, settings, amiss)
     if detection is not None:
         print()
         for line in (*(f"withheld: {why}" for why in withheld.values()), *detection.lines()):
             print(line)
+
+
+def _amiss(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
+    """Lines on what is not as it should be with the GPUs, and which of them others use."""
+    from ablate.running.gpus import NoAnswer, busy
+    from ablate.store.progress import working
+
+    lines = [*launcher.devices.remarks]
+    with contextlib.suppress(NoAnswer):  # which those say
+        lines += busy(launcher.devices.gpus, [note.get("pid") for note in working(store, states)])
+    return lines
 
 
 def _check_options(

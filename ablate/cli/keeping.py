@@ -48,7 +48,7 @@ def doctor(
     from ablate.audit.doctor import examine, examine_store, show, tree
     from ablate.running import launchers
     from ablate.running.launchers.fork import ForkServer
-    from ablate.running.launchers.local import environment
+    from ablate.running.launchers.local import environment, unfit
     from ablate.store.store import Store
 
     kept = Store(store)
@@ -66,8 +66,10 @@ def doctor(
         slots = launchers.make(settings, kept.cache).slots
         try:
             # not of an inline launcher: another process shall resume what one has begun
-            with ForkServer(environment(list(slots))) as server:
-                findings = tell(examine(kept, settings, slots, label, specs, server.ask))
+            with ForkServer(environment(slots)) as server:
+                ask = functools.partial(server.ask, environment=slots[0].environment)
+                tried = functools.partial(unfit, server)
+                findings = tell(examine(kept, settings, slots, label, specs, ask, tried))
         except KeyboardInterrupt:
             print("stopped; the same command begins again", file=sys.stderr)
             raise typer.Exit(130) from None

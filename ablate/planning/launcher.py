@@ -17,12 +17,16 @@ LAUNCHERS: dict[str, Choice] = {
         "trains one run on each GPU; without a GPU, one on each CPU core",
         "-",
         "ablate.running.launchers.local:Local",
-        {"runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0)},
+        {
+            "devices": Param(str, "auto", "auto: all GPUs; cpu; or GPUs by index or UUID: 0,2"),
+            "runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0),
+        },
     ),
     "inline": Choice(
         "trains one run at a time, in the command's own process",
         "-",
         "ablate.running.launchers.inline:Inline",
+        {"devices": Param(str, "cpu", "cpu, or one GPU by index or UUID")},
     ),
 }
 DRIVER: dict[str, Param] = {  # of every launcher
@@ -37,6 +41,12 @@ DRIVER: dict[str, Param] = {  # of every launcher
 def launcher_params(name: str) -> dict[str, Param]:
     """Return every setting of a launcher: its own and the shared ones."""
     return {**DRIVER, **LAUNCHERS[name].params}
+
+
+def listed(value: Any) -> Any:
+    """`devices` as text, "0,2", however a file or a command line says several, or an index."""
+    values = value if isinstance(value, list) else [value]
+    return value if any(type(v) not in (int, str) for v in values) else ",".join(map(str, values))
 
 
 def launcher_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,6 +65,7 @@ def launcher_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
                 f"launcher={name}; leave it out"
             )
     params = launcher_params(name)
+    tree = {key: listed(value) if key == "devices" else value for key, value in tree.items()}
     same_keys("launcher", tree, ["name", *params], params)
     return {"name": name, **settings_of("launcher", params, tree)}
 

@@ -96,13 +96,16 @@ def show(value: Any) -> str:
 MOST = 100_000  # values of a word, combinations of a sweep, nodes of a file: more is a slip
 
 
+LISTS = ("launcher.devices",)  # several values of these are one list, brackets or not
+
+
 def once(words: Iterable[Word]) -> dict[str, Any]:
     """key -> value of words of one value. Raises UserError for a key that is given twice."""
     settings: dict[str, Any] = {}
     for word in words:
         if word.key in settings:
             raise UserError(f"{word.key}: given twice")
-        settings[word.key] = word.value
+        settings[word.key] = list(word.values) if word.key in LISTS and word.swept else word.value
     return settings
 
 

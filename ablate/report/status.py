@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import sys
 import time
@@ -16,11 +17,12 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.launcher import launcher_line
 from ablate.planning.plan import Plan
 from ablate.report.live import Clock, counts_line, duration, parts_done
+from ablate.running import gpus
 from ablate.running.estimate import Costs
 from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
-from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, observe
+from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, Worker, observe
 from ablate.store.store import Store
 
 if TYPE_CHECKING:
@@ -35,10 +37,14 @@ def show_head(plan: Plan) -> None:
 
 
 def show_plan(
-    plan: Plan, states: Mapping[str, RunState], costs: Costs, launcher: Mapping[str, Any]
+    plan: Plan,
+    states: Mapping[str, RunState],
+    costs: Costs,
+    launcher: Mapping[str, Any],
+    amiss: Sequence[str],
 ) -> None:
     """Print a row a variant with its size, cost and runs by state; then the time left, the
-    launcher, notes and warnings. `launcher`: the launcher group."""
+    launcher, notes and warnings. `launcher`: the launcher group, `amiss`: more warnings."""
     rows = []
     for row in plan.rows:
         cells = [cell for cell in plan.cells if cell.row == row.label]
@@ -74,7 +80,7 @@ def show_plan(
     print(f"launcher: {launcher_line(launcher)}")
     for note in plan.notes:
         print(f"note: {note}")
-    for warning in costs.warnings():
+    for warning in (*costs.warnings(), *amiss):
         print(f"warning: {warning}")
 
 
@@ -218,6 +224,7 @@ def speed(notes: Mapping[str, Any]) -> str:
 # --- Watching -----------------------------------------------------------------------------------
 
 LINE_EVERY_S = 5.0
+METERS_EVERY_S = 5.0
 Moment = tuple[Plan, Sequence[PlannedRun], SweepProgress]  # a plan, its runs, and how far they are
 
 
@@ -249,14 +256,36 @@ def _watch_in_place(looks: Iterable[Moment], store: Store) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    clock = Clock()
+    clock, meters = Clock(), Meters()
     with Live(console=Console(), auto_refresh=False) as live:
         for plan, runs, now in looks:
             left = clock.left_s(parts_done(now), now.total)
-            lines = [*_details(runs, now, store)]
+            lines = [*_details(runs, now, store), *meters.lines(now.workers)]
             lines += [f"time left: {duration(left)}"] if now.workers else []
             grid = _grid(*_by_variant(plan, runs, now))
             live.update(Group(Text(_head(now)), grid, Text("\n".join(lines))), refresh=True)
+
+
+class Meters:
+    """Figures of the GPUs that workers are on, asked for now and then; none once that fails."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._next = 0.0
+
+    def lines(self, workers: Iterable[Worker]) -> list[str]:
+        """A line a GPU."""
+        slots = (re.match(r"gpu:(\d+)", worker.slot) for worker in workers)
+        indices = {found[1] for found in slots if found}
+        if not indices:
+            return []
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + METERS_EVERY_S
+            try:
+                self._lines = gpus.figures(indices)
+            except gpus.NoAnswer:
+                self._lines, self._next = [], math.inf
+        return self._lines
 
 
 def _watch_plain(looks: Iterable[Moment]) -> None:

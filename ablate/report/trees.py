@@ -27,12 +27,13 @@ def of_plan(
     launcher: Mapping[str, Any],
     detection: Detection | None,
     withheld: Iterable[str],
+    amiss: Sequence[str],
 ) -> dict[str, Any]:
     """Keys: sweep, title, words; total: runs, planned and to come; states: {status: runs}; to_come;
     variants: a cell each, with its size and seconds a run; left: device_seconds and wall_seconds
     (null: more than a month), where, how; launcher: name and settings; tuning: null or the search;
     detect: null or the answer to --detect; withheld: runs whose results are not used; notes,
-    warnings.
+    warnings, `amiss` among them.
     """
     tune = plan.tune
     return {
@@ -79,7 +80,7 @@ def of_plan(
         "detect": None if detection is None else detection.tree(),
         "withheld": list(withheld),
         "notes": list(plan.notes),
-        "warnings": costs.warnings(),
+        "warnings": [*costs.warnings(), *amiss],
     }
 
 

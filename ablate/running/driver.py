@@ -7,7 +7,6 @@ command starts, resumes and extends.
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +20,21 @@ from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
 from ablate.running.room import Room
 from ablate.running.states import RunStates
+from ablate.running.streak import Ending, Endings, way
+from ablate.running.told import summary, variant, words_of
 from ablate.shared.files import FULL
-from ablate.shared.metrics import Metric
-from ablate.shared.rundir import DISK_FULL, EXIT_DISK_FULL, EXIT_TAKEN, FINAL, LOST, ROTTEN, RunDir
+from ablate.shared.rundir import (
+    DISK_FULL,
+    EXIT_DISK_FULL,
+    EXIT_TAKEN,
+    FAILED,
+    FINAL,
+    LOST,
+    NO_DEVICE,
+    OOM,
+    ROTTEN,
+    RunDir,
+)
 from ablate.shared.signals import ENDING, noted
 from ablate.store.ledger import Ledger, result_detail
 from ablate.store.liveness import Liveness
@@ -51,13 +62,15 @@ class View(Protocol):
 class Outcome:
     """The end of a drive: its plan, its progress, and the signal that stopped it, if any.
 
-    `retired`: places that were given up because runs lost their device there.
+    `retired`: places that were given up because runs lost their device there. `stopped`: why it stopped by
+    itself, with runs left.
     """
 
     plan: Plan
     progress: SweepProgress
     signal: int | None
     retired: tuple[str, ...] = ()
+    stopped: str | None = None
 
 
 def drive(
@@ -90,8 +103,14 @@ class _Working:
     child: bool  # our own: the launcher will tell when it ends
     notes: dict[str, Any] = field(default_factory=dict)
     noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
+    since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
     killed: bool = False
     judged: int = 0  # bytes of its metrics when the search last judged it
+
+    @property
+    def stepped(self) -> bool:
+        """Has it made a step?"""
+        return bool(self.notes.get("step", 0) > self.notes.get("from_step", 0))
 
 
 class _Drive:
@@ -117,12 +136,14 @@ class _Drive:
         self.room = Room(store, view.say)
         self.lost: Lost = {}
         self.retired: dict[str, None] = {}  # places given up
+        self.endings = Endings()
+        self.stopped: str | None = None
 
     def run(self, retry: Sequence[str]) -> Outcome:
         with noted(*ENDING) as self.signals:
             self.kept = RunStates(self.ledger, self.room, self.signals)
             self._take(self.plan, retry)
-            while (self.pending or self.working) and not self.signals:
+            while (self.pending or self.working) and not (self.signals or self.stopped):
                 self._fill()
                 if not self.working and self.retired.keys() >= self._places():
                     break
@@ -133,7 +154,7 @@ class _Drive:
         now = self._progress()
         self.view.show(now)
         first = self.signals[0] if self.signals else None
-        return Outcome(self.plan, now, first, tuple(self.retired))
+        return Outcome(self.plan, now, first, tuple(self.retired), self.stopped)
 
     def _take(self, plan: Plan, retry: Sequence[str] = ()) -> None:
         """Record a plan, and take the next step of its new runs."""
@@ -225,7 +246,7 @@ class _Drive:
             return
         self.kept.record(run, result["status"], **result_detail(folder, result))
         self.results += 1
-        self.view.say(_summary(self.runs[run], result, self.plan.task.metrics[0]))
+        self.view.say(summary(self.runs[run], result, self.plan.task.metrics[0]))
 
     def _why(self, folder: RunDir) -> str:
         error = self._notes(folder).get("error", "its worker died without an error message")
@@ -241,7 +262,7 @@ class _Drive:
         name = self._notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
         by = self.store.liveness
-        self.working[run] = _Working(self.runs[run], folder, slot, by, child=False)
+        self.working[run] = _Working(self.runs[run], folder, slot, by, child=False, since=0.0)
 
     # --- Slots ---
 
@@ -279,9 +300,36 @@ class _Drive:
 
     def _blame(self, run: str, place: str) -> None:
         self.lost = blame(self.lost, run, place)
-        if len(self.lost.get(place, ())) >= LOSSES and place not in self.retired:
+        if len(self.lost.get(place, ())) >= LOSSES:
+            self._give_up(place, f"{LOSSES} runs lost their device there")
+
+    def _give_up(self, place: str, why: str) -> None:
+        if place not in self.retired:
             self.retired[place] = None
-            self.view.say(f"{place} is given up: {LOSSES} runs lost their device there")
+            self.view.say(f"{place} is given up: {why}")
+
+    def _judge(self, worker: _Working, exit: str | None, code: int | None) -> None:
+        """Note how a run ended; stop where runs fail alike, one after another."""
+        if worker.slot is None:
+            return
+        place, how, error = worker.slot.place, "", ""
+        if not worker.folder.has_result():
+            by_itself = exit is None and code not in (None, EXIT_TAKEN) and not worker.killed
+            if not (by_itself or exit in (FAILED, OOM)) or self.signals:
+                return
+            worker.notes = worker.by.notes(worker.folder)
+            error = str(worker.notes.get("error") or words_of(code or 0))
+            how = way(exit or "died", error, time.monotonic() - worker.since, worker.stepped)
+        there = (w for w in self.working.values() if w.slot is not None and w.slot.place == place)
+        row = self.endings.add(
+            place,
+            Ending(worker.run.id, variant(worker.run), how),
+            (variant(run) for run in self.runs.values()),
+            (variant(r) for r in self.runs.values() if self.kept.states[r.id].status in FINAL),
+            any(w.stepped for w in there),
+        )
+        if row:
+            self.stopped = f"{row} runs in a row failed at once on {place}, all alike ({error})"
 
     # --- Watching ---
 
@@ -317,11 +365,14 @@ class _Drive:
                 self.view.say(f"{exit}: {worker.run.label}: {self._why(folder)}")
                 if exit == LOST and worker.slot is not None:
                     self._blame(run, worker.slot.place)
+            elif exit == NO_DEVICE and worker.slot is not None:
+                self._give_up(worker.slot.place, f"{worker.run.label}: {self._why(folder)}")
             elif exit is None and code is not None and code != EXIT_TAKEN and not self.signals:
                 self.kept.record(run, "died", step=newest(folder), code=code)
-                self.view.say(f"died: {worker.run.label}: {_code(code)} (see {folder.log})")
+                self.view.say(f"died: {worker.run.label}: {words_of(code)} (see {folder.log})")
         elif worker.slot is not None:
             self.lost = {**self.lost, worker.slot.place: frozenset()}  # it works
+        self._judge(worker, exit, code)
         self._settle(run, exit)
 
     # --- Stopping, and telling ---
@@ -357,17 +408,3 @@ class _Drive:
 def newest(folder: RunDir) -> int:
     """Return the step of the newest checkpoint, 0 for none."""
     return max((step for step, _ in folder.checkpoints()), default=0)
-
-
-def _code(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _summary(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> str:
-    """Describe the end of a run; `metric`: of the validation score to print."""
-    label = run.label
-    if result["status"] != "finished":
-        return f"{result['status']} at step {result.get('step')}: {label}"
-    score = result.get("validation", {}).get(metric.key)
-    figure = "" if score is None else f", validation {metric.told(score)}"
-    return f"finished: {label}{figure}, {result.get('seconds', 0):.0f} s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ablate.shared.rundir import DISK_FULL, FAILED, FINAL, OOM, STOPPED
+from ablate.shared.rundir import DISK_FULL, FAILED, FINAL, NO_DEVICE, OOM, STOPPED
 from ablate.store.events import RunState
 
 Then = Literal["start", "adopt", "wait", "leave", "again"]
@@ -44,7 +44,7 @@ def next_step(
             return NextStep("failed", "leave")
         case "started" if exit == OOM:
             return NextStep("oom", "again")
-        case "started" if exit in (STOPPED, DISK_FULL) or state.attempts < attempts:
+        case "started" if exit in (STOPPED, DISK_FULL, NO_DEVICE) or state.attempts < attempts:
             return NextStep("interrupted", "start")
         case "started":
             return NextStep("failed", "leave")

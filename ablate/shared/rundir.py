@@ -38,6 +38,7 @@ STOPPED = "stopped"  # asked to, checkpoint written
 DISK_FULL = "disk full"
 OOM = "oom"
 LOST = "device lost"
+NO_DEVICE = "no device"  # it was gone, or never to be used: the run is not to blame
 ROTTEN = "data damaged"
 FAILED = "failed"  # an exception
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes

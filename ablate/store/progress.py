@@ -148,6 +148,12 @@ def worker_notes(store: Store, run: str) -> dict[str, Any] | None:
     return store.liveness.notes(folder) if store.liveness.alive(folder) else None
 
 
+def working(store: Store, states: Mapping[str, RunState]) -> list[dict[str, Any]]:
+    """The notes of the workers that are alive, of these runs."""
+    begun = (run for run, state in states.items() if state.status == "started")
+    return [notes for run in begun if (notes := worker_notes(store, run)) is not None]
+
+
 def driver_of(store: Store) -> Driver | None:
     """Who drives the store now; None: nobody."""
     if not store.driver.is_held():

@@ -2,7 +2,7 @@
 
 `describe` (sizes and costs of specs), `prepare` (decode a dataset), `check_resume` (train a few
 steps, compare with another folder), `deterministic` (the cost of deterministic algorithms),
-`timm` (weights under the names of timm).
+`timm` (weights under the names of timm), `kernel` (does a device work at all).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ablate.shared import choices, spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
-from ablate.training import resume_check
+from ablate.training import faults, resume_check
 from ablate.training.calibrate import seconds_per_step
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
@@ -156,7 +156,18 @@ def answer_deterministic(question: dict[str, Any], progress: Progress) -> dict[s
     return {"ratio": resume_check.deterministic_ratio(run, device)}
 
 
+def answer_kernel(question: dict[str, Any], progress: Progress) -> dict[str, str | None]:
+    """{"device"} -> {"why"}: why nothing can be computed there, in a line; null: it can."""
+    try:
+        ones = torch.ones(64, 64, device=question["device"])
+        total = float((ones @ ones).sum())
+    except Exception as error:
+        return {"why": faults.line(error)}
+    return {"why": None if total == 64**3 else f"a product of 64 x 64 ones is {total:g} in all"}
+
+
 ANSWERS = {
+    "kernel": answer_kernel,
     "describe": answer_describe,
     "prepare": answer_prepare,
     "check_resume": answer_check_resume,
@@ -177,4 +188,4 @@ def answer(verb: str, question: dict[str, Any], progress: Progress) -> dict[str,
             line = f"{error.filename or 'the store'}: {os.strerror(errno.ENOSPC)}"
             raise NoRoom(line, getattr(error, "needed", 0)) from error
         line = "".join(traceback.format_exception_only(error)).splitlines()[-1]
-        raise Failure(f"worker {verb}: {line}") from error
+        raise Failure(f"worker {verb}: {line}{faults.remedy(error)}") from error

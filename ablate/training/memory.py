@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ablate.shared.rundir import OOM
+from ablate.training import faults
 from ablate.training.training import Training
 
 SPARE = 0.8  # of the free memory: what is counted is not all that is taken
@@ -45,7 +47,9 @@ def _tried(size: int, training: Training) -> bool:
     training.micro_batch = size
     try:
         training.step()
-    except torch.OutOfMemoryError:
+    except Exception as error:
+        if faults.whose(error, training.device.type) != OOM:
+            raise
         return False
     else:
         return True

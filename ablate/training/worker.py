@@ -29,12 +29,14 @@ from ablate.shared.rundir import (
     EXIT_TAKEN,
     FAILED,
     LOST,
+    NO_DEVICE,
     OOM,
     ROTTEN,
     STOPPED,
     RunDir,
 )
 from ablate.shared.signals import noted
+from ablate.training import faults
 from ablate.training.answers import answer as answer
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.attention import kernel
@@ -42,7 +44,8 @@ from ablate.training.model.plugin import digest
 from ablate.training.start import start_sha256
 from ablate.training.training import DTYPES
 
-EXIT_STOPPED, EXIT_FAILED, EXIT_OOM, EXIT_LOST, EXIT_ROTTEN = 76, 1, 71, 72, 73
+EXIT_STOPPED, EXIT_FAILED, EXIT_ROTTEN = 76, 1, 73
+EXITS = {FAILED: EXIT_FAILED, OOM: 71, LOST: 72, NO_DEVICE: 77}
 CHECK_S, CHECK_SHARE = 2.0, 0.02  # for a look at the data at a run's end, or of its time, if more
 
 
@@ -86,30 +89,17 @@ def work(path: str, options: dict[str, Any]) -> int:
             return _left(attempt, EXIT_STOPPED, STOPPED)
         except Damaged as error:
             return _left(attempt, EXIT_ROTTEN, ROTTEN, error)
-        except torch.OutOfMemoryError as error:
-            return _left(attempt, EXIT_OOM, OOM, error)
-        except OSError as error:
-            if error.errno in FULL:
-                return _left(attempt, EXIT_DISK_FULL, DISK_FULL, error)
-            return _left(attempt, *_reason(error), error)
         except Exception as error:
-            return _left(attempt, *_reason(error), error)
+            if isinstance(error, OSError) and error.errno in FULL:
+                return _left(attempt, EXIT_DISK_FULL, DISK_FULL, error)
+            reason = faults.whose(error, options["device"])
+            return _left(attempt, EXITS[reason], reason, error)
         finally:
             rundir.lock.release()
 
 
-def _reason(error: Exception) -> tuple[int, str]:
-    """Host memory that ran out is no class of its own in torch; a device that is gone, or that
-    went wrong in a kernel, is: no process that used it can go on."""
-    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate" in str(error):
-        return EXIT_OOM, OOM
-    if isinstance(error, torch.AcceleratorError):
-        return EXIT_LOST, LOST
-    return EXIT_FAILED, FAILED
-
-
 def _left(attempt: Attempt, code: int, reason: str, error: Exception | None = None) -> int:
-    why = {} if error is None else {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+    why = {} if error is None else {"error": faults.line(error)}
     with suppress(OSError):  # on a full disk; the exit code says it, too
         attempt.rundir.lock.note(exit=reason, **why)
     attempt.end(reason, **why)

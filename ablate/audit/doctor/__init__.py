@@ -10,6 +10,7 @@ from typing import Any
 
 from ablate.audit.doctor import machine, resume_check, stored
 from ablate.audit.doctor.finding import Finding, Findings
+from ablate.audit.doctor.machine import Unfit
 from ablate.running.launchers import Ask, Slot
 from ablate.shared.errors import Failure, UserError
 from ablate.store.store import Store
@@ -24,15 +25,17 @@ def examine(
     label: str,
     specs: Sequence[Mapping[str, Any]],
     ask: Ask,
+    unfit: Unfit,
 ) -> Findings:
     """Make every check; yield each finding as soon as it is known.
 
     `settings`: the launcher group. `slots`: the launcher's slots. `specs`: plain trees; the first
     is the run called `label`, whose data and resume are checked; of the others only the data is
-    checked. `ask`: answers each question in a process of its own.
+    checked. `ask`: answers each question in a process of its own. `unfit`: see Launcher.
     """
     yield from _safely("versions", machine.versions)
     yield from _safely("devices", lambda: machine.devices(settings, slots, specs[0]))
+    yield from _safely("gpu", lambda: machine.kernels(slots, unfit))
     yield from _safely("memory", machine.memory)
     yield from examine_store(store)
     if (yield from _safely("data", lambda: resume_check.data(store, specs, ask))):

@@ -6,13 +6,13 @@ import math
 import os
 import platform
 import shutil
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ablate.audit.doctor.finding import Finding, Findings, size
+from ablate.running import gpus
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import environment
 
@@ -58,7 +58,7 @@ def devices(
         "ok", "slots", f"launcher={settings['name']} trains {len(slots)} runs at once: {names}"
     )
     if settings["name"] == "local":
-        values = " ".join(f"{k}={v or '(none)'}" for k, v in environment(list(slots)).items())
+        values = " ".join(f"{k}={v or '(none)'}" for k, v in environment(slots).items())
         why = (
             "cuBLAS can be deterministic"
             if on_gpu
@@ -73,29 +73,47 @@ def _gpus(used: bool) -> Findings:
         yield Finding(
             "problem",
             "gpu",
-            f"torch {torch} can't use the GPU; install a CUDA build, or hide the GPU "
-            f"(CUDA_VISIBLE_DEVICES=)",
+            f"torch {torch} can't use the GPU; install a CUDA build of torch, or "
+            f"give launcher.devices=cpu",
         )
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        yield Finding("ok", "gpu", "no GPU (nvidia-smi is not installed)")
+    try:
+        there, stray = gpus.listed()
+        rows = gpus.rows("index", "name", "memory.total", "memory.free", "driver_version")
+    except gpus.NoAnswer as error:
+        if shutil.which(gpus.TOOL) is None and not used:
+            yield Finding("ok", "gpu", f"no GPU ({error})")
+        else:
+            yield Finding(
+                "warning", "gpu", f"{error}" + ("" if used else "; runs train on the CPU")
+            )
         return
-    query = "--query-gpu=index,name,memory.total,memory.free,driver_version"
-    answer = subprocess.run(
-        [tool, query, "--format=csv,noheader"], capture_output=True, text=True, check=False
-    )
-    lines = [line for line in answer.stdout.splitlines() if line.strip()]
-    if answer.returncode != 0 or not lines:
-        said = " ".join((answer.stdout + answer.stderr).split()) or "no GPU"
-        yield Finding("warning", "gpu", f"nvidia-smi: {said}; runs train on the CPU")
-        return
+    if stray:
+        yield Finding("warning", "gpu", stray)
+    for index, name, total, free, driver in rows:
+        text = f"{index}: {name}, {total} MiB, {free} MiB free, driver {driver}"
+        slices = [gpu.index for gpu in there if gpu.index.startswith(f"{index}:")]
+        yield Finding("ok", "gpu", text + (f", slices {', '.join(slices)}" if slices else ""))
+    if not there:
+        yield Finding("ok", "gpu", f"no GPU ({gpus.TOOL} lists no device)")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    for line in lines:
-        index, name, total, free, driver = (part.strip() for part in line.split(","))
-        text = f"{index}: {name}, {total}, {free} free, driver {driver}"
-        yield Finding("ok", "gpu", text)
     if visible is not None:
         yield Finding("ok", "gpu", f"CUDA_VISIBLE_DEVICES={visible} selects the GPUs to use")
+
+
+Unfit = Callable[[Sequence[Slot]], Mapping[str, str]]
+
+
+def kernels(slots: Sequence[Slot], unfit: Unfit) -> Findings:
+    """Which GPUs compute, as each sweep tries them before its first run."""
+    tried = {slot.place: slot for slot in slots if slot.device != "cpu"}
+    if not tried:
+        return
+    why = unfit(list(tried.values()))
+    for place, slot in tried.items():
+        if slot.name in why:
+            yield Finding("problem", "gpu", f"{place} is not used: {why[slot.name]}")
+    if works := [place for place, slot in tried.items() if slot.name not in why]:
+        yield Finding("ok", "gpu", f"compute: {', '.join(works)}")
 
 
 FAST_BF16 = {"avx512_bf16", "amx_tile"}  # as /proc/cpuinfo calls what torch has kernels for

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.planning.launcher import LAUNCHERS
+from ablate.running.gpus import Found
 from ablate.shared.errors import unknown
 from ablate.shared.rundir import RunDir
 from ablate.store.liveness import Liveness
@@ -27,6 +28,11 @@ class Slot:
     place: str
     device: str  # cpu | cuda
     visible: str | None = None  # CUDA_VISIBLE_DEVICES of the worker
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process that uses it has, beside what all have, before it starts CUDA."""
+        return {} if self.visible is None else {"CUDA_VISIBLE_DEVICES": self.visible}
 
 
 Progress = Callable[[int, int], None]  # (done, total)
@@ -46,6 +52,7 @@ class Launcher(Liveness, Protocol):
     """The launcher as the driver sees it. `tests/launcher_contract.py` tests every launcher."""
 
     slots: Sequence[Slot]  # offered now
+    devices: Found  # the GPUs behind them, and remarks
 
     def warm(self) -> None:
         """Begin to load the modules that workers need; return at once."""
@@ -54,6 +61,10 @@ class Launcher(Liveness, Protocol):
         self, verb: str, question: Mapping[str, Any], progress: Progress = ..., /
     ) -> dict[str, Any]:
         """See Ask."""
+
+    def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
+        """Why no worker can use a device, by the name of its slot; those that can are left out. One
+        small kernel runs on each, in a process of its own, all at once; nothing for a CPU."""
 
     def start(self, run: RunDir, slot: Slot) -> None:
         """Start a worker on a folder with a run.json; return at once, or when the worker ends."""

@@ -14,8 +14,9 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 from ablate.running.launchers import Progress
 from ablate.shared.errors import Failure, NoRoom, UserError
@@ -73,15 +74,20 @@ class ForkServer:
         verb: str,
         question: Mapping[str, Any],
         progress: Progress = lambda done, total: None,
+        environment: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """See Ask. A forked process answers, and ends when nobody listens any more.
+        """See Ask. A forked process answers, and ends when nobody listens any more; `environment`
+        is its own.
 
         A server that dies before it forked that process is replaced once; it is not missed after.
         """
         for _ in range(2):
             # What libraries print goes to memory: a pipe would be full one day.
-            with open(os.memfd_create("said"), "rb") as said:
-                match self._asked(verb, question, said.fileno(), progress):
+            with (
+                open(os.memfd_create("said"), "rb") as said,
+                self._put(verb, question, said.fileno(), environment or {}) as channel,
+            ):
+                match _last(channel, progress):
                     case {"answer": dict() as answer}:
                         return answer
                     case {"mistake": str() as line}:
@@ -93,10 +99,7 @@ class ForkServer:
                     case None:
                         self.restart()
                     case _:  # it died over it
-                        said.seek(0)
-                        lines = said.read().decode(errors="replace").split("\n")
-                        words = [line.strip() for line in lines if line.strip()]
-                        raise Failure(f"worker {verb}: {(words or ['no word'])[-1]}")
+                        raise Failure(f"worker {verb}: {_last_words(said)}")
         raise Failure(f"worker {verb}: the process that forks workers died, and another one, too")
 
     def restart(self) -> None:
@@ -114,21 +117,70 @@ class ForkServer:
             self.process.wait()
         self.line = self.process = None
 
-    def _asked(
-        self, verb: str, question: Mapping[str, Any], said: int, progress: Progress
-    ) -> dict[str, Any] | None:
-        """The last message of the process that answers; None: there was no such process."""
-        last = None
+    def ask_each(
+        self,
+        verb: str,
+        question: Mapping[str, Any],
+        environments: Mapping[str, Mapping[str, str]],
+        within_s: float,
+    ) -> dict[str, dict[str, Any] | str]:
+        """Ask the same in each of these environments, at once: by name the answer, or why there is
+        none. Time counts from when the first is at it, since a server may load for long."""
+        answers: dict[str, dict[str, Any] | str] = {}
+        with contextlib.ExitStack() as stack:
+            asked = {}
+            for name, environment in environments.items():
+                said = stack.enter_context(open(os.memfd_create("said"), "rb"))
+                put = self._put(verb, question, said.fileno(), environment)
+                asked[name] = stack.enter_context(put), said
+            over = None
+            for name, (channel, said) in asked.items():
+                if over is None:
+                    with contextlib.suppress(ConnectionError):  # which is heard below
+                        channel.recv(1, socket.MSG_PEEK)
+                    over = time.monotonic() + within_s
+                channel.settimeout(max(0.01, over - time.monotonic()))
+                try:
+                    match _last(channel):
+                        case {"answer": dict() as answer}:
+                            answers[name] = answer
+                        case {"mistake": str() as line} | {"failure": str() as line}:
+                            answers[name] = line
+                        case _:
+                            answers[name] = f"the process died over it ({_last_words(said)})"
+                except TimeoutError:
+                    answers[name] = f"no answer in {within_s:g} s"
+        return answers
+
+    def _put(
+        self, verb: str, question: Mapping[str, Any], said: int, environment: Mapping[str, str]
+    ) -> socket.socket:
+        """A question; what is said of it comes from this socket."""
         ours, theirs = socket.socketpair()
-        with ours, contextlib.closing(_messages(ours)) as messages:
-            with contextlib.suppress(OSError):  # a dead one; what it still said can be read
-                with theirs:
-                    self.tell({"ask": verb}, theirs.fileno(), said)
-                ours.sendall(json.dumps(question).encode() + b"\n")
-            for last in messages:
-                if "total" in last:
-                    progress(last["done"], last["total"])
-        return last
+        with contextlib.suppress(OSError):  # a dead one; what it still said can be read
+            with theirs:
+                self.tell({"ask": verb, "environment": {**environment}}, theirs.fileno(), said)
+            ours.sendall(json.dumps(question).encode() + b"\n")
+        return ours
+
+
+def _last(
+    channel: socket.socket, progress: Progress = lambda done, total: None
+) -> dict[str, Any] | None:
+    """The last message of the process that answers; None: there was no such process."""
+    last = None
+    with contextlib.closing(_messages(channel)) as messages:
+        for last in messages:
+            if "total" in last:
+                progress(last["done"], last["total"])
+    return last
+
+
+def _last_words(said: BinaryIO) -> str:
+    """Of a process that died."""
+    said.seek(0)
+    lines = said.read().decode(errors="replace").split("\n")
+    return ([line.strip() for line in lines if line.strip()] or ["no word"])[-1]
 
 
 def _messages(channel: socket.socket) -> Generator[dict[str, Any], None, None]:

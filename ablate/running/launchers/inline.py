@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablate.running.gpus import find
 from ablate.running.launchers import Progress, Slot, worker_options
+from ablate.running.launchers.local import environment, slots
+from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
 from ablate.store.liveness import HostLock
 
@@ -19,7 +23,14 @@ class Inline(HostLock):
     """
 
     def __init__(self, settings: Mapping[str, Any], cache: Path) -> None:
-        self.slots = [Slot("inline", "cpu", "cpu")]
+        self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
+        gpus = self.devices.gpus
+        if len(gpus) > 1:
+            raise UserError(
+                f"launcher.devices: launcher=inline trains on one, got "
+                f"{', '.join(gpu.index for gpu in gpus)}"
+            )
+        self.slots: Sequence[Slot] = slots(gpus, 1) if gpus else [Slot("inline", "cpu", "cpu")]
         self._settings, self._cache = settings, cache
         self._exits: dict[str, int] = {}
 
@@ -32,11 +43,16 @@ class Inline(HostLock):
         question: Mapping[str, Any],
         progress: Progress = lambda done, total: None,
     ) -> dict[str, Any]:
-        answer: dict[str, Any] = _worker().answer(verb, question, progress)
+        answer: dict[str, Any] = self._worker().answer(verb, question, progress)
         return answer
 
+    def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
+        questions = {slot.name: {"device": slot.device} for slot in slots if slot.device != "cpu"}
+        why = {name: self.ask("kernel", question)["why"] for name, question in questions.items()}
+        return {name: line for name, line in why.items() if line}
+
     def start(self, run: RunDir, slot: Slot) -> None:
-        worker = _worker()
+        worker = self._worker()
         options = worker_options(slot, self._settings, self._cache)
         self._exits[run.id] = worker.work(str(run.path), options)
 
@@ -47,7 +63,8 @@ class Inline(HostLock):
     def free(self) -> None:
         pass
 
-
-def _worker() -> Any:
-    """Import the worker by name: the process boundary is here."""
-    return importlib.import_module("ablate.training.worker")
+    def _worker(self) -> Any:
+        """Import the worker by name: the process boundary is here. What CUDA reads when it starts is there before."""
+        if self.slots[0].device != "cpu":
+            os.environ.update({**environment(self.slots), **self.slots[0].environment})
+        return importlib.import_module("ablate.training.worker")

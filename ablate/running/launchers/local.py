@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import select
-import shutil
 import signal
-import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablate.running.gpus import Gpu, find
 from ablate.running.launchers import Progress, Slot, worker_options
 from ablate.running.launchers.fork import ForkServer
 from ablate.shared.rundir import RunDir
@@ -25,13 +23,16 @@ MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": str(32 << 30),
 }
 
+KERNEL_S = 120.0  # until a GPU that runs no kernel is taken for one that hangs; libraries load, too
+
 
 class Local(HostLock):
     """One worker on each GPU (`runs_per_gpu` for more); without a GPU, one thread on each core."""
 
     def __init__(self, settings: Mapping[str, Any], cache: Path) -> None:
         self._settings, self._cache = settings, cache
-        self.slots = slots(gpus(), settings["runs_per_gpu"])
+        self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self.slots: Sequence[Slot] = slots(self.devices.gpus, settings["runs_per_gpu"])
         self._server = ForkServer(environment(self.slots), self._died)
         self._children: set[str] = set()
         self._lost: set[str] = set()  # whose server died, not told yet
@@ -46,13 +47,16 @@ class Local(HostLock):
         question: Mapping[str, Any],
         progress: Progress = lambda done, total: None,
     ) -> dict[str, Any]:
-        return self._server.ask(verb, question, progress)
+        return self._server.ask(verb, question, progress, self.slots[0].environment)
+
+    def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
+        return unfit(self._server, slots)
 
     def start(self, run: RunDir, slot: Slot) -> None:
         request = {
             "run": str(run.path),
             "log": str(run.log),
-            "environment": {} if slot.visible is None else {"CUDA_VISIBLE_DEVICES": slot.visible},
+            "environment": slot.environment,
             "options": worker_options(slot, self._settings, self._cache),
         }
         try:
@@ -94,35 +98,38 @@ class Local(HostLock):
         self._children = set()
 
 
-def environment(slots: list[Slot]) -> dict[str, str]:
+def environment(slots: Sequence[Slot]) -> dict[str, str]:
     """Return the environment variables that a worker's process needs from its start."""
     if slots[0].device == "cpu":
         return {**MALLOC, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # deterministic cuBLAS, read when CUDA starts
+    return {  # read when CUDA starts
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic cuBLAS
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts; else the fastest is first
+    }
 
 
-def gpus() -> list[str]:
-    """List the GPUs that this process may use; respects an outer CUDA_VISIBLE_DEVICES."""
-    outer = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if outer is not None:
-        names = outer.replace(" ", "").split(",")
-        # CUDA sees none from the first invalid one on
-        return list(itertools.takewhile(lambda gpu: gpu not in ("", "-1"), names))
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    query = [tool, "--query-gpu=index", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True, check=False)
-    return [line.strip() for line in answer.stdout.splitlines() if line.strip().isdigit()]
+def unfit(server: ForkServer, slots: Sequence[Slot]) -> dict[str, str]:
+    """See Launcher."""
+    tried = {slot.name: slot.environment for slot in slots if slot.device != "cpu"}
+    if not tried:
+        return {}
+    answers = server.ask_each("kernel", {"device": "cuda"}, tried, KERNEL_S)
+    why = {name: a if isinstance(a, str) else a["why"] for name, a in answers.items()}
+    return {name: line for name, line in why.items() if line}
 
 
-def slots(gpus: list[str], runs_per_gpu: int) -> list[Slot]:
+def slots(gpus: Sequence[Gpu], runs_per_gpu: int) -> list[Slot]:
     """Make `runs_per_gpu` slots on each GPU, or one on each core: never more threads than cores."""
     if not gpus:
         cores = len(os.sched_getaffinity(0))
         return [Slot(f"cpu:{core}", "cpu", "cpu") for core in range(cores)]
     return [
-        Slot(f"gpu:{gpu}" + (f".{place}" if runs_per_gpu > 1 else ""), f"gpu:{gpu}", "cuda", gpu)
+        Slot(
+            f"gpu:{gpu.index}" + (f".{place}" if runs_per_gpu > 1 else ""),
+            f"gpu:{gpu.index}",
+            "cuda",
+            gpu.uuid,
+        )
         for place in range(runs_per_gpu)
         for gpu in gpus
     ]

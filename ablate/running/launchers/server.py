@@ -6,7 +6,7 @@ input, JSON, one a packet (see `fork`, the other end):
     {"run": folder, "log": file, "environment", "options"}   fork a process that trains it; its end
                                                              is told: {"run": id, "exit": code}
     {"run": id, "signal": number}                            pass a signal to that process
-    {"ask": verb}, with two files                            fork one that answers a question
+    {"ask": verb, "environment"}, with two files             fork one that answers a question
 
 When the socket closes, its driver is gone or done: it ends, and the workers go on.
 """
@@ -67,8 +67,8 @@ def serve() -> None:
                     for pid, other in children.items():
                         if other == run:
                             os.kill(pid, number)
-                case {"ask": verb}:
-                    children[_forked(partial(_answer, worker, verb, *files))] = ""
+                case {"ask": verb, "environment": environment}:
+                    children[_forked(partial(_answer, worker, verb, environment, *files))] = ""
                 case request:
                     pid = _forked(partial(_train, worker, request))
                     children[pid] = Path(request["run"]).name
@@ -112,10 +112,11 @@ def _train(worker: Any, request: dict[str, Any]) -> int:
     return code
 
 
-def _answer(worker: Any, verb: str, channel: int, said: int) -> int:
+def _answer(worker: Any, verb: str, environment: dict[str, str], channel: int, said: int) -> int:
     """The question comes on the channel, a line of JSON, and the answer goes there; what libraries
     print goes to `said`."""
     _files(os.open(os.devnull, os.O_RDONLY), said, said, channel)
+    os.environ.update(environment)
     asker = socket.socket(fileno=3)
 
     def tell(**message: Any) -> None:

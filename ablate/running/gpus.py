@@ -1,0 +1,240 @@
+"""The GPUs of this machine, as NVIDIA's `nvidia-smi` tells of them; torch is not loaded."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablate.shared.errors import UserError, unknown
+
+TOOL = "nvidia-smi"
+PATIENCE_S = 30.0  # it takes a second a GPU where no daemon holds the driver; a lost GPU hangs it
+NODES = Path("/dev")
+NONE = "No devices were found"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU, or a slice of one (MIG), which to CUDA is a device.
+
+    `index`: as nvidia-smi counts, in the order of PCI; "0:1" is slice 1 of GPU 0. `uuid`: what
+    CUDA_VISIBLE_DEVICES takes. `board`: the UUID of the GPU that a slice is of, else its own.
+    """
+
+    index: str
+    uuid: str
+    model: str
+    board: str
+
+
+class NoAnswer(Exception):
+    """The tool is not there, or fails: a line that says why. `said`: all that it printed."""
+
+    def __init__(self, why: str, said: str = "") -> None:
+        super().__init__(why)
+        self.said = said
+
+
+def told(*arguments: str) -> str:
+    """What the tool prints. Raises NoAnswer, also where it hangs."""
+    path = shutil.which(TOOL)
+    if path is None:
+        raise NoAnswer(f"there is no {TOOL}")
+    tool = subprocess.Popen(
+        [path, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        said, _ = tool.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(tool.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):  # the driver may not let go of it
+            tool.communicate(timeout=1)
+        raise NoAnswer(f"{TOOL} gave no answer in {PATIENCE_S:g} s") from None
+    if tool.returncode != 0:
+        raise NoAnswer(f"{TOOL}: {_first(said)} (exit code {tool.returncode})", said)
+    return said
+
+
+def _first(said: str) -> str:
+    return next((line.strip() for line in said.splitlines() if line.strip()), "no word")
+
+
+def listed() -> tuple[list[Gpu], str]:
+    """All GPUs, of one with slices these; and what else was said, "" for nothing. Raises NoAnswer
+    where it tells of no GPU, and not that there is none."""
+    why = ""
+    try:
+        said = told("-L")
+    except NoAnswer as error:
+        said, why = error.said, str(error)
+    gpus: list[Gpu] = []
+    index = model = board = strays = ""
+    for line in said.splitlines():
+        if whole := re.match(r"GPU (\d+): (.*) \(UUID: (GPU-[^)\s]+)\)", line):
+            index, model, board = whole[1], whole[2], whole[3]
+            gpus.append(Gpu(index, board, model, board))
+        elif part := re.match(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)", line):
+            gpus = [gpu for gpu in gpus if gpu.uuid != board]
+            gpus.append(Gpu(f"{index}:{part[2]}", part[3], f"{model} MIG {part[1]}", board))
+        else:
+            strays += f"{line}\n"
+    if not gpus and NONE not in said:
+        raise NoAnswer(why or f"{TOOL} -L: {_first(said)}")
+    return gpus, f"{TOOL}: {_first(strays)}" if gpus and strays.strip() else ""
+
+
+# --- Which of them are used -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """The GPUs that are used, none for the CPU; and lines on what is not as it should be."""
+
+    gpus: tuple[Gpu, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def find(devices: str, outer: str | None) -> Found:
+    """`devices`: `launcher.devices`, auto | cpu | indices and UUIDs. `outer`: what this process has
+    as CUDA_VISIBLE_DEVICES, None for nothing. Raises UserError for a GPU that there is not."""
+    names = [name.strip() for name in devices.split(",")]
+    if names == ["cpu"] or (names == ["auto"] and outer is not None and not _visible(outer)):
+        return Found()
+    try:
+        there, stray = listed()
+    except NoAnswer as error:
+        return _unseen(names, outer, str(error))
+    remarks = [stray] if stray else []
+    usable = there if outer is None else _as_cuda(outer, there)
+    if names == ["auto"]:
+        if outer is not None and not usable:
+            remarks.append(f"CUDA_VISIBLE_DEVICES={outer} names no GPU of {TOOL} -L: {ON_CPU}")
+        return Found(tuple(usable), tuple(remarks))
+    chosen: dict[Gpu, None] = {}
+    for name in names:
+        if not (named := _named(name, usable)):
+            if _named(name, there):
+                raise _hidden(name, outer)
+            alone = ["auto", "cpu"] if len(names) == 1 else []
+            raise unknown("launcher.devices", name, [*alone, *(gpu.index for gpu in usable)])
+        chosen |= dict.fromkeys(named)
+    return Found(tuple(chosen), tuple(remarks))
+
+
+ON_CPU = "runs train on the CPU; launcher.devices=cpu accepts that"
+
+
+def _unseen(names: list[str], outer: str | None, why: str) -> Found:
+    """Where the tool tells nothing. Names that somebody gave mean something to CUDA, too."""
+    if names == ["auto"] and outer is None:
+        nodes = sorted(str(node) for node in NODES.glob("nvidia[0-9]*"))
+        if not nodes and shutil.which(TOOL) is None:
+            return Found()
+        if not nodes:
+            return Found(remarks=(f"{why}: {ON_CPU}",))
+        there = f"{why}, but {', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'} there"
+        return Found(remarks=(f"{there}: {ON_CPU}, launcher.devices=0 uses the first GPU",))
+    visible = None if outer is None else _visible(outer)
+    if names == ["auto"]:
+        names = visible or []
+    for name in names:
+        if visible is not None and name not in visible:
+            raise _hidden(name, outer)
+        if not re.fullmatch(r"\d+|(GPU|MIG)-.+", name):
+            raise UserError(f"launcher.devices: expected auto, cpu, indices or UUIDs, got {name!r}")
+    return Found(tuple(Gpu(name, name, "", name) for name in dict.fromkeys(names)))
+
+
+def _hidden(name: str, outer: str | None) -> UserError:
+    return UserError(f"launcher.devices: {name} is hidden by CUDA_VISIBLE_DEVICES={outer}")
+
+
+def _visible(outer: str) -> list[str]:
+    """CUDA sees none from the first invalid one on."""
+    names = outer.replace(" ", "").split(",")
+    return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
+
+
+def _as_cuda(outer: str, there: Iterable[Gpu]) -> list[Gpu]:
+    """The same of names that are told; and of a GPU with slices CUDA takes the first alone."""
+    named = (_named(name, there) for name in _visible(outer))
+    return [gpus[0] for gpus in itertools.takewhile(bool, named)]
+
+
+def _named(name: str, gpus: Iterable[Gpu]) -> list[Gpu]:
+    """By index or UUID, which may be cut short as for CUDA: of a GPU with slices all of them."""
+    if not name.startswith(("GPU-", "MIG-")):
+        return [gpu for gpu in gpus if name in (gpu.index, gpu.index.partition(":")[0])]
+    if slices := [gpu for gpu in gpus if gpu.uuid.startswith(name)]:
+        return slices if len(slices) == 1 else []
+    found = [gpu for gpu in gpus if gpu.board.startswith(name)]
+    return found if len({gpu.board for gpu in found}) == 1 else []
+
+
+# --- What they do now -----------------------------------------------------------------------------
+
+BUSY_MIB = 1024  # in use by what no process is told of, as from outside a container
+
+
+def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
+    """A line on each that others use: processes but for `ours`, and memory. Raises NoAnswer."""
+    boards = {gpu.board: gpu.index.partition(":")[0] for gpu in gpus}
+    if not boards:
+        return []
+    processes: dict[str, list[str]] = {}
+    for board, pid in rows("gpu_uuid", "pid", of="compute-apps"):
+        processes.setdefault(board, []).append(pid)
+    lines = []
+    for board, used, total in rows("uuid", "memory.used", "memory.total"):
+        pids = processes.get(board, [])
+        others = [pid for pid in pids if pid not in map(str, ours)]
+        unseen = not pids and used.isdigit() and int(used) >= BUSY_MIB
+        if board in boards and (others or unseen):
+            memory = f"{used} of {total} MiB" if used.isdigit() else "memory unknown"
+            by = f" by process {', '.join(others)}" if others else ""
+            lines.append(f"gpu:{boards[board]} is in use{by} ({memory})")
+    return lines
+
+
+def figures(indices: Collection[str]) -> list[str]:
+    """A line on each of these: how busy it is, its memory and power, as far as it tells. Raises
+    NoAnswer."""
+    keys = "index", "utilization.gpu", "memory.used", "memory.total", "power.draw"
+    lines = []
+    for index, share, used, total, watts in rows(*keys):
+        parts = [
+            f"{share} % busy" if _is_number(share) else "",
+            f"{float(used) / 1024:.1f} of {float(total) / 1024:.1f} GiB"
+            if _is_number(used) and _is_number(total)
+            else "",
+            f"{float(watts):.0f} W" if _is_number(watts) else "",
+        ]
+        if index in indices and any(parts):
+            lines.append(f"gpu:{index}: {', '.join(filter(None, parts))}")
+    return lines
+
+
+def rows(*keys: str, of: str = "gpu") -> list[list[str]]:
+    """Of each GPU, or compute process, what `nvidia-smi --help-query-gpu` calls so; "[N/A]" and
+    other excuses for what it does not tell. Raises NoAnswer."""
+    said = told(f"--query-{of}={','.join(keys)}", "--format=csv,noheader,nounits")
+    found = ([part.strip() for part in line.split(",")] for line in said.splitlines())
+    return [row for row in found if len(row) == len(keys)]
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d+)?", text) is not None

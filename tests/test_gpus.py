@@ -1,0 +1,388 @@
+"""GPUs: found by `nvidia-smi`, chosen by words, tried before the first run, given up when they go.
+
+The tool is a stand-in that prints what NVIDIA's does; commands and workers are real processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Shell
+from launcher_contract import settings
+from nvidia import EIGHT, Machine, gpu
+
+from ablate.planning.compose import Composer
+from ablate.planning.overrides import once, parse
+from ablate.report import status
+from ablate.running import gpus, launchers
+from ablate.running.gpus import NoAnswer, busy, figures, find
+from ablate.running.launchers import Slot, local
+from ablate.running.launchers.local import environment
+from ablate.shared.errors import UserError
+from ablate.store.ledger import Ledger, Store
+from ablate.store.progress import Worker
+
+
+@pytest.fixture
+def nvidia(tmp_path, monkeypatch) -> Machine:
+    """Eight GPUs, two of them in slices."""
+    made = Machine(tmp_path / "nvidia")
+    made.has(EIGHT)
+    monkeypatch.setenv("PATH", made.path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(gpus, "NODES", tmp_path)
+    return made
+
+
+UUID = {f"{row['index']}": row["uuid"] for row in EIGHT}
+UUID |= {f"{r['index']}:{n}": uuid for r in EIGHT for n, (_, uuid) in enumerate(r["slices"])}
+ALL = ["0", "1", "2", "3", "4", "5", "6:0", "6:1", "7:0", "7:1"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "outer", "expected"),
+    [
+        ("auto", None, ALL),
+        ("cpu", None, []),
+        ("cpu", "0,1", []),
+        ("0,2", None, ["0", "2"]),
+        ("2, 0,2", None, ["2", "0"]),
+        ("6", None, ["6:0", "6:1"]),  # all its slices
+        ("6:1,5", None, ["6:1", "5"]),
+        (UUID["3"], None, ["3"]),
+        (UUID["3"][:9], None, ["3"]),  # CUDA takes the beginning of one, too
+        (f"{UUID['7:1']},{UUID['0']}", None, ["7:1", "0"]),
+        (UUID["6"], None, ["6:0", "6:1"]),
+        # an outer CUDA_VISIBLE_DEVICES: its GPUs, in its order, and no others
+        ("auto", "", []),
+        ("auto", "-1", []),
+        ("auto", " 3, 1", ["3", "1"]),
+        ("auto", "0,-1,1", ["0"]),  # to CUDA what follows an invalid one is not visible
+        ("auto", "0,12,1", ["0"]),
+        ("auto", "-1,0", []),
+        ("auto", f"{UUID['7:0']},{UUID['2']}", ["7:0", "2"]),
+        ("auto", "6", ["6:0"]),  # of a GPU in slices CUDA sees the first
+        ("auto", "GPU-", []),  # the beginning of several is none
+        ("1", "3,1", ["1"]),
+        (UUID["1"], "3,1", ["1"]),
+    ],
+)
+def test_which_gpus_are_used(nvidia, devices, outer, expected):
+    found = find(devices, outer)
+    assert [gpu.index for gpu in found.gpus] == expected
+    assert [gpu.uuid for gpu in found.gpus] == [UUID[index] for index in expected]
+    nowhere = outer == "GPU-"
+    assert bool(found.remarks) == nowhere
+    if devices == "cpu" or outer in ("", "-1"):
+        assert nvidia.asked() == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "outer", "line"),
+    [
+        ("9", None, r"launcher.devices: expected one of auto, cpu, 0, 1, .*, 7:1, got '9'"),
+        ("0,GPU-ffff", None, r"launcher.devices: expected one of .*, got 'GPU-ffff'"),
+        ("0,cpu", None, r"launcher.devices: expected one of .*, got 'cpu'"),
+        ("gpus", None, r"launcher.devices: expected one of .*, got 'gpus'"),
+        ("2", "0,1", r"launcher.devices: 2 is hidden by CUDA_VISIBLE_DEVICES=0,1"),
+        ("0", "", r"launcher.devices: 0 is hidden by CUDA_VISIBLE_DEVICES="),
+    ],
+)
+def test_a_gpu_that_there_is_not_is_a_mistake(nvidia, devices, outer, line):
+    with pytest.raises(UserError, match=f"^{line}$"):
+        find(devices, outer)
+
+
+# --- A tool that fails ---------------------------------------------------------------------------
+
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
+LOST = "Unable to determine the device handle for GPU1: 0000:05:00.0: GPU is lost."
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        (dict(says=MISMATCH, code=18), rf"nvidia-smi: {MISMATCH} \(exit code 18\)"),
+        (dict(says="", code=9), r"nvidia-smi: no word \(exit code 9\)"),
+        (dict(says="<html>"), r"nvidia-smi -L: <html>"),
+        (dict(hang=60), r"nvidia-smi gave no answer in 0.5 s"),
+    ],
+)
+def test_a_tool_that_fails_is_said_and_never_a_silent_sweep_on_the_cpu(
+    nvidia, monkeypatch, state, line
+):
+    monkeypatch.setattr(gpus, "PATIENCE_S", 0.5 if "hang" in state else 30)
+    nvidia.has(EIGHT, **state)
+    found = find("auto", None)
+    assert found.gpus == ()
+    assert re.fullmatch(f"{line}: runs train on the CPU; .*=cpu accepts that", found.remarks[0])
+    # names mean something to CUDA, too
+    assert [gpu.uuid for gpu in find("auto", "1,GPU-8932f937").gpus] == ["1", "GPU-8932f937"]
+    assert [gpu.uuid for gpu in find("0,2", None).gpus] == ["0", "2"]
+    with pytest.raises(UserError, match="hidden by CUDA_VISIBLE_DEVICES=0,1"):
+        find("2", "0,1")
+    with pytest.raises(UserError, match="expected auto, cpu, indices or UUIDs, got 'gpus'"):
+        find("gpus", None)
+
+
+def test_gpus_without_the_tool_are_said_and_no_gpus_are_not(nvidia, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert find("auto", None) == gpus.Found()
+    (tmp_path / "nvidiactl").touch()  # is there without a GPU, too
+    assert find("auto", None) == gpus.Found()
+    (tmp_path / "nvidia0").touch()
+    ((line,)) = find("auto", None).remarks
+    assert line == (
+        f"there is no nvidia-smi, but {tmp_path}/nvidia0 is there: runs train on the CPU; "
+        "launcher.devices=cpu accepts that, launcher.devices=0 uses the first GPU"
+    )
+    assert [gpu.uuid for gpu in find("auto", "0,1").gpus] == ["0", "1"]
+
+
+def test_a_machine_without_gpus_has_a_tool_that_says_so(nvidia):
+    for state in (dict(says="No devices were found"), dict(says="No devices were found", code=6)):
+        nvidia.has([], **state)
+        assert find("auto", None) == gpus.Found()
+        with pytest.raises(UserError, match="expected one of auto, cpu, got '0'"):
+            find("0", None)
+        assert find("auto", "0").remarks[0].startswith("CUDA_VISIBLE_DEVICES=0 names no GPU")
+
+
+def test_one_lost_gpu_leaves_the_others_and_is_said(nvidia):
+    nvidia.has([gpu(0), gpu(2)], strays=LOST, code=15)
+    found = find("auto", None)
+    assert [gpu.index for gpu in found.gpus] == ["0", "2"]
+    assert found.remarks == (f"nvidia-smi: {LOST}",)
+
+
+# --- Launchers -----------------------------------------------------------------------------------
+
+
+def test_a_worker_gets_one_device_by_its_uuid_in_the_order_of_pci(nvidia, tmp_path):
+    ours = launchers.make(settings("local"), tmp_path)
+    assert [slot.name for slot in ours.slots] == [f"gpu:{index}" for index in ALL]
+    for slot, index in zip(ours.slots, ALL, strict=True):
+        assert slot.environment == {"CUDA_VISIBLE_DEVICES": UUID[index]}
+    assert environment(ours.slots) == {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
+    cpu = launchers.make(settings("local", devices="cpu"), tmp_path)
+    assert {slot.device for slot in cpu.slots} == {"cpu"}
+    assert cpu.unfit(cpu.slots) == {}
+
+
+def test_runs_that_share_a_gpu_are_slots_of_one_place(nvidia, tmp_path):
+    two = launchers.make(settings("local", runs_per_gpu=2, devices="5,6:0"), tmp_path)
+    names = ["gpu:5.0", "gpu:6:0.0", "gpu:5.1", "gpu:6:0.1"]
+    assert [slot.name for slot in two.slots] == names
+    assert [slot.place for slot in two.slots] == ["gpu:5", "gpu:6:0"] * 2
+    options = launchers.worker_options(two.slots[0], settings("local"), tmp_path)
+    assert (options["device"], options["slot"]) == ("cuda", "gpu:5.0")
+
+
+def test_inline_takes_one_device(nvidia, tmp_path, monkeypatch):
+    assert launchers.make(settings("inline"), tmp_path).slots == [Slot("inline", "cpu", "cpu")]
+    (slot,) = launchers.make(settings("inline", devices="6:1"), tmp_path).slots
+    assert slot == Slot("gpu:6:1", "gpu:6:1", "cuda", UUID["6:1"])
+    with pytest.raises(UserError, match=r"^launcher.devices: launcher=inline .* one, got 0, 2$"):
+        launchers.make(settings("inline", devices="0,2"), tmp_path)
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # CUDA reads it as it starts
+    chosen = launchers.make(settings("inline", devices="6:1"), tmp_path)
+    assert chosen.unfit([slot]).keys() == {"gpu:6:1"}  # in this process, with this torch
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == UUID["6:1"]
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+@pytest.mark.parametrize(
+    ("word", "devices"),
+    [("cpu", "cpu"), ("0", "0"), ("0,2", "0,2"), ("[0,2]", "0,2"), ("6:1,0", "6:1,0")]
+    + [(text, text) for text in (UUID["3"], f"{UUID['3']},{UUID['7:1']}")],
+)
+def test_devices_are_a_list_with_brackets_or_without(word, devices, tmp_path):
+    composer = Composer(tmp_path)
+    given = once([parse(f"launcher.devices={word}", composer.groups)])
+    assert composer.launcher(given)["devices"] == devices
+
+
+def test_a_gpu_that_gives_no_answer_is_not_waited_for(nvidia, monkeypatch, tmp_path):
+    for name, value in nvidia.stand_in.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(local, "KERNEL_S", 1.0)
+    nvidia.breaks(
+        {f"kernel {UUID['0']}": "hang", f"kernel {UUID['2']}": "CUDA error: unknown error"}
+    )
+    launcher = launchers.make(settings("local", devices="0,1,2"), tmp_path)
+    assert launcher.unfit(launcher.slots) == {
+        "gpu:0": "no answer in 1 s",
+        "gpu:2": "AcceleratorError: CUDA error: unknown error",
+    }
+    launcher.free()
+
+
+# --- What they do now ----------------------------------------------------------------------------
+
+
+def test_gpus_in_use_by_others_are_named(nvidia):
+    apps = [
+        dict(gpu_uuid=UUID["1"], pid=4242),
+        dict(gpu_uuid=UUID["1"], pid=77),
+        dict(gpu_uuid=UUID["2"], pid=77),
+        dict(gpu_uuid=UUID["6"], pid=99),
+    ]
+    # of slices the tool tells no memory; of processes outside its container nothing
+    taken = [gpu(0), gpu(1, **{"memory.used": 40000}), gpu(2), gpu(3, **{"memory.used": 9000})]
+    nvidia.has([*taken, gpu(6, "3g.40gb", **{"memory.used": "[N/A]"})], apps=apps)
+    assert busy(find("auto", None).gpus, ours=[77]) == [
+        "gpu:1 is in use by process 4242 (40000 of 81559 MiB)",
+        "gpu:3 is in use (9000 of 81559 MiB)",
+        "gpu:6 is in use by process 99 (memory unknown)",
+    ]
+    assert busy(find("0,2", None).gpus, ours=[77]) == []
+    assert busy((), ours=[]) == []
+
+
+def test_figures_of_gpus_are_told_as_far_as_there_are_any(nvidia):
+    busiest = gpu(0, **{"utilization.gpu": 97, "memory.used": 31744, "power.draw": 402.4})
+    sliced = gpu(6, "3g.40gb", **{"utilization.gpu": "[N/A]", "memory.used": "[N/A]"})
+    silent = gpu(1, **dict.fromkeys(("utilization.gpu", "memory.used", "power.draw"), "[N/A]"))
+    nvidia.has([busiest, silent, gpu(2), sliced])
+    assert figures({"0", "1", "6"}) == [
+        "gpu:0: 97 % busy, 31.0 of 79.6 GiB, 402 W",
+        "gpu:6: 70 W",
+    ]
+    nvidia.has([], says=MISMATCH, code=18)
+    with pytest.raises(NoAnswer, match=MISMATCH):
+        figures({"0"})
+
+
+def test_who_watches_asks_for_figures_now_and_then_and_not_for_cpus(nvidia):
+    nvidia.has([gpu(0, **{"utilization.gpu": 50}), gpu(1)])
+    meters = status.Meters()
+
+    def lines(*slots: str) -> list[str]:
+        return meters.lines([Worker(None, slot, {}) for slot in slots])  # type: ignore[arg-type]
+
+    assert lines() == lines("cpu:0", "inline", "?") == []
+    assert nvidia.asked() == []
+    assert lines("gpu:0.1", "cpu:0") == ["gpu:0: 50 % busy, 0.0 of 79.6 GiB, 70 W"]
+    nvidia.has([], says=MISMATCH, code=18)
+    assert len(lines("gpu:0.1")) == len(nvidia.asked()) == 1
+    meters._next = 0.0  # later
+    assert lines("gpu:0.1") == lines("gpu:0.1") == []
+    assert len(nvidia.asked()) == 2  # once that fails it is left alone
+
+
+# --- Commands ------------------------------------------------------------------------------------
+
+WORDS = ("norm=layernorm,identity", "seeds=5", "model.depth=1", "train.steps=3", "--as", "gpus")
+
+
+@pytest.fixture(scope="module")
+def decoded(tmp_path_factory) -> Path:
+    """A cache with the digits."""
+    shell = Shell(tmp_path_factory.mktemp("decoded"))
+    shell("data", "prepare", "digits")
+    return shell.folder / "runs" / "cache"
+
+
+@pytest.fixture
+def shell(nvidia, decoded, tmp_path) -> Shell:
+    """A folder whose data is decoded, on a machine with GPUs."""
+    shutil.copytree(decoded, tmp_path / "runs" / "cache")
+    return Shell(tmp_path)
+
+
+def record(shell: Shell) -> tuple[Counter, list[str]]:
+    """(runs by state, sweeps) of the store."""
+    with Ledger.reading(Store(shell.folder / "runs")) as ledger:
+        return Counter(s.status for s in ledger.states().values()), ledger.sweeps()
+
+
+def test_where_no_device_works_the_command_ends_with_a_line_and_nothing_is_recorded(shell, nvidia):
+    """With this torch, whatever it is: here there is no GPU."""
+    done = shell.process("sweep", *WORDS, code=1, PATH=nvidia.path)
+    (line,) = done.err.splitlines()
+    assert line.startswith(f"ablate: no device can be used: {', '.join(f'gpu:{n}' for n in ALL)}: ")
+    if torch.version.cuda is None:
+        remedy = (
+            "AssertionError: Torch not compiled with CUDA enabled; install a CUDA build of torch, "
+            "or give launcher.devices=cpu"
+        )
+        assert line.endswith(remedy)
+        done = shell.process("plan", *WORDS, code=1, PATH=nvidia.path)  # which times a step
+        assert done.err == f"ablate: worker describe: {remedy}\n"
+    assert record(shell) == ({}, [])
+    assert not (shell.folder / "runs" / "runs").exists()
+    assert not (shell.folder / "runs" / "sweeps").exists()
+
+
+def test_a_sweep_on_eight_gpus(shell, nvidia):
+    """One that can't compute and one that hangs are not used, one is lost and one gone midway."""
+    nvidia.breaks(
+        {
+            f"kernel {UUID['3']}": "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            f"kernel {UUID['6:1']}": "crash",
+            f"run {UUID['1']}": "CUDA error: uncorrectable ECC error encountered",
+            f"run {UUID['7:0']}": "CUDA error: no CUDA-capable device is detected",
+        }
+    )
+    done = shell.process("sweep", *WORDS, **nvidia.stand_in)
+    assert (
+        "warning: not used: gpu:3: AcceleratorError: CUDA error: CUDA-capable device(s) is/are "
+        "busy or unavailable; another process may have the GPU for itself"
+    ) in done.out
+    assert "warning: not used: gpu:6:1: the process died over it (" in done.out
+    assert "gpu:7:0 is given up: " in done.out
+    assert record(shell)[0] == {"finished": 10}
+    touched = nvidia.touched()
+    assert {order for _, _, order in touched} == {"PCI_BUS_ID"}
+    assert Counter(gpu for what, gpu, _ in touched if what == "kernel") == {
+        UUID[index]: 1 for index in ALL
+    }
+    trained = Counter(gpu for what, gpu, _ in touched if what == "run")
+    assert trained.keys() <= {UUID[n] for n in ALL} - {UUID["3"], UUID["6:1"]}
+    assert trained[UUID["7:0"]] == 1  # it was given up at once, and its run counts no attempt
+    assert 1 <= trained[UUID["1"]] <= 2
+    with Ledger.reading(Store(shell.folder / "runs")) as ledger:
+        events = [event for run in ledger.states() for event in ledger.events(run)]
+    assert sum(detail.get("reason") == "no device" for _, _, detail in events) == 1
+    assert not [kind for _, kind, _ in events if kind == "failed"]
+
+
+def test_a_sweep_without_a_device_left_ends_and_the_same_command_goes_on(shell, nvidia):
+    """One GPU is gone with the first run on it; on the other two runs lose it."""
+    devices = f"launcher.devices=0,{UUID['6:1']}"
+    words = ("sweep", WORDS[0], "seeds=2", *WORDS[2:], devices)
+    nvidia.breaks(
+        {
+            f"run {UUID['0']}": "CUDA error: no CUDA-capable device is detected",
+            f"run {UUID['6:1']}": "CUDA error: uncorrectable ECC error encountered",
+        }
+    )
+    done = shell.process(*words, code=1, **nvidia.stand_in)
+    assert "gpu:6:1 is given up: 2 runs lost their device there" in done.out
+    assert re.search(
+        r"no device is left \((gpu:0, gpu:6:1|gpu:6:1, gpu:0)\); 0 of 4 runs are done", done.err
+    )
+    assert record(shell)[0] == {"interrupted": 3, "planned": 1}
+    nvidia.breaks({})
+    assert shell.process(*words, **nvidia.stand_in).out.count("finished:") == 4
+    assert {gpu for _, gpu, _ in nvidia.touched()} == {UUID["0"], UUID["6:1"]}
+
+
+def test_a_plan_names_gpus_in_use_and_what_else_the_tool_says(shell, nvidia):
+    nvidia.has(EIGHT, apps=[dict(gpu_uuid=UUID["4"], pid=4242)], strays=LOST)
+    done = shell.process("plan", *WORDS, **nvidia.stand_in)
+    said = [f"nvidia-smi: {LOST}", "gpu:4 is in use by process 4242 (4 of 81559 MiB)"]
+    assert "on 10 slots" in done.out
+    assert done.out.endswith("".join(f"warning: {line}\n" for line in said))
+    done = shell.process("plan", *WORDS, "--format", "json", **nvidia.stand_in)
+    assert json.loads(done.out)["warnings"] == said

@@ -1,0 +1,123 @@
+"""Whose an error is: torch's own errors as far as a machine without a GPU can raise them, and those
+of CUDA by the codes and texts that its runtime gives them."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+
+from ablate.shared.rundir import FAILED, LOST, NO_DEVICE, OOM
+from ablate.training import faults
+from ablate.training.faults import FAULTS, line, whose
+
+# As cudaGetErrorString of CUDA 12.9 says them.
+CODES = {
+    2: ("out of memory", OOM),
+    3: ("initialization error", NO_DEVICE),
+    35: ("CUDA driver version is insufficient for CUDA runtime version", NO_DEVICE),
+    46: ("CUDA-capable device(s) is/are busy or unavailable", NO_DEVICE),
+    100: ("no CUDA-capable device is detected", NO_DEVICE),
+    101: ("invalid device ordinal", FAILED),
+    209: ("no kernel image is available for execution on the device", FAILED),
+    214: ("uncorrectable ECC error encountered", LOST),
+    220: ("uncorrectable NVLink error detected during the execution", LOST),
+    226: ("Invalid access of peer GPU memory over nvlink or a hardware error", LOST),
+    700: ("an illegal memory access was encountered", FAILED),
+    701: ("too many resources requested for launch", FAILED),
+    702: ("the launch timed out and was terminated", LOST),
+    710: ("device-side assert triggered", FAILED),
+    714: ("hardware stack error", FAILED),
+    715: ("an illegal instruction was encountered", FAILED),
+    716: ("misaligned address", FAILED),
+    717: ("operation not supported on global/shared address space", FAILED),
+    718: ("invalid program counter", FAILED),
+    719: ("unspecified launch failure", LOST),
+    999: ("unknown error", LOST),
+}
+HINT = """
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below
+might be incorrect. For debugging consider passing CUDA_LAUNCH_BLOCKING=1"""
+
+
+@pytest.mark.parametrize(("code", "told"), CODES.items())
+def test_an_error_of_the_runtime_by_its_code_or_by_its_text(code, told):
+    text, owner = told
+    error = torch.AcceleratorError(f"CUDA error: {text}{HINT}")  # its code is set by torch's C++
+    assert whose(error, "cuda") == owner
+    assert whose(RuntimeError(f"CUDA error: {text}{HINT}"), "cuda") == owner  # older torch
+    coded = torch.AcceleratorError("CUDA error: in words of tomorrow")
+    coded.error_code = code
+    assert whose(coded, "cuda") == owner
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="this torch is built without CUDA")
+def test_codes_and_texts_are_those_of_the_runtime_that_torch_uses():
+    (library,) = Path(torch.__file__).parent.parent.glob("nvidia/*/lib/libcudart.so.*")
+    runtime = ctypes.CDLL(str(library))
+    runtime.cudaGetErrorString.restype = ctypes.c_char_p
+    said = {code: runtime.cudaGetErrorString(code).decode() for code in CODES}
+    assert said == {code: text for code, (text, _) in CODES.items()}
+
+
+TEXTS = [
+    ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", OOM),
+    ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", OOM),
+    ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`", LOST),
+    ("CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm(...)`", FAILED),
+    ("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", OOM),
+    ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", OOM),
+    ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", OOM),
+    ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", LOST),
+    ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", LOST),
+    ("cuDNN error: CUDNN_STATUS_BAD_PARAM", FAILED),
+    ("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", NO_DEVICE),
+    ("The NVIDIA driver on your system is too old (found version 11040).", NO_DEVICE),
+    ("No CUDA GPUs are available", NO_DEVICE),
+    ("CUDA error: all CUDA-capable devices are busy or unavailable", NO_DEVICE),
+    ("Unable to determine the device handle for GPU0: GPU is lost.  Reboot the system", LOST),
+    ("mat1 and mat2 shapes cannot be multiplied (4x8 and 4x8)", FAILED),
+]
+
+
+@pytest.mark.parametrize(("text", "owner"), TEXTS)
+def test_an_error_of_a_library_by_its_text(text, owner):
+    assert whose(RuntimeError(text), "cuda") == owner
+
+
+def test_errors_that_this_torch_raises_itself():
+    with pytest.raises(RuntimeError) as host:
+        torch.empty(1 << 60)
+    assert whose(host.value, "cpu") == OOM
+    assert whose(MemoryError(), "cpu") == whose(torch.OutOfMemoryError("CUDA"), "cuda") == OOM
+    if torch.version.cuda is None:
+        with pytest.raises(AssertionError) as built:
+            torch.ones(1, device="cuda")
+        assert whose(built.value, "cuda") == NO_DEVICE
+        assert line(built.value) == (
+            "AssertionError: Torch not compiled with CUDA enabled; install a CUDA build of torch, "
+            "or give launcher.devices=cpu"
+        )
+        assert whose(built.value, "cpu") == FAILED  # a class of the user's own asked for one
+
+
+def test_what_no_row_knows_is_the_runs_or_the_devices_that_raised_it():
+    assert whose(ValueError("no"), "cuda") == FAILED
+    assert whose(torch.AcceleratorError("CUDA error: of tomorrow"), "cuda") == LOST
+    assert line(torch.AcceleratorError(f"CUDA error: x{HINT}")) == "AcceleratorError: CUDA error: x"
+
+
+def test_every_row_of_the_table_is_reached():
+    reached = {
+        faults.fault(error)
+        for error in (
+            *(RuntimeError(f"CUDA error: {text}") for text, _ in CODES.values()),
+            *(RuntimeError(text) for text, _ in TEXTS),
+            *(MemoryError(), torch.OutOfMemoryError("CUDA")),
+            AssertionError("Torch not compiled with CUDA enabled"),
+        )
+    }
+    assert reached - {None} == set(FAULTS)
+    assert all(row.source and row.whose in (OOM, LOST, NO_DEVICE, FAILED) for row in FAULTS)
