@@ -26,8 +26,9 @@ from ablate.running.gpus import NoAnswer, busy, figures, find
 from ablate.running.launchers import Slot, local
 from ablate.running.launchers.local import environment
 from ablate.shared.errors import UserError
-from ablate.store.ledger import Ledger, Store
+from ablate.store.ledger import Ledger
 from ablate.store.progress import Worker
+from ablate.store.store import Store
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
@@ -21,7 +21,7 @@ from ablate.running.next_step import next_step
 from ablate.running.room import Room
 from ablate.running.states import RunStates
 from ablate.running.streak import Ending, Endings, way
-from ablate.running.told import summary, variant, words_of
+from ablate.running.told import View, summary, variant, words_of
 from ablate.shared.files import FULL
 from ablate.shared.rundir import (
     DISK_FULL,
@@ -50,20 +50,12 @@ from ablate.store.progress import (
 from ablate.store.store import Store
 
 
-class View(Protocol):
-    """Shows a drive to a reader. `say`: an event; `show`: the progress, several times a second."""
-
-    def say(self, text: str) -> None: ...
-
-    def show(self, progress: SweepProgress) -> None: ...
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The end of a drive: its plan, its progress, and the signal that stopped it, if any.
 
-    `retired`: places that were given up because runs lost their device there. `stopped`: why it stopped by
-    itself, with runs left.
+    `retired`: places that were given up because runs lost their device there. `stopped`: why the
+    drive stopped by itself, with runs left.
     """
 
     plan: Plan
@@ -258,7 +250,7 @@ class _Drive:
 
     def _adopt(self, run: str, folder: RunDir) -> None:
         if self.kept.states[run].status != "started":
-            self.kept.record(run, "started", step=newest(folder))
+            self.kept.record(run, "started", step=folder.newest_step())
         name = self._notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
         by = self.store.liveness
@@ -280,7 +272,7 @@ class _Drive:
             try:
                 folder.create(self.runs[run].spec())
                 folder.lock.clear()  # an old worker's last words are not the new one's
-                self.kept.record(run, "started", step=newest(folder), slot=slot.name)
+                self.kept.record(run, "started", step=folder.newest_step(), slot=slot.name)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
@@ -361,14 +353,14 @@ class _Drive:
             elif exit == DISK_FULL:
                 self.room.ran_out()
             elif exit in (LOST, ROTTEN):
-                self.kept.record(run, "died", step=newest(folder), code=code, reason=exit)
+                self.kept.record(run, "died", step=folder.newest_step(), code=code, reason=exit)
                 self.view.say(f"{exit}: {worker.run.label}: {self._why(folder)}")
                 if exit == LOST and worker.slot is not None:
                     self._blame(run, worker.slot.place)
             elif exit == NO_DEVICE and worker.slot is not None:
                 self._give_up(worker.slot.place, f"{worker.run.label}: {self._why(folder)}")
             elif exit is None and code is not None and code != EXIT_TAKEN and not self.signals:
-                self.kept.record(run, "died", step=newest(folder), code=code)
+                self.kept.record(run, "died", step=folder.newest_step(), code=code)
                 self.view.say(f"died: {worker.run.label}: {words_of(code)} (see {folder.log})")
         elif worker.slot is not None:
             self.lost = {**self.lost, worker.slot.place: frozenset()}  # it works
@@ -403,8 +395,3 @@ class _Drive:
             blocked=stuck,
             driver=Driver(os.getpid(), self.plan.name),
         )
-
-
-def newest(folder: RunDir) -> int:
-    """Return the step of the newest checkpoint, 0 for none."""
-    return max((step for step, _ in folder.checkpoints()), default=0)

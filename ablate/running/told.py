@@ -1,13 +1,22 @@
-"""What a drive says of its runs, in words."""
+"""Says in words what happens in a drive, and to whom."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from ablate.planning.plan import PlannedRun
+from ablate.planning.cell import PlannedRun
 from ablate.shared.metrics import Metric
+from ablate.store.progress import SweepProgress
+
+
+class View(Protocol):
+    """Shows a drive to a reader. `say`: an event; `show`: the progress, several times a second."""
+
+    def say(self, text: str) -> None: ...
+
+    def show(self, progress: SweepProgress) -> None: ...
 
 
 def variant(run: PlannedRun) -> tuple[str, str]:

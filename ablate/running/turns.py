@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.plan import Plan
-from ablate.running.driver import View
 from ablate.running.room import ROOM_AGAIN, SPARE_BYTES, full, has_room
+from ablate.running.told import View
 from ablate.shared.errors import Failure, NoRoom, UserError, unknown
 from ablate.shared.files import make_folder
 from ablate.shared.rundir import RunDir

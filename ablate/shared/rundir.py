@@ -327,6 +327,10 @@ class RunDir:
                     found.append((int(match[1]), Path(entry.path)))
         return sorted(found, reverse=True)
 
+    def newest_step(self) -> int:
+        """Of the newest checkpoint, 0 for none."""
+        return max((step for step, _ in self.checkpoints()), default=0)
+
     def write_checkpoint(self, step: int, before: int, *content: bytes | memoryview) -> None:
         """One more checkpoint; the one of step `before` is kept, which outlives a torn newest.
 

@@ -149,7 +149,7 @@ def _train(
         at=time.time(),
         pid=os.getpid(),
         slot=options["slot"],
-        from_step=max((step for step, _ in rundir.checkpoints()), default=0),
+        from_step=rundir.newest_step(),
         seed=run.seed,
         fingerprint=run.data.fingerprint,
         kernel=kernel(device, DTYPES[run.train.precision]),

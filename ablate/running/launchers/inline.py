@@ -64,7 +64,8 @@ class Inline(HostLock):
         pass
 
     def _worker(self) -> Any:
-        """Import the worker by name: the process boundary is here. What CUDA reads when it starts is there before."""
+        """Import the worker by name: the process boundary is here. What CUDA reads when it starts
+        is set before."""
         if self.slots[0].device != "cpu":
             os.environ.update({**environment(self.slots), **self.slots[0].environment})
         return importlib.import_module("ablate.training.worker")
