@@ -71,11 +71,8 @@ def test_turning_one_change_on_moves_no_other():
 def test_randaugment_has_the_operators_that_its_run_says(levels):
     split = noise(200)
     got = changed(split, ImageView(12), randaug=2, randaug_levels=levels)
-    generators = {name: Draws(0).at("randaug", 3) for name in ("tf", "pil")}
-    expected = {
-        name: tf_randaugment(split.images, generator, 2, 10.0, name)
-        for name, generator in generators.items()
-    }
+    numbers = Draws(0).uniform("randaug", 3, 8, 200).view(2, 4, 200)
+    expected = {name: tf_randaugment(split.images, numbers, 10.0, name) for name in ("tf", "pil")}
     assert torch.equal(got, expected[levels])
     assert not torch.equal(expected["tf"], expected["pil"])
 
@@ -182,6 +179,6 @@ def test_a_set_shaken_once_hangs_on_the_place_of_its_images_alone():
     assert (shaken.images != whole.images).flatten(1).any(1).float().mean() > 0.95
     part = shaken_once(whole.take(slice(0, BLOCK + 7)), spec)
     assert torch.equal(part.images, shaken.images[: BLOCK + 7])
-    first = shake(whole.images[:BLOCK], Draws(0).at("evaluation", 0), 20.0, 0.2, 0.2)
-    assert torch.equal(shaken.images[:BLOCK], first)
+    numbers = Draws(0).uniform("evaluation", 0, 7, 3)
+    assert torch.equal(shaken.images[:3], shake(whole.images[:3], numbers, 20.0, 0.2, 0.2))
     assert shaken_once(whole, NONE).images.equal(whole.images)

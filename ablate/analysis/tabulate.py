@@ -61,6 +61,7 @@ def tabulate(
     cost: bool = False,
     paper: Mapping[tuple[str, str], Beside] | None = None,
     withheld: Mapping[str, str] | None = None,
+    older: int = 0,
 ) -> Table:
     """The table of `plan`, with verdicts for `report.reading` only, which records that they were
     read: it alone passes `words`. `looks`: at which they were read before.
@@ -71,7 +72,7 @@ def tabulate(
     the plan's; `curves` gives the lines of `metrics.jsonl` that `auc` and `epochs_to` are of.
     `sizes`: of cells whose results don't say them. `cost`: with times and memory, too. `paper`:
     what `report.paper.beside` found. `withheld`: of `Store.results`, whose runs have no
-    result here.
+    result here. `older`: of its runs that the store has, too, as an older version drew them.
     """
     analysis = plan.analysis
     footnotes = Footnotes()
@@ -110,6 +111,7 @@ def tabulate(
         caption=tuple(captions.caption(plan, columns)),
         notes=(
             *captions.withheld(withheld or {}),
+            *captions.older_draws(plan, older),
             *notes,
             *captions.paper_notes(columns, extra.paper),
         ),

@@ -27,6 +27,7 @@ from ablate.planning.tree import by_arch, leaves, no_length_in_vain, put, same_l
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared import plugin, spec
 from ablate.shared.build import build_run, is_plugin, of_today
+from ablate.shared.checks import trainable
 from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError, unknown
 
@@ -159,7 +160,9 @@ class Composer:
                 run[kind] = plugin.complete(kind, chosen, Path.cwd())
         if seed is not None:
             run["seed"] = seed
-        return build_run(of_today(run))
+        made = build_run(of_today(run))
+        trainable(made)
+        return made
 
     def launcher(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The launcher's settings, from `launcher=NAME` and `launcher.KEY=VALUE` alone."""

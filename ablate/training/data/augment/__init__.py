@@ -1,30 +1,51 @@
 """Augmentation on the device: batches of uint8 (B, H, W, C), each image with its own draw.
 
-All that is random comes from the generator in the arguments, drawn for the whole batch at once.
+All that is random comes from uniform numbers in the arguments, float32 (count, B) in [0, 1); how
+many each takes stands beside it.
 """
 
-from ablate.training.data.augment.colour import colour_jitter
+from ablate.training.data.augment.colour import JITTER, colour_jitter
 from ablate.training.data.augment.crop import (
+    INCEPTION,
+    RESIZED_CROP,
     centre_boxes,
     crop_and_resize,
     inception_boxes,
     resize_area,
     resized_crop_boxes,
 )
-from ablate.training.data.augment.erase import random_erasing
-from ablate.training.data.augment.mix import kept, mix
-from ablate.training.data.augment.mnist import shake
-from ablate.training.data.augment.randaugment import tf_randaugment, timm_randaugment
+from ablate.training.data.augment.erase import ERASING, random_erasing
+from ablate.training.data.augment.laws import normal
+from ablate.training.data.augment.layout import constants
+from ablate.training.data.augment.mix import MIXTURE, kept, mix, mixture
+from ablate.training.data.augment.mnist import SHAKE, shake
+from ablate.training.data.augment.randaugment import (
+    TF_LAYER,
+    TIMM_LAYER,
+    tf_randaugment,
+    timm_randaugment,
+)
 from ablate.training.data.augment.warp import flip
 
 __all__ = [
+    "ERASING",
+    "INCEPTION",
+    "JITTER",
+    "MIXTURE",
+    "RESIZED_CROP",
+    "SHAKE",
+    "TF_LAYER",
+    "TIMM_LAYER",
     "centre_boxes",
     "colour_jitter",
+    "constants",
     "crop_and_resize",
     "flip",
     "inception_boxes",
     "kept",
     "mix",
+    "mixture",
+    "normal",
     "random_erasing",
     "resize_area",
     "resized_crop_boxes",

@@ -7,7 +7,7 @@ the operators that TensorFlow executes otherwise.
 from __future__ import annotations
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from ablate.training.data.augment.layout import along_lines, lines, pixels, planes
 
@@ -137,12 +137,15 @@ def smooth(images: Tensor, rest: float) -> Tensor:
     return base
 
 
-def colour_jitter(images: Tensor, strength: float, generator: Generator) -> Tensor:
-    """Brightness, contrast and saturation, in this order, by factors uniform in 1 +- strength.
+JITTER = 3  # uniforms that an image takes
+
+
+def colour_jitter(images: Tensor, strength: float, uniform: Tensor) -> Tensor:
+    """Brightness, contrast and saturation, in this order, by factors uniform in 1 +- strength, as
+    `uniform` (JITTER, B) has them.
 
     torchvision's ColorJitter(strength, strength, strength) draws the order, too.
     """
-    uniform = torch.rand((3, len(images)), generator=generator, device=images.device)
     low = max(0.0, 1 - strength)
     factors = low + uniform * (1 + strength - low)
     for operator, factor in zip((brightness, contrast, saturation), factors, strict=True):

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from ablate.training.data.augment import colour_tf
+from ablate.training.data.augment import colour_tf, laws
 from ablate.training.data.augment.colour import (
     autocontrast,
     brightness,
@@ -69,7 +69,7 @@ Fill = float | Tensor  # a level, or (C,)
 Operator = Callable[[Tensor, Drawn, Fill], Tensor]
 
 # big_vision/pp/autoaugment.py: level_to_arg, and distort_image_with_randaugment's list. On levels
-# PIL's operators: so were runs trained that don't say `randaug_levels`.
+# PIL's operators: so are runs that don't say `randaug_levels`.
 TF_PIL: dict[str, Operator] = {
     "AutoContrast": lambda x, d, fill: autocontrast(x),
     "Equalize": lambda x, d, fill: equalize(x),
@@ -135,10 +135,12 @@ def increasing(drawn: Drawn) -> Tensor:
     return (1 + drawn.signed(0.9)).clamp(min=0.1)
 
 
-def tf_randaugment(
-    images: Tensor, generator: Generator, layers: int, magnitude: float, levels: str = "tf"
-) -> Tensor:
-    """big_vision's `randaug(layers, magnitude)`: uint8 (B, H, W, C) to the same.
+TF_LAYER, TIMM_LAYER = 4, 6  # uniforms that a layer takes
+
+
+def tf_randaugment(images: Tensor, uniform: Tensor, magnitude: float, levels: str = "tf") -> Tensor:
+    """big_vision's `randaug(layers, magnitude)` by `uniform` (layers, TF_LAYER, B): uint8
+    (B, H, W, C) to the same.
 
     In each layer one of 16 operators, always applied, at a fixed magnitude. 0 is not the identity:
     enhancements by 0.1, all inverted if solarized (as at 10 and 20), one bit left if posterized (a
@@ -146,41 +148,35 @@ def tf_randaugment(
     or PIL's ("pil"), by which 10 and more solarize nothing, Contrast has the mean that it is named
     for, and 0 bits are black.
     """
-    batch, operators = len(images), (TF if levels == "tf" else TF_PIL).values()
-    for uniform in torch.rand((layers, 4, batch), generator=generator, device=images.device):
-        drawn = Drawn(
-            uniform.new_full((batch,), magnitude, dtype=torch.float64),
-            sign(uniform[1]),
-            uniform[2],
-            uniform[3],
-        )
-        images = operate(images, (uniform[0] * len(operators)).long(), operators, drawn, GREY)
+    operators = (TF if levels == "tf" else TF_PIL).values()
+    for choice, which, row, column in uniform:
+        magnitudes = choice.new_full(choice.shape, magnitude, dtype=torch.float64)
+        drawn = Drawn(magnitudes, sign(which), row, column)
+        images = operate(images, (choice * len(operators)).long(), operators, drawn, GREY)
     return images
 
 
 def timm_randaugment(
     images: Tensor,
-    generator: Generator,
+    uniform: Tensor,
     fill: Fill,
     magnitude: float = 9.0,
     deviation: float = 0.5,
-    layers: int = 2,
     probability: float = 0.5,
 ) -> Tensor:
-    """timm's `rand-m9-mstd0.5-inc1`: uint8 (B, H, W, C) to the same; fill a level or (C,).
+    """timm's `rand-m9-mstd0.5-inc1` by `uniform` (layers, TIMM_LAYER, B): uint8 (B, H, W, C) to the
+    same; fill a level or (C,).
 
     In each layer one of 15 operators, applied with `probability`, at N(magnitude, deviation) in
     0..10. Interpolation is bilinear; timm's is the data's, bicubic for DeiT, or drawn between the
     two. No bits left (magnitude 10) is black, as with the Pillow of timm 0.4.9; today's refuses.
     """
-    shape = (layers, len(images))
-    uniform = torch.rand((5, *shape), generator=generator, device=images.device)
-    normal = torch.randn(shape, generator=generator, device=images.device, dtype=torch.float64)
-    magnitudes = (magnitude + deviation * normal).clamp_(0, 10)
-    choice = (uniform[0] * len(TIMM)).long().where(uniform[1] < probability, len(TIMM))
-    for layer in range(layers):
-        drawn = Drawn(magnitudes[layer], sign(uniform[2, layer]), *uniform[3:, layer])
-        images = operate(images, choice[layer], TIMM.values(), drawn, fill)
+    normal = laws.normals(images.device, torch.float64)
+    for which, chance, turn, row, column, height in uniform:
+        magnitudes = (magnitude + deviation * laws.chosen(normal, height)).clamp_(0, 10)
+        choice = (which * len(TIMM)).long().where(chance < probability, len(TIMM))
+        drawn = Drawn(magnitudes, sign(turn), row, column)
+        images = operate(images, choice, TIMM.values(), drawn, fill)
     return images
 
 

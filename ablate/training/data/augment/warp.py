@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.training.data.augment.layout import pixels, planes
+from ablate.training.data.augment.layout import constants, pixels, planes
 
 CORNER = -0.5  # the image's upper left corner, PIL's origin, in pixels from the first centre
 
@@ -83,7 +83,9 @@ def warp_bilinear(images: Tensor, matrix: Tensor, fill: float | Tensor) -> Tenso
     inside = (torch.maximum(x.abs(), y.abs()) < 1).float()[:, None]
     grid = torch.stack([x, y], 3)
     seen = F.grid_sample(planes(images).float(), grid, padding_mode="border", align_corners=False)
-    level = torch.as_tensor(fill, dtype=torch.float32, device=images.device).view(-1, 1, 1)
+    if not isinstance(fill, Tensor):
+        fill = constants((fill,), images.device)
+    level = fill.view(-1, 1, 1).to(torch.float32)
     seen = seen.sub_(level).mul_(inside).add_(level + 0.5)
     return pixels(seen.to(torch.uint8))
 
