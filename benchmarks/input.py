@@ -225,7 +225,9 @@ def photographs(rounds: int) -> None:
             numbers = Draws(0).uniform("randaug", turn, 2 * augment.TIMM_LAYER, BATCH)
             pictures = [Image.fromarray(crop.numpy()) for crop in crops]
             start = time.perf_counter()
-            augment.timm_randaugment(crops, numbers.view(2, augment.TIMM_LAYER, BATCH), 128)
+            layers = numbers.view(2, augment.TIMM_LAYER, BATCH)
+            made = [augment.timm_layer(layer, (224, 224)) for layer in layers]
+            augment.timm_randaugment(crops, made, 128)
             middle = time.perf_counter()
             for picture in pictures:
                 transform(picture)

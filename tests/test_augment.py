@@ -472,8 +472,8 @@ def test_nothing_is_made_on_another_device() -> None:
     """With a default device that holds no values, what forgets to name its device fails."""
     images, cpu = noise(6), torch.device("cpu")
     aspect, targets, mask = torch.linspace(0.5, 2, 6), torch.eye(6), torch.arange(6) % 2 == 0
-    uniform, mixture = drawn(48, 6, 0), torch.tensor([1.0, 2.0, 3.0, 9.0, 8.0])
-    tf, timm = uniform[:32].view(8, 4, 6), uniform.view(8, 6, 6)
+    uniform, mixture = drawn(240, 6, 0), torch.tensor([1.0, 2.0, 3.0, 9.0, 8.0])
+    tf, timm = uniform.view(60, 4, 6), uniform.view(40, 6, 6)
     drawing = normals(0)(range(6), images[0].numel())
     with torch.device("meta"):
         boxes = augment.inception_boxes(aspect, uniform[:4])
@@ -482,8 +482,10 @@ def test_nothing_is_made_on_another_device() -> None:
             augment.resize_area(images, augment.resized_crop_boxes(aspect, uniform[:22]), 8),
             augment.resize_area(images, augment.centre_boxes(aspect, 0.875), 8),
             augment.flip(images, mask),
-            *(augment.tf_randaugment(images, tf.roll(turn, 2), 9.0) for turn in range(4)),
-            *(augment.timm_randaugment(images, timm.roll(turn, 2), 128.0) for turn in range(4)),
+            augment.tf_randaugment(images, [augment.tf_layer(some, (16, 16), 9.0) for some in tf]),
+            augment.timm_randaugment(
+                images, [augment.timm_layer(some, (16, 16)) for some in timm], 128.0
+            ),
             augment.colour_jitter(images, 0.3, uniform[:3]),
             augment.shake(images, uniform[:7]),
             augment.random_erasing(

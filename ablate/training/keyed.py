@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Iterator
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ class Draws:
         self.seed = seed
         self.device = torch.device(device)
         self._chunk = CHUNK.get(self.device.type, ON_A_GPU)
-        self._windows: dict[Hashable, tuple[int, Tensor]] = {}
+        self._windows: dict[Hashable, tuple[int, Any]] = {}
 
     def words(self, purpose: str, step: int, rows: range, count: int, steps: int = 1) -> Tensor:
         """int64 (steps, count, rows): the first `count` words of each row, from `step` on."""
@@ -68,13 +69,11 @@ class Draws:
         whole = ((words[..., 0] << 32) | words[..., 1]) >> 11
         return (whole & ((1 << 53) - 1)).to(torch.float64).mul_(2.0**-53)
 
-    def ahead(
-        self, what: Hashable, step: int, counters: int, draw: Callable[[int], Tensor]
-    ) -> Tensor:
-        """What is drawn for a step, kept from a call that drew for several: `draw(steps)` gives
-        (steps, ...) from this one on. `counters`: of a step. It changes no draw, only its cost."""
-        first, window = self._windows.get(what, (0, None))
-        if window is None or not first <= step < first + len(window):
+    def ahead(self, what: Hashable, step: int, counters: int, draw: Callable[[int], Any]) -> Any:
+        """What is drawn for a step, kept from a call that drew for several: `draw(steps)` gives one
+        for each, from this step on. `counters`: of a step. It changes no draw, only its cost."""
+        first, window = self._windows.get(what, (0, ()))
+        if not first <= step < first + len(window):
             window = draw(max(1, min(STEPS, self._chunk // counters)))
             self._windows[what] = first, window = step, window
         return window[step - first]

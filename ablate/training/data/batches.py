@@ -9,7 +9,7 @@ Shapes: B images of a global batch, stored H x W, shown size x size, C channels;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from ablate.shared.errors import UserError
 from ablate.shared.spec import Augment, Run
 from ablate.training.data import augment as changes
 from ablate.training.data.cached import Split
-from ablate.training.keyed import Draws
+from ablate.training.keyed import Draws, uniform
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in [0, 1]
 SHARE = 0.3  # of a device's free memory that a split may take
@@ -165,7 +165,9 @@ class Batches:
             self._order, self._epoch = order.to(self._split.images.device), epoch
         distinct = -(-self._batch // self._augment.repeats)
         rows = self._order[place * distinct : (place + 1) * distinct]
-        return rows.repeat(self._augment.repeats)[: self._batch]
+        return (
+            rows if distinct == self._batch else rows.repeat(self._augment.repeats)[: self._batch]
+        )
 
 
 def normal(draws: Draws, step: int, rows: range, values: int) -> torch.Tensor:
@@ -187,7 +189,7 @@ def change(
     Each has a key of its own, so that turning one on moves no other.
     """
 
-    def uniform(what: str, count: int) -> torch.Tensor:
+    def numbers(what: str, count: int) -> torch.Tensor:
         return draws.uniform(what, step, count, len(images))
 
     if spec.crop_area is None:
@@ -195,36 +197,45 @@ def change(
     else:
         area = (spec.crop_area, 1.0)
         if spec.style == "tf":
-            boxes = changes.inception_boxes(aspects, uniform("crop", changes.INCEPTION), area)
+            boxes = changes.inception_boxes(aspects, numbers("crop", changes.INCEPTION), area)
         else:
-            numbers = uniform("crop", changes.RESIZED_CROP)
-            boxes = changes.resized_crop_boxes(aspects, numbers, area)
+            drawn = numbers("crop", changes.RESIZED_CROP)
+            boxes = changes.resized_crop_boxes(aspects, drawn, area)
         images = changes.crop_and_resize(images, boxes, view.size)
     if spec.flip or spec.crop_pad:
-        images = augment(images, spec, uniform("augment", AUGMENT))
+        images = augment(images, spec, numbers("augment", AUGMENT))
     if spec.rotate or spec.translate or spec.zoom_out:
-        images = shaken(images, spec, uniform("shake", changes.SHAKE))
+        images = shaken(images, spec, numbers("shake", changes.SHAKE))
     if spec.jitter:
-        images = changes.colour_jitter(images, spec.jitter, uniform("jitter", changes.JITTER))
+        images = changes.colour_jitter(images, spec.jitter, numbers("jitter", changes.JITTER))
     if spec.randaug:
-        images = randaugment(images, spec, view, uniform)
+        images = randaugment(images, spec, view, draws, step)
     return images
 
 
 def randaugment(
-    images: torch.Tensor,
-    spec: Augment,
-    view: ImageView,
-    uniform: Callable[[str, int], torch.Tensor],
+    images: torch.Tensor, spec: Augment, view: ImageView, draws: Draws, step: int
 ) -> torch.Tensor:
     """RandAugment in the style that `spec` says: uint8 (B, H, W, C) to the same."""
-    each = changes.TF_LAYER if spec.style == "tf" else changes.TIMM_LAYER
-    numbers = uniform("randaug", spec.randaug * each).view(spec.randaug, each, -1)
+    batch, size, many = len(images), (images.shape[1], images.shape[2]), spec.randaug
+
+    def draw(steps: int) -> list[list[changes.Layer]]:
+        """The layers of each step. What follows from draws alone is worked out for all at once."""
+        each = changes.TF_LAYER if spec.style == "tf" else changes.TIMM_LAYER
+        words = draws.words("randaug", step, range(batch), many * each, steps)
+        numbers = uniform(words).view(steps * many, each, batch).transpose(0, 1).flatten(1)
+        if spec.style == "tf":
+            made = changes.tf_layer(numbers, size, spec.randaug_magnitude, spec.randaug_levels)
+        else:
+            made = changes.timm_layer(numbers, size, spec.randaug_magnitude)
+        return [[*layers.each()] for layers in made.stacked(steps, many, batch).each()]
+
+    cost = batch * many * (2 if changes.by_groups(images) else changes.SETTLED)
+    layers = draws.ahead(("randaug", spec, size, batch), step, cost, draw)
     if spec.style == "tf":
-        return changes.tf_randaugment(images, numbers, spec.randaug_magnitude, spec.randaug_levels)
+        return changes.tf_randaugment(images, layers, spec.randaug_levels)
     mean = tuple(round(255 * mean) for mean in MEAN) if view.input == "imagenet" else (128,)
-    fill = changes.constants(mean, images.device)
-    return changes.timm_randaugment(images, numbers, fill, spec.randaug_magnitude)
+    return changes.timm_randaugment(images, layers, changes.constants(mean, images.device))
 
 
 def shaken(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
@@ -239,7 +250,7 @@ def augment(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch
     """Each image of the global batch flipped with probability 1/2, then zero-padded and cropped
     back at a random offset, as `spec` says: uint8 (B, H, W, C) to the same, by `uniform`
     (AUGMENT, B). A number means the same whatever `spec` asks for: the flip moves no crop."""
-    flip = (uniform[0] < 0.5) & spec.flip
+    flip = uniform[0] < (0.5 if spec.flip else 0.0)
     if not spec.crop_pad:
         return changes.flip(images, flip)
     # float32 U[0, 1) times k never rounds up to k: 1 - 2^-24 is as far as U goes.
@@ -266,8 +277,8 @@ def flip_and_crop(
     inner[1] = images.flip(2)
     pixels = 2 * batch * tall * wide
     windows = padded.as_strided((pixels - width + 1, width * channels), (channels, 1))
-    image = torch.arange(batch, device=images.device) + batch * flip
-    line = (image * tall + top)[:, None] + torch.arange(height, device=images.device)
+    image = changes.count(batch, images.device) + batch * flip
+    line = (image * tall + top)[:, None] + changes.count(height, images.device)
     first = line * wide + left[:, None]
     return windows.index_select(0, first.view(-1)).view(images.shape)
 

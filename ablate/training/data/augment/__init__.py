@@ -16,13 +16,16 @@ from ablate.training.data.augment.crop import (
 )
 from ablate.training.data.augment.erase import ERASING, random_erasing
 from ablate.training.data.augment.laws import normal
-from ablate.training.data.augment.layout import constants
+from ablate.training.data.augment.layout import by_groups, constants, count
 from ablate.training.data.augment.mix import MIXTURE, kept, mix, mixture
 from ablate.training.data.augment.mnist import SHAKE, shake
+from ablate.training.data.augment.operate import SETTLED, Layer
 from ablate.training.data.augment.randaugment import (
     TF_LAYER,
     TIMM_LAYER,
+    tf_layer,
     tf_randaugment,
+    timm_layer,
     timm_randaugment,
 )
 from ablate.training.data.augment.warp import flip
@@ -33,12 +36,16 @@ __all__ = [
     "JITTER",
     "MIXTURE",
     "RESIZED_CROP",
+    "SETTLED",
     "SHAKE",
     "TF_LAYER",
     "TIMM_LAYER",
+    "Layer",
+    "by_groups",
     "centre_boxes",
     "colour_jitter",
     "constants",
+    "count",
     "crop_and_resize",
     "flip",
     "inception_boxes",
@@ -50,6 +57,8 @@ __all__ = [
     "resize_area",
     "resized_crop_boxes",
     "shake",
+    "tf_layer",
     "tf_randaugment",
+    "timm_layer",
     "timm_randaugment",
 ]

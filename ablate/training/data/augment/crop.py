@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.training.data.augment import laws
-from ablate.training.data.augment.layout import lines, pixels, planes
+from ablate.training.data.augment import laws, layout
+from ablate.training.data.augment.layout import count, lines, pixels, planes
 
 INCEPTION = 4  # uniforms that a box takes
 ATTEMPTS = 10
@@ -94,7 +94,7 @@ def crop_and_resize(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     rows, columns = whole(*rows, images.shape[1]), whole(*columns, images.shape[2])
     # torch's kernel for bytes takes a sixth of grid_sample's time on a CPU, and is there only. It
     # rounds after each axis, as PIL does, so that a level may be off by one.
-    resize = resize_slices if images.device.type == "cpu" else sample
+    resize = resize_slices if layout.by_groups(images) else sample
     return resize(images, rows, columns, size)
 
 
@@ -168,7 +168,7 @@ def centres(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
     start and length (B,), the box in pixels. No place is nearer to the box's edge than its first
     pixel's centre: so it is when the box is cropped first.
     """
-    place = torch.arange(out, device=start.device, dtype=start.dtype) + 0.5
+    place = count(out, start.device, start.dtype) + 0.5
     reach = ((length - 1) / 2).clamp(min=0)[:, None]
     from_middle = place * (length / out)[:, None] - length[:, None] / 2
     middle = (start + (length - 1) / 2)[:, None]
@@ -177,15 +177,15 @@ def centres(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
 
 def bilinear_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
     """(B, out, size): each of `centres` lies between two of `size` pixels."""
-    pixel = torch.arange(size, device=start.device)
+    pixel = count(size, start.device)
     return (1 - (centres(start, length, size, out)[:, :, None] - pixel).abs()).clamp(min=0)
 
 
 def area_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
     """(B, out, size): each of `out` equal parts of the box overlaps with pixels; bilinear where
     a part is smaller than a pixel."""
-    edges = start[:, None] + torch.arange(out + 1, device=start.device) * (length / out)[:, None]
-    pixel = torch.arange(size, device=start.device)
+    edges = start[:, None] + count(out + 1, start.device) * (length / out)[:, None]
+    pixel = count(size, start.device)
     end = torch.minimum(edges[:, 1:, None], pixel + 1)
     overlap = (end - torch.maximum(edges[:, :-1, None], pixel)).clamp(min=0)
     shares = overlap / overlap.sum(2, keepdim=True)

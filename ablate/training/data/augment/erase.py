@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ablate.training.data.augment import laws
-from ablate.training.data.augment.layout import by_groups, lines
+from ablate.training.data.augment import laws, layout
+from ablate.training.data.augment.layout import count, lines
 
 ATTEMPTS = 10
 ERASING = 2 * ATTEMPTS + 3  # uniforms that an image takes
@@ -19,8 +19,7 @@ def within(edges: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """bool (B, H) and (B, W): rows and columns in `edges` (B, 4): top, left, bottom, right (which
     are the first beyond)."""
     top, left, bottom, right = edges[:, :, None].unbind(1)
-    row = torch.arange(height, device=edges.device)
-    column = torch.arange(width, device=edges.device)
+    row, column = count(height, edges.device), count(width, edges.device)
     return (row >= top) & (row < bottom), (column >= left) & (column < right)
 
 
@@ -68,7 +67,7 @@ def erase(images: Tensor, edges: Tensor, noise: Noise) -> Tensor:
     """N(0, 1) for each value within `edges` (B, 4), in place: float (B, H, W, C), normalised."""
     batch, height, width, channels = images.shape
     rows, columns = within(edges, height, width)
-    if by_groups(images):  # whole images' noise for a share of them, one at a time
+    if layout.by_groups(images):  # whole images' noise for a share of them, one at a time
         for b in (edges[:, 2] > edges[:, 0]).nonzero()[:, 0].tolist():
             top, left, bottom, right = edges[b].tolist()
             drawn = noise(range(b, b + 1), height * width * channels).view(images.shape[1:])

@@ -13,9 +13,16 @@ from torch import Tensor
 
 
 @functools.cache
-def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """float32, kept on the device: to send a number there is to wait for it."""
-    return torch.tensor(values, device=device)
+def constants(
+    values: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """(n,), kept on the device: to send a number there is to wait for it."""
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+def count(n: int, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    """(n,), 0 to n - 1, kept on the device."""
+    return constants(tuple(range(n)), device, dtype)
 
 
 def planes(images: Tensor) -> Tensor:

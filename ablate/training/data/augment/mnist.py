@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from ablate.training.data.augment import layout
 from ablate.training.data.augment.crop import resample, to_levels
-from ablate.training.data.augment.layout import by_groups
+from ablate.training.data.augment.layout import count
 from ablate.training.data.augment.warp import rotation, translation, warp
 
 SHAKE = 7  # uniforms that an image takes
@@ -36,7 +37,7 @@ def shake(
     down = ((2 * uniform[2] - 1) * shift * height).round()
     moved = warp(turned, translation(-right, -down), 0)
     away, larger = uniform[4] < probability, factor[0] + uniform[3] * (factor[1] - factor[0])
-    if not by_groups(images):
+    if not layout.by_groups(images):
         zoomed = zoom_out(moved, larger, uniform[5], uniform[6], math.ceil(factor[1]))
         return zoomed.where(away[:, None, None, None], moved)
     rows = away.nonzero()[:, 0]
@@ -65,10 +66,10 @@ def zoom_weights(factor: Tensor, place: Tensor, size: int, most: int) -> Tensor:
     """
     canvas = (size * factor).floor()
     first = ((canvas - size) * place).long()
-    pixel = torch.arange(size * most, device=factor.device) + 0.5
+    pixel = count(size * most, factor.device) + 0.5
     step = (canvas / size)[:, None, None]
-    centre = (torch.arange(size, device=factor.device) + 0.5)[:, None] * step
+    centre = (count(size, factor.device) + 0.5)[:, None] * step
     weights = (1 - (pixel - centre).abs() / step).clamp(min=0) * (pixel < canvas[:, None, None])
     weights /= weights.sum(2, keepdim=True)
-    image = first[:, None, None] + torch.arange(size, device=factor.device)
+    image = first[:, None, None] + count(size, factor.device)
     return weights.gather(2, image.expand(-1, size, -1))
