@@ -16,7 +16,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
 from ablate.training.data.augment import colour, randaugment, warp
-from ablate.training.data.augment.operate import Layer, grouped, masked, settled
+from ablate.training.data.augment.operate import DrawnLayer, grouped, masked, settled
 from ablate.training.data.augment.randaugment import (
     TF,
     TF_LAYER,
@@ -496,7 +496,7 @@ def test_each_image_is_changed_as_if_alone(channels: int, table: dict) -> None:
     told = Drawn(10 * uniform[0].double(), (uniform[1] < 0.5) * 2.0 - 1, uniform[1], uniform[2])
     choice = torch.randint(0, len(table) + 1, (35,), generator=generator)
     before = images.clone()
-    got = operate(images, Layer(choice, told, {}), table.values(), 128)
+    got = operate(images, DrawnLayer(choice, told, {}), table.values(), 128)
     assert torch.equal(images, before)
     operators = [*table.values(), lambda image, *_: image]
     for b in range(35):

@@ -165,9 +165,9 @@ class Batches:
             self._order, self._epoch = order.to(self._split.images.device), epoch
         distinct = -(-self._batch // self._augment.repeats)
         rows = self._order[place * distinct : (place + 1) * distinct]
-        return (
-            rows if distinct == self._batch else rows.repeat(self._augment.repeats)[: self._batch]
-        )
+        if distinct == self._batch:
+            return rows
+        return rows.repeat(self._augment.repeats)[: self._batch]
 
 
 def normal(draws: Draws, step: int, rows: range, values: int) -> torch.Tensor:
@@ -219,7 +219,7 @@ def randaugment(
     """RandAugment in the style that `spec` says: uint8 (B, H, W, C) to the same."""
     batch, size, many = len(images), (images.shape[1], images.shape[2]), spec.randaug
 
-    def draw(steps: int) -> list[list[changes.Layer]]:
+    def draw(steps: int) -> list[list[changes.DrawnLayer]]:
         """The layers of each step. What follows from draws alone is worked out for all at once."""
         each = changes.TF_LAYER if spec.style == "tf" else changes.TIMM_LAYER
         words = draws.words("randaug", step, range(batch), many * each, steps)

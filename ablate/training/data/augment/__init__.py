@@ -19,7 +19,7 @@ from ablate.training.data.augment.laws import normal
 from ablate.training.data.augment.layout import by_groups, constants, count
 from ablate.training.data.augment.mix import MIXTURE, kept, mix, mixture
 from ablate.training.data.augment.mnist import SHAKE, shake
-from ablate.training.data.augment.operate import SETTLED, Layer
+from ablate.training.data.augment.operate import SETTLED, DrawnLayer
 from ablate.training.data.augment.randaugment import (
     TF_LAYER,
     TIMM_LAYER,
@@ -40,7 +40,7 @@ __all__ = [
     "SHAKE",
     "TF_LAYER",
     "TIMM_LAYER",
-    "Layer",
+    "DrawnLayer",
     "by_groups",
     "centre_boxes",
     "colour_jitter",

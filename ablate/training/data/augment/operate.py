@@ -112,7 +112,7 @@ class Warped:
 
 
 @dataclass(frozen=True)
-class Layer:
+class DrawnLayer:
     """What each image of a layer drew: an operator by its number, (B,), past the last none; and
     `fixed`: what `masked` needs that hangs on the draws alone, by its name."""
 
@@ -120,29 +120,31 @@ class Layer:
     drawn: Drawn
     fixed: Mapping[str, Tensor]
 
-    def each(self) -> Iterator[Layer]:
+    def each(self) -> Iterator[DrawnLayer]:
         """Of a stack of layers (n, B, ...), one by one."""
         for i in range(len(self.choice)):
             drawn = Drawn(*(values[i] for values in self.drawn))
-            yield Layer(self.choice[i], drawn, {k: part[i] for k, part in self.fixed.items()})
+            yield DrawnLayer(self.choice[i], drawn, {k: part[i] for k, part in self.fixed.items()})
 
-    def stacked(self, *shape: int) -> Layer:
+    def stacked(self, *shape: int) -> DrawnLayer:
         """(N, ...) as (*shape, ...)."""
 
         def view(part: Tensor) -> Tensor:
             return part.view(*shape, *part.shape[1:])
 
         fixed = {key: view(part) for key, part in self.fixed.items()}
-        return Layer(view(self.choice), Drawn(*map(view, self.drawn)), fixed)
+        return DrawnLayer(view(self.choice), Drawn(*map(view, self.drawn)), fixed)
 
 
-def operate(images: Tensor, layer: Layer, operators: Collection[Operator], fill: Fill) -> Tensor:
+def operate(
+    images: Tensor, layer: DrawnLayer, operators: Collection[Operator], fill: Fill
+) -> Tensor:
     """Each image through the operator that it drew."""
     form = grouped if layout.by_groups(images) else masked
     return form(images, layer, tuple(operators), fill)
 
 
-def grouped(images: Tensor, layer: Layer, operators: Sequence[Operator], fill: Fill) -> Tensor:
+def grouped(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fill: Fill) -> Tensor:
     """`operate`, operator by operator. Sorted, so that each takes a slice: index_copy_ of scattered
     images is slow."""
     order = layer.choice.argsort(stable=True)
@@ -168,7 +170,7 @@ SETTLED = 64  # counters of Philox that take as much memory as to settle one ima
 
 def settled(
     choice: Tensor, drawn: Drawn, operators: Collection[Operator], height: int, width: int
-) -> Layer:
+) -> DrawnLayer:
     """The layer, with all that `masked` needs of it that no image decides: for as many images as
     are given, so for many steps at once."""
     kinds, fixed = _Kinds(tuple(operators)), {}
@@ -188,10 +190,10 @@ def settled(
         fixed["matrix"] = _chosen(place, [identity.expand_as(made[0]), *made])
     for operator in kinds.blended.values():
         fixed["factor"] = operator.factor(drawn)  # the same for all
-    return Layer(choice, drawn, fixed)
+    return DrawnLayer(choice, drawn, fixed)
 
 
-def masked(images: Tensor, layer: Layer, operators: Sequence[Operator], fill: Fill) -> Tensor:
+def masked(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fill: Fill) -> Tensor:
     """`operate`, without waiting for a device: a fixed number of kernels, whatever was drawn. The
     layer is one that was `settled`."""
     kinds, fixed = _Kinds(operators), layer.fixed

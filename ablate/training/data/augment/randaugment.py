@@ -14,8 +14,8 @@ from ablate.training.data.augment.operate import (
     Blended,
     Counted,
     Drawn,
+    DrawnLayer,
     Fill,
-    Layer,
     Levels,
     Operator,
     Warped,
@@ -129,7 +129,9 @@ TIMM: dict[str, Operator] = {
 TF_LAYER, TIMM_LAYER = 4, 6  # uniforms that a layer takes
 
 
-def tf_layer(uniform: Tensor, size: tuple[int, int], magnitude: float, levels: str = "tf") -> Layer:
+def tf_layer(
+    uniform: Tensor, size: tuple[int, int], magnitude: float, levels: str = "tf"
+) -> DrawnLayer:
     """What images of `size` draw by `uniform` (TF_LAYER, B) in a layer of big_vision's `randaug`:
     one of 16 operators, always applied, at a fixed magnitude."""
     choice, turn, row, column = uniform
@@ -137,7 +139,7 @@ def tf_layer(uniform: Tensor, size: tuple[int, int], magnitude: float, levels: s
     return _layer(_tf(levels), choice, Drawn(magnitudes, sign(turn), row, column), size)
 
 
-def tf_randaugment(images: Tensor, layers: Iterable[Layer], levels: str = "tf") -> Tensor:
+def tf_randaugment(images: Tensor, layers: Iterable[DrawnLayer], levels: str = "tf") -> Tensor:
     """big_vision's `randaug(layers, magnitude)`: uint8 (B, H, W, C) to the same, by `tf_layer`s.
 
     0 is not the identity: enhancements by 0.1, all inverted if solarized (as at 10 and 20), one bit
@@ -160,7 +162,7 @@ def timm_layer(
     magnitude: float = 9.0,
     deviation: float = 0.5,
     probability: float = 0.5,
-) -> Layer:
+) -> DrawnLayer:
     """What images of `size` draw by `uniform` (TIMM_LAYER, B) in a layer of timm's
     `rand-m9-mstd0.5-inc1`: one of 15 operators, applied with `probability`, at
     N(magnitude, deviation) in 0..10."""
@@ -171,7 +173,7 @@ def timm_layer(
     return _layer(TIMM, choice, Drawn(magnitudes, sign(turn), row, column), size)
 
 
-def timm_randaugment(images: Tensor, layers: Iterable[Layer], fill: Fill) -> Tensor:
+def timm_randaugment(images: Tensor, layers: Iterable[DrawnLayer], fill: Fill) -> Tensor:
     """timm's `rand-m9-mstd0.5-inc1`: uint8 (B, H, W, C) to the same, by `timm_layer`s; fill a level
     or (C,).
 
@@ -185,11 +187,11 @@ def timm_randaugment(images: Tensor, layers: Iterable[Layer], fill: Fill) -> Ten
 
 def _layer(
     operators: dict[str, Operator], choice: Tensor, drawn: Drawn, size: tuple[int, int]
-) -> Layer:
+) -> DrawnLayer:
     """By `choice` in [0, 1], 1 for none. On a device that is waited for, nothing else is needed."""
     number = (choice * len(operators)).long()
     if layout.by_groups(choice):
-        return Layer(number, drawn, {})
+        return DrawnLayer(number, drawn, {})
     return settled(number, drawn, operators.values(), *size)
 
 
