@@ -222,9 +222,12 @@ def photographs(rounds: int) -> None:
                     rates.setdefault(name, []).append(1 / second)
             some = cached.split("train").take(torch.arange(BATCH))
             crops = change(some.images, some.aspects, augreg, ImageView(224), Draws(0), turn)
+            numbers = Draws(0).uniform("randaug", turn, 2 * augment.TIMM_LAYER, BATCH)
             pictures = [Image.fromarray(crop.numpy()) for crop in crops]
             start = time.perf_counter()
-            augment.timm_randaugment(crops, Draws(0).at("randaug", turn), 128)
+            layers = numbers.view(2, augment.TIMM_LAYER, BATCH)
+            made = [augment.timm_layer(layer, (224, 224)) for layer in layers]
+            augment.timm_randaugment(crops, made, 128)
             middle = time.perf_counter()
             for picture in pictures:
                 transform(picture)

@@ -17,10 +17,23 @@ from scipy import stats
 
 from ablate.training.data import augment
 from ablate.training.data.augment import crop, erase, mnist
+from ablate.training.data.augment.mix import BETA, beta
 
 
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def drawn(count: int, batch: int, seed: int) -> torch.Tensor:
+    """(count, B): U[0, 1)."""
+    return torch.rand((count, batch), generator=seeded(seed))
+
+
+def normals(seed: int) -> erase.Noise:
+    """N(0, 1) by the row alone."""
+    return lambda rows, values: torch.stack(
+        [torch.randn(values, generator=seeded(seed + 100 * row)) for row in rows]
+    )
 
 
 def noise(batch: int, height: int = 16, width: int = 16, channels: int = 3) -> torch.Tensor:
@@ -59,7 +72,8 @@ def tf_box(aspect: float, area: tuple[float, float], draw: random.Random) -> tup
 @pytest.mark.parametrize("aspect", [1.0, 0.45, 2.6, 20.0, 1 / 22])
 def test_inception_boxes_have_tfs_law(aspect: float) -> None:
     """20 and 1 / 22: of the ratios only some fit."""
-    ours = augment.inception_boxes(torch.full((3000,), aspect), seeded(1)).numpy()
+    numbers = drawn(augment.INCEPTION, 3000, 1)
+    ours = augment.inception_boxes(torch.full((3000,), aspect), numbers).numpy()
     draw = random.Random(0)
     theirs = np.array([tf_box(aspect, (0.05, 1.0), draw) for _ in range(3000)])
     for one, other in (
@@ -76,7 +90,8 @@ def test_inception_boxes_have_tfs_law(aspect: float) -> None:
 def test_inception_boxes_are_within_what_is_asked(seed: int, low: float, span: float) -> None:
     area, ratio = (low, low + span), (0.6, 1.5)
     aspect = torch.rand(200, generator=seeded(seed)) * 3 + 0.3
-    boxes = augment.inception_boxes(aspect, seeded(seed + 1), area, ratio)
+    numbers = drawn(augment.INCEPTION, 200, seed + 1)
+    boxes = augment.inception_boxes(aspect, numbers, area, ratio)
     top, left, height, width = boxes.unbind(1)
     assert (torch.stack([top, left]) >= 0).all()
     assert (torch.stack([top + height, left + width]) <= 1 + 1e-6).all()
@@ -87,7 +102,8 @@ def test_inception_boxes_are_within_what_is_asked(seed: int, low: float, span: f
 
 
 def test_where_no_ratio_fits_the_whole_image_is_taken() -> None:
-    boxes = augment.inception_boxes(torch.tensor([30.0, 1.0, 1 / 30]), seeded(0))
+    aspect = torch.tensor([30.0, 1.0, 1 / 30])
+    boxes = augment.inception_boxes(aspect, drawn(augment.INCEPTION, 3, 0))
     assert torch.equal(boxes[[0, 2]], torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 2))
     assert boxes[1, 2:].max() < 1
 
@@ -102,7 +118,8 @@ def test_resized_crop_boxes_have_torchvisions_law(aspect: float, oracle: Any) ->
     made = [theirs.make_params([blank]) for _ in range(1500)]
     expected = np.array([[p["top"], p["left"], p["height"], p["width"]] for p in made])
     expected = expected / np.array([*size, *size])
-    got = augment.resized_crop_boxes(torch.full((6000,), aspect), seeded(2)).double().numpy()
+    numbers = drawn(augment.RESIZED_CROP, 6000, 2)
+    got = augment.resized_crop_boxes(torch.full((6000,), aspect), numbers).double().numpy()
     central = np.array([0, (1 - 4 / 3 / 12) / 2, 1, 4 / 3 / 12])
     if aspect == 12:  # mostly none of 10 fits
         fallen = [np.abs(b - central).max(1) < 1e-3 for b in (got, expected)]
@@ -167,7 +184,8 @@ def spans(boxes: torch.Tensor) -> tuple[crop.Span, crop.Span]:
 @given(st.integers(0, 2**32), st.integers(3, 20), st.integers(3, 20))
 def test_one_by_one_crops_are_those_at_once(seed: int, height: int, width: int) -> None:
     images = noise(20, height, width)
-    boxes = augment.inception_boxes(torch.rand(20, generator=seeded(seed)) + 0.5, seeded(seed))
+    aspect = torch.rand(20, generator=seeded(seed)) + 0.5
+    boxes = augment.inception_boxes(aspect, drawn(augment.INCEPTION, 20, seed))
     rows, columns = crop.in_pixels(images, boxes)
     whole = crop.whole(*rows, height), crop.whole(*columns, width)
     for size in (4, 11):
@@ -250,7 +268,7 @@ def test_resize_area_magnifies_bilinearly_axis_by_axis() -> None:
 
 def test_each_image_is_cropped_as_if_alone() -> None:
     images, aspect = noise(20), torch.linspace(0.3, 3, 20)
-    boxes = augment.inception_boxes(aspect, seeded(3))
+    boxes = augment.inception_boxes(aspect, drawn(augment.INCEPTION, 20, 3))
     for resize in (augment.crop_and_resize, augment.resize_area):
         got = resize(images, boxes, 11)
         for b in range(20):
@@ -273,7 +291,8 @@ def test_erased_boxes_have_timms_law(most: float, oracle: Any) -> None:
         if len(gone):
             expected.append(torch.cat([gone.amin(0), gone.amax(0) + 1]))
     options = {} if most > 3 else {"aspect": (0.3, most)}
-    ours = erase.erase_boxes(8000, 20, 14, seeded(0), probability=0.6, **options)
+    numbers = drawn(augment.ERASING, 8000, 1)
+    ours = erase.erase_boxes(20, 14, numbers, probability=0.6, **options)
     erased = ours[ours[:, 2] > ours[:, 0]]
     assert stats.binomtest(len(erased), 8000, 0.6).pvalue > 0.01
     assert ours.min() >= 0
@@ -288,16 +307,17 @@ def test_erased_boxes_have_timms_law(most: float, oracle: Any) -> None:
 
 
 def test_what_is_as_large_as_the_image_is_never_erased() -> None:
-    edges = erase.erase_boxes(50, 8, 8, seeded(0), probability=1.0, area=(1.0, 1.0))
+    edges = erase.erase_boxes(8, 8, drawn(augment.ERASING, 50, 0), 1.0, area=(1.0, 1.0))
     assert torch.equal(edges[:, :2], edges[:, 2:])  # one side is 8 or more, whatever the aspect
 
 
 def test_erased_pixels_are_normal_and_others_stay() -> None:
     images = torch.full((400, 20, 20, 3), 5.0)
     before = images.clone()
-    got = augment.random_erasing(images, seeded(0), probability=0.5)
+    numbers = drawn(augment.ERASING, 400, 0)
+    got = augment.random_erasing(images, numbers, normals(0), probability=0.5)
     assert got is images  # in place
-    edges = erase.erase_boxes(400, 20, 20, seeded(0), probability=0.5)
+    edges = erase.erase_boxes(20, 20, numbers, probability=0.5)
     inside = torch.zeros((400, 20, 20), dtype=torch.bool)
     for b, (top, left, bottom, right) in enumerate(edges.tolist()):
         inside[b, top:bottom, left:right] = True
@@ -305,15 +325,30 @@ def test_erased_pixels_are_normal_and_others_stay() -> None:
     values = got[inside]
     assert stats.kstest(values.flatten()[:20_000], "norm").pvalue > 0.01
     assert (np.abs(np.corrcoef(values.T) - np.eye(3)) < 3.3 / len(values) ** 0.5).all()
-    assert torch.equal(got, augment.random_erasing(before.clone(), seeded(0), probability=0.5))
+    assert torch.equal(got, augment.random_erasing(before, numbers, normals(0), probability=0.5))
 
 
 # --- Mixing -------------------------------------------------------------------------------------
 
 
+def kept(height: int, width: int, seed: int, *strengths: float, **more: float) -> torch.Tensor:
+    numbers = np.random.default_rng(seed).random(augment.MIXTURE).tolist()
+    made = augment.mixture(height, width, numbers, *strengths, **more)
+    return augment.kept(height, width, torch.tensor(made, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("strength", [0.05, 0.2, 0.5, 0.51, 0.8, 1.0, 3.0])
+def test_beta_has_its_law(strength: float) -> None:
+    numbers = np.random.default_rng(0).random((20_000, BETA)).tolist()
+    drawn = [beta(strength, uniforms) for uniforms in numbers]
+    theirs = np.random.default_rng(1).beta(strength, strength, 20_000)
+    assert stats.ks_2samp(drawn, theirs).pvalue > 0.01
+    assert beta(strength, [0.0] * BETA) in (0.0, 1.0)
+
+
 @pytest.mark.parametrize("strength", [0.2, 0.5, 0.8, 1.0])
 def test_mixup_keeps_the_larger_part_of_a_beta(strength: float) -> None:
-    maps = [augment.kept(2, 3, seeded(seed), mixup=strength) for seed in range(1500)]
+    maps = [kept(2, 3, seed, mixup=strength) for seed in range(1500)]
     assert all((m == m[0, 0]).all() for m in maps)
     beta = stats.beta(strength, strength)
     law = stats.kstest([m[0, 0].item() for m in maps], lambda x: beta.cdf(x) - beta.cdf(1 - x))
@@ -329,7 +364,7 @@ def test_cutmix_has_timms_law(oracle: Any) -> None:
         expected.append((top, bottom, left, right, share) if share < 1 else (0, 0, 0, 0, 1.0))
     got = []
     for seed in range(3000):
-        own = augment.kept(13, 20, seeded(seed), cutmix=1.0)
+        own = kept(13, 20, seed, cutmix=1.0)
         gone = (own == 0).nonzero()
         assert ((own == 0) | (own == 1)).all()
         if not len(gone):
@@ -343,15 +378,15 @@ def test_cutmix_has_timms_law(oracle: Any) -> None:
 
 
 def test_switch_says_how_often_cutmix_and_off_is_off() -> None:
-    both = [augment.kept(9, 9, seeded(s), mixup=0.8, cutmix=1.0, switch=0.3) for s in range(1500)]
+    both = [kept(9, 9, s, 0.8, 1.0, switch=0.3) for s in range(1500)]
     cut = [((own == 0) | (own == 1)).all().item() for own in both]
     assert stats.binomtest(sum(cut), 1500, 0.3).pvalue > 0.01
-    mixed = [augment.kept(9, 9, seeded(s), mixup=0.8) for s in range(1500)]
+    mixed = [kept(9, 9, s, mixup=0.8) for s in range(1500)]
     for own, is_cut, alone in zip(both, cut, mixed, strict=True):
         assert is_cut or torch.equal(own, alone)  # cutmix beside it moves no mixup
-    assert (augment.kept(9, 9, seeded(0)) == 1).all()
+    assert (kept(9, 9, 0) == 1).all()
     images, targets = torch.rand(3, 9, 9, 1), torch.rand(3, 4)
-    same = augment.mix(images, targets, augment.kept(9, 9, seeded(0)))
+    same = augment.mix(images, targets, kept(9, 9, 0))
     assert torch.equal(same[0], images)
     assert torch.equal(same[1], targets)
 
@@ -386,8 +421,9 @@ def blob(batch: int) -> torch.Tensor:
 def test_the_mnist_set_is_torchvisions_chain_on_the_same_draws(oracle: Any) -> None:
     v2 = oracle("torchvision.transforms.v2.functional")
     images = blob(150)
-    got = augment.shake(images, seeded(8))
-    uniform = torch.rand((7, 150), generator=seeded(8)).double()
+    numbers = drawn(augment.SHAKE, 150, 8)
+    got = augment.shake(images, numbers)
+    uniform = numbers.double()
     zoomed, levels = 0, []
     for b in range(150):
         angle, right, down, larger, chance, left, top = uniform[:, b].tolist()
@@ -422,14 +458,11 @@ def test_zoom_out_is_pils_pad_and_resize() -> None:
         assert np.abs(small - got[b, ..., 0].numpy()).max() <= 1
 
 
-def test_shake_draws_the_same_whatever_it_does() -> None:
-    images, states = blob(8), []
-    for options in ({}, {"degrees": 0.0, "shift": 0.0, "probability": 0.0}):
-        generator = seeded(1)
-        got = augment.shake(images, generator, **options)
-        states.append(generator.get_state())
-        assert torch.equal(got, images) == bool(options)
-    assert torch.equal(*states)
+def test_shake_at_zero_changes_nothing() -> None:
+    images, numbers = blob(8), drawn(augment.SHAKE, 8, 1)
+    still = augment.shake(images, numbers, degrees=0.0, shift=0.0, probability=0.0)
+    assert torch.equal(still, images)
+    assert not torch.equal(augment.shake(images, numbers), images)
 
 
 # --- All of it ----------------------------------------------------------------------------------
@@ -438,47 +471,26 @@ def test_shake_draws_the_same_whatever_it_does() -> None:
 def test_nothing_is_made_on_another_device() -> None:
     """With a default device that holds no values, what forgets to name its device fails."""
     images, cpu = noise(6), torch.device("cpu")
-    aspect, generator = torch.linspace(0.5, 2, 6), seeded(0)
-    targets, mask = torch.eye(6), torch.arange(6) % 2 == 0
+    aspect, targets, mask = torch.linspace(0.5, 2, 6), torch.eye(6), torch.arange(6) % 2 == 0
+    uniform, mixture = drawn(240, 6, 0), torch.tensor([1.0, 2.0, 3.0, 9.0, 8.0])
+    tf, timm = uniform.view(60, 4, 6), uniform.view(40, 6, 6)
+    drawing = normals(0)(range(6), images[0].numel())
     with torch.device("meta"):
-        boxes = augment.inception_boxes(aspect, generator)
+        boxes = augment.inception_boxes(aspect, uniform[:4])
         done = [
             augment.crop_and_resize(images, boxes, 8),
-            augment.resize_area(images, augment.resized_crop_boxes(aspect, generator), 8),
+            augment.resize_area(images, augment.resized_crop_boxes(aspect, uniform[:22]), 8),
             augment.resize_area(images, augment.centre_boxes(aspect, 0.875), 8),
             augment.flip(images, mask),
-            *(augment.tf_randaugment(images, generator, 8, 9.0) for _ in range(4)),
-            *(augment.timm_randaugment(images, generator, 128.0, layers=8) for _ in range(4)),
-            augment.colour_jitter(images, 0.3, generator),
-            augment.shake(images, generator),
-            augment.random_erasing(images.float(), generator, 1.0),
-            *augment.mix(images.float(), targets, augment.kept(16, 16, generator, 0.8, 1.0)),
+            augment.tf_randaugment(images, [augment.tf_layer(some, (16, 16), 9.0) for some in tf]),
+            augment.timm_randaugment(
+                images, [augment.timm_layer(some, (16, 16)) for some in timm], 128.0
+            ),
+            augment.colour_jitter(images, 0.3, uniform[:3]),
+            augment.shake(images, uniform[:7]),
+            augment.random_erasing(
+                images.float(), uniform[:23], lambda rows, _: drawing[rows.start : rows.stop], 1.0
+            ),
+            *augment.mix(images.float(), targets, augment.kept(16, 16, mixture)),
         ]
     assert all(made.device == cpu for made in done)
-
-
-def test_draws_do_not_hang_on_settings() -> None:
-    aspect = torch.linspace(0.5, 2, 6)
-
-    def state(function: Any, *arguments: Any, **options: Any) -> torch.Tensor:
-        generator = seeded(0)
-        function(*arguments, generator, **options)
-        return generator.get_state()
-
-    for function in (augment.inception_boxes, augment.resized_crop_boxes):
-        narrow = state(function, aspect, area=(0.5, 0.6))
-        assert torch.equal(state(function, aspect), narrow)
-    for one, other in ((0.0, 1.0), (0.25, 0.5)):
-        boxes = [state(erase.erase_boxes, 9, 8, 8, probability=p) for p in (one, other)]
-        assert torch.equal(*boxes)
-    jitter = [state(augment.colour_jitter, noise(4), strength) for strength in (0.0, 0.9)]
-    assert torch.equal(*jitter)
-
-
-def test_weights_of_every_kind_sum_to_one() -> None:
-    start, length = torch.tensor([0.0, 2.3, 7.9]), torch.tensor([12.0, 5.1, 0.1])
-    for weigh in (crop.bilinear_weights, crop.area_weights):
-        for out in (1, 3, 12, 20):
-            weights = weigh(start, length, 12, out)
-            assert weights.shape == (3, out, 12)
-            torch.testing.assert_close(weights.sum(2), torch.ones(3, out))

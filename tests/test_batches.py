@@ -8,7 +8,14 @@ import torch
 from PIL import Image
 
 from ablate.shared.spec import Augment
-from ablate.training.data.augment import centre_boxes, resize_area, shake, tf_randaugment
+from ablate.training.data.augment import (
+    centre_boxes,
+    layout,
+    resize_area,
+    shake,
+    tf_layer,
+    tf_randaugment,
+)
 from ablate.training.data.batches import (
     BLOCK,
     Batches,
@@ -71,10 +78,12 @@ def test_turning_one_change_on_moves_no_other():
 def test_randaugment_has_the_operators_that_its_run_says(levels):
     split = noise(200)
     got = changed(split, ImageView(12), randaug=2, randaug_levels=levels)
-    generators = {name: Draws(0).at("randaug", 3) for name in ("tf", "pil")}
+    numbers = Draws(0).uniform("randaug", 3, 8, 200).view(2, 4, 200)
     expected = {
-        name: tf_randaugment(split.images, generator, 2, 10.0, name)
-        for name, generator in generators.items()
+        name: tf_randaugment(
+            split.images, [tf_layer(some, (12, 12), 10.0, name) for some in numbers], name
+        )
+        for name in ("tf", "pil")
     }
     assert torch.equal(got, expected[levels])
     assert not torch.equal(expected["tf"], expected["pil"])
@@ -182,6 +191,30 @@ def test_a_set_shaken_once_hangs_on_the_place_of_its_images_alone():
     assert (shaken.images != whole.images).flatten(1).any(1).float().mean() > 0.95
     part = shaken_once(whole.take(slice(0, BLOCK + 7)), spec)
     assert torch.equal(part.images, shaken.images[: BLOCK + 7])
-    first = shake(whole.images[:BLOCK], Draws(0).at("evaluation", 0), 20.0, 0.2, 0.2)
-    assert torch.equal(shaken.images[:BLOCK], first)
+    numbers = Draws(0).uniform("evaluation", 0, 7, 3)
+    assert torch.equal(shaken.images[:3], shake(whole.images[:3], numbers, 20.0, 0.2, 0.2))
     assert shaken_once(whole, NONE).images.equal(whole.images)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Augment(True, 3, style="timm", randaug=2, mixup=0.2, cutmix=1.0, erase=0.5),
+        Augment(True, 0, style="tf", randaug=3, randaug_levels="tf", mixup=0.5),
+        Augment(False, 0, rotate=20.0, translate=0.2, zoom_out=0.4, jitter=0.3),
+    ],
+    ids=["timm", "tf", "mnist"],
+)
+def test_a_step_that_waits_for_nothing_shows_the_same_bits(spec, monkeypatch):
+    """As on a GPU: all images through all operators, and masks."""
+
+    def shown():
+        batches, seen = Batches(noise(300, 16), 60, spec, Draws(0)), []
+        for step in (0, 1, 7, 2):
+            images, labels = batches.at(step)
+            seen += batches.mixed(images, torch.nn.functional.one_hot(labels, 300).float(), step)
+        return seen
+
+    by_groups = shown()
+    monkeypatch.setattr(layout, "by_groups", lambda images: False)
+    assert all(map(torch.equal, by_groups, shown()))

@@ -31,11 +31,12 @@ from ablate.training.data import bundled, cache, source
 from ablate.training.data import cached as cached_files
 from ablate.training.data.batches import (
     Batches,
+    ImageView,
     augment,
+    change,
     evaluation_batches,
     flip_and_crop,
     normalise,
-    order,
 )
 from ablate.training.data.picture import Example, decode, squeeze
 from ablate.training.data.pool import Array
@@ -971,8 +972,8 @@ def test_an_epoch_visits_every_image_once_in_an_order_of_its_own() -> None:
     epochs = [torch.cat([batches.at(4 * e + i)[1] for i in range(4)]) for e in range(3)]
     for epoch, seen in enumerate(epochs):
         assert sorted(seen.tolist()) == list(range(20))
-        assert torch.equal(seen, order(Draws(3), epoch, 20))
-        assert not torch.equal(seen, order(Draws(4), epoch, 20))
+        assert torch.equal(seen, Draws(3).order(epoch, 20))
+        assert not torch.equal(seen, Draws(4).order(epoch, 20))
     assert not torch.equal(epochs[0], epochs[1])
 
 
@@ -1028,19 +1029,20 @@ def test_flip_and_crop_equal_a_loop_over_images(pad: int, channels: int) -> None
 def test_draws_hang_on_seed_and_step_alone() -> None:
     images = numbered(64).images
     both = Augment(flip=True, crop_pad=2)
-    first = augment(images, both, Draws(0), 5)
-    used = Draws(0)
-    used.at("something", "else")
-    assert torch.equal(first, augment(images, both, used, 5))
-    assert not torch.equal(first, augment(images, both, used, 6))
-    assert not torch.equal(first, augment(images, both, Draws(1), 5))
-    assert augment(images, NONE, used, 5) is images
+    aspects, used, view = torch.ones(64), Draws(0), ImageView(6)
+    first = change(images, aspects, both, view, Draws(0), 5)
+    used.uniform("something else", 5, 3, 64)
+    assert torch.equal(first, change(images, aspects, both, view, used, 5))
+    assert not torch.equal(first, change(images, aspects, both, view, used, 6))
+    assert not torch.equal(first, change(images, aspects, both, view, Draws(1), 5))
+    assert change(images, aspects, NONE, view, used, 5) is images
 
 
 def test_turning_the_flip_on_moves_no_crop() -> None:
     ramp = torch.arange(6, dtype=torch.uint8)[None, :, None, None].expand(500, 6, 6, 1) + 1
-    crop = augment(ramp, Augment(False, 2), Draws(0), 0)
-    both = augment(ramp, Augment(True, 2), Draws(0), 0)  # rows are constant: only the crop shows
+    numbers = Draws(0).uniform("augment", 0, 3, 500)
+    crop = augment(ramp, Augment(False, 2), numbers)
+    both = augment(ramp, Augment(True, 2), numbers)  # rows are constant: only the crop shows
     assert torch.equal(crop, both)
 
 
@@ -1048,14 +1050,15 @@ def test_flips_are_even_and_every_offset_comes_up() -> None:
     n, pad = 20_000, 2
     marked = torch.zeros(n, 5, 5, 1, dtype=torch.uint8)
     marked[:, 2, 2] = 9  # the centre stays in view, and tells the offset
-    where = augment(marked, Augment(True, pad), Draws(0), 0)[..., 0].view(n, 25).argmax(1)
+    numbers = Draws(0).uniform("augment", 0, 3, n)
+    where = augment(marked, Augment(True, pad), numbers)[..., 0].view(n, 25).argmax(1)
     counts = where.bincount(minlength=25).double()
     assert len(counts) == 25
     chi2 = ((counts - n / 25) ** 2 / (n / 25)).sum()
     assert chi2 < 52  # 99.9 % of a chi-square with 24 degrees of freedom
     left = torch.zeros(n, 5, 5, 1, dtype=torch.uint8)
     left[:, :, 0] = 1
-    flipped = augment(left, Augment(True, 0), Draws(0), 0)[:, 0, 4, 0]
+    flipped = augment(left, Augment(True, 0), numbers)[:, 0, 4, 0]
     assert abs(flipped.double().mean() - 0.5) < 3.3 * 0.5 / n**0.5
 
 

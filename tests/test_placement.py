@@ -285,8 +285,7 @@ def test_no_placement_tells_tokens_apart_by_their_order(mode):
 
 
 def drops(built, batch):
-    at = StepKey(Draws(0))
-    at.batch = batch
+    at = StepKey(Draws(0), batch)
     for path, module in built.named_modules():
         if hasattr(module, "site"):
             module.site, module.step = path, at
@@ -301,10 +300,11 @@ def test_the_branch_is_normed_dropped_out_then_dropped_whole_then_added(placemen
     at = drops(residual, batch=len(x))
     out = residual(x)
     inner = residual.branch(residual.f(residual.pre(x)))
-    element = at.uniform("dropout", x.shape, x) >= 0.3
-    example = at.uniform("drop_path", (len(x), 1, 1), x) >= 0.4
-    assert 0 < example.sum() < len(x)
-    expected = residual.post(x + inner * element / 0.7 * example / 0.6)
+    share = round(0.3 * 65536)
+    element = ~at.dropped("dropout", x.shape, share)
+    example = at.kept("drop_path", 0.4, x.dtype).view(-1, 1, 1)
+    assert 0 < (example > 0).sum() < len(x)
+    expected = residual.post(x + inner * element / (1 - share / 65536) * example)
     torch.testing.assert_close(out, expected, atol=1e-12, rtol=1e-12)
     survivors = residual.eval()(x)
     torch.testing.assert_close(survivors, residual.post(x + inner), atol=1e-12, rtol=1e-12)
@@ -315,8 +315,8 @@ def test_an_example_dropped_whole_passes_by_unless_normed_after_the_addition(mod
     x = tokens()
     built = block(*mode, drop_path=0.7).train()
     at = drops(built, batch=len(x))
-    attn, mlp = (at.uniform(f"{f}.drop_path", (len(x), 1, 1), x) < 0.7 for f in ("attn", "mlp"))
-    passed = (attn & mlp).flatten()
+    attn, mlp = (at.kept(f"{f}.drop_path", 0.7, x.dtype) == 0 for f in ("attn", "mlp"))
+    passed = attn & mlp
     assert 0 < passed.sum() < len(x)
     untouched = torch.equal(built(x)[passed], x[passed])
     assert untouched is (mode[2] == "branch" or mode[:2] == ("pre", "pre"))

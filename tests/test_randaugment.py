@@ -16,13 +16,18 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
 from ablate.training.data.augment import colour, randaugment, warp
+from ablate.training.data.augment.operate import DrawnLayer, grouped, masked, settled
 from ablate.training.data.augment.randaugment import (
     TF,
+    TF_LAYER,
     TF_PIL,
     TIMM,
+    TIMM_LAYER,
     Drawn,
     operate,
+    tf_layer,
     tf_randaugment,
+    timm_layer,
     timm_randaugment,
 )
 
@@ -43,6 +48,21 @@ def pictures(channels: int = 3, height: int = 24, width: int = 20) -> torch.Tens
         np.clip(draw.normal(90, 25, shape), 0, 255),
     ]
     return torch.from_numpy(np.stack(made).astype(np.uint8))
+
+
+def drawing(*shape: int, seed: int = 0) -> torch.Tensor:
+    """U[0, 1)."""
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def tf(images: torch.Tensor, numbers: torch.Tensor, magnitude: float, levels: str = "tf") -> Any:
+    layers = [tf_layer(some, images.shape[1:3], magnitude, levels) for some in numbers]
+    return tf_randaugment(images, layers, levels)
+
+
+def timm_style(images: torch.Tensor, numbers: torch.Tensor, fill: float, **options: float) -> Any:
+    layers = [timm_layer(some, images.shape[1:3], **options) for some in numbers]
+    return timm_randaugment(images, layers, fill)
 
 
 def pil(image: torch.Tensor) -> Image.Image:
@@ -157,8 +177,8 @@ def test_a_channel_of_its_own_has_no_colour() -> None:
 def test_jitter_is_brightness_contrast_saturation_by_uniform_factors(oracle: Any) -> None:
     v2 = oracle("torchvision.transforms.v2.functional")
     images = pictures().repeat(3, 1, 1, 1)
-    got = colour.colour_jitter(images, 0.4, torch.Generator().manual_seed(3))
-    uniform = torch.rand((3, 21), generator=torch.Generator().manual_seed(3))
+    uniform = drawing(3, 21, seed=3)
+    got = colour.colour_jitter(images, 0.4, uniform)
     factors = (1 + 0.4 * (2 * uniform - 1)).tolist()
 
     def chain(image: Image.Image, b: int) -> Image.Image:
@@ -170,7 +190,7 @@ def test_jitter_is_brightness_contrast_saturation_by_uniform_factors(oracle: Any
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(colour, "brightness", lambda x, f: seen.append(f) or x)
-        colour.colour_jitter(images.new_zeros((4000, 1, 1, 3)), 1.5, torch.Generator())
+        colour.colour_jitter(images.new_zeros((4000, 1, 1, 3)), 1.5, drawing(3, 4000))
     assert stats.kstest(seen[0], stats.uniform(0, 2.5).cdf).pvalue > 0.01  # never below 0
 
 
@@ -433,12 +453,8 @@ def test_operators_give_the_bits_that_they_gave_elsewhere(table: dict, sums: dic
 
 def test_runs_of_before_keep_pils_operators() -> None:
     images = pictures()
-    again = {levels: torch.Generator().manual_seed(7) for levels in ("tf", "pil")}
-    got = {
-        levels: tf_randaugment(images, generator, 8, 10, levels)
-        for levels, generator in again.items()
-    }
-    assert torch.equal(*(generator.get_state() for generator in again.values()))
+    numbers = drawing(8, TF_LAYER, 7, seed=7)
+    got = {levels: tf(images, numbers, 10, levels) for levels in ("tf", "pil")}
     assert not torch.equal(got["tf"], got["pil"])
     assert torch.equal(TF_PIL["Solarize"](images, drawn(7, 10), 128), images)
     expected = through_pil(images, lambda i: ImageEnhance.Contrast(i).enhance(1.9))
@@ -480,7 +496,7 @@ def test_each_image_is_changed_as_if_alone(channels: int, table: dict) -> None:
     told = Drawn(10 * uniform[0].double(), (uniform[1] < 0.5) * 2.0 - 1, uniform[1], uniform[2])
     choice = torch.randint(0, len(table) + 1, (35,), generator=generator)
     before = images.clone()
-    got = operate(images, choice, table.values(), told, 128)
+    got = operate(images, DrawnLayer(choice, told, {}), table.values(), 128)
     assert torch.equal(images, before)
     operators = [*table.values(), lambda image, *_: image]
     for b in range(35):
@@ -488,6 +504,26 @@ def test_each_image_is_changed_as_if_alone(channels: int, table: dict) -> None:
         assert torch.equal(got[b], alone[0]), (b, choice[b])
     changed = (got != images).flatten(1).any(1)
     assert len(set(choice[changed].tolist())) > len(table) - 3  # not that nothing happens
+
+
+@CHANNELS
+@pytest.mark.parametrize("table", [TF, TF_PIL, TIMM], ids=["tf", "tf_pil", "timm"])
+@pytest.mark.parametrize("size", [(24, 20), (2, 9)])
+def test_all_at_once_they_are_what_they_are_by_groups(
+    channels: int, table: dict, size: tuple[int, int]
+) -> None:
+    """Every operator, at magnitudes whose parameters are cut, wrap and are refused elsewhere."""
+    images = pictures(channels, *size).repeat(40, 1, 1, 1)
+    for seed, most in enumerate((10.0, 20.0)):
+        uniform = drawing(4, 280, seed=seed)
+        magnitude = (most * uniform[0].double()).where(uniform[0] < 0.7, most)
+        told = Drawn(magnitude, randaugment.sign(uniform[1]), uniform[2], uniform[3])
+        choice = torch.arange(280) % (len(table) + 1)
+        operators = tuple(table.values())
+        layer = settled(choice, told, operators, *size)
+        for fill in (128, torch.tensor([7.0, 99.0, 250.0][:channels])):
+            expected = grouped(images, layer, operators, fill)
+            assert torch.equal(masked(images, layer, operators, fill), expected)
 
 
 def chi2(counts: torch.Tensor) -> float:
@@ -519,7 +555,7 @@ def signs_are_even_for_each(seen: list[tuple[int, Drawn]]) -> bool:
 def test_tf_draws_two_operators_evenly_and_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(randaugment, "TF", marked(TF))
     images = torch.zeros((25_600, 1, 1, 1), dtype=torch.int64)
-    pairs = tf_randaugment(images, torch.Generator().manual_seed(5), 2, 9).view(-1)
+    pairs = tf(images, drawing(2, TF_LAYER, len(images), seed=5), 9).view(-1)
     first, second = pairs // 17, pairs % 17
     joint = ((first - 1) * 16 + second - 1).bincount(minlength=256)
     assert len(joint) == 256  # none is spared
@@ -529,7 +565,7 @@ def test_tf_draws_two_operators_evenly_and_apart(monkeypatch: pytest.MonkeyPatch
 def test_tf_signs_and_places_are_even(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, Drawn]] = []
     monkeypatch.setattr(randaugment, "TF", told(TF, seen))
-    tf_randaugment(torch.zeros((8000, 1, 1, 1)), torch.Generator().manual_seed(2), 1, 7.5)
+    tf(torch.zeros((8000, 1, 1, 1)), drawing(1, TF_LAYER, 8000, seed=2), 7.5)
     magnitude, _, row, column = (torch.cat(v) for v in zip(*(d for _, d in seen), strict=True))
     assert (magnitude == 7.5).all()
     assert signs_are_even_for_each(seen)
@@ -545,7 +581,7 @@ def test_timm_draws_operators_magnitudes_and_signs(
 ) -> None:
     monkeypatch.setattr(randaugment, "TIMM", marked(TIMM))
     images = torch.zeros((24_000, 1, 1, 1), dtype=torch.int64)
-    pairs = timm_randaugment(images, torch.Generator().manual_seed(1), 0).view(-1)
+    pairs = timm_style(images, drawing(2, TIMM_LAYER, len(images), seed=1), 0).view(-1)
     # spared in both, in one, in none: 1/4, 1/2, 1/4
     layers = torch.stack(
         [(pairs == 0).sum(), ((pairs > 0) & (pairs < 16)).sum(), (pairs > 15).sum()]
@@ -557,7 +593,7 @@ def test_timm_draws_operators_magnitudes_and_signs(
 
     seen: list[tuple[int, Drawn]] = []
     monkeypatch.setattr(randaugment, "TIMM", told(TIMM, seen))
-    timm_randaugment(images, torch.Generator().manual_seed(4), 0, layers=1)
+    timm_style(images, drawing(1, TIMM_LAYER, len(images), seed=4), 0)
     magnitude = torch.cat([d.magnitude for _, d in seen])
     timm = oracle("timm.data.auto_augment")
     random.seed(0)
@@ -581,28 +617,20 @@ def test_timm_draws_operators_magnitudes_and_signs(
     every = dict.fromkeys(TIMM, lambda x, d, fill: note(x, d, fill, next(calls) // 15))
     monkeypatch.setattr(randaugment, "TIMM", every)
     numbers = torch.arange(24_000).view(-1, 1, 1, 1)
-    timm_randaugment(numbers, torch.Generator().manual_seed(4), 0, probability=1.0)
+    timm_style(numbers, drawing(2, TIMM_LAYER, len(numbers), seed=4), 0, probability=1.0)
     for values in layers.values():
         assert values.corrcoef()[0, 1].abs() < 3.3 / 24_000**0.5
 
 
-def test_settings_move_no_draw_and_the_generator_decides_all() -> None:
-    images = pictures()
-    states = []
+def test_the_numbers_decide_all() -> None:
+    images, others = pictures(), drawing(2, TF_LAYER, 7, seed=8)
     for magnitude in (0, 9, 15):
-        generator = torch.Generator().manual_seed(7)
-        one = tf_randaugment(images, generator, 2, magnitude)
-        states.append(generator.get_state())
-        again = tf_randaugment(images, torch.Generator().manual_seed(7), 2, magnitude)
-        assert torch.equal(one, again)
-        assert not torch.equal(one, tf_randaugment(images, generator, 2, magnitude))
-    assert all(torch.equal(states[0], state) for state in states)
-    states = []
+        numbers = drawing(2, TF_LAYER, 7, seed=7)
+        one = tf(images, numbers, magnitude)
+        assert torch.equal(one, tf(images, numbers, magnitude))
+        assert not torch.equal(one, tf(images, others, magnitude))
+    numbers = drawing(2, TIMM_LAYER, 7, seed=7)
     for options in ({"probability": 0.0}, {"magnitude": 3.0, "deviation": 0.0}, {}):
-        generator = torch.Generator().manual_seed(7)
-        one = timm_randaugment(images, generator, 128.0, **options)
-        states.append(generator.get_state())
-        again = timm_randaugment(images, torch.Generator().manual_seed(7), 128.0, **options)
-        assert torch.equal(one, again)
+        one = timm_style(images, numbers, 128.0, **options)
+        assert torch.equal(one, timm_style(images, numbers, 128.0, **options))
         assert torch.equal(one, images) == ("probability" in options)
-    assert all(torch.equal(states[0], state) for state in states)

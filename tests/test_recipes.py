@@ -147,6 +147,27 @@ def identified(*words):
     return resolve([*words], Path("runs"))[1]
 
 
+def drawn_as_before(*words):
+    """The id that the run has as an older version drew it."""
+    tree = composed(*words)
+    return spec.older_id(tree, tree["seed"])
+
+
+def test_other_draws_are_another_run_and_those_of_before_can_only_be_read(folder):
+    tree, new = resolve([], folder / "runs")
+    assert tree["train"]["draws"] == spec.DRAWS == 2
+    assert new == "7e26cc54ee7b1c20"
+    before = {**tree, "train": {k: v for k, v in tree["train"].items() if k != "draws"}}
+    assert build_run(before).id == spec.older_id(tree, 0) != new
+    assert build_run(before).train.draws == 1
+    with pytest.raises(
+        UserError, match=r"train\.draws: 1 is of runs of an older .* be read, not tr"
+    ):
+        composed("train.draws=1")
+    with pytest.raises(UserError, match=r"train\.draws: expected one of 1, 2"):
+        composed("train.draws=3")
+
+
 @pytest.mark.parametrize(
     ("words", "identity"),
     [
@@ -165,7 +186,7 @@ def identified(*words):
     ],
 )
 def test_runs_that_mean_what_they_meant_keep_their_ids(folder, words, identity):
-    assert identified(*words) == identity
+    assert drawn_as_before(*words) == identity
 
 
 MENDED = [  # words, what is open in runs of before, as they were trained, their id
@@ -191,14 +212,15 @@ def test_what_was_mended_makes_new_runs_and_old_ones_mean_what_they_meant(
     folder, words, key, before, identity
 ):
     new = composed(*words)
-    assert identified(*words) != identity
+    assert identified(*words) != drawn_as_before(*words) != identity
     section, _, name = key.partition(".")
     assert new[section][name] != before
+    new = {**new, "train": {k: v for k, v in new["train"].items() if k != "draws"}}
     old = {**new, section: {k: v for k, v in new[section].items() if k != name}}  # a run.json
     run = build_run(old)
     assert run.id == identity
     assert spec.to_tree(run)[section][name] == before
-    assert identified(*words, f"{key}={before}") == identity
+    assert drawn_as_before(*words, f"{key}={before}") == identity
 
 
 def test_a_users_file_that_leaves_a_mended_setting_open_means_todays(folder):
@@ -217,7 +239,7 @@ def test_a_search_over_randaugment_has_the_operators_of_its_sweep(folder):
     for tree, levels in ((plain, "tf"), ({**plain, "augment": before}, "pil")):
         found = applied(tree, {"augment.randaug": 2})
         assert found["augment"]["randaug_levels"] == levels
-    assert spec.run_id(spec.tree_identity(found), 0) == "a563253ad915e1ae"
+    assert spec.older_id(found, 0) == "a563253ad915e1ae"
 
 
 # --- What fields that were added later may say --------------------------------------------------

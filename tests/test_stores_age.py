@@ -4,6 +4,7 @@ version whose ledger had format N, and is never written again."""
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -11,15 +12,19 @@ from pathlib import Path
 import pytest
 
 from ablate.cli import app
+from ablate.shared.build import build_run
+from ablate.shared.errors import UserError
 from ablate.store.connection import VERSION
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
+from ablate.training.loop import Machine, train
 
 GOLDEN = Path(__file__).parent / "golden"
 WORDS = ("sweep", "block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")
 SHORT = ("train.steps=4", "train.batch=32", "--as", "fixture")
 
 
+READ = "Its runs have the random draws of an older version (train.draws=1)"
 OLD = [("store-1", 2), ("store-2", 3), ("store-3", 3)]  # its seeds
 
 
@@ -34,6 +39,7 @@ def test_its_table_is_what_it_was(shell, name, seeds):
     facts = shell("table", "fixture", "--format", "csv").out.splitlines()
     assert set(facts) >= set((GOLDEN / f"{name}.csv").read_text().splitlines())
     assert f"{2 * seeds} finished" in shell("status", "fixture").out
+    assert shell("table", "fixture").out.count(READ) == 1
 
 
 @pytest.mark.parametrize(("name", "seeds"), OLD)
@@ -68,7 +74,30 @@ def test_a_look_of_old_counts_where_seeds_grow(tmp_path, capsys):
     assert "Changed since" not in printed
 
 
-def test_the_same_command_trains_nothing_again_and_more_seeds_extend_it(shell):
+def test_runs_of_older_draws_are_never_mixed_with_new_ones(shell):
+    """Each run of the same command is another one; the table says what it leaves out."""
     old(shell.folder, "store-1")
-    assert "finished:" not in shell(*WORDS, *SHORT, "seeds=2").out
-    assert shell(*WORDS, *SHORT, "seeds=3", "launcher=inline").out.count("finished:") == 2
+    home = shell.folder / "runs" / "runs"
+    ids, plan = set(os.listdir(home)), [*WORDS[1:], *SHORT, "seeds=2"]
+    assert "4 planned" in shell("plan", *plan).out
+    done = shell("sweep", *plan, "launcher=inline").out
+    assert done.count("finished:") == 4
+    assert "The store also has 4 runs of this sweep with the random draws of" in done
+    assert READ not in done
+    planned = {run.id for run in Store(shell.folder / "runs").read_plan("fixture").runs()}
+    assert len(planned) == 4
+    assert not planned & ids
+    assert ids < set(os.listdir(home)) == ids | planned
+    more = shell("sweep", *plan[:-1], "seeds=3", "launcher=inline").out
+    assert more.count("finished:") == 2
+
+
+def test_a_run_of_older_draws_is_not_trained_again(shell):
+    old(shell.folder, "store-3")
+    again = shell("verify", "--rerun", "pre#0", "launcher=inline", code=2)
+    (line,) = again.err.splitlines()
+    assert "train.draws: 1 is of runs of an older version" in line
+    assert "nothing wrong" in shell("verify", "fixture").out
+    run = build_run(Store(shell.folder / "runs").rundir("69e7a1ebbafea702").read_spec())
+    with pytest.raises(UserError, match=r"train\.draws: 1 is of runs of an older version"):
+        train(run, None, Machine(None, None, 0, None, None, None))

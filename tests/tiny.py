@@ -81,6 +81,7 @@ _TREE: dict[str, Any] = {
         "precision": "fp32",
         "deterministic": False,
         "label_smoothing": 0.0,
+        "draws": spec.DRAWS,
     },
     "augment": {"flip": False, "crop_pad": 0},
     "eval": {"every": 1, "batch": 500},

@@ -12,6 +12,7 @@ from ablate.analysis.across import pooled_gains
 from ablate.analysis.scores import Scores
 from ablate.planning.cell import FIRST_TUNING_SEED, Tune
 from ablate.planning.plan import Analysis, Plan
+from ablate.shared.spec import DRAWS, draws_of
 from ablate.store.looks import InterimLook, changes
 from ablate.store.looks import look as look_of
 from ablate.store.store import REMEDY
@@ -233,6 +234,21 @@ def withheld(runs: Mapping[str, str]) -> Iterator[str]:
         yield f"Withheld: {len(runs) - NAMED:,} more runs, for the same reason."
     if runs:
         yield f"Withheld runs count as missing; {REMEDY}."
+
+
+def older_draws(plan: Plan, older: int) -> Iterator[str]:
+    """That runs of other draws are other runs. `older`: how many of these the store has beside the
+    plan's own."""
+    if any("train" in cell.spec and draws_of(cell.spec) != DRAWS for cell in plan.cells):
+        yield (
+            "Its runs have the random draws of an older version (train.draws=1): they are read, "
+            "not trained any more; the same sweep trains new runs, which are never mixed with them."
+        )
+    elif older:
+        yield (
+            f"The store also has {count(older, 'run')} of this sweep with the random draws of an "
+            f"older version (train.draws=1): other runs, which no number here is of."
+        )
 
 
 def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[str]:

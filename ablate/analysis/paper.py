@@ -31,7 +31,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 # Theirs -> ours.
 DATA = {"imagenet1k": "imagenet1k", "augmented-mnist": "mnist", "sun397": "sun397"}
 MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
-MACHINES = {"train.micro_batch", "train.deterministic", "eval.every", "eval.batch"}
+MACHINES = {"train.micro_batch", "train.deterministic", "train.draws", "eval.every", "eval.batch"}
 
 
 @dataclass(frozen=True)

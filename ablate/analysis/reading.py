@@ -13,6 +13,7 @@ from ablate.analysis.scores import Results
 from ablate.analysis.table import Table
 from ablate.analysis.tabulate import tabulate
 from ablate.planning.plan import Plan
+from ablate.shared.spec import DRAWS, draws_of, older_id
 from ablate.store import looks
 from ablate.store.ledger import Unrecorded
 from ablate.store.looks import InterimLook
@@ -51,6 +52,14 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
         if before == seen:
             return Reading(table, [*seen, now])
         seen = before  # another process read it meanwhile, and was first
+
+
+def older(plan: Plan, store: Store) -> int:
+    """How many of its runs the store has, too, as an older version drew them: other runs, which no
+    cell of it has."""
+    spared = {id(cell.spec) for cell in plan.cells if draws_of(cell.spec) != DRAWS}
+    ids = {older_id(r.cell.spec, r.seed) for r in plan.runs() if id(r.cell.spec) not in spared}
+    return sum(store.rundir(run).has_result() for run in ids)
 
 
 def _before(plan: Plan, store: Store, now: InterimLook) -> list[InterimLook]:

@@ -61,6 +61,7 @@ def tabulate(
     cost: bool = False,
     paper: Mapping[tuple[str, str], Beside] | None = None,
     withheld: Mapping[str, str] | None = None,
+    older: int = 0,
 ) -> Table:
     """Make the table of `plan`. Verdicts are for `analysis.reading` alone, which records the look
     and passes `words`. `looks`: earlier looks.
@@ -70,7 +71,8 @@ def tabulate(
     code. `also`: metrics beside the plan's. `curves`: reads the lines of `metrics.jsonl`, for
     `auc` and `epochs_to`. `sizes`: of cells whose results lack them. `cost`: adds times and memory.
     `paper`: from `analysis.paper.beside`. `withheld`: from `Store.results`; such runs have no
-    result here.
+    result here. `older`: how many of its runs the store also has with the draws of an older
+    version.
     """
     analysis = plan.analysis
     footnotes = Footnotes()
@@ -110,6 +112,7 @@ def tabulate(
         caption=tuple(captions.caption(plan, columns)),
         notes=(
             *captions.withheld(withheld or {}),
+            *captions.older_draws(plan, older),
             *notes,
             *captions.paper_notes(columns, extra.paper),
         ),

@@ -196,7 +196,8 @@ def _say(found: Verified, format: Format, name: str, what: str = "") -> None:
 
 
 def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
-    """Train a run once more, and print the differences. Raises Failure for any difference.
+    """Train a run once more, and print the differences. Raises Failure for any difference,
+    UserError for a run that can only be read.
 
     As JSON: run; same: files and numbers with the same bits; findings: lines on differences;
     notes: lines on differences of the machine.
@@ -207,6 +208,7 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
     from ablate.report.live import begin, view
     from ablate.running import launchers
     from ablate.running.launchers.decode import decode
+    from ablate.shared.checks import trainable
     from ablate.store.find import find_run, planned_as
     from ablate.store.ledger import Ledger
     from ablate.store.progress import SweepProgress, Worker
@@ -220,6 +222,7 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
     if not sweeps:
         raise UserError(f"--rerun: {text}: no sweep contains this run")
     sweep, run = sweeps[0]
+    trainable(run.run())
     begin(f"training {run.label} once more")
     launcher = launchers.make(composer.launcher(chosen), store.cache)
     try:

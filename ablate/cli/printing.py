@@ -103,7 +103,7 @@ def print_table(
 ) -> None:
     """Print the table of a sweep. `recomputed`: the results of a bundle."""
     from ablate.analysis.paper import beside
-    from ablate.analysis.reading import read
+    from ablate.analysis.reading import older, read
     from ablate.planning.plan import is_metric
     from ablate.report.formats import DEFAULT, check_show
     from ablate.running.estimate import sizes
@@ -130,6 +130,7 @@ def print_table(
         sizes=sizes(plan, store, results) if named else None,
         cost="cost" in parts,
         paper=beside(plan, store.root) if "paper" in parts else None,
+        older=older(plan, store),
     ).table
     print_rendered(table, format, parts, transpose)
 

@@ -30,6 +30,7 @@ from ablate.planning.tree import by_arch, leaves, no_length_in_vain, put, same_l
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared import plugin, spec
 from ablate.shared.build import build_run, is_plugin, of_today
+from ablate.shared.checks import trainable
 from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
@@ -158,7 +159,9 @@ class Composer:
     def run(self, tree: Mapping[str, Any], seed: int | None = None) -> spec.Run:
         """The validated run of a tree that `tree` made. Raises UserError, key first."""
         run = self._completed(tree)
-        return build_run(of_today(spec.seeded(run, tree["seed"] if seed is None else seed)))
+        made = build_run(of_today(spec.seeded(run, tree["seed"] if seed is None else seed)))
+        trainable(made)
+        return made
 
     def _completed(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """With what files say: of data, of classes of the user's own, of weights."""

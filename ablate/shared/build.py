@@ -17,6 +17,7 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import UNBOUNDED, added, hints, keys
 from ablate.shared.metrics import TASKS
 from ablate.shared.spec import (
+    DRAWS,
     Augment,
     Chosen,
     Data,
@@ -66,7 +67,10 @@ def of_today(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The tree of a run that is being composed: what it leaves open, and `build_run` would read as
     in runs from before that was there, is as it is today. Not checked."""
     filled = dict(tree)
-    today: dict[str, Mapping[str, Any]] = {"augment": {"randaug_levels": "tf"}}
+    today: dict[str, Mapping[str, Any]] = {
+        "augment": {"randaug_levels": "tf"},
+        "train": {"draws": DRAWS},
+    }
     for kind, table in CHOICES.items():
         chosen = tree.get(kind)
         choice = table.get(str(chosen.get("name"))) if isinstance(chosen, Mapping) else None

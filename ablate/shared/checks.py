@@ -11,7 +11,7 @@ from typing import Any
 
 from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS
 from ablate.shared.errors import UserError
-from ablate.shared.spec import Augment, Chosen, Data, Model, Optim, Run, Train
+from ablate.shared.spec import DRAWS, Augment, Chosen, Data, Model, Optim, Run, Train
 
 # What a model without a class token says of one.
 NO_CLS = {"cls": "include", "cls_at": None, "cls_posemb": False}
@@ -30,6 +30,15 @@ def check(run: Run) -> None:
     _optim(run.optim)
     _lengths(run.train)
     _batch(run.train, run.augment)
+
+
+def trainable(run: Run) -> None:
+    """Raises UserError for a run that can be read, and not trained any more."""
+    if run.train.draws != DRAWS:
+        raise UserError(
+            f"train.draws: {run.train.draws} is of runs of an older version, whose random draws "
+            f"are not made any more: they can be read, not trained; leave it out for a new run"
+        )
 
 
 def _data(data: Data) -> None:

@@ -20,7 +20,8 @@ from ablate.shared.keys import Key, added, hints
 # What a run is stands in full in its run.json, and conf/ supplies the defaults. Only a field that
 # was added later has a default here: it means "as before" and is left out of `Run.id` while the
 # field has it, so old run.jsons are read and their ids stay. Where "as before" was wrong, new runs
-# say something else (`build.of_today`), so that they are never mixed with old ones.
+# say something else (`build.of_today`), so that they are never mixed with old ones. What of before
+# is no longer trained (`Train.draws`) is still read.
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,10 @@ class Train:
         float | None,
         Key("measure averaged weights, of which a step keeps this share", least=0, below=1),
     ] = None
+    # 1: of torch's generators. Nothing draws them any more, so such runs are read, never trained.
+    draws: Annotated[
+        Literal[1, 2], Key("version of all that is drawn at random but the initial weights")
+    ] = 1
 
 
 @dataclass(frozen=True)
@@ -286,6 +291,8 @@ class Run:
         return run_id(identity(self), self.seed)
 
 
+DRAWS = 2  # `train.draws` of every run that is trained
+
 # Keys that say one length: the first that is given counts.
 LENGTHS = (
     ("train.steps", "train.examples", "train.epochs"),
@@ -372,6 +379,17 @@ def ids_of(tree: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, str]:
 def task_of(tree: Mapping[str, Any]) -> str:
     """The name of the task that the plain tree of a run says."""
     return str(tree.get("task", metrics.DEFAULT))
+
+
+def draws_of(tree: Mapping[str, Any]) -> int:
+    """The version of the draws that the plain tree of a run says."""
+    return int(tree["train"].get("draws", 1))
+
+
+def older_id(tree: Mapping[str, Any], seed: int) -> str:
+    """The id of the same run with the draws of before."""
+    older = {**tree, "train": {**tree["train"], "draws": 1}}
+    return run_id(tree_identity(older), seed)
 
 
 def classes_of(tree: Mapping[str, Any]) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ablate.shared.checks import trainable
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
 from ablate.training.data.batches import ImageView, resident, shaken_once
@@ -41,18 +42,20 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     """Train `run`, from its newest checkpoint if it has one; returns what `result.json` holds.
 
     Writes checkpoints, `metrics.jsonl`, `predictions.npy` and what probes measure. Raises
-    TrainingStopped when asked to stop, UserError where the data does not fit the spec, OSError
-    where the disk is full.
+    TrainingStopped when asked to stop, UserError where the data does not fit the spec or the run is
+    one that can only be read, OSError where the disk is full.
     """
+    trainable(run)
     device, beat, say = machine.device, machine.beat, machine.say
     deterministic_algorithms(run.train.deterministic)
 
     # --- Data -----------------------------------------------------------------------------------
     beat(phase="data")
     cached = prepare(run.data, machine.cache, lambda done, _: beat(images=done))
-    data = {name: resident(cached.split(name), device) for name in ("train", "validation", "test")}
+    data = {name: cached.split(name) for name in ("train", "validation", "test")}
     if run.eval.augment:
         data |= {name: shaken_once(data[name], run.augment) for name in ("validation", "test")}
+    data = {name: resident(split, device) for name, split in data.items()}
 
     # --- Task, model, optimiser -----------------------------------------------------------------
     memo = machine.cache / f"{run.data.fingerprint}.{ImageView.of(run).name}"

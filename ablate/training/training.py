@@ -67,8 +67,7 @@ class Training:
 
         # --- Batches and masks: keyed, so there is nothing to save or restore -------------------
         draws = Draws(run.seed, device)
-        self._masks = StepKey(draws)
-        self._masks.batch = batch
+        self._masks = StepKey(draws, batch)
         ahead = train.images.device.type != device.type
         self.batches = Batches(train, batch, run.augment, draws, self._view, ahead)
 

@@ -2,7 +2,7 @@
 
 The data is uint8, on the device where it fits. An epoch's order hangs on (seed, epoch), what is
 done to an image on (seed, what, step, its place in the global batch): so a resumed run sees the
-batches that the uninterrupted one saw, and so do all variants of a seed.
+batches that the uninterrupted one saw, and so do all variants of a seed, on whatever device.
 
 Shapes: B images of a global batch, stored H x W, shown size x size, C channels; channels last.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -19,7 +20,7 @@ from ablate.shared.errors import UserError
 from ablate.shared.spec import Augment, Run
 from ablate.training.data import augment as changes
 from ablate.training.data.cached import Split
-from ablate.training.keyed import Draws
+from ablate.training.keyed import Draws, uniform
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in [0, 1]
 SHARE = 0.3  # of a device's free memory that a split may take
@@ -50,19 +51,20 @@ class ImageView:
         return changes.resize_area(images, boxes, self.size)
 
 
-def order(draws: Draws, epoch: int, n: int) -> torch.Tensor:
-    """int64 (n,): the permutation in which an epoch visits the examples."""
-    return torch.randperm(n, generator=draws.at("order", epoch), device=draws.device)
-
-
 def normalise(images: torch.Tensor, input: str = "range") -> torch.Tensor:
     """float32 from uint8, same shape: x / 127.5 - 1 (range), x / 255 (unit), or that by ImageNet's
-    mean and standard deviation (imagenet)."""
+    mean and standard deviation (imagenet). The same bits everywhere: a GPU divides by a tensor,
+    where by a number it would multiply with the inverse."""
+
+    def constant(*values: float) -> torch.Tensor:
+        return changes.constants(values, images.device)
+
+    whole = constant(127.5 if input == "range" else 255.0)
+    values = images.to(torch.float32).div_(whole)  # in place: twice as fast on a CPU
     if input == "range":
-        return images.to(torch.float32).div_(127.5).sub_(1)  # in place: twice as fast on a CPU
-    values = images.to(torch.float32).div_(255)
-    if input == "imagenet":
-        values.sub_(values.new_tensor(MEAN)).div_(values.new_tensor(STD))
+        values.sub_(1)
+    elif input == "imagenet":
+        values.sub_(constant(*MEAN)).div_(constant(*STD))
     return values
 
 
@@ -104,6 +106,7 @@ class Batches:
         self._view = view or ImageView(split.images.shape[1])
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
+        self._on_host = Draws(draws.seed)
         self._fetcher = ThreadPoolExecutor(1) if ahead else None
         self._fetched: dict[int, Future[Split]] = {}
 
@@ -113,18 +116,32 @@ class Batches:
         images = change(rows.images, rows.aspects, self._augment, self._view, self._draws, step)
         images = normalise(images, self._view.input)
         if self._augment.erase:
-            generator = self._draws.at("erase", step)
-            images = changes.random_erasing(images, generator, self._augment.erase)
+            draws, batch = self._draws, len(images)
+            uniform = draws.uniform("erase", step, changes.ERASING, batch)
+            noise = partial(normal, draws, step)
+            images = changes.random_erasing(images, uniform, noise, self._augment.erase)
         return images, rows.labels
 
     def mixed(
         self, images: torch.Tensor, targets: torch.Tensor, step: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """mixup and cutmix of the global batch: images as they come, targets (B, classes)."""
-        generator = self._draws.at("mix", step)
-        mixup, cutmix = self._augment.mixup, self._augment.cutmix
-        own = changes.kept(images.shape[1], images.shape[2], generator, mixup, cutmix)
-        return changes.mix(images, targets, own)
+        height, width = images.shape[1:3]
+        return changes.mix(
+            images, targets, changes.kept(height, width, self._mixture(step, images))
+        )
+
+    def _mixture(self, step: int, images: torch.Tensor) -> torch.Tensor:
+        """float64 (5,), a `changes.Mixture` on the device, worked out on the host."""
+        height, width = images.shape[1:3]
+        strengths = self._augment.mixup, self._augment.cutmix
+
+        def draw(steps: int) -> torch.Tensor:
+            drawn = self._on_host.precise("mix", step, changes.MIXTURE, steps).tolist()
+            made = [changes.mixture(height, width, uniforms, *strengths) for uniforms in drawn]
+            return torch.tensor(made, dtype=torch.float64).to(self._draws.device)
+
+        return self._draws.ahead("mix", step, 2 * changes.MIXTURE, draw)
 
     def _get(self, step: int) -> Split:
         """The stored rows of a step, on the device."""
@@ -135,7 +152,7 @@ class Batches:
         return fetched.result().to(self._draws.device)
 
     def _fetch(self, fetcher: ThreadPoolExecutor, step: int) -> Future[Split]:
-        rows = self._rows(step).to(self._split.images.device)
+        rows = self._rows(step)
         return fetcher.submit(lambda: self._split.take(rows).pinned())
 
     def _rows(self, step: int) -> torch.Tensor:
@@ -144,10 +161,18 @@ class Batches:
         deals the copies of an image out to different devices.)"""
         epoch, place = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
-            self._order, self._epoch = order(self._draws, epoch, len(self._split)), epoch
+            order = self._on_host.order(epoch, len(self._split))
+            self._order, self._epoch = order.to(self._split.images.device), epoch
         distinct = -(-self._batch // self._augment.repeats)
         rows = self._order[place * distinct : (place + 1) * distinct]
+        if distinct == self._batch:
+            return rows
         return rows.repeat(self._augment.repeats)[: self._batch]
+
+
+def normal(draws: Draws, step: int, rows: range, values: int) -> torch.Tensor:
+    """float32 (rows, values): N(0, 1), `values` for each row of a step's global batch."""
+    return changes.normal(draws.lanes("noise", step, rows, values))
 
 
 def change(
@@ -163,51 +188,69 @@ def change(
 
     Each has a key of its own, so that turning one on moves no other.
     """
+
+    def numbers(what: str, count: int) -> torch.Tensor:
+        return draws.uniform(what, step, count, len(images))
+
     if spec.crop_area is None:
         images = view.centred(images, aspects)
     else:
-        boxes = changes.inception_boxes if spec.style == "tf" else changes.resized_crop_boxes
         area = (spec.crop_area, 1.0)
-        chosen = boxes(aspects, draws.at("crop", step), area)
-        images = changes.crop_and_resize(images, chosen, view.size)
-    images = augment(images, spec, draws, step)
-    images = shaken(images, spec, draws.at("shake", step))
-    if spec.jitter:
-        images = changes.colour_jitter(images, spec.jitter, draws.at("jitter", step))
-    if spec.randaug:
-        generator = draws.at("randaug", step)
         if spec.style == "tf":
-            return changes.tf_randaugment(
-                images, generator, spec.randaug, spec.randaug_magnitude, spec.randaug_levels
-            )
-        fill = images.new_tensor([round(255 * mean) for mean in MEAN])
-        return changes.timm_randaugment(
-            images,
-            generator,
-            fill if view.input == "imagenet" else 128,
-            spec.randaug_magnitude,
-            layers=spec.randaug,
-        )
+            boxes = changes.inception_boxes(aspects, numbers("crop", changes.INCEPTION), area)
+        else:
+            drawn = numbers("crop", changes.RESIZED_CROP)
+            boxes = changes.resized_crop_boxes(aspects, drawn, area)
+        images = changes.crop_and_resize(images, boxes, view.size)
+    if spec.flip or spec.crop_pad:
+        images = augment(images, spec, numbers("augment", AUGMENT))
+    if spec.rotate or spec.translate or spec.zoom_out:
+        images = shaken(images, spec, numbers("shake", changes.SHAKE))
+    if spec.jitter:
+        images = changes.colour_jitter(images, spec.jitter, numbers("jitter", changes.JITTER))
+    if spec.randaug:
+        images = randaugment(images, spec, view, draws, step)
     return images
 
 
-def shaken(images: torch.Tensor, spec: Augment, generator: torch.Generator) -> torch.Tensor:
+def randaugment(
+    images: torch.Tensor, spec: Augment, view: ImageView, draws: Draws, step: int
+) -> torch.Tensor:
+    """RandAugment in the style that `spec` says: uint8 (B, H, W, C) to the same."""
+    batch, size, many = len(images), (images.shape[1], images.shape[2]), spec.randaug
+
+    def draw(steps: int) -> list[list[changes.DrawnLayer]]:
+        """The layers of each step. What follows from draws alone is worked out for all at once."""
+        each = changes.TF_LAYER if spec.style == "tf" else changes.TIMM_LAYER
+        words = draws.words("randaug", step, range(batch), many * each, steps)
+        numbers = uniform(words).view(steps * many, each, batch).transpose(0, 1).flatten(1)
+        if spec.style == "tf":
+            made = changes.tf_layer(numbers, size, spec.randaug_magnitude, spec.randaug_levels)
+        else:
+            made = changes.timm_layer(numbers, size, spec.randaug_magnitude)
+        return [[*layers.each()] for layers in made.stacked(steps, many, batch).each()]
+
+    cost = batch * many * (2 if changes.by_groups(images) else changes.SETTLED)
+    layers = draws.ahead(("randaug", spec, size, batch), step, cost, draw)
+    if spec.style == "tf":
+        return changes.tf_randaugment(images, layers, spec.randaug_levels)
+    mean = tuple(round(255 * mean) for mean in MEAN) if view.input == "imagenet" else (128,)
+    return changes.timm_randaugment(images, layers, changes.constants(mean, images.device))
+
+
+def shaken(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
     """Rotated, moved and zoomed out as `spec` says: uint8 (B, H, W, C) to the same."""
-    if not (spec.rotate or spec.translate or spec.zoom_out):
-        return images
-    return changes.shake(images, generator, spec.rotate, spec.translate, spec.zoom_out)
+    return changes.shake(images, uniform, spec.rotate, spec.translate, spec.zoom_out)
 
 
-def augment(images: torch.Tensor, spec: Augment, draws: Draws, step: int) -> torch.Tensor:
+AUGMENT = 3  # uniforms that an image takes
+
+
+def augment(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
     """Each image of the global batch flipped with probability 1/2, then zero-padded and cropped
-    back at a random offset, as `spec` says: uint8 (B, H, W, C) to the same.
-
-    All draws are made whatever `spec` asks for, so that turning the flip on moves no crop.
-    """
-    if not spec.flip and not spec.crop_pad:
-        return images
-    uniform = torch.rand((3, len(images)), generator=draws.at("augment", step), device=draws.device)
-    flip = (uniform[0] < 0.5) & spec.flip
+    back at a random offset, as `spec` says: uint8 (B, H, W, C) to the same, by `uniform`
+    (AUGMENT, B). A number means the same whatever `spec` asks for: the flip moves no crop."""
+    flip = uniform[0] < (0.5 if spec.flip else 0.0)
     if not spec.crop_pad:
         return changes.flip(images, flip)
     # float32 U[0, 1) times k never rounds up to k: 1 - 2^-24 is as far as U goes.
@@ -234,26 +277,24 @@ def flip_and_crop(
     inner[1] = images.flip(2)
     pixels = 2 * batch * tall * wide
     windows = padded.as_strided((pixels - width + 1, width * channels), (channels, 1))
-    image = torch.arange(batch, device=images.device) + batch * flip
-    line = (image * tall + top)[:, None] + torch.arange(height, device=images.device)
+    image = changes.count(batch, images.device) + batch * flip
+    line = (image * tall + top)[:, None] + changes.count(height, images.device)
     first = line * wide + left[:, None]
     return windows.index_select(0, first.view(-1)).view(images.shape)
 
 
-BLOCK = 500  # images that share a draw's key, when a set is shaken once for all
+BLOCK = 500  # images at once, when a set is shaken once for all
 
 
 def shaken_once(split: Split, spec: Augment) -> Split:
-    """A set for evaluation, shaken as in training: by an image's place in it alone, so that it is
-    the same set in every run, whatever its seed."""
-    draws = Draws(0, split.images.device)
-    rest = -len(split) % BLOCK  # the last block is filled up: as many draws for it as for others
-    filled = torch.cat([split.images, split.images.new_zeros((rest, *split.images.shape[1:]))])
-    blocks = [
-        shaken(block, spec, draws.at("evaluation", number))
-        for number, block in enumerate(filled.split(BLOCK))
-    ]
-    return Split(torch.cat(blocks)[: len(split)], split.labels, split.aspects)
+    """A set for evaluation, shaken as in training: by an image's place in it alone and on the CPU,
+    so that it is the same set in every run, whatever its seed and device."""
+    if not (spec.rotate or spec.translate or spec.zoom_out):
+        return split
+    uniform = Draws(0).uniform("evaluation", 0, changes.SHAKE, len(split))
+    blocks = zip(split.images.split(BLOCK), uniform.split(BLOCK, 1), strict=True)
+    images = torch.cat([shaken(images, spec, numbers) for images, numbers in blocks])
+    return Split(images, split.labels, split.aspects)
 
 
 def evaluation_batches(

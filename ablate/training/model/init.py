@@ -15,7 +15,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import init
 
 from ablate.shared.errors import UserError
-from ablate.training.keyed import Draws, key
+from ablate.training.keyed import key
 from ablate.training.model.host import Host
 from ablate.training.model.traits import Traits, traits
 
@@ -139,12 +139,12 @@ def initialise(model: Host, seed: int) -> None:
     added to the head's bias.
     """
     rules = SCHEMES[model.init]
-    draws = Draws(seed)
+    generator = Generator()
     for name, parameter in model.named_parameters():
         path, _, own_name = name.rpartition(".")
         owner = model.get_submodule(path)
         values = torch.empty(parameter.shape, device="cpu", dtype=torch.float32)
-        generator = draws.at("init", name)
+        generator.manual_seed(key(seed, "init", name))
         said = traits(owner, Traits)
         if not said.initialise(own_name, values, generator):
             role = said.roles.get(own_name)

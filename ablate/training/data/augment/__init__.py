@@ -1,34 +1,64 @@
 """Augmentation on the device: batches of uint8 (B, H, W, C), each image with its own draw.
 
-All that is random comes from the generator in the arguments, drawn for the whole batch at once.
+All that is random comes from uniform numbers in the arguments, float32 (count, B) in [0, 1); how
+many each takes stands beside it.
 """
 
-from ablate.training.data.augment.colour import colour_jitter
+from ablate.training.data.augment.colour import JITTER, colour_jitter
 from ablate.training.data.augment.crop import (
+    INCEPTION,
+    RESIZED_CROP,
     centre_boxes,
     crop_and_resize,
     inception_boxes,
     resize_area,
     resized_crop_boxes,
 )
-from ablate.training.data.augment.erase import random_erasing
-from ablate.training.data.augment.mix import kept, mix
-from ablate.training.data.augment.mnist import shake
-from ablate.training.data.augment.randaugment import tf_randaugment, timm_randaugment
+from ablate.training.data.augment.erase import ERASING, random_erasing
+from ablate.training.data.augment.laws import normal
+from ablate.training.data.augment.layout import by_groups, constants, count
+from ablate.training.data.augment.mix import MIXTURE, kept, mix, mixture
+from ablate.training.data.augment.mnist import SHAKE, shake
+from ablate.training.data.augment.operate import SETTLED, DrawnLayer
+from ablate.training.data.augment.randaugment import (
+    TF_LAYER,
+    TIMM_LAYER,
+    tf_layer,
+    tf_randaugment,
+    timm_layer,
+    timm_randaugment,
+)
 from ablate.training.data.augment.warp import flip
 
 __all__ = [
+    "ERASING",
+    "INCEPTION",
+    "JITTER",
+    "MIXTURE",
+    "RESIZED_CROP",
+    "SETTLED",
+    "SHAKE",
+    "TF_LAYER",
+    "TIMM_LAYER",
+    "DrawnLayer",
+    "by_groups",
     "centre_boxes",
     "colour_jitter",
+    "constants",
+    "count",
     "crop_and_resize",
     "flip",
     "inception_boxes",
     "kept",
     "mix",
+    "mixture",
+    "normal",
     "random_erasing",
     "resize_area",
     "resized_crop_boxes",
     "shake",
+    "tf_layer",
     "tf_randaugment",
+    "timm_layer",
     "timm_randaugment",
 ]

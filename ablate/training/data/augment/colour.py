@@ -6,10 +6,12 @@ the operators that TensorFlow executes otherwise.
 
 from __future__ import annotations
 
-import torch
-from torch import Generator, Tensor
+from functools import cached_property
 
-from ablate.training.data.augment.layout import along_lines, lines, pixels, planes
+import torch
+from torch import Tensor
+
+from ablate.training.data.augment.layout import along_lines, count, lines, pixels, planes
 
 
 def per_image(parameter: Tensor) -> Tensor:
@@ -50,10 +52,19 @@ def autocontrast(images: Tensor) -> Tensor:
     PIL works that out in floats, which now and then fall a level short.
     """
     width = images.shape[2]
-    low, span = extremes(images)
-    stretched = (lines(images) - along_lines(low, width)).float().mul_(255)
+    low, span = (along_lines(found, width) for found in extremes(images))
+    return stretched(lines(images), low, span).view(images.shape)
+
+
+def stretched(levels: Tensor, low: Tensor, span: Tensor) -> Tensor:
+    """floor(255 (x - low) / span) of uint8 levels, none below `low`."""
     # a float quotient is the nearest one, so never up to a whole number that the true one is below
-    return stretched.div_(along_lines(span, width)).to(torch.uint8).view(images.shape)
+    return (levels - low).float().mul_(255).div_(span).to(torch.uint8)
+
+
+def contrasted(counts: Counts) -> Tensor:
+    """uint8 (B C, 256): `autocontrast` as a table."""
+    return stretched(counts.levels, *counts.ends)
 
 
 def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,24 +74,59 @@ def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
     levels = lines(images)
     low = levels.amin(1).view(batch, width, channels).amin(1)
     high = levels.amax(1).view(batch, width, channels).amax(1)
+    return spanned(low, high)
+
+
+def spanned(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     flat = high == low
     return low.masked_fill(flat, 0), (high - low).masked_fill(flat, 255).float()
 
 
 def equalize(images: Tensor) -> Tensor:
     """Each channel's histogram flattened: PIL's ImageOps.equalize, exactly."""
-    batch, height, width, channels = images.shape
-    table = torch.arange(batch * channels, device=images.device, dtype=torch.int32)
-    first = along_lines(256 * table.view(batch, channels), width)
-    entry = lines(images).int().add_(first).view(-1)
-    histogram = entry.bincount(minlength=batch * channels * 256).view(-1, 256)
-    level = torch.arange(256, device=images.device)
-    last = histogram.gather(1, (level * (histogram > 0)).argmax(1, keepdim=True))
-    step = (height * width - last) // 255
-    before = histogram.cumsum(1) - histogram
-    table = (before + step // 2) // step.clamp(min=1)
-    table = table.where(step > 0, level).clamp_(max=255).to(torch.uint8)
-    return table.view(-1).index_select(0, entry).view(images.shape)
+    batch, _, _, channels = images.shape
+    entry = entries(images, torch.int32)
+    histogram = entry.view(-1).bincount(minlength=batch * channels * 256).view(-1, 256)
+    return through(flattened(Counts(histogram)), entry).view(images.shape)
+
+
+class Counts:
+    """How often each level is in each channel of an image: int64 (B C, 256), and what follows."""
+
+    def __init__(self, histogram: Tensor) -> None:
+        self.histogram = histogram
+        self.levels = count(256, histogram.device, torch.uint8).expand(histogram.shape)
+
+    @cached_property
+    def last(self) -> Tensor:
+        """int64 (B C, 1): the highest level that is there."""
+        return (self.levels * (self.histogram > 0)).argmax(1, keepdim=True)
+
+    @cached_property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """`extremes`, (B C, 1) each."""
+        low = (self.histogram > 0).to(torch.uint8).argmax(1, keepdim=True)
+        return spanned(low.to(torch.uint8), self.last.to(torch.uint8))
+
+
+def entries(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, H, W C): where each value is looked up in tables (B C, 256), one for each channel."""
+    batch, _, width, channels = images.shape
+    table = torch.arange(0, batch * channels * 256, 256, device=images.device, dtype=dtype)
+    return lines(images).to(dtype).add_(along_lines(table.view(batch, channels), width))
+
+
+def through(tables: Tensor, entry: Tensor) -> Tensor:
+    """What tables (B C, 256) have at `entries`."""
+    return tables.view(-1).index_select(0, entry.view(-1)).view(entry.shape)
+
+
+def flattened(counts: Counts) -> Tensor:
+    """uint8 (B C, 256): `equalize` as a table."""
+    sums = counts.histogram.cumsum(1)
+    step = (sums[:, -1:] - counts.histogram.gather(1, counts.last)) // 255
+    table = (sums - counts.histogram).add_(step // 2).floor_divide_(step.clamp(min=1))
+    return table.where(step > 0, counts.levels).clamp_(max=255).to(torch.uint8)
 
 
 def grey(planes: Tensor) -> Tensor:
@@ -106,8 +152,13 @@ def brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
     """0 is the image's mean grey, 1 the image: ImageEnhance.Contrast."""
-    mean = grey(planes(images).float()).double().mean((1, 2, 3), keepdim=True)
-    return blend(mean.add_(0.5).floor_().float(), images, factor)
+    return blend(mean_of(grey(planes(images).float())), images, factor)
+
+
+def mean_of(greys: Tensor) -> Tensor:
+    """(B, 1, 1, 1): the nearest whole level to the mean of (B, 1, H, W)."""
+    mean = greys.mean((1, 2, 3), keepdim=True, dtype=torch.float64)
+    return mean.add_(0.5).floor_().float()
 
 
 def saturation(images: Tensor, factor: Tensor) -> Tensor:
@@ -137,12 +188,15 @@ def smooth(images: Tensor, rest: float) -> Tensor:
     return base
 
 
-def colour_jitter(images: Tensor, strength: float, generator: Generator) -> Tensor:
-    """Brightness, contrast and saturation, in this order, by factors uniform in 1 +- strength.
+JITTER = 3  # uniforms that an image takes
+
+
+def colour_jitter(images: Tensor, strength: float, uniform: Tensor) -> Tensor:
+    """Brightness, contrast and saturation, in this order, by factors uniform in 1 +- strength, as
+    `uniform` (JITTER, B) has them.
 
     torchvision's ColorJitter(strength, strength, strength) draws the order, too.
     """
-    uniform = torch.rand((3, len(images)), generator=generator, device=images.device)
     low = max(0.0, 1 - strength)
     factors = low + uniform * (1 + strength - low)
     for operator, factor in zip((brightness, contrast, saturation), factors, strict=True):

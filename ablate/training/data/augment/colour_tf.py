@@ -29,8 +29,13 @@ def solarize(images: Tensor, threshold: Tensor) -> Tensor:
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
     """0 is a grey that only the size of the image decides, 1 the image: what is taken for the mean
     is the histogram's own sum over 256, the pixels. 196 for 224 x 224, 4 for 32 x 32."""
+    return blend(sum_of(images), images, factor)
+
+
+def sum_of(images: Tensor) -> float:
+    """What is taken for the mean."""
     height, width = images.shape[1:3]
-    return blend(float(min(height * width // 256, 255)), images, factor)
+    return float(min(height * width // 256, 255))
 
 
 def saturation(images: Tensor, factor: Tensor) -> Tensor:
@@ -39,9 +44,16 @@ def saturation(images: Tensor, factor: Tensor) -> Tensor:
     if images.shape[3] == 1:
         return images
     levels = planes(images).float()
-    red, green, blue = levels.split(1, 1)
+    return pixels(blend(grey(levels), levels, factor))
+
+
+def grey(planes: Tensor) -> Tensor:
+    """(B, 1, H, W) of float32 (B, C, H, W)."""
+    if planes.shape[1] == 1:
+        return planes
+    red, green, blue = planes.split(1, 1)
     total = (red * 2989).add_(green, alpha=5870).add_(blue, alpha=1140)  # whole numbers: exact
-    return pixels(blend(total.mul_(511 / 5_100_000).floor_(), levels, factor))
+    return total.mul_(511 / 5_100_000).floor_()
 
 
 def sharpness(images: Tensor, factor: Tensor) -> Tensor:
@@ -54,8 +66,21 @@ def autocontrast(images: Tensor) -> Tensor:
     """Each channel stretched to 0..255 in float32, x scale - low scale, fractions cut off: now and
     then a level short, at the top, too."""
     width = images.shape[2]
-    low, span = extremes(images)
+    scale, offset = (along_lines(found, width) for found in line(*extremes(images)))
+    return stretched(lines(images), scale, offset).view(images.shape)
+
+
+def contrasted(counts: colour.Counts) -> Tensor:
+    """uint8 (B C, 256): `autocontrast` as a table."""
+    return stretched(counts.levels, *line(*counts.ends))
+
+
+def line(low: Tensor, span: Tensor) -> tuple[Tensor, Tensor]:
+    """(scale, offset)."""
     scale = 255 / span
-    stretched = lines(images).float().mul_(along_lines(scale, width))
-    stretched.add_(along_lines(-low.float() * scale, width)).clamp_(0, 255)
-    return stretched.to(torch.uint8).view(images.shape)
+    return scale, -low.float() * scale
+
+
+def stretched(levels: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+    """x scale + offset of uint8 levels, cut to 0..255, fractions cut off."""
+    return levels.float().mul_(scale).add_(offset).clamp_(0, 255).to(torch.uint8)

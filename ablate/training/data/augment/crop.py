@@ -10,22 +10,27 @@ image, two bmm. With TF32 levels may be off by one; not to be called under autoc
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Tensor
 
-from ablate.training.data.augment.layout import lines, pixels, planes
+from ablate.training.data.augment import laws, layout
+from ablate.training.data.augment.layout import count, lines, pixels, planes
+
+INCEPTION = 4  # uniforms that a box takes
+ATTEMPTS = 10
+RESIZED_CROP = 2 * ATTEMPTS + 2
+TIE = 2.0**-20  # of a level
 
 
 def inception_boxes(
     aspect: Tensor,
-    generator: Generator,
+    uniform: Tensor,
     area: tuple[float, float] = (0.05, 1.0),
     ratio: tuple[float, float] = (0.75, 1.33),
 ) -> Tensor:
-    """Random boxes (B, 4), big_vision's inception_crop: TF's sample_distorted_bounding_box.
+    """Boxes (B, 4) by `uniform` (INCEPTION, B), big_vision's inception_crop: TF's
+    sample_distorted_bounding_box.
 
     tensorflow/core/kernels/image/sample_distorted_bounding_box_op.cc: width / height is uniform in
     `ratio`; then the *height* is uniform between those at which the area is the least and the most
@@ -37,7 +42,6 @@ def inception_boxes(
     least, most = area
     low = (least * aspect).clamp(min=ratio[0])  # as high as the image, and large enough
     high = (aspect / least).clamp(max=ratio[1])  # as wide as the image, and large enough
-    uniform = torch.rand((4, len(aspect)), generator=generator, device=aspect.device)
     shape = low + uniform[0] * (high - low)
     tallest = torch.minimum(most * aspect / shape, (aspect / shape).square()).clamp(max=1).sqrt()
     shortest = (least * aspect / shape).sqrt()
@@ -49,21 +53,20 @@ def inception_boxes(
 
 def resized_crop_boxes(
     aspect: Tensor,
-    generator: Generator,
+    uniform: Tensor,
     area: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
-    attempts: int = 10,
 ) -> Tensor:
-    """Random boxes (B, 4), torchvision's RandomResizedCrop and timm's: *area* uniform, ratio
-    log-uniform; after `attempts` that don't fit, the largest central box of a ratio in range."""
-    uniform = torch.rand((2, attempts, len(aspect)), generator=generator, device=aspect.device)
-    place = torch.rand((len(aspect), 2), generator=generator, device=aspect.device)
-    share = area[0] + uniform[0] * (area[1] - area[0])
-    shape = (math.log(ratio[0]) + uniform[1] * math.log(ratio[1] / ratio[0])).exp()
+    """Boxes (B, 4) by `uniform` (RESIZED_CROP, B), torchvision's RandomResizedCrop and timm's:
+    *area* uniform, ratio log-uniform; after `ATTEMPTS` that don't fit, the largest central box of a
+    ratio in range."""
+    place = uniform[:2].T
+    share = area[0] + uniform[2 : 2 + ATTEMPTS] * (area[1] - area[0])
+    shape = laws.chosen(laws.log_uniform(*ratio, aspect.device), uniform[2 + ATTEMPTS :])
     box = torch.stack([share * aspect / shape, share * shape / aspect], -1).sqrt()  # (tries, B, 2)
     fits = (box <= 1).all(-1)
     first = fits.byte().argmax(0)
-    box = box[first, torch.arange(len(aspect), device=aspect.device)]
+    box = box.gather(0, first[None, :, None].expand(1, -1, 2))[0]
     shape = aspect.clamp(*ratio)
     central = torch.stack([aspect / shape, shape / aspect], 1).clamp(max=1)
     found = fits.any(0)[:, None]
@@ -91,7 +94,7 @@ def crop_and_resize(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     rows, columns = whole(*rows, images.shape[1]), whole(*columns, images.shape[2])
     # torch's kernel for bytes takes a sixth of grid_sample's time on a CPU, and is there only. It
     # rounds after each axis, as PIL does, so that a level may be off by one.
-    resize = resize_slices if images.device.type == "cpu" else sample
+    resize = resize_slices if layout.by_groups(images) else sample
     return resize(images, rows, columns, size)
 
 
@@ -121,10 +124,15 @@ def sample(images: Tensor, rows: Span, columns: Span, size: int) -> Tensor:
 
 def resize_area(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     """uint8 (B, H, W, C) to (B, size, size, C): the mean over each pixel's part of the box, edges
-    by their share (TF's area resize); an axis that is magnified is bilinear. Rounded half up."""
-    (top, height), (left, width) = in_pixels(images, boxes)
+    by their share (TF's area resize); an axis that is magnified is bilinear. Rounded half up.
+
+    So are images of a test set shown, the same everywhere: in float64, and with a bias that decides
+    ties, whose sums end on either side of a half as a device adds them up.
+    """
+    (top, height), (left, width) = in_pixels(images, boxes.double())
     rows = area_weights(top, height, images.shape[1], size)
-    return to_levels(resample(images, rows, area_weights(left, width, images.shape[2], size)))
+    columns = area_weights(left, width, images.shape[2], size)
+    return to_levels(resample(images, rows, columns) + TIE)
 
 
 def in_pixels(images: Tensor, boxes: Tensor) -> tuple[Span, Span]:
@@ -160,7 +168,7 @@ def centres(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
     start and length (B,), the box in pixels. No place is nearer to the box's edge than its first
     pixel's centre: so it is when the box is cropped first.
     """
-    place = torch.arange(out, device=start.device) + 0.5
+    place = count(out, start.device, start.dtype) + 0.5
     reach = ((length - 1) / 2).clamp(min=0)[:, None]
     from_middle = place * (length / out)[:, None] - length[:, None] / 2
     middle = (start + (length - 1) / 2)[:, None]
@@ -169,15 +177,15 @@ def centres(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
 
 def bilinear_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
     """(B, out, size): each of `centres` lies between two of `size` pixels."""
-    pixel = torch.arange(size, device=start.device)
+    pixel = count(size, start.device)
     return (1 - (centres(start, length, size, out)[:, :, None] - pixel).abs()).clamp(min=0)
 
 
 def area_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
     """(B, out, size): each of `out` equal parts of the box overlaps with pixels; bilinear where
     a part is smaller than a pixel."""
-    edges = start[:, None] + torch.arange(out + 1, device=start.device) * (length / out)[:, None]
-    pixel = torch.arange(size, device=start.device)
+    edges = start[:, None] + count(out + 1, start.device) * (length / out)[:, None]
+    pixel = count(size, start.device)
     end = torch.minimum(edges[:, 1:, None], pixel + 1)
     overlap = (end - torch.maximum(edges[:, :-1, None], pixel)).clamp(min=0)
     shares = overlap / overlap.sum(2, keepdim=True)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from ablate.training.data.augment.layout import lines
+from ablate.training.data.augment import laws, layout
+from ablate.training.data.augment.layout import count, lines
+
+ATTEMPTS = 10
+ERASING = 2 * ATTEMPTS + 3  # uniforms that an image takes
+Noise = Callable[[range, int], Tensor]  # rows, values of each -> N(0, 1), float (rows, values)
 
 
 def within(edges: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """bool (B, H) and (B, W): rows and columns in `edges` (B, 4): top, left, bottom, right (which
     are the first beyond)."""
     top, left, bottom, right = edges[:, :, None].unbind(1)
-    row = torch.arange(height, device=edges.device)
-    column = torch.arange(width, device=edges.device)
+    row, column = count(height, edges.device), count(width, edges.device)
     return (row >= top) & (row < bottom), (column >= left) & (column < right)
 
 
@@ -33,53 +37,51 @@ def cutout(images: Tensor, row: Tensor, column: Tensor, half: Tensor, fill: int)
 
 
 def erase_boxes(
-    batch: int,
     height: int,
     width: int,
-    generator: Generator,
+    uniform: Tensor,
     probability: float = 0.25,
     area: tuple[float, float] = (0.02, 1 / 3),
     aspect: tuple[float, float] = (0.3, 1 / 0.3),
-    attempts: int = 10,
 ) -> Tensor:
-    """Edges int (B, 4) to erase, empty for images that are spared: timm/data/random_erasing.py.
+    """Edges int (B, 4) to erase by `uniform` (ERASING, B), empty for images that are spared:
+    timm/data/random_erasing.py.
 
-    Area uniform, height / width log-uniform, the first of `attempts` that is smaller than the
+    Area uniform, height / width log-uniform, the first of `ATTEMPTS` that is smaller than the
     image, if any.
     """
-    device = generator.device
-    size = torch.rand((2, attempts, batch), generator=generator, device=device)
-    uniform = torch.rand((3, batch), generator=generator, device=device)
-    share = (area[0] + size[0] * (area[1] - area[0])) * height * width
-    shape = (math.log(aspect[0]) + size[1] * math.log(aspect[1] / aspect[0])).exp()
+    chance, down, across = uniform[:3]
+    share = (area[0] + uniform[3 : 3 + ATTEMPTS] * (area[1] - area[0])) * height * width
+    shape = laws.chosen(laws.log_uniform(*aspect, uniform.device), uniform[3 + ATTEMPTS :])
     tall, wide = (share * shape).sqrt().round(), (share / shape).sqrt().round()
     fits = (tall < height) & (wide < width)
     first = fits.byte().argmax(0, keepdim=True)
-    erased = fits.any(0) & (uniform[0] < probability)
+    erased = fits.any(0) & (chance < probability)
     tall, wide = tall.gather(0, first)[0] * erased, wide.gather(0, first)[0] * erased
-    top = (uniform[1] * (height - tall + 1)).floor()
-    left = (uniform[2] * (width - wide + 1)).floor()
+    top = (down * (height - tall + 1)).floor()
+    left = (across * (width - wide + 1)).floor()
     return torch.stack([top, left, top + tall, left + wide], 1).long()
 
 
-def erase(images: Tensor, edges: Tensor, generator: Generator) -> Tensor:
-    """N(0, 1) for each value within `edges` (B, 4), in place: float (B, H, W, C), normalised.
-
-    Drawn for erased pixels only: noise for all of them would take a CPU longer than all else here.
-    """
-    _, height, width, channels = images.shape
+def erase(images: Tensor, edges: Tensor, noise: Noise) -> Tensor:
+    """N(0, 1) for each value within `edges` (B, 4), in place: float (B, H, W, C), normalised."""
+    batch, height, width, channels = images.shape
     rows, columns = within(edges, height, width)
-    pixels = (rows[:, :, None] & columns[:, None]).view(-1).nonzero()[:, 0]
-    noise = torch.randn(
-        (len(pixels), channels), generator=generator, device=images.device, dtype=images.dtype
-    )
-    images.view(-1, channels).index_copy_(0, pixels, noise)
-    return images
+    if layout.by_groups(images):  # whole images' noise for a share of them, one at a time
+        for b in (edges[:, 2] > edges[:, 0]).nonzero()[:, 0].tolist():
+            top, left, bottom, right = edges[b].tolist()
+            drawn = noise(range(b, b + 1), height * width * channels).view(images.shape[1:])
+            images[b, top:bottom, left:right] = drawn[top:bottom, left:right]
+        return images
+    inside = (rows[:, :, None] & columns[:, None])[..., None]
+    drawn = noise(range(batch), height * width * channels).view(images.shape)
+    return images.copy_(drawn.where(inside, images))
 
 
-def random_erasing(images: Tensor, generator: Generator, probability: float = 0.25) -> Tensor:
-    """Random erasing, mode "pixel" of timm, in place: float (B, H, W, C), normalised."""
-    batch, height, width, _ = images.shape
-    return erase(
-        images, erase_boxes(batch, height, width, generator, probability=probability), generator
-    )
+def random_erasing(
+    images: Tensor, uniform: Tensor, noise: Noise, probability: float = 0.25
+) -> Tensor:
+    """Random erasing, mode "pixel" of timm, in place: float (B, H, W, C), normalised. Boxes are by
+    `uniform` (ERASING, B)."""
+    height, width = images.shape[1:3]
+    return erase(images, erase_boxes(height, width, uniform, probability), noise)

@@ -6,8 +6,23 @@ over planes (B, C, H, W), or than over lines (B, H, W C) when it is repeated alo
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
+
+
+@functools.cache
+def constants(
+    values: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """(n,), kept on the device: to send a number there is to wait for it."""
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+def count(n: int, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    """(n,), 0 to n - 1, kept on the device."""
+    return constants(tuple(range(n)), device, dtype)
 
 
 def planes(images: Tensor) -> Tensor:
@@ -28,3 +43,10 @@ def lines(images: Tensor) -> Tensor:
 def along_lines(values: Tensor, width: int) -> Tensor:
     """(B, 1, W C): the values (B, C), or (C,) for all, of each pixel of a line."""
     return values.view(-1, 1, values.shape[-1]).repeat(1, 1, width)
+
+
+def by_groups(images: Tensor) -> bool:
+    """Do operators take only the images that drew them? So on a CPU. A GPU would be waited for, to
+    hear how many there are: there all images go through, and a mask says whose result counts. The
+    bits are the same."""
+    return images.device.type == "cpu"

@@ -1,31 +1,27 @@
-"""RandAugment: each image through a few operators drawn for it. arXiv 1909.13719, two dialects.
-
-All images that drew an operator go through it together. An operator is a function of its images
-uint8 (b, H, W, C) and of what was drawn for them, (b,) each.
-"""
+"""RandAugment: each image through a few operators drawn for it. arXiv 1909.13719, two dialects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from ablate.training.data.augment import colour_tf
-from ablate.training.data.augment.colour import (
-    autocontrast,
-    brightness,
-    contrast,
-    equalize,
-    invert,
-    posterize,
-    saturation,
-    sharpness,
-    solarize,
-    solarize_add,
-)
+from ablate.training.data.augment import colour, colour_tf, laws, layout
+from ablate.training.data.augment.colour import invert, posterize, smooth, solarize, solarize_add
 from ablate.training.data.augment.erase import cutout
+from ablate.training.data.augment.operate import (
+    Blended,
+    Counted,
+    Drawn,
+    DrawnLayer,
+    Fill,
+    Levels,
+    Operator,
+    Warped,
+    operate,
+    settled,
+)
 from ablate.training.data.augment.warp import (
     CORNER,
     rotation,
@@ -36,98 +32,19 @@ from ablate.training.data.augment.warp import (
     warp_bilinear,
 )
 
-
-class Drawn(NamedTuple):
-    """What was drawn for each image, (b,): its magnitude (float64, as int() hangs on it), a sign,
-    and, for Cutout, a place in U[0, 1)."""
-
-    magnitude: Tensor
-    sign: Tensor
-    row: Tensor
-    column: Tensor
-
-    def level(self, most: float) -> Tensor:
-        """float32 (b,): `most` at magnitude 10, in proportion."""
-        return (self.magnitude / 10 * most).float()
-
-    def factor(self) -> Tensor:
-        """float32 (b,): 0.1 at magnitude 0, 1.9 at 10. In float64 until then: a last digit decides
-        where the product with a level is a whole number."""
-        return (self.magnitude / 10 * 1.8 + 0.1).float()
-
-    def whole(self, most: float) -> Tensor:
-        """int32 (b,): the level cut to a whole number."""
-        return (self.magnitude / 10 * most).int()
-
-    def signed(self, most: float) -> Tensor:
-        """float32 (b,): the level, half of them negative."""
-        return self.level(most) * self.sign
-
-
 GREY = 128  # TF's fill
-Fill = float | Tensor  # a level, or (C,)
-Operator = Callable[[Tensor, Drawn, Fill], Tensor]
 
-# big_vision/pp/autoaugment.py: level_to_arg, and distort_image_with_randaugment's list. On levels
-# PIL's operators: so were runs trained that don't say `randaug_levels`.
-TF_PIL: dict[str, Operator] = {
-    "AutoContrast": lambda x, d, fill: autocontrast(x),
-    "Equalize": lambda x, d, fill: equalize(x),
-    "Invert": lambda x, d, fill: invert(x),
-    "Rotate": lambda x, d, fill: warp(x, rotation(d.signed(30), *x.shape[1:3]), fill),
-    "Posterize": lambda x, d, fill: posterize(x, d.whole(4)),
-    "Solarize": lambda x, d, fill: solarize(x, d.whole(256)),
-    "Color": lambda x, d, fill: saturation(x, 0.1 + d.level(1.8)),
-    "Contrast": lambda x, d, fill: contrast(x, 0.1 + d.level(1.8)),
-    "Brightness": lambda x, d, fill: brightness(x, 0.1 + d.level(1.8)),
-    "Sharpness": lambda x, d, fill: sharpness(x, 0.1 + d.level(1.8)),
-    "ShearX": lambda x, d, fill: warp(x, shear_x(d.signed(0.3)), fill),
-    "ShearY": lambda x, d, fill: warp(x, shear_y(d.signed(0.3)), fill),
-    "TranslateX": lambda x, d, fill: warp(x, translation(d.signed(100), d.signed(0)), fill),
-    "TranslateY": lambda x, d, fill: warp(x, translation(d.signed(0), d.signed(100)), fill),
-    "Cutout": lambda x, d, fill: cutout(
-        x,
-        (d.row * x.shape[1]).int(),
-        (d.column * x.shape[2]).int(),
-        d.whole(40),
-        GREY,
-    ),
-    "SolarizeAdd": lambda x, d, fill: solarize_add(x, d.whole(110)),
-}
 
-# The same list as TensorFlow executes it.
-TF: dict[str, Operator] = TF_PIL | {
-    "AutoContrast": lambda x, d, fill: colour_tf.autocontrast(x),
-    "Posterize": lambda x, d, fill: colour_tf.posterize(x, d.whole(4)),
-    "Solarize": lambda x, d, fill: colour_tf.solarize(x, d.whole(256)),
-    "Color": lambda x, d, fill: colour_tf.saturation(x, d.factor()),
-    "Contrast": lambda x, d, fill: colour_tf.contrast(x, d.factor()),
-    "Brightness": lambda x, d, fill: brightness(x, d.factor()),
-    "Sharpness": lambda x, d, fill: colour_tf.sharpness(x, d.factor()),
-}
+def cut_out(images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
+    """Cutout about the place that was drawn."""
+    height, width = images.shape[1:3]
+    row, column = (drawn.row * height).int(), (drawn.column * width).int()
+    return cutout(images, row, column, drawn.whole(40), GREY)
 
-# timm/data/auto_augment.py: _RAND_INCREASING_TRANSFORMS and LEVEL_TO_ARG ("inc1").
-TIMM: dict[str, Operator] = {
-    "AutoContrast": TF_PIL["AutoContrast"],
-    "Equalize": TF_PIL["Equalize"],
-    "Invert": TF_PIL["Invert"],
-    "Rotate": lambda x, d, fill: warp_bilinear(x, rotation(d.signed(30), *x.shape[1:3]), fill),
-    "PosterizeIncreasing": lambda x, d, fill: posterize(x, 4 - d.whole(4)),
-    "SolarizeIncreasing": lambda x, d, fill: solarize(x, 256 - d.whole(256)),
-    "SolarizeAdd": TF_PIL["SolarizeAdd"],
-    "ColorIncreasing": lambda x, d, fill: saturation(x, increasing(d)),
-    "ContrastIncreasing": lambda x, d, fill: contrast(x, increasing(d)),
-    "BrightnessIncreasing": lambda x, d, fill: brightness(x, increasing(d)),
-    "SharpnessIncreasing": lambda x, d, fill: sharpness(x, increasing(d)),
-    "ShearX": lambda x, d, fill: warp_bilinear(x, shear_x(d.signed(0.3), CORNER), fill),
-    "ShearY": lambda x, d, fill: warp_bilinear(x, shear_y(d.signed(0.3), CORNER), fill),
-    "TranslateXRel": lambda x, d, fill: warp_bilinear(
-        x, translation(d.signed(0.45 * x.shape[2]), d.signed(0)), fill
-    ),
-    "TranslateYRel": lambda x, d, fill: warp_bilinear(
-        x, translation(d.signed(0), d.signed(0.45 * x.shape[1])), fill
-    ),
-}
+
+def factor_of_before(drawn: Drawn) -> Tensor:
+    """float32 (b,): rounded before 0.1 is added."""
+    return 0.1 + drawn.level(1.8)
 
 
 def increasing(drawn: Drawn) -> Tensor:
@@ -135,78 +52,149 @@ def increasing(drawn: Drawn) -> Tensor:
     return (1 + drawn.signed(0.9)).clamp(min=0.1)
 
 
-def tf_randaugment(
-    images: Tensor, generator: Generator, layers: int, magnitude: float, levels: str = "tf"
-) -> Tensor:
-    """big_vision's `randaug(layers, magnitude)`: uint8 (B, H, W, C) to the same.
+def enhancers(factor: Callable[[Drawn], Tensor], end: str = "") -> dict[str, Operator]:
+    """PIL's ImageEnhance, `end` behind each name."""
 
-    In each layer one of 16 operators, always applied, at a fixed magnitude. 0 is not the identity:
-    enhancements by 0.1, all inverted if solarized (as at 10 and 20), one bit left if posterized (a
-    larger magnitude leaves more). `levels`: operators on levels as TensorFlow executes them ("tf"),
-    or PIL's ("pil"), by which 10 and more solarize nothing, Contrast has the mean that it is named
-    for, and 0 bits are black.
+    return {
+        f"Color{end}": Blended(colour.saturation, lambda x: spread(x.grey), factor),
+        f"Contrast{end}": Blended(colour.contrast, lambda x: colour.mean_of(x.grey), factor),
+        f"Brightness{end}": Blended(colour.brightness, lambda x: None, factor),
+        f"Sharpness{end}": Blended(colour.sharpness, lambda x: smooth(x.images, 6.5), factor),
+    }
+
+
+def spread(planes: Tensor) -> Tensor:
+    """(B, H, W, C) of (B, C, H, W), the same memory."""
+    return planes.permute(0, 2, 3, 1)
+
+
+AUTOCONTRAST = Counted(colour.autocontrast, colour.contrasted)
+EQUALIZE = Counted(colour.equalize, colour.flattened)
+INVERT = Levels(lambda x, d: invert(x))
+
+# big_vision/pp/autoaugment.py: level_to_arg, and distort_image_with_randaugment's list. On levels
+# PIL's operators: so are runs that don't say `randaug_levels`.
+TF_PIL: dict[str, Operator] = {
+    "AutoContrast": AUTOCONTRAST,
+    "Equalize": EQUALIZE,
+    "Invert": INVERT,
+    "Rotate": Warped(warp, lambda d, h, w: rotation(d.signed(30), h, w)),
+    "Posterize": Levels(lambda x, d: posterize(x, d.whole(4))),
+    "Solarize": Levels(lambda x, d: solarize(x, d.whole(256))),
+    **enhancers(factor_of_before),
+    "ShearX": Warped(warp, lambda d, h, w: shear_x(d.signed(0.3))),
+    "ShearY": Warped(warp, lambda d, h, w: shear_y(d.signed(0.3))),
+    "TranslateX": Warped(warp, lambda d, h, w: translation(d.signed(100), d.signed(0))),
+    "TranslateY": Warped(warp, lambda d, h, w: translation(d.signed(0), d.signed(100))),
+    "Cutout": cut_out,
+    "SolarizeAdd": Levels(lambda x, d: solarize_add(x, d.whole(110))),
+}
+
+# The same list as TensorFlow executes it.
+TF: dict[str, Operator] = (
+    TF_PIL
+    | enhancers(Drawn.factor)
+    | {
+        "AutoContrast": Counted(colour_tf.autocontrast, colour_tf.contrasted),
+        "Posterize": Levels(lambda x, d: colour_tf.posterize(x, d.whole(4))),
+        "Solarize": Levels(lambda x, d: colour_tf.solarize(x, d.whole(256))),
+        "Color": Blended(
+            colour_tf.saturation, lambda x: spread(colour_tf.grey(x.planes)), Drawn.factor
+        ),
+        "Contrast": Blended(colour_tf.contrast, lambda x: colour_tf.sum_of(x.images), Drawn.factor),
+        "Sharpness": Blended(colour_tf.sharpness, lambda x: smooth(x.images, 0), Drawn.factor),
+    }
+)
+
+# timm/data/auto_augment.py: _RAND_INCREASING_TRANSFORMS and LEVEL_TO_ARG ("inc1").
+TIMM: dict[str, Operator] = {
+    "AutoContrast": AUTOCONTRAST,
+    "Equalize": EQUALIZE,
+    "Invert": INVERT,
+    "Rotate": Warped(warp_bilinear, lambda d, h, w: rotation(d.signed(30), h, w)),
+    "PosterizeIncreasing": Levels(lambda x, d: posterize(x, 4 - d.whole(4))),
+    "SolarizeIncreasing": Levels(lambda x, d: solarize(x, 256 - d.whole(256))),
+    "SolarizeAdd": TF_PIL["SolarizeAdd"],
+    **enhancers(increasing, "Increasing"),
+    "ShearX": Warped(warp_bilinear, lambda d, h, w: shear_x(d.signed(0.3), CORNER)),
+    "ShearY": Warped(warp_bilinear, lambda d, h, w: shear_y(d.signed(0.3), CORNER)),
+    "TranslateXRel": Warped(
+        warp_bilinear, lambda d, h, w: translation(d.signed(0.45 * w), d.signed(0))
+    ),
+    "TranslateYRel": Warped(
+        warp_bilinear, lambda d, h, w: translation(d.signed(0), d.signed(0.45 * h))
+    ),
+}
+
+TF_LAYER, TIMM_LAYER = 4, 6  # uniforms that a layer takes
+
+
+def tf_layer(
+    uniform: Tensor, size: tuple[int, int], magnitude: float, levels: str = "tf"
+) -> DrawnLayer:
+    """What images of `size` draw by `uniform` (TF_LAYER, B) in a layer of big_vision's `randaug`:
+    one of 16 operators, always applied, at a fixed magnitude."""
+    choice, turn, row, column = uniform
+    magnitudes = torch.full_like(choice, magnitude, dtype=torch.float64)
+    return _layer(_tf(levels), choice, Drawn(magnitudes, sign(turn), row, column), size)
+
+
+def tf_randaugment(images: Tensor, layers: Iterable[DrawnLayer], levels: str = "tf") -> Tensor:
+    """big_vision's `randaug(layers, magnitude)`: uint8 (B, H, W, C) to the same, by `tf_layer`s.
+
+    0 is not the identity: enhancements by 0.1, all inverted if solarized (as at 10 and 20), one bit
+    left if posterized (a larger magnitude leaves more). `levels`: operators on levels as TensorFlow
+    executes them ("tf"), or PIL's ("pil"), by which 10 and more solarize nothing, Contrast has the
+    mean that it is named for, and 0 bits are black.
     """
-    batch, operators = len(images), (TF if levels == "tf" else TF_PIL).values()
-    for uniform in torch.rand((layers, 4, batch), generator=generator, device=images.device):
-        drawn = Drawn(
-            uniform.new_full((batch,), magnitude, dtype=torch.float64),
-            sign(uniform[1]),
-            uniform[2],
-            uniform[3],
-        )
-        images = operate(images, (uniform[0] * len(operators)).long(), operators, drawn, GREY)
+    for layer in layers:
+        images = operate(images, layer, _tf(levels).values(), GREY)
     return images
 
 
-def timm_randaugment(
-    images: Tensor,
-    generator: Generator,
-    fill: Fill,
+def _tf(levels: str) -> dict[str, Operator]:
+    return TF if levels == "tf" else TF_PIL
+
+
+def timm_layer(
+    uniform: Tensor,
+    size: tuple[int, int],
     magnitude: float = 9.0,
     deviation: float = 0.5,
-    layers: int = 2,
     probability: float = 0.5,
-) -> Tensor:
-    """timm's `rand-m9-mstd0.5-inc1`: uint8 (B, H, W, C) to the same; fill a level or (C,).
-
-    In each layer one of 15 operators, applied with `probability`, at N(magnitude, deviation) in
-    0..10. Interpolation is bilinear; timm's is the data's, bicubic for DeiT, or drawn between the
-    two. No bits left (magnitude 10) is black, as with the Pillow of timm 0.4.9; today's refuses.
-    """
-    shape = (layers, len(images))
-    uniform = torch.rand((5, *shape), generator=generator, device=images.device)
-    normal = torch.randn(shape, generator=generator, device=images.device, dtype=torch.float64)
+) -> DrawnLayer:
+    """What images of `size` draw by `uniform` (TIMM_LAYER, B) in a layer of timm's
+    `rand-m9-mstd0.5-inc1`: one of 15 operators, applied with `probability`, at
+    N(magnitude, deviation) in 0..10."""
+    choice, chance, turn, row, column, height = uniform
+    normal = laws.chosen(laws.normals(uniform.device, torch.float64), height)
     magnitudes = (magnitude + deviation * normal).clamp_(0, 10)
-    choice = (uniform[0] * len(TIMM)).long().where(uniform[1] < probability, len(TIMM))
-    for layer in range(layers):
-        drawn = Drawn(magnitudes[layer], sign(uniform[2, layer]), *uniform[3:, layer])
-        images = operate(images, choice[layer], TIMM.values(), drawn, fill)
+    choice = choice.where(chance < probability, 1.0)  # past the last
+    return _layer(TIMM, choice, Drawn(magnitudes, sign(turn), row, column), size)
+
+
+def timm_randaugment(images: Tensor, layers: Iterable[DrawnLayer], fill: Fill) -> Tensor:
+    """timm's `rand-m9-mstd0.5-inc1`: uint8 (B, H, W, C) to the same, by `timm_layer`s; fill a level
+    or (C,).
+
+    Interpolation is bilinear; timm's is the data's, bicubic for DeiT, or drawn between the two. No
+    bits left (magnitude 10) is black, as with the Pillow of timm 0.4.9; today's refuses.
+    """
+    for layer in layers:
+        images = operate(images, layer, TIMM.values(), fill)
     return images
+
+
+def _layer(
+    operators: dict[str, Operator], choice: Tensor, drawn: Drawn, size: tuple[int, int]
+) -> DrawnLayer:
+    """By `choice` in [0, 1], 1 for none. On a device that is waited for, nothing else is needed."""
+    number = (choice * len(operators)).long()
+    if layout.by_groups(choice):
+        return DrawnLayer(number, drawn, {})
+    return settled(number, drawn, operators.values(), *size)
 
 
 def sign(uniform: Tensor) -> Tensor:
     """-1 or 1 with equal chances."""
     return (uniform < 0.5).float() * 2 - 1
-
-
-def operate(
-    images: Tensor, choice: Tensor, operators: Collection[Operator], drawn: Drawn, fill: Fill
-) -> Tensor:
-    """Image b through operator number choice[b], int64 (B,); past the last: as it is.
-
-    Sorted by operator, so that each takes a slice; index_copy_ of scattered images is slow.
-    """
-    order = choice.argsort(stable=True)
-    counts = choice.bincount(minlength=len(operators) + 1).tolist()  # one sync for all operators
-    pieces = images.index_select(0, order).split(counts)
-    told = zip(*(values.index_select(0, order).split(counts) for values in drawn), strict=True)
-    done = [
-        operator(piece, Drawn(*values), fill) if len(piece) else piece
-        for operator, piece, values in zip((*operators, unchanged), pieces, told, strict=True)
-    ]
-    return torch.cat(done).index_select(0, order.argsort())
-
-
-def unchanged(images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
-    """The operator of those that are spared."""
-    return images

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.training.data.augment.layout import pixels, planes
+from ablate.training.data.augment import layout
+from ablate.training.data.augment.layout import constants, count, pixels, planes
 
 CORNER = -0.5  # the image's upper left corner, PIL's origin, in pixels from the first centre
 
@@ -44,8 +45,8 @@ def translation(right: Tensor, down: Tensor) -> Tensor:
 
 def places(matrix: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Column and row, float (B, H, W) each, that every output pixel shows."""
-    columns = torch.arange(width, device=matrix.device, dtype=matrix.dtype)
-    rows = torch.arange(height, device=matrix.device, dtype=matrix.dtype)[:, None]
+    columns = count(width, matrix.device, matrix.dtype)
+    rows = count(height, matrix.device, matrix.dtype)[:, None]
     a, b, c, d, e, f = matrix.view(-1, 6, 1, 1).unbind(1)
     return (a * columns + c) + b * rows, (d * columns + f) + e * rows
 
@@ -77,20 +78,24 @@ def warp_bilinear(images: Tensor, matrix: Tensor, fill: float | Tensor) -> Tenso
     """
     _, height, width, _ = images.shape
     # grid_sample's places: from -1 to 1 between the image's edges
-    half = matrix.new_tensor([[width / 2], [height / 2]])
-    middle = torch.cat([torch.zeros((2, 2), device=half.device), half + CORNER], 1)
+    down, across, device = height / 2, width / 2, matrix.device
+    half = constants((across, down), device, matrix.dtype).view(2, 1)
+    centre = (0, 0, across + CORNER, 0, 0, down + CORNER)
+    middle = constants(centre, device, matrix.dtype).view(2, 3)
     x, y = places((matrix - middle) / half, height, width)
     inside = (torch.maximum(x.abs(), y.abs()) < 1).float()[:, None]
     grid = torch.stack([x, y], 3)
     seen = F.grid_sample(planes(images).float(), grid, padding_mode="border", align_corners=False)
-    level = torch.as_tensor(fill, dtype=torch.float32, device=images.device).view(-1, 1, 1)
+    if not isinstance(fill, Tensor):
+        fill = constants((fill,), images.device)
+    level = fill.view(-1, 1, 1).to(torch.float32)
     seen = seen.sub_(level).mul_(inside).add_(level + 0.5)
     return pixels(seen.to(torch.uint8))
 
 
 def flip(images: Tensor, mask: Tensor) -> Tensor:
     """(B, H, W, C) of any type to the same: image b mirrored left to right where mask[b]."""
-    if images.is_cuda:
+    if not layout.by_groups(images):
         return images.flip(2).where(mask[:, None, None, None], images)
     flipped = images.clone()
     for b in mask.nonzero()[:, 0].tolist():  # photographs at once don't fit a cache: 3 times slower
