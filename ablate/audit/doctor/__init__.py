@@ -5,10 +5,12 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from ablate.audit.doctor import machine, rehearsal, stored
 from ablate.audit.doctor.finding import Finding, Findings
+from ablate.planning.plan import spec_parents
 from ablate.running.launchers import Ask, Slot
 from ablate.shared.errors import Failure, UserError
 from ablate.store.store import Store
@@ -27,15 +29,19 @@ def examine(
     """Every check, each told as soon as it is known.
 
     `settings`: the launcher group, `slots`: what that launcher has, `specs`: plain trees, first
-    that of the run called `label`, which is rehearsed; of the others the data is looked for. `ask`:
-    a process of its own answers each question.
+    that of the run called `label`, which is rehearsed, or the eldest run that it starts from; of
+    the others the data is looked for. `ask`: a process of its own answers each question.
     """
+    above = [[*spec_parents(spec)] for spec in specs]
+    label += ".from" * len(above[0])
+    first = [specs[0], *above[0]][-1]
+    specs = [*specs, *chain.from_iterable(above)]
     yield from _safely("versions", machine.versions)
     yield from _safely("devices", lambda: machine.devices(settings, slots, specs[0]))
     yield from _safely("memory", machine.memory)
     yield from examine_store(store)
     if (yield from _safely("data", lambda: rehearsal.data(store, specs, ask))):
-        yield from _safely("resume", lambda: rehearsal.resume(store, slots, label, specs[0], ask))
+        yield from _safely("resume", lambda: rehearsal.resume(store, slots, label, first, ask))
 
 
 def examine_store(store: Store) -> Findings:
