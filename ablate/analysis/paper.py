@@ -15,7 +15,7 @@ from typing import Any
 
 from ablate.analysis.captions import names
 from ablate.planning.cell import Cell, Column
-from ablate.planning.plan import Plan
+from ablate.planning.plan import Plan, spec_parents
 from ablate.shared.errors import UserError, unknown
 
 FILE = Path(__file__).with_name("paper_tables.csv")
@@ -30,6 +30,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 }
 # Theirs -> ours.
 DATA = {"imagenet1k": "imagenet1k", "augmented-mnist": "mnist", "sun397": "sun397"}
+DATA["imagenet21k->imagenet1k"] = "imagenet21k->imagenet1k"
 MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
 MACHINES = {"train.micro_batch", "train.deterministic", "eval.every", "eval.batch"}
 
@@ -244,9 +245,10 @@ class _Recipes:
     def difference(self, cell: Cell, column: tuple[str, str, str]) -> str:
         """Why a cell is not what was published in data, resolution, steps and recipe; or ""."""
         _, dataset, regime = column
-        data = cell.spec["data"]
-        if DATA.get(dataset) != data["name"]:
-            return f"trained on {data['name']}, theirs on {dataset}"
+        on = [tree["data"]["name"] for tree in (cell.spec, *spec_parents(cell.spec))]
+        ours = "->".join(dict.fromkeys(reversed(on)))  # pre-training first
+        if DATA.get(dataset) != ours:
+            return f"trained on {ours}, theirs on {dataset}"
         if regime not in RECIPES:
             return f"no recipe of ours is theirs ({regime})"
         expected = self._of(regime, str(cell.spec["model"]["arch"]))
