@@ -61,6 +61,7 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
         f"{family(plan, columns)}; {_method(analysis)}]. Intervals are over training seeds; "
         f"{tested}."
     ]
+    lines += filter(None, [plan.task.how])
     lines += _started(plan)
     if plan.tune is not None:
         lines.append(_tuned(plan, plan.tune))

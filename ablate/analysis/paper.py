@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.analysis.captions import names
-from ablate.planning.cell import Cell, Column
+from ablate.planning.cell import Cell, Column, spec_parents
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError, unknown
 
@@ -30,6 +30,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 }
 # Theirs -> ours.
 DATA = {"imagenet1k": "imagenet1k", "augmented-mnist": "mnist", "sun397": "sun397"}
+DATA["imagenet21k->imagenet1k"] = "imagenet21k->imagenet1k"
 MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
 MACHINES = {"train.micro_batch", "train.deterministic", "train.draws", "eval.every", "eval.batch"}
 
@@ -244,9 +245,10 @@ class _Recipes:
     def difference(self, cell: Cell, column: tuple[str, str, str]) -> str:
         """Name the differences from the published data, size, steps and recipe; "" for none."""
         _, dataset, regime = column
-        data = cell.spec["data"]
-        if DATA.get(dataset) != data["name"]:
-            return f"trained on {data['name']}, the published runs on {dataset}"
+        on = [tree["data"]["name"] for tree in (cell.spec, *spec_parents(cell.spec))]
+        ours = "->".join(dict.fromkeys(reversed(on)))  # pre-training first
+        if DATA.get(dataset) != ours:
+            return f"trained on {ours}, the published runs on {dataset}"
         if regime not in RECIPES:
             return f"no shipped recipe is the published one ({regime})"
         expected = self._of(regime, str(cell.spec["model"]["arch"]))

@@ -57,8 +57,9 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
 def older(plan: Plan, store: Store) -> int:
     """How many of its runs the store has, too, as an older version drew them: other runs, which no
     cell of it has."""
-    spared = {id(cell.spec) for cell in plan.cells if draws_of(cell.spec) != DRAWS}
-    ids = {older_id(r.cell.spec, r.seed) for r in plan.runs() if id(r.cell.spec) not in spared}
+    runs = [run for run in plan.runs() if draws_of(run.cell.spec) == DRAWS]
+    ids = {older_id(run.cell.spec, run.seed) for run in runs}
+    ids -= {run.id for run in runs}  # those that draw nothing
     return sum(store.rundir(run).has_result() for run in ids)
 
 

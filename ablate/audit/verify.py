@@ -26,8 +26,9 @@ from ablate.report.formats import render
 from ablate.shared import decoded, spec
 from ablate.shared.errors import UserError
 from ablate.shared.files import is_number, read_file, read_json, sha256_of
+from ablate.shared.metrics import TASKS
 from ablate.shared.rundir import FINAL, RunDir
-from ablate.shared.spec import classes_of
+from ablate.shared.spec import classes_of, task_of
 from ablate.store.events import History, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.record import Recorded, folded
@@ -257,7 +258,8 @@ class _Check:
 
         try:
             table = np.load(io.BytesIO(read_file(folder.predictions)))
-            made = self.plan.task.score(table, classes_of(run.cell.spec))
+            tree = run.spec()  # of a parent: its task may be another than the plan's
+            made = TASKS[task_of(tree)].score(table, classes_of(tree))
         except Exception as error:  # whatever numpy says of bytes that are not its own
             self.finding(run, folder.predictions, f"can't be read ({error})")
             return None

@@ -15,6 +15,7 @@ from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
 from ablate.shared import spec
 from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
+from ablate.shared.metrics import TASKS
 from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState
 from ablate.store.store import Store
@@ -169,12 +170,12 @@ def _works(
         if answer["examples"] is None:
             works.append(_Work(cell, None, left, None))
             continue
-        train, size = answer["examples"]["train"], answer["multiply_adds"]
-        images = _images(cell.spec, train)
+        examples, size = answer["examples"], answer["multiply_adds"]
+        images = _images(cell.spec, examples)
         search = None
         if plan.tune is not None and not is_parent:
             trials = asked.get((cell.row, cell.column), [cell])
-            a_trial = _images(trials[0].spec, train)
+            a_trial = _images(trials[0].spec, examples)
             search = 3.0 * a_trial * plan.trials_a_cell * size
             done = sum(
                 states.get(run, RunState()).status in FINAL
@@ -202,10 +203,13 @@ def _mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> floa
     return sum(done) / len(done) if done else None
 
 
-def _images(spec: Mapping[str, Any], examples: int) -> float:
-    """Count the images that a training sees; `examples`: the size of the training set."""
-    train = spec["train"]
-    epoch = examples // train["batch"] * train["batch"]
+def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
+    """Count the images that a training sees; `examples`: of each split. An image that a run is
+    only shown counts a third: a step takes three times a forward pass."""
+    train, shown = tree["train"], TASKS[spec.task_of(tree)].shown
+    if shown is not None:
+        return shown(examples, spec.classes_of(tree)) / 3
+    epoch = examples["train"] // train["batch"] * train["batch"]
     return float(
         (train["steps"] or 0) * train["batch"] or train["examples"] or train["epochs"] * epoch
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS
 from ablate.shared.errors import UserError
+from ablate.shared.metrics import TASKS
 from ablate.shared.spec import DRAWS, Augment, Chosen, Data, Model, Optim, Run, Train
 
 # What a model without a class token says of one.
@@ -30,6 +31,8 @@ def check(run: Run) -> None:
     _optim(run.optim)
     _lengths(run.train)
     _batch(run.train, run.augment)
+    _view(run)
+    _start(run)
 
 
 def trainable(run: Run) -> None:
@@ -162,4 +165,20 @@ def _batch(train: Train, augment: Augment) -> None:
     if isinstance(train.micro_batch, int) and train.batch % train.micro_batch:
         raise UserError(
             f"train.micro_batch: {train.micro_batch} does not divide train.batch {train.batch}"
+        )
+
+
+def _view(run: Run) -> None:
+    if run.eval.aspect == "squeeze" and run.data.cache_size is None:
+        raise UserError(
+            f"eval.aspect: images of data={run.data.name} are cut to squares, so there is nothing "
+            f"to squeeze; set data.cache_size"
+        )
+
+
+def _start(run: Run) -> None:
+    if not TASKS[run.task].trains and run.parent is None and run.weights is None:
+        raise UserError(
+            f"task: {run.task} trains nothing and needs weights to start from; give from.KEY=VALUE "
+            f"(keys of a run that is trained first) or from.weights=FILE"
         )

@@ -352,6 +352,11 @@ PROBES: dict[str, Choice] = {
         "after DTN (arXiv 2112.02624): of what blocks leave, mean over images",
         "ablate.training.probes.tokens:TokenNorms",
     ),
+    "fewshot": Choice(
+        "accuracy of a linear classifier of 1, 5, 10 and 25 images a class, on features at the end",
+        "Dual PatchNorm (arXiv 2302.01327), Tables 1 and 2; big_vision evaluators/fewshot_lsr.py",
+        "ablate.training.probes.fewshot:FewShotProbe",
+    ),
 }
 
 

@@ -251,6 +251,10 @@ class Eval:
     augment: Annotated[
         bool, Key("rotated, moved and zoomed as in training, the same in every run")
     ] = False
+    aspect: Annotated[
+        Literal["keep", "squeeze"],
+        Key("shows the centre of an image as it is, or of one squeezed into a square"),
+    ] = "keep"
 
 
 @dataclass(frozen=True)
@@ -392,17 +396,32 @@ def older_id(tree: Mapping[str, Any], seed: int) -> str:
     return run_id(tree_identity(older), seed)
 
 
+def trains(tree: Mapping[str, Any]) -> bool:
+    """Does the run of the plain tree take steps? A task that nobody knows here is taken to."""
+    task = metrics.TASKS.get(task_of(tree))
+    return task is None or task.trains
+
+
 def classes_of(tree: Mapping[str, Any]) -> int:
     """Of the data that the plain tree of a run says."""
     return int(tree["data"]["classes"])
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run without what has no effect in it: operators that it doesn't draw."""
+    """The tree of a run without what has no effect in it: operators that it doesn't draw; of one
+    that takes no steps, how steps are taken."""
     augment = tree["augment"]
     if not augment.get("randaug") or augment.get("style", "tf") != "tf":
         augment = {key: value for key, value in augment.items() if key != "randaug_levels"}
-    return {**tree, "augment": augment}
+    if trains(tree):
+        return {**tree, "augment": augment}
+    evaluated = {key: value for key, value in tree["eval"].items() if key != "every"}
+    return {
+        **{key: value for key, value in tree.items() if key != "optim"},
+        "train": {key: tree["train"][key] for key in ("precision", "deterministic")},
+        "augment": augment if evaluated.get("augment") else {},
+        "eval": evaluated,
+    }
 
 
 def run_id(identity: str, seed: int) -> str:

@@ -25,6 +25,7 @@ from ablate.shared import choices, spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
+from ablate.shared.metrics import TASKS
 from ablate.training import faults, resume_check
 from ablate.training.calibrate import seconds_per_step
 from ablate.training.data.building import shown
@@ -51,7 +52,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
         if run.data.fingerprint not in counts:
             counts[run.data.fingerprint] = count(run.data, cache)
         examples = counts[run.data.fingerprint]
-        if examples and run.train.batch > examples["train"]:
+        if examples and TASKS[run.task].trains and run.train.batch > examples["train"]:
             raise UserError(
                 f"train.batch: {run.train.batch} is more than the {examples['train']} training "
                 f"images of data={run.data.name}; give at most {examples['train']}"

@@ -8,6 +8,7 @@ from statistics import median
 
 import torch
 
+from ablate.shared.metrics import DEFAULT, TASKS
 from ablate.shared.spec import Data, Run
 from ablate.training.data.cached import Split
 from ablate.training.training import Training
@@ -39,10 +40,13 @@ def seconds_per_step(run: Run, device: torch.device, multiply_adds: int) -> floa
 
 
 def smaller(run: Run, batch: int) -> Run:
-    """The run, `MOST` steps long, with a batch of this size at once, and nothing measured."""
+    """The run, `MOST` steps long, with a batch of this size at once, and nothing measured; by the
+    default task, where its own takes no steps."""
     train = replace(run.train, batch=batch, micro_batch=None, steps=MOST)
     repeats = min(run.augment.repeats, batch)
-    return replace(run, train=train, augment=replace(run.augment, repeats=repeats), probe=())
+    task = run.task if TASKS[run.task].trains else DEFAULT
+    augment = replace(run.augment, repeats=repeats)
+    return replace(run, task=task, train=train, augment=augment, probe=())
 
 
 def random_split(data: Data, images: int, device: torch.device) -> Split:

@@ -65,11 +65,11 @@ class Journal:
 
     def measured(self, scores: Mapping[str, float]) -> bool:
         """A line of metrics.jsonl: the validation's scores, and the training loss since the last.
-        False, and no line, where one of them is not finite."""
+        False, and no line, where one of them is not finite. A run without steps has no loss."""
         training, step, epochs = self._training, self._training.steps, self._training.epochs
         train_loss = training.mean_loss()
         # Broken by this very step; or each was finite, and their sum is not.
-        if not all(map(math.isfinite, (train_loss, *scores.values()))):
+        if not all(map(math.isfinite, (train_loss or 0.0, *scores.values()))):
             return False
         self._metrics.append(
             {
@@ -80,6 +80,9 @@ class Journal:
                 **{f"val_{name}": score for name, score in scores.items()},
             }
         )
+        if train_loss is None:
+            self._say(f"validation {self._told(scores)}")
+            return True
         took = training.seconds
         self._say(
             f"epoch {epochs:.4g}, step {step}: train loss {train_loss:.4f}, validation "
@@ -140,11 +143,12 @@ class Journal:
         with training.average.shown():
             scores, predictions = training.as_it_is(data["test"])
             weights_sha256 = save_weights(self._rundir, training.model)
-            training.probes.end(data["validation"], training.as_it_is)
+            training.probes.end(data, training.as_it_is)
         content = io.BytesIO()
         np.save(content, predictions)
         write_whole(self._rundir.predictions, content.getvalue())
-        last, prior = self._last(), training.task.prior_loss(data["train"])
+        last = self._last()
+        prior = training.task.prior_loss(data["train"]) if total else None
         spent = self._used(total)
         collapsed = prior is not None and last["train_loss"] >= prior
         if collapsed:

@@ -64,12 +64,14 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
     # --- Resume ---------------------------------------------------------------------------------
     journal = Journal(training, rundir, cached.sha256, machine.checkpoint_s, beat, say)
-    if not training.micro_batch:
+    if total and not training.micro_batch:
         beat(phase="memory")
         training.micro_batch = micro_batch(training)
 
     # --- Train loop -----------------------------------------------------------------------------
-    say(f"training from step {training.steps} of {total}, {training.epoch} an epoch, on {device}")
+    if total:
+        at = f"step {training.steps} of {total}, {training.epoch} an epoch"
+        say(f"training from {at}, on {device}")
     while training.steps < total:
         if (enough := journal.watched()) is not None:
             return journal.pruned(enough)
@@ -91,6 +93,12 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             raise TrainingStopped
         if journal.is_due():
             journal.checkpoint()
+
+    if not total:  # a task that trains nothing: what the run starts from is measured
+        beat(step=0, total=0, phase="validation")
+        scores, _ = training.evaluate(data["validation"])
+        if not journal.measured(scores):
+            return journal.diverged(0)
 
     # --- Test, once -----------------------------------------------------------------------------
     beat(step=total, total=total, phase="test")

@@ -13,15 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ablate.shared.metrics import TASKS
 from ablate.shared.spec import Run
 from ablate.training.data.batches import Batches, ImageView, evaluation_batches
 from ablate.training.data.cached import Split
 from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import build
-from ablate.training.optim import Average, learning_rate, lengths, make_optimizer
+from ablate.training.optim import Average, Lengths, learning_rate, lengths, make_optimizer
 from ablate.training.probes import Probes
 from ablate.training.start import begin
-from ablate.training.task import make_task
+from ablate.training.task import Evaluation, Predictor, make_task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
@@ -63,7 +64,9 @@ class Training:
         self.run, self.device, self.dtype = run, device, DTYPES[run.train.precision]
         self.weights = torch.float64 if self.dtype == torch.float64 else torch.float32
         self.task = make_task(run)
-        self._beat, self._view, batch = beat, ImageView.of(run), run.train.batch
+        self._beat, self._view, self._train = beat, ImageView.of(run), train
+        trains = TASKS[run.task].trains
+        batch = run.train.batch if trains else min(run.train.batch, len(train))
 
         # --- Batches and masks: keyed, so there is nothing to save or restore -------------------
         draws = Draws(run.seed, device)
@@ -81,7 +84,7 @@ class Training:
         self.optimizer = make_optimizer(self.model, run.optim)
         self.average = Average(self.model, run.train.ema)
         self.epoch = self.batches.steps_per_epoch
-        self.lengths = lengths(run.optim, run.train, self.epoch)
+        self.lengths = lengths(run.optim, run.train, self.epoch) if trains else Lengths(0, 0, 0)
         self.rate = 0.0  # of the last step
         self.probes = Probes(run, self.model, self.lengths.total)
         self._at, self._begun = TrainState(), 0.0
@@ -154,8 +157,10 @@ class Training:
         step = int(self._bad_step.item())
         return step if step >= 0 else None
 
-    def mean_loss(self) -> float:
-        """Of the steps since it was last asked for. Waits for the device."""
+    def mean_loss(self) -> float | None:
+        """Of the steps since it was last asked for; None: there were none. Waits for the device."""
+        if not self._at.loss_steps:
+            return None
         mean = self._loss_sum.item() / self._at.loss_steps
         self._loss_sum.zero_()
         self._at.loss_steps = 0
@@ -167,17 +172,24 @@ class Training:
         with self.average.shown():
             return self.as_it_is(split)
 
-    def as_it_is(self, split: Split) -> tuple[dict[str, float], np.ndarray]:
-        """`evaluate`, by the weights that the model has."""
+    def as_it_is(
+        self, split: Split, task: Evaluation | None = None
+    ) -> tuple[dict[str, float], np.ndarray]:
+        """`evaluate`, by the weights that the model has; by another task than its own."""
 
-        def predict(images: Tensor) -> Tensor:
+        def outputs(images: Tensor) -> Tensor:
             with arithmetic(self.device, self.dtype):
                 return self.model(images.to(self.weights))
 
+        def features(images: Tensor) -> Tensor:
+            with arithmetic(self.device, self.dtype):
+                return self.model.features(images.to(self.weights))
+
+        predict = Predictor(outputs, features, self._train, self._shown)
         self.model.eval()
         try:
             with torch.inference_mode():
-                return self.task.evaluate(predict, self._shown(split))
+                return (task or self.task).evaluate(predict, self._shown(split))
         finally:
             self.model.train()
 

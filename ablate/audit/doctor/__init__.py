@@ -6,11 +6,13 @@ import sqlite3
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from ablate.audit.doctor import machine, resume_check, stored
 from ablate.audit.doctor.finding import Finding, Findings
 from ablate.audit.doctor.machine import Unfit
+from ablate.planning.cell import spec_parents
 from ablate.running.launchers import Ask, Slot
 from ablate.shared.errors import Failure, UserError
 from ablate.store.store import Store
@@ -30,16 +32,21 @@ def examine(
     """Make every check; yield each finding as soon as it is known.
 
     `settings`: the launcher group. `slots`: the launcher's slots. `specs`: plain trees; the first
-    is the run called `label`, whose data and resume are checked; of the others only the data is
-    checked. `ask`: answers each question in a process of its own. `unfit`: see Launcher.
+    is the run called `label`: its data is checked, and the resume of the first run of its lineage;
+    of the others only the data is checked. `ask`: answers each question in a process of its own.
+    `unfit`: see Launcher.
     """
+    above = [[*spec_parents(spec)] for spec in specs]
+    label += ".from" * len(above[0])
+    first = [specs[0], *above[0]][-1]
+    specs = [*specs, *chain.from_iterable(above)]
     yield from _safely("versions", machine.versions)
     yield from _safely("devices", lambda: machine.devices(settings, slots, specs[0]))
     yield from _safely("gpu", lambda: machine.kernels(slots, unfit))
     yield from _safely("memory", machine.memory)
     yield from examine_store(store)
     if (yield from _safely("data", lambda: resume_check.data(store, specs, ask))):
-        check = partial(resume_check.resume, store, slots, label, specs[0], ask)
+        check = partial(resume_check.resume, store, slots, label, first, ask)
         yield from _safely("resume", check)
 
 

@@ -17,6 +17,7 @@ from ablate.report.live import view
 from ablate.running.launchers import Ask, Slot
 from ablate.running.launchers.decode import decode
 from ablate.shared.errors import UserError
+from ablate.shared.spec import trains
 from ablate.store.store import Store
 
 STEPS = 6
@@ -59,6 +60,9 @@ def resume(store: Store, slots: Sequence[Slot], label: str, spec: Spec, ask: Ask
     process: checkpoints and metrics must be the same bits. On a GPU only deterministic algorithms
     promise this, so that they are compared, too, and timed."""
     device = slots[0].device
+    if not trains(spec):
+        yield Finding("ok", "resume", f"not tried: {label} takes no steps")
+        return
     yield Finding(
         "...", "resume", f"training {STEPS} steps of {label} on {device}, with and without a stop"
     )

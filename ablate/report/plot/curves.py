@@ -21,6 +21,8 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
 
     A panel a column and a quantity; no bands where there are many rows.
     """
+    if not plan.task.trains:
+        raise Nothing(f"{plan.name}: its runs take no steps, so they have no curves")
     found: dict[tuple[str, str], dict[float, list[dict[str, Any]]]] = {}
     for run in in_order(plan, table):
         for line in rundir(run.id).read_metrics():

@@ -7,9 +7,10 @@ its task in `spec.Run.task`. Nothing else in the package knows a metric by its n
 from __future__ import annotations
 
 from ablate.shared.metrics.classify import CLASSIFY
+from ablate.shared.metrics.fewshot import FEWSHOT
 from ablate.shared.metrics.metric import Metric, TaskChoice, threshold
 
 __all__ = ["DEFAULT", "TASKS", "Metric", "TaskChoice", "threshold"]
 
 DEFAULT = "classify"  # the task of every run that says none
-TASKS: dict[str, TaskChoice] = {DEFAULT: CLASSIFY}
+TASKS: dict[str, TaskChoice] = {DEFAULT: CLASSIFY, "fewshot": FEWSHOT}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,9 @@ class TaskChoice:
     `metrics`: the first is what tables are of where nobody says otherwise, and what validation
     curves show. `score`: the metrics of a test set from what `predictions.npy` holds of its
     examples (an array with a row for each) and the number of classes; beside them `n`, the
-    examples. `outputs`: how many values the model's head gives, by the number of classes.
+    examples. `outputs`: how many values the model's head gives, by the number of classes. `how`: a
+    sentence of captions on what every metric needs told. `shown`, of a task that trains nothing:
+    how many images a run is shown, by the images of each split and the number of classes.
     """
 
     line: str
@@ -72,6 +74,13 @@ class TaskChoice:
     outputs: Callable[[int], int]
     prior: str  # the best prediction that looks at no image, in words
     keeps: str  # what `predictions.npy` has of an example, in words
+    how: str = ""
+    shown: Callable[[Mapping[str, int], int], int] | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Do its runs take steps? Else they measure the weights that they start from."""
+        return self.shown is None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -28,26 +28,31 @@ SHARE = 0.3  # of a device's free memory that a split may take
 
 @dataclass(frozen=True)
 class ImageView:
-    """How an image is shown: its side in pixels, what 8 bits become, and what evaluation cuts."""
+    """How an image is shown: its side in pixels, what 8 bits become, and what evaluation cuts, of
+    the image or (`squeezed`) of its square."""
 
     size: int
     input: str = "range"
     crop: float = 1.0
+    squeezed: bool = False
 
     @property
     def name(self) -> str:
         """What tells views of one dataset apart, as part of a file's name."""
-        return f"{self.input}.{self.crop}"
+        return f"{self.input}.{self.crop}" + ".squeezed" * self.squeezed
 
     @classmethod
     def of(cls, run: Run) -> ImageView:
-        return cls(run.data.size, run.model.input, run.eval.crop)
+        squeezed = run.eval.aspect == "squeeze"
+        return cls(run.data.size, run.model.input, run.eval.crop, squeezed)
 
     def centred(self, images: torch.Tensor, aspects: torch.Tensor) -> torch.Tensor:
         """The central square of each image: uint8 (B, H, W, C) to (B, size, size, C)."""
         if self.crop == 1 and images.shape[1:3] == (self.size, self.size):
             return images
-        boxes = changes.centre_boxes(aspects, self.crop)
+        boxes = changes.centre_boxes(
+            torch.ones_like(aspects) if self.squeezed else aspects, self.crop
+        )
         return changes.resize_area(images, boxes, self.size)
 
 

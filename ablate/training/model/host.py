@@ -14,12 +14,22 @@ from ablate.training.model.whiten import Whiten
 
 
 class Host(nn.Module):
-    """Images (B, H, W, C) in [-1, 1] -> logits (B, classes)."""
+    """Images (B, H, W, C) in [-1, 1] -> logits (B, classes): a head on features."""
+
+    head: nn.Module
 
     def __init__(self, model: spec.Model) -> None:
         super().__init__()
         self.init = model.init
         self.head_bias = model.head_bias
+
+    def forward(self, images: Tensor) -> Tensor:  # (B, H, W, C) -> (B, classes)
+        logits: Tensor = self.head(self.features(images))
+        return logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, H, W, C) -> (B, D): what the head reads, `pre_logits` of big_vision."""
+        raise NotImplementedError
 
     def name_sites(self) -> None:
         """Tell every dropout where it stands: its masks hang on that. Call when all is built."""

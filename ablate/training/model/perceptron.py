@@ -28,5 +28,5 @@ class Perceptron(Host):
         )
         self.head = Dense(model.width, classes, role="head")
 
-    def forward(self, images: Tensor) -> Tensor:  # (B, H, W, C) -> (B, classes)
-        return self.head(self.layers(images.flatten(1)[:, None])[:, 0])
+    def features(self, images: Tensor) -> Tensor:
+        return self.layers(images.flatten(1)[:, None])[:, 0]

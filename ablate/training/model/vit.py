@@ -186,14 +186,14 @@ class ViT(Host):
         self.on_tokens: tuple[nn.Module, ...] = (stem_says.after_cls, *late)
         self.name_sites()
 
-    def forward(self, images: Tensor) -> Tensor:  # (B, H, W, C) -> (B, classes)
+    def features(self, images: Tensor) -> Tensor:
         x = self.stem(images) + self.posemb  # (B, h*w, D)
         x = in_turn(self.on_patches, x)
         x = self.cls(x)  # (B, N, D)
         x = in_turn(self.on_tokens, x)
         x = self.norm(x)
         x = self.pool(x)  # (B, D)
-        return self.head(self.rep(x))
+        return self.rep(x)
 
 
 def blocks_of(model: spec.Model, stem: nn.Module) -> int:

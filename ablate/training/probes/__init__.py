@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import importlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -48,18 +50,20 @@ class Probes:
         for probe in self._probes.values():
             probe.gradients(step)
 
-    def end(self, validation: Split, show: Callable[[Split], object]) -> None:
-        """Look at the finished model, which `show` evaluates on validation images: evenly spaced,
-        since stored order may go by class."""
+    def end(self, data: Mapping[str, Split], evaluate: Callable[..., Any]) -> None:
+        """Look at the finished model, which `evaluate(split, task)` shows a split, by the task of
+        the run or another. Hooks see validation images: evenly spaced, since stored order may go by
+        class."""
+        validation = data["validation"]
         hooks = [hook for probe in self._probes.values() for hook in probe.hooks()]
         try:
             if hooks:
-                show(validation.take(slice(None, None, max(1, len(validation) // IMAGES))))
+                evaluate(validation.take(slice(None, None, max(1, len(validation) // IMAGES))))
         finally:
             for hook in hooks:
                 hook.remove()
         for probe in self._probes.values():
-            probe.end()
+            probe.end(partial(evaluate, data["test"]))
 
     def write(self, rundir: RunDir, steps: int) -> dict[str, str]:
         """Write what was measured in that many steps; the sha256 of each file by its probe."""

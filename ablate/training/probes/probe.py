@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch.utils.hooks import RemovableHandle
 
 from ablate.shared.spec import Run
 from ablate.training.model import Host
+from ablate.training.task import Evaluation
+
+Evaluate = Callable[[Evaluation], tuple[dict[str, float], np.ndarray]]  # of the test set
 
 
 class Probe:
@@ -29,7 +32,7 @@ class Probe:
         """Put on at the end while the model, as it is measured, is shown validation images."""
         return ()
 
-    def end(self) -> None:
+    def end(self, evaluate: Evaluate) -> None:
         """The model is as it is measured and saved; images have been shown."""
 
     def arrays(self, steps: int) -> dict[str, np.ndarray]:

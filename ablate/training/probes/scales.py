@@ -7,7 +7,7 @@ import numpy as np
 from ablate.shared.spec import Run
 from ablate.training.model import Host
 from ablate.training.model.traits import Traits, traits
-from ablate.training.probes.probe import Probe
+from ablate.training.probes.probe import Evaluate, Probe
 
 
 class Scales(Probe):
@@ -25,7 +25,7 @@ class Scales(Probe):
         }
         self._found: dict[str, np.ndarray] = {}
 
-    def end(self) -> None:
+    def end(self, evaluate: Evaluate) -> None:
         self._found = {
             name: scale.detach().float().cpu().numpy().copy()
             for name, scale in self._scales.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,11 +16,42 @@ from ablate.training.data.batches import Batches
 from ablate.training.data.cached import Split
 
 
-class Task(Protocol):
+@dataclass(frozen=True)
+class Predictor:
+    """The model as it is measured: a call with images gives its outputs.
+
+    `features`: images (B, H, W, C) -> (B, D), what the model's head reads. `train`: the training
+    split; `shown`: batches of (images, labels) of a split, as evaluation shows them.
+    """
+
+    outputs: Callable[[Tensor], Tensor]
+    features: Callable[[Tensor], Tensor]
+    train: Split
+    shown: Callable[[Split], Iterable[tuple[Tensor, Tensor]]]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self.outputs(images)
+
+
+class Evaluation(Protocol):
+    """How a model is measured: of a task, or of a probe."""
+
+    def evaluate(
+        self, predict: Predictor, batches: Iterable[tuple[Tensor, Tensor]]
+    ) -> tuple[dict[str, float], np.ndarray]:
+        """The declared metrics of a split, raw, and what `predictions.npy` keeps of its examples,
+        of which alone `TaskChoice.score` makes the same metrics.
+
+        batches: (images, labels), each example once, in stored order. predict(images): the model's
+        outputs.
+        """
+
+
+class Task(Evaluation, Protocol):
     """What a training asks of a task. It keeps no state: all that a run learns is in its model.
 
     Its class is made of the run. B are the rows of a batch; what an input, a target and an output
-    are is the task's own matter.
+    are is the task's own matter. One that trains nothing (`TaskChoice.shown`) has `evaluate` alone.
     """
 
     def inputs(self, batches: Batches, step: int, dtype: dtype) -> tuple[Tensor, Tensor]:
@@ -33,15 +65,6 @@ class Task(Protocol):
     def prior_loss(self, train: Split) -> float | None:
         """The training loss of the best prediction that looks at no input; None: nobody knows it.
         A run whose last training loss is not below it has collapsed."""
-
-    def evaluate(
-        self, predict: Callable[[Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]
-    ) -> tuple[dict[str, float], np.ndarray]:
-        """The declared metrics of a split, raw, and what `predictions.npy` keeps of its examples,
-        of which alone `TaskChoice.score` makes the same metrics.
-
-        batches: (images, labels), each example once, in stored order. predict: the model's outputs.
-        """
 
 
 def make_task(run: Run) -> Task:

@@ -1,0 +1,59 @@
+"""Few-shot classification as the control half knows it: its metrics, from what `predictions.npy`
+holds, and how many images a run of it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ablate.shared.metrics.metric import Metric, TaskChoice
+
+if TYPE_CHECKING:  # numpy, which `ablate --help` does without
+    import numpy as np
+
+# Training images of a class, and the seeds of their draws (big_vision/configs/common_fewshot.py).
+SHOTS, SEEDS = (1, 5, 10, 25), (0, 1, 2)
+
+
+def score(table: np.ndarray, classes: int) -> dict[str, float]:
+    """n, and for each number of shots the accuracy, as a fraction: its mean over the draws.
+
+    table (N,): fields `label`, and `class` (shots, draws), the predicted classes.
+    """
+    hits = (table["class"] == table["label"][:, None, None]).sum((0, 2)).tolist()
+    number = len(table)
+    scores = {_key(k): hit / (number * len(SEEDS)) for k, hit in zip(SHOTS, hits, strict=True)}
+    return {"n": number, **scores}
+
+
+def _key(shots: int) -> str:
+    return f"fewshot{shots}"
+
+
+def _metric(shots: int) -> Metric:
+    """A mean over draws is no share of images that are right or wrong: its error isn't binomial."""
+    name = f"{shots}-shot"
+    names = (_key(shots), f"{name} accuracy", name)
+    return Metric(*names, "%", "points", 100.0, 2, lambda classes: 1 / classes, most=100.0)
+
+
+def shown(examples: Mapping[str, int], classes: int) -> int:
+    """Images that a run is shown, at most: the draws for validation, and again for the test."""
+    drawn = min(examples["train"], max(SHOTS) * len(SEEDS) * classes)
+    return examples["validation"] + examples["test"] + 2 * drawn
+
+
+FEWSHOT = TaskChoice(
+    line="which class an image shows, by a linear classifier of a few images of each class; no "
+    "weight is trained",
+    path="ablate.training.task.fewshot:FewShot",
+    # The papers' tables are of 25 shots, which also vary the least from draw to draw.
+    metrics=tuple(map(_metric, reversed(SHOTS))),
+    score=score,
+    outputs=lambda classes: classes,
+    prior="the class prior",
+    keeps="label, predicted class by shots and draw",
+    how=f"Few-shot: ridge regression on frozen features of k training images a class; a run's "
+    f"accuracy is its mean over {len(SEEDS)} draws of these images.",
+    shown=shown,
+)

@@ -1,0 +1,35 @@
+"""What features are worth, few-shot (Dual PatchNorm, arXiv 2302.01327, Tables 1 and 2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ablate.shared.metrics.fewshot import SEEDS, SHOTS
+from ablate.shared.spec import Run
+from ablate.training.model import Host
+from ablate.training.probes.probe import Evaluate, Probe
+from ablate.training.task.fewshot import FewShot
+
+
+class FewShotProbe(Probe):
+    """Accuracy on the run's own test set, of shots from its own training set: what a run of
+    `task=fewshot` on this data says that starts from this run.
+
+    Arrays: accuracy float64 (shots, draws); shots, seeds of the draws; images int64 ().
+    """
+
+    def __init__(self, run: Run, model: Host, total: int) -> None:
+        self._task = FewShot(run)
+        self._found: dict[str, np.ndarray] = {}
+
+    def end(self, evaluate: Evaluate) -> None:
+        _, table = evaluate(self._task)
+        self._found = {
+            "accuracy": (table["class"] == table["label"][:, None, None]).mean(0),
+            "shots": np.array(SHOTS),
+            "seeds": np.array(SEEDS),
+            "images": np.array(len(table)),
+        }
+
+    def arrays(self, steps: int) -> dict[str, np.ndarray]:
+        return self._found

@@ -1,0 +1,296 @@
+"""Few-shot: draws, ridge regression, runs that train nothing, and the probe that says the same."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file
+from sklearn.linear_model import Ridge
+from sklearn.metrics import accuracy_score
+
+from ablate.planning.expand import plan as make_plan
+from ablate.shared import spec
+from ablate.shared.errors import UserError
+from ablate.shared.metrics.fewshot import FEWSHOT, SEEDS, SHOTS, score
+from ablate.store.store import Store
+from ablate.training.data.batches import ImageView, evaluation_batches
+from ablate.training.data.cached import Split, open_cached
+from ablate.training.model import build
+from ablate.training.task.fewshot import POOL, classify, draw, pool, ridge
+
+# --- Draws --------------------------------------------------------------------------------------
+
+
+def test_the_rows_are_those_of_the_evaluator():
+    """Golden: big_vision/evaluators/fewshot_lsr.py as executed."""
+    labels = np.arange(40) % 4
+    assert draw(labels, 3, 0).tolist() == [16, 24, 8, 9, 37, 13, 22, 18, 38, 19, 23, 31]
+
+
+def test_shots_nest_and_a_class_with_fewer_gives_what_it_has():
+    labels = np.array([3] * 4 + [0] * 30 + [7] * 12)
+    for seed in SEEDS:
+        draws = [draw(labels, shots, seed) for shots in SHOTS]
+        for fewer, more in itertools.pairwise(draws):
+            assert {*fewer} < {*more}
+        assert [np.bincount(labels[rows])[[0, 3, 7]].tolist() for rows in draws] == [
+            [1, 1, 1],
+            [5, 4, 5],
+            [10, 4, 10],
+            [25, 4, 12],
+        ]
+    assert draw(labels, 5, 0).tolist() != draw(labels, 5, 1).tolist()
+
+
+def test_the_pool_of_a_set_that_goes_by_class_has_every_class():
+    assert pool(50_000, 10).tolist() == [*range(50_000)]
+    labels = np.repeat(np.arange(1000), 1300)
+    rows = pool(len(labels), 1000)
+    assert len(rows) == len({*rows}) == POOL
+    assert np.bincount(labels[rows], minlength=1000).min() >= 30
+    assert np.array_equal(rows, pool(len(labels), 1000))  # another run's
+    assert len(pool(14_000_000, 21_843)) == 65 * 21_843
+
+
+# --- The classifier -----------------------------------------------------------------------------
+
+
+def features(rows: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(rows, width)) * 3 + 1
+
+
+def padded(known: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whitened by `known`, with the constant."""
+    parts = [(part - known.mean(0)) / (known.std(0) + 1e-5) for part in (known, others)]
+    x, z = (np.hstack([part, np.full((len(part), 1), 100.0)]) for part in parts)
+    return x, z
+
+
+@pytest.mark.parametrize(("rows", "width"), [(50, 7), (8, 7), (7, 7), (20, 300)])
+def test_ridge_is_scikit_learns_with_more_and_with_fewer_rows_than_features(rows, width):
+    x, _ = padded(features(rows, width), features(1, width))
+    y = 2 * np.eye(4)[np.arange(rows) % 4] - 1
+    expected = Ridge(alpha=1024, fit_intercept=False, solver="svd").fit(x, y).coef_.T
+    found = ridge(torch.from_numpy(x), torch.from_numpy(y)).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(200, 16), (20, 300)])
+def test_the_classes_are_those_of_scikit_learn_s_regression(rows, width):
+    known, others = features(rows, width), features(500, width, 1)
+    labels = np.arange(rows) % 10
+    known[:, 0] += labels
+    known[:, 1] = 5.0  # as constant as a feature may be
+    others[:, 0] += np.arange(500) % 10
+    x, z = padded(known, others)
+    model = Ridge(alpha=1024, fit_intercept=False).fit(x, 2 * np.eye(10)[labels] - 1)
+    found = classify(*map(torch.from_numpy, (known, labels, others)), 10)
+    np.testing.assert_array_equal(found, model.predict(z).argmax(1))
+    moved = [torch.from_numpy(part * 50 - 7) for part in (known, others)]
+    same = classify(moved[0], torch.from_numpy(labels), moved[1], 10) == found
+    assert same.double().mean() > 0.99  # but for the 1e-5 of a deviation
+
+
+def test_of_equal_scores_the_first_class_counts():
+    known, labels = torch.ones(12, 3).double(), torch.arange(12) % 4
+    assert classify(known, labels, torch.ones(5, 3).double(), 4).tolist() == [0] * 5
+
+
+def test_scores_are_means_over_the_draws():
+    generator = np.random.default_rng(0)
+    table = np.empty(90, [("label", "u1"), ("class", "u1", (len(SHOTS), len(SEEDS)))])
+    table["label"] = generator.integers(3, size=90)
+    table["class"] = generator.integers(3, size=(90, len(SHOTS), len(SEEDS)))
+    found = score(table, 3)
+    assert found.pop("n") == 90
+    for n, shots in enumerate(SHOTS):
+        each = [
+            accuracy_score(table["label"], table["class"][:, n, draw]) for draw in range(len(SEEDS))
+        ]
+        assert found.pop(f"fewshot{shots}") == pytest.approx(np.mean(each), abs=1e-15)
+    assert not found
+    assert FEWSHOT.metrics[0].key == "fewshot25"  # of the papers' tables
+
+
+# --- Features and views -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [{}, {"model.rep": True}, {"model.pool": "gap"}, {"model.arch": "mlp/2x16"}],
+    ids=tiny.names,
+)
+def test_features_are_what_the_head_reads(variant):
+    run = tiny.run(variant)
+    model = build(run).eval()
+    seen = []
+    model.head.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    images = tiny.images(3, run)
+    logits = model(images)
+    assert torch.equal(model.features(images), seen[0])
+    assert torch.equal(model.head(seen[0]), logits)
+    assert seen[0].shape == (3, run.model.width)
+    if run.model.rep:
+        assert torch.equal(seen[0], model.rep(model.pool(model.norm(last_tokens(model, images)))))
+
+
+def last_tokens(model, images):
+    found = []
+    hook = model.blocks[-1].register_forward_hook(lambda *seen: found.append(seen[2]))
+    model(images)
+    hook.remove()
+    return found[0]
+
+
+def test_a_squeezed_view_is_the_centre_of_the_square():
+    """Of 256x256 the central 224x224, whatever shape the image had."""
+    images = torch.randint(256, (2, 256, 256, 3), dtype=torch.uint8)
+    aspects = torch.tensor([1.5, 0.7])
+    shown = ImageView(224, crop=0.875, squeezed=True).centred(images, aspects)
+    assert torch.equal(shown, images[:, 16:240, 16:240])
+    kept = ImageView(224, crop=0.875).centred(images, aspects)
+    assert not torch.equal(kept, shown)
+
+
+# --- Runs ---------------------------------------------------------------------------------------
+
+PARENT = ("from.train.steps=60", "from.optim.warmup_epochs=1")
+SWEEP = ("sweep", "stem=none,dpn", "task=fewshot", "data=mnist5k", "data.size=8", *PARENT)
+SWEEP = (*SWEEP, "from.data=digits", "seeds=2", "--as", "few", "launcher=inline")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    from conftest import Shell
+
+    shell = Shell(tmp_path_factory.mktemp("fewshot"))
+    shell(*SWEEP)
+    return shell
+
+
+def folder(shell, sweep: str, label: str) -> Path:
+    store = Store(shell.folder / "runs")
+    return next(store.rundir(r.id).path for r in store.read_plan(sweep).runs() if r.label == label)
+
+
+def by_sklearn(run: spec.Run, weights: Path, cache: Path) -> dict[str, float]:
+    """The test accuracies of a run, by scikit-learn on what a model of its parent's weights has
+    before the head."""
+    model = build(run).eval()
+    tensors = load_file(weights)
+    head = {name: t for name, t in model.state_dict().items() if name.startswith("head.")}
+    model.load_state_dict({**tensors, **head})
+    found = {}
+    with torch.inference_mode():
+        for name in ("train", "test"):
+            split: Split = open_cached(run.data, cache).split(name)
+            shown = evaluation_batches(split, 500, ImageView.of(run))
+            parts = [(model.features(images).double(), labels) for images, labels in shown]
+            found[name] = [torch.cat(part).numpy() for part in zip(*parts, strict=True)]
+    (pool_features, pool_labels), (test_features, test_labels) = found["train"], found["test"]
+    scores = {}
+    for shots in SHOTS:
+        each = []
+        for seed in SEEDS:
+            generator, rows = np.random.default_rng(seed), []
+            for label in range(10):
+                rows += [*generator.permutation(np.flatnonzero(pool_labels == label))[:shots]]
+            x, z = padded(pool_features[rows], test_features)
+            model_ = Ridge(alpha=1024, fit_intercept=False)
+            model_.fit(x, 2 * np.eye(10)[pool_labels[rows]] - 1)
+            each.append(accuracy_score(test_labels, model_.predict(z).argmax(1)))
+        scores[f"fewshot{shots}"] = float(np.mean(each))
+    return scores
+
+
+def test_a_run_says_what_scikit_learn_says_of_its_parent_s_features(measured):
+    run = next(
+        r for r in Store(measured.folder / "runs").read_plan("few").runs() if r.label == "dpn#1"
+    ).run()
+    path = folder(measured, "few", "dpn#1")
+    weights = folder(measured, "few", "dpn#1.from") / "weights.safetensors"
+    told = json.loads((path / "result.json").read_text())
+    expected = by_sklearn(run, weights, measured.folder / "runs" / "cache")
+    assert told["test"].pop("n") == 500
+    assert told["test"] == pytest.approx(expected, abs=1 / 500)
+    assert told["step"] == 0
+    assert told["train_loss"] is None
+    own, theirs = (load_file(file) for file in (path / "weights.safetensors", weights))
+    for name, tensor in own.items():
+        same = not tensor.any() if name.startswith("head.") else torch.equal(tensor, theirs[name])
+        assert same, name
+
+
+def test_its_predictions_are_small_and_verified(measured):
+    table = np.load(folder(measured, "few", "none#0") / "predictions.npy")
+    assert table.dtype.itemsize == 1 + len(SHOTS) * len(SEEDS)
+    assert "nothing wrong" in measured("verify").out
+    assert "the same bits" in measured("verify", "--rerun", "none#0").out
+    facts = [*csv.DictReader(io.StringIO(measured("table", "--format", "csv").out))]
+    values = [float(f["value"]) for f in facts if f["quantity"] == "fewshot25"]
+    assert len(values) >= 2
+    assert min(values) > 30  # of ten classes; 3 epochs of 8x8 digits, then MNIST's
+    assert "ridge regression on frozen features" in measured("table").out
+    assert "(their parents)" in measured("status", "few").out
+
+
+def test_what_has_no_effect_makes_no_other_run(tmp_path):
+    def ids(*words: str) -> set[str]:
+        sweep = ("task=fewshot", *PARENT, "seeds=1", *words)
+        return {r.id for r in make_plan(sweep, store=tmp_path)[0].runs() if not r.above}
+
+    plain = ids("stem=none,dpn")
+    assert len(plain) == 2
+    for word in ("optim.lr=0.5", "train.epochs=3", "augment.flip=true", "eval.every=2"):
+        assert ids("stem=none,dpn", word) == plain, word
+    for word in ("from.optim.lr=0.5", "train.precision=fp64", "data=mnist5k", "eval.batch=7"):
+        assert not ids("stem=none,dpn", "data.size=8", word) & plain, word
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("task=fewshot",), "task: fewshot trains nothing and needs weights to start from; give"),
+        (("task=fewshot", *PARENT, "eval.aspect=squeeze"), "eval.aspect: images of data=digits"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(tmp_path, words, said):
+    with pytest.raises(UserError, match=said):
+        make_plan(["stem=none,dpn", *words], store=tmp_path)
+
+
+def test_a_batch_larger_than_the_pool_is_none_of_its_business(measured):
+    words = ("sweep", "stem=none,dpn", "task=fewshot", "data=mnist5k", "data.size=8")
+    words += ("train.batch=5000", *PARENT, "from.data=digits", "seeds=2", "launcher=inline")
+    assert "finished" not in measured(*words).out  # the runs are there
+
+
+def test_a_probe_says_what_a_run_of_the_same_data_says(shell):
+    words = ("train.steps=40", "optim.warmup_epochs=1")
+    shell(
+        "sweep",
+        "stem=none,dpn",
+        *words,
+        "probe=[fewshot]",
+        "seeds=1",
+        "--as",
+        "p",
+        "launcher=inline",
+    )
+    own = np.load(folder(shell, "p", "dpn#0") / "probe-fewshot.npz")
+    weights = folder(shell, "p", "dpn#0") / "weights.safetensors"
+    start = (f"from.weights={weights}", "stem=dpn", "optim.lr=0.1,0.2", "seeds=1")
+    shell("sweep", "task=fewshot", *start, "--as", "f", "launcher=inline")
+    result = json.loads((folder(shell, "f", "0.1#0") / "result.json").read_text())
+    assert own["accuracy"].shape == (len(SHOTS), len(SEEDS))
+    means = dict(zip((f"fewshot{k}" for k in own["shots"]), own["accuracy"].mean(1), strict=True))
+    assert {k: v for k, v in result["test"].items() if k != "n"} == pytest.approx(means)
+    assert "nothing wrong" in shell("verify", "p").out
