@@ -40,7 +40,7 @@ from step import as_a_worker, let_timm_load
 from torch.utils.data import DataLoader, Dataset
 
 from ablate.shared.fingerprint import fingerprint
-from ablate.shared.spec import Augment, Data
+from ablate.shared.sections import Augment, Data
 from ablate.training.data import augment, cache, source
 from ablate.training.data.batches import Batches, ImageView, change
 from ablate.training.keyed import Draws

@@ -47,7 +47,7 @@ from step import has_bf16, timm_vit
 from torch.utils.data import DataLoader
 
 from ablate.planning.compose import resolve
-from ablate.shared import spec
+from ablate.shared import sections
 from ablate.shared.build import build_run
 from ablate.store.store import Store
 from ablate.training.data import source
@@ -78,7 +78,7 @@ class TestFiles(JpegFiles):
         return pixels.float().div(255).sub(0.5).div(0.5), self.labels[i]
 
 
-def write_images(data: spec.Data, folder: Path) -> None:
+def write_images(data: sections.Data, folder: Path) -> None:
     """Our training and test images, their JPEG bytes as they are in the parquet files."""
     datasets = []
     for split, kind in (("train", JpegFiles), ("test", TestFiles)):

@@ -26,7 +26,7 @@ from PIL import Image
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
-from ablate.shared.spec import Augment, Data
+from ablate.shared.sections import Augment, Data
 from ablate.training.data import bundled, cache, source
 from ablate.training.data import cached as cached_files
 from ablate.training.data.batches import (
@@ -767,7 +767,7 @@ LOAD = """
 import json, os, signal, sys
 from pathlib import Path
 from ablate.training.data import cache
-from ablate.shared.spec import Data
+from ablate.shared.sections import Data
 data = Data(**json.loads(Path(os.environ["DATA"]).read_text()))
 folder = Path(os.environ["FOLDER"])
 """

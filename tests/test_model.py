@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ablate.shared import choices, spec
+from ablate.shared import choices, sections
 from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import attention, build
 from ablate.training.model.count import SHAPES, _Counter, aten, describe
@@ -184,7 +184,7 @@ def test_a_choice_is_what_its_class_takes(choice):
         for parameter in inspect.signature(cls).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    host = {field.name: field.default for field in dataclasses.fields(spec.Model)}
+    host = {field.name: field.default for field in dataclasses.fields(sections.Model)}
     assert taken == {
         key: host[param.host] if param.host else param.default
         for key, param in choice.params.items()

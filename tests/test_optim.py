@@ -11,7 +11,7 @@ import tiny
 import torch
 from torch import nn
 
-from ablate.shared import spec
+from ablate.shared import sections
 from ablate.shared.errors import UserError
 from ablate.training import calibrate
 from ablate.training.data.batches import Batches
@@ -28,7 +28,7 @@ from ablate.training.optim import (
 from ablate.training.task import classify
 
 
-def optim(**changes: Any) -> spec.Optim:
+def optim(**changes: Any) -> sections.Optim:
     return tiny.run({f"optim.{key}": value for key, value in changes.items()}).optim
 
 

@@ -12,7 +12,7 @@ import tiny
 import torch
 
 from ablate.planning import compose
-from ablate.shared import plugin, spec
+from ablate.shared import plugin, sections
 from ablate.shared.build import build_run, is_plugin
 from ablate.shared.errors import UserError
 from ablate.training.model import build
@@ -195,10 +195,10 @@ def test_what_is_installed_keeps_its_name(folder):
 
 def test_torchs_own_layers_start_by_seed_and_place(folder):
     run = tiny.run({})
-    own = spec.Chosen(
+    own = sections.Chosen(
         "package.own_norms:Base",
         {"eps": 1e-6, "kind": "a", "groups": None, "names": ["x"]},
-        spec.Plugin(str(folder), "3"),
+        sections.Plugin(str(folder), "3"),
     )
     run = dataclasses.replace(run, norm=own)
     first, second = (dict(build(run).named_parameters()) for _ in range(2))
@@ -223,14 +223,14 @@ def test_the_digest_is_of_the_code_that_was_loaded(folder):
         "from package.helper import ONE\nclass A:\n    pass\n"
     )
     (folder / "package" / "unused.py").write_text("")
-    chosen = spec.Chosen("package.own:A", {}, spec.Plugin(str(folder), "1"))
+    chosen = sections.Chosen("package.own:A", {}, sections.Plugin(str(folder), "1"))
     load("norm", chosen.name, folder)
     before = digest(chosen)
     (folder / "package" / "unused.py").write_text("TWO = 2\n")
     assert digest(chosen) == before
     (folder / "package" / "helper.py").write_text("ONE = 2\n")
     assert digest(chosen) != before
-    assert digest(spec.Chosen("layernorm", {})) is None
+    assert digest(sections.Chosen("layernorm", {})) is None
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from ablate.planning.compose import resolve_data
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import read_sealed, write_sealed
 from ablate.shared.lock import Lock
-from ablate.shared.spec import Data
+from ablate.shared.sections import Data
 from ablate.training.data import build_journal, building, cache, source
 from ablate.training.data.cached import Cached, open_cached
 

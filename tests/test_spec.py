@@ -10,7 +10,7 @@ from test_config import GOLDEN
 from ablate.planning.cell import Tune
 from ablate.planning.launcher import DRIVER, launcher_settings
 from ablate.planning.plan import Analysis
-from ablate.shared import choices, spec
+from ablate.shared import choices, sections, spec
 from ablate.shared.build import build_run, value_of
 from ablate.shared.errors import UserError
 from ablate.shared.keys import Bounds, hints, keys
@@ -91,10 +91,10 @@ def test_a_thousand_is_read_where_the_arch_is_spelled_out() -> None:
 
 
 def test_a_literal_of_numbers_takes_no_other_type() -> None:
-    assert value_of(spec.Data, "channels", 3, "data.channels") == 3
+    assert value_of(sections.Data, "channels", 3, "data.channels") == 3
     for wrong in (3.0, True, "3", 2):
         with pytest.raises(UserError, match=r"data\.channels: expected one of 1, 3, got "):
-            value_of(spec.Data, "channels", wrong, "data.channels")
+            value_of(sections.Data, "channels", wrong, "data.channels")
 
 
 def test_what_a_key_may_say_is_read_from_its_type() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import spec
+from ablate.shared import sections
 from ablate.shared.build import section
 from ablate.shared.dataset import (
     BUNDLED,
@@ -36,7 +36,7 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
     filled = {**data, "fingerprint": ""}
     if "classes" in data and data["classes"] is None:
         filled["classes"] = 2  # for the moment: they are counted
-    section(spec.Data, filled, "data")  # before any file is looked at
+    section(sections.Data, filled, "data")  # before any file is looked at
     data = dict(data)
     if data["path"] is not None:
         if data["source"] != "datasets":

@@ -16,21 +16,8 @@ from ablate.shared.choices import ARCHS, CHOICES, PROBES, Param
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import UNBOUNDED, added, hints, keys
 from ablate.shared.metrics import TASKS
-from ablate.shared.spec import (
-    DRAWS,
-    Augment,
-    Chosen,
-    Data,
-    Eval,
-    Model,
-    Optim,
-    Plugin,
-    Run,
-    Train,
-    Weights,
-    as_before,
-    task_of,
-)
+from ablate.shared.sections import Augment, Chosen, Data, Eval, Model, Optim, Plugin, Train, Weights
+from ablate.shared.spec import DRAWS, Run, as_before, task_of
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 

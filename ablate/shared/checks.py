@@ -12,7 +12,8 @@ from typing import Any
 from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
-from ablate.shared.spec import DRAWS, Augment, Chosen, Data, Model, Optim, Run, Train
+from ablate.shared.sections import Augment, Chosen, Data, Model, Optim, Train
+from ablate.shared.spec import DRAWS, Run
 
 # What a model without a class token says of one.
 NO_CLS = {"cls": "include", "cls_at": None, "cls_posemb": False}

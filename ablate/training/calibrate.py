@@ -9,7 +9,8 @@ from statistics import median
 import torch
 
 from ablate.shared.metrics import DEFAULT, TASKS
-from ablate.shared.spec import Data, Run
+from ablate.shared.sections import Data
+from ablate.shared.spec import Run
 from ablate.training.data.cached import Split
 from ablate.training.training import Training
 

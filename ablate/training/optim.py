@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ablate.shared.spec import Optim, Train
+from ablate.shared.sections import Optim, Train
 
 
 def decayed(model: nn.Module) -> set[str]:

@@ -17,7 +17,8 @@ from functools import partial
 import torch
 
 from ablate.shared.errors import UserError
-from ablate.shared.spec import Augment, Run
+from ablate.shared.sections import Augment
+from ablate.shared.spec import Run
 from ablate.training.data import augment as changes
 from ablate.training.data.cached import Split
 from ablate.training.keyed import Draws, uniform

@@ -21,7 +21,7 @@ from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import FULL, sync_folder, to_json, write_whole
 from ablate.shared.fingerprint import fingerprint
-from ablate.shared.spec import Data
+from ablate.shared.sections import Data
 from ablate.training.data import source
 from ablate.training.data.build_journal import JOURNAL, BuildJournal
 from ablate.training.data.cached import FORMAT, array_file, mapped

@@ -15,7 +15,7 @@ from PIL import Image
 
 from ablate.shared.dataset import BUNDLED
 from ablate.shared.errors import UserError
-from ablate.shared.spec import Data
+from ablate.shared.sections import Data
 from ablate.training.data.picture import Example
 from ablate.training.data.stored import Part, Source, wanted_splits
 

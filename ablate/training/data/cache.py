@@ -27,7 +27,7 @@ from pathlib import Path
 
 from ablate.shared.files import make_folder
 from ablate.shared.lock import Lock
-from ablate.shared.spec import Data
+from ablate.shared.sections import Data
 from ablate.training.data import source
 from ablate.training.data.build_journal import JOURNAL
 from ablate.training.data.building import Progress, Work, build_cache, building_folder

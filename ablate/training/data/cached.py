@@ -13,7 +13,7 @@ import torch
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
 from ablate.shared.files import read_json
-from ablate.shared.spec import Data
+from ablate.shared.sections import Data
 from ablate.training.data import source
 
 FORMAT = 1  # raised when the same data would be decoded to other pixels: old caches are rebuilt

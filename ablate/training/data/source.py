@@ -16,7 +16,7 @@ import numpy as np
 
 from ablate.shared.dataset import BUNDLED, Listing, class_folders, local, local_splits, split_folder
 from ablate.shared.errors import UserError
-from ablate.shared.spec import Data
+from ablate.shared.sections import Data
 from ablate.training.data.bundled import DIGITS, MNIST5K, open_digits, open_mnist5k
 from ablate.training.data.picture import Example
 from ablate.training.data.stored import Part, Source, path_of, slice_of, wanted_splits

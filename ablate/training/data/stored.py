@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.shared.dataset import Slice, parse_slice, wanted
-from ablate.shared.spec import Data
+from ablate.shared.sections import Data
 from ablate.training.data.picture import Example
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ablate.shared.dataset import Listing, local_splits, split_of
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import FULL
-from ablate.shared.spec import Data
+from ablate.shared.sections import Data
 from ablate.training.data.picture import Example
 from ablate.training.data.stored import Part, Source, slice_of, wanted_splits
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ablate.shared import choices, spec
+from ablate.shared import choices, sections, spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
 from ablate.training.model.host import Host
@@ -84,7 +84,7 @@ def _outputs(run: spec.Run) -> int:
 HOSTS = {"vit": vit, "mlp": mlp}
 
 
-def _constructor(kind: str, chosen: spec.Chosen) -> partial[Any]:
+def _constructor(kind: str, chosen: sections.Chosen) -> partial[Any]:
     """The class behind a choice, its settings filled in; the host gives the rest."""
     if chosen.plugin is not None:
         return partial(load(kind, chosen.name, Path(chosen.plugin.folder)), **chosen.settings)

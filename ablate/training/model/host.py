@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from ablate.shared import spec
+from ablate.shared import sections
 from ablate.training.keyed import StepKey
 from ablate.training.model.drop import Drop
 from ablate.training.model.whiten import Whiten
@@ -18,7 +18,7 @@ class Host(nn.Module):
 
     head: nn.Module
 
-    def __init__(self, model: spec.Model) -> None:
+    def __init__(self, model: sections.Model) -> None:
         super().__init__()
         self.init = model.init
         self.head_bias = model.head_bias

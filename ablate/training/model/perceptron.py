@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ablate.shared import spec
+from ablate.shared import sections
 from ablate.training.model.dense import Dense
 from ablate.training.model.host import Host
 from ablate.training.model.norm import MakeNorm, Shape
@@ -16,7 +16,7 @@ class Perceptron(Host):
     BatchNorm_in_Transformers_CV, model/dnn.py: DNN with norm=identity, DNNBN with norm=batchnorm.
     """
 
-    def __init__(self, model: spec.Model, values: int, classes: int, *, norm: MakeNorm) -> None:
+    def __init__(self, model: sections.Model, values: int, classes: int, *, norm: MakeNorm) -> None:
         super().__init__(model)
         inputs = [values, *[model.width] * (model.depth - 1)]
         shape = Shape(model.width, heads=1, grid=(1, 1), cls=0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ablate.shared.errors import UserError
 from ablate.shared.plugin import find
-from ablate.shared.spec import Chosen
+from ablate.shared.sections import Chosen
 
 
 def load(kind: str, name: str, folder: Path) -> Any:

