@@ -157,7 +157,7 @@ def test_the_id_does_not_depend_on_how_the_data_path_is_spelled(
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_option_of_conf_composes_and_builds(group: str, name: str) -> None:
     words = [f"{group}={name}"]
-    if name in ("imagefolder", "parquet"):
+    if name in ("imagefolder", "imagenet21k", "parquet"):
         images("train/cat", "train/dog")
         words += ["data.path=images", "data.classes=2"]
     if group == "recipe":  # those for ImageNet say something for its models and colours alone

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score
 
+from ablate.planning.cell_search import applied
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
 from ablate.shared.errors import UserError
@@ -86,7 +87,7 @@ def test_ridge_is_scikit_learns_with_more_and_with_fewer_rows_than_features(rows
 @pytest.mark.parametrize(("rows", "width"), [(200, 16), (20, 300)])
 def test_the_classes_are_those_of_scikit_learn_s_regression(rows, width):
     known, others = features(rows, width), features(500, width, 1)
-    labels = np.arange(rows) % 10
+    labels = np.minimum(np.arange(rows) % 20, 9)  # half of them of one class: the constant counts
     known[:, 0] += labels
     known[:, 1] = 5.0  # as constant as a feature may be
     others[:, 0] += np.arange(500) % 10
@@ -294,3 +295,51 @@ def test_a_probe_says_what_a_run_of_the_same_data_says(shell):
     means = dict(zip((f"fewshot{k}" for k in own["shots"]), own["accuracy"].mean(1), strict=True))
     assert {k: v for k, v in result["test"].items() if k != "n"} == pytest.approx(means)
     assert "nothing wrong" in shell("verify", "p").out
+
+
+# --- A search of the parents' settings ----------------------------------------------------------
+
+
+def test_what_is_searched_of_the_parents_trains_parents(shell):
+    (shell.folder / "tuned.yaml").write_text(
+        "base: {task: fewshot, data: digits}\n"
+        "from: {recipe: quick, data: digits, train.epochs: 1, optim.warmup_epochs: 0}\n"
+        "variants: [{a: {}}, {b: {stem: dpn}}]\n"
+        "seeds: 1\n"
+        "tune:\n"
+        "  sampler: grid\n"
+        "  repeats: 1\n"
+        "  at: {from.train.steps: 8}\n"
+        "  space: {from.optim.lr: {choices: [3e-3, 1e-6]}}\n"
+    )
+    shell("sweep", "tuned.yaml", "launcher=inline")
+    plan = Store(shell.folder / "runs").read_plan("tuned")
+    runs = {run.label: run for run in plan.runs()}
+    trials = [run for run in runs.values() if run.trial is not None and not run.above]
+    assert len(trials) == 4
+    for run in trials:
+        parent = run.parent()
+        assert parent is not None
+        assert parent.seed == run.seed != 0
+        assert parent.run().train.steps == 8
+        assert parent.run().optim.lr == run.trial.params["from.optim.lr"]
+    for row in "ab":
+        [best] = {
+            v for c in plan.cells if c.row == row for w in c.chosen for v in w.params.values()
+        }
+        scores = {t.params["from.optim.lr"]: t.score for t in plan.trials if t.cell.row == row}
+        assert best == max(scores, key=scores.get)
+        assert runs[f"{row}#0.from"].run().optim.lr == best
+        assert runs[f"{row}#0.from"].run().train.steps is None
+    assert "nothing wrong" in shell("verify", "tuned").out
+
+
+def test_a_key_of_the_model_is_searched_for_parent_and_child(tmp_path):
+    sweep = ("task=fewshot", "stem=none,dpn", *PARENT, "seeds=1")
+    tree = make_plan(sweep, store=tmp_path)[0].cells[0].spec
+    found = applied(tree, {"model.depth": 3, "norm.eps": 0.5, "model.dropout": 0.25})
+    assert found["model"]["depth"] == found["parent"]["model"]["depth"] == 3
+    assert found["norm"]["eps"] == found["parent"]["norm"]["eps"] == 0.5
+    assert (found["model"]["dropout"], found["parent"]["model"]["dropout"]) == (0.25, 0.0)
+    with pytest.raises(UserError, match=r"^tune: from\.from\.optim\.lr: no such key"):
+        applied(tree, {"from.from.optim.lr": 1.0})

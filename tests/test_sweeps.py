@@ -19,6 +19,7 @@ DIGITS = {
     "table1": (2, 2),
     "table1_384": (2, 1),
     "table2": (2, 2),
+    "table1_fewshot": (2, 2),
     "figure1": (20, 1),
     "figure2": (2, 1),
     "figure3": (1, 1),
@@ -31,7 +32,7 @@ def through(shell, name: str, *words: str) -> tuple[int, int]:
     done = shell("sweep", name, "launcher=inline", "--scale", "digits", *words)
     assert "failed" not in done.out
     facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
-    cells = {(f["row"], f["column"]) for f in facts if f["quantity"] == "top1"}
+    cells = {(f["row"], f["column"]) for f in facts if f["quantity"] in ("top1", "fewshot25")}
     rows, columns = {row for row, _ in cells}, {column for _, column in cells}
     return len(rows), len(columns)
 
@@ -60,3 +61,20 @@ def test_what_starts_from_a_run_has_learnt(shell, name, least):
     through(shell, name)
     facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
     assert all(float(f["value"]) > least for f in facts if f["quantity"] == "top1")
+
+
+@pytest.mark.parametrize(
+    ("words", "least"),
+    [
+        (("seeds=1", "from.train.steps=60", "from.optim.warmup_epochs=0.5"), (25.0, 45.0)),
+        pytest.param((), (45.0, 80.0), marks=pytest.mark.slow),
+    ],
+    ids=["short", "whole"],
+)
+def test_features_of_mnist_are_worth_something(shell, words, least):
+    """25-shot, of ten classes: on other digits, which the models have not seen, and on MNIST."""
+    assert through(shell, "table1_fewshot", *words) == (2, 2)
+    facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
+    values = [(f["column"], float(f["value"])) for f in facts if f["quantity"] == "fewshot25"]
+    for column, value in values:
+        assert value > least[column == "MNIST"], column

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from ablate.planning.cell import Cell, Trial, TuningStage, TuningWinner
+from ablate.planning.parents import is_of_parent, trees_of
 from ablate.planning.plan import Plan
 from ablate.planning.space import (
     SPREAD,
@@ -50,7 +52,8 @@ class CellSearch:
             {key: default_of(baseline.spec, key, values) for key, values in stage.space.items()}
             for stage in plan.tune.stages
         ]
-        # The parents of the first report that takes its winner are those of its trials.
+        # The parents of the first report that takes its winner are those of its trials, unless they
+        # are what is searched: then a trial's has its seed.
         self._report = plan.tune.searches(plan.seeds)[number][0]
         self._params: dict[str, Any] = {}  # these winners
         self._noise: tuple[str, ...] = ()  # keys of stages whose winner may be the luck of a draw
@@ -197,7 +200,9 @@ class CellSearch:
                 self.trials.append(trial)
 
     def _trial(self, stage: TuningStage, place: int, params: dict[str, Any]) -> Trial:
-        tree = spec.pinned(applied(self.spec, {**stage.at, **params}), self._report)
+        tree = applied(self.spec, {**stage.at, **params})
+        if not any(map(is_of_parent, (*stage.at, *params, *self._params))):
+            tree = spec.pinned(tree, self._report)
         cell = replace(self.cell, spec=tree, ids=spec.ids_of(tree, (self._seed,)))
         return Trial(len(self.trials), place, params, cell, search=self._number)
 
@@ -282,15 +287,19 @@ class Judge:
 
 def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """The plain tree of a spec, without its seed, with dotted keys set, and checked."""
-    lengths = [key for key in ("train.steps", "train.examples", "train.epochs") if key in values]
-    if lengths:  # steps win over examples, those over epochs: what is asked must count
-        values = {"train.steps": None, "train.examples": None, **values}
-    changed = {
-        key: dict(value) if isinstance(value, Mapping) else value for key, value in tree.items()
-    }
+    for key in values:
+        if key.endswith(spec.LENGTHS[0]):  # steps win over examples, those over epochs:
+            level = key.removesuffix("train." + key.rpartition(".")[2])
+            others = (f"{level}train.steps", f"{level}train.examples")
+            values = {**dict.fromkeys(others), **values}  # what is asked must count
+    changed = copy.deepcopy(dict(tree))
     for key, value in values.items():
-        section, _, leaf = key.rpartition(".")
-        _section(changed, section, key)[leaf] = value
+        trees, own = trees_of(changed, key)
+        section, _, leaf = own.rpartition(".")
+        if not trees:
+            raise UserError(f"tune: {key}: no such key; `ablate config` prints all")
+        for one in trees:
+            _section(one, section, key)[leaf] = value
     return spec.unseeded(spec.to_tree(build_run(spec.seeded(changed, 0))), tree)
 
 
@@ -304,7 +313,7 @@ def _share(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
     return float(line["epoch"] / train["epochs"])
 
 
-def _section(tree: dict[str, Any], section: str, key: str) -> dict[str, Any]:
+def _section(tree: Mapping[str, Any], section: str, key: str) -> dict[str, Any]:
     found = tree.get(section)
     if not isinstance(found, dict):
         raise UserError(f"tune: {key}: no such key; `ablate config` prints all")

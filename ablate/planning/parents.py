@@ -7,7 +7,7 @@ say of models, but for what is no matter of weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,3 +78,25 @@ def descend(
     tree["model"] = {**parent["model"], **own, "head_bias": 0.0}
     for kind in CHOICES:
         tree[kind] = parent[kind]
+
+
+def is_of_parent(key: str) -> bool:
+    """Does a run start from another one where this key has another value?"""
+    bare = key.removeprefix(FROM)
+    return _above(key) or (bare.partition(".")[0] in SHARED and not _is_own(bare))
+
+
+def trees_of(tree: Mapping[str, Any], key: str) -> tuple[list[Mapping[str, Any]], str]:
+    """The trees in which a key is set, of a run's and those that it starts from, and its name
+    there: `from.KEY` is set in the parent's, a key of the model in all. [] where no run has it."""
+    chain, depth = [tree], 0
+    while (parent := chain[-1].get("parent")) is not None:
+        chain.append(parent)
+    while _above(key):
+        key, depth = key.removeprefix(FROM), depth + 1
+    shared = key.partition(".")[0] in SHARED and not _is_own(key)
+    return (chain if shared else chain[depth : depth + 1]), key
+
+
+def _is_own(key: str) -> bool:
+    return key in [f"model.{own}" for own in OWN]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.planning.cell import Tune, TuningStage
+from ablate.planning.parents import trees_of
 from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ SPREAD = 8  # trials after the default that only search: spread evenly, whatever
 
 def default_of(tree: Mapping[str, Any], key: str, values: Mapping[str, tuple[Any, ...]]) -> Any:
     """The baseline's own value of a key: trial 0. Raises UserError where the space lacks it."""
-    section, _, leaf = key.rpartition(".")
-    found = tree.get(section)
+    trees, own = trees_of(tree, key)
+    section, _, leaf = own.rpartition(".")
+    found = trees[0].get(section) if trees else None
     if not isinstance(found, Mapping) or leaf not in found:
         raise UserError(f"tune.space: {key}: no such key; `ablate config` prints all")
     value = found[leaf]
