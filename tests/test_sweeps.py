@@ -17,7 +17,6 @@ DIGITS = {
     "stems": (13, 1),
     "dtn_table1": (2, 2),
     "table1": (2, 2),
-    "table1_fewshot": (2, 2),
     "figure1": (20, 1),
     "figure2": (2, 1),
     "figure3": (1, 1),
