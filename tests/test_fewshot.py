@@ -343,3 +343,16 @@ def test_a_key_of_the_model_is_searched_for_parent_and_child(tmp_path):
     assert (found["model"]["dropout"], found["parent"]["model"]["dropout"]) == (0.25, 0.0)
     with pytest.raises(UserError, match=r"^tune: from\.from\.optim\.lr: no such key"):
         applied(tree, {"from.from.optim.lr": 1.0})
+
+
+# --- The doctor ---------------------------------------------------------------------------------
+
+
+def test_the_doctor_rehearses_what_trains(measured):
+    words = ("task=fewshot", "data=mnist5k", "data.size=8", "from.data=digits")
+    found = measured("doctor", *words, *PARENT).out
+    assert f"steps of {' '.join((*words, *PARENT))}.from on cpu" in found
+    assert "resume is bit-exact" in found
+    weights = folder(measured, "few", "none#0.from") / "weights.safetensors"
+    found = measured("doctor", "task=fewshot", f"from.weights={weights}").out
+    assert "takes no steps" in found

@@ -19,7 +19,6 @@ DIGITS = {
     "table1": (2, 2),
     "table1_384": (2, 1),
     "table2": (2, 2),
-    "table1_fewshot": (2, 2),
     "figure1": (20, 1),
     "figure2": (2, 1),
     "figure3": (1, 1),
