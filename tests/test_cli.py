@@ -30,7 +30,7 @@ from ablate.planning.plan import Plan
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
-ROWS = ("block.attn=pre,post", "model.depth=1", "train.steps=3")
+ROWS = ("block.attn=pre,post", "model.depth=1", "train.steps=4")
 SWEEP = ("sweep", *ROWS, "--as", "tiny")
 COMMANDS = sorted(c.name or c.callback.__name__ for c in app.registered_commands)
 
@@ -303,7 +303,7 @@ def test_words_that_no_command_can_read_are_one_line_too():
 
 def test_words_beside_a_sweep_are_its_own_or_refused(driven):
     """By every command that reads a sweep. None is passed over."""
-    only = "only analysis.KEY=VALUE; `ablate sweep block.attn=pre,post model.depth=1 train.steps=3"
+    only = "only analysis.KEY=VALUE; `ablate sweep block.attn=pre,post model.depth=1 train.steps=4"
     for words in (["table"], ["status"], ["verify"], ["report"], ["trials"], ["export", "out"]):
         mistake(driven(words[0], "tiny", "seeds=3", *words[1:], code=2), "seeds=3: tiny", only)
     mistake(driven("plot", "tiny", "stem=dpn", "gain", code=2), "stem=dpn: tiny is shown as it was")
@@ -388,15 +388,15 @@ def test_a_log_has_a_line_a_validation(driven):
     )
     lines = driven("show", "post#1", "--log").out.splitlines()
     assert lines == (folder / "log.txt").read_text().splitlines()
-    assert lines[0].endswith("training from step 0 of 3, 18 an epoch, on cpu")
+    assert lines[0].endswith("training from step 0 of 4, 18 an epoch, on cpu")
     [measured] = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     loss, validation, top1 = (measured[key] for key in ("train_loss", "val_loss", "val_top1"))
     assert (
-        f" epoch 0.1667, step 3: train loss {loss:.4f}, validation loss {validation:.4f}, "
+        f" epoch 0.2222, step 4: train loss {loss:.4f}, validation loss {validation:.4f}, "
         f"top1 {100 * top1:.2f} %, top5 "
     ) in lines[1]
     assert re.search(r" %; [\d,]+ images/s, \d+ s$", lines[1])
-    assert re.search(r" finished: 3 steps in \d+ s$", lines[-1])
+    assert re.search(r" finished: 4 steps in \d+ s$", lines[-1])
 
 
 def test_a_second_sweep_trains_nothing_and_prints_the_same_table(driven, first):
@@ -420,7 +420,7 @@ def test_runs_that_two_sweeps_share_are_trained_once_and_one_seed_has_no_interva
 def test_a_sweep_is_named_by_its_words_and_found_by_them_in_any_order(driven):
     driven("sweep", *ROWS, "seeds=1")
     assert driven("table", *reversed(ROWS)).out.startswith("**block.attn=pre,post+model.depth=1+")
-    assert "sweep: block.attn=pre,post+model.depth=1+train.steps=3" in driven("status", *ROWS).out
+    assert "sweep: block.attn=pre,post+model.depth=1+train.steps=4" in driven("status", *ROWS).out
 
 
 MINE = """\
@@ -438,26 +438,26 @@ def write(shell: Shell, name: str, text: str) -> None:
 
 def test_the_users_conf_and_sweeps_come_first(driven):
     recipe = (REPOSITORY / "conf" / "recipe" / "quick.yaml").read_text()
-    write(driven, "conf/recipe/quick.yaml", recipe.replace("steps: null", "steps: 3"))
+    write(driven, "conf/recipe/quick.yaml", recipe.replace("steps: null", "steps: 4"))
     write(driven, "sweeps/quickstart.yaml", MINE)
     assert "  quickstart   A sweep of my own" in driven("list", "sweeps").out
     done = driven("sweep", "quickstart")
     assert "**A sweep of my own**" in done.out
     assert "| after |" in done.out
-    assert "finished:" not in done.out  # with three steps its runs are those of `tiny`
+    assert "finished:" not in done.out  # with four steps its runs are those of `tiny`
 
 
 def test_a_bare_name_with_two_instances_lists_them(driven):
     write(driven, "sweeps/mine.yaml", MINE)
-    steps = "mine+train.steps=3"
-    clip = "mine+optim.clip=1.0+train.steps=3"  # its default: again the runs of `tiny`
-    driven("sweep", "mine", "train.steps=3")
+    steps = "mine+train.steps=4"
+    clip = "mine+optim.clip=1.0+train.steps=4"  # its default: again the runs of `tiny`
+    driven("sweep", "mine", "train.steps=4")
     assert f"sweep: {steps}" in driven("status", "mine").out  # the only one
-    driven("sweep", "mine", "train.steps=3", "optim.clip=1.0")
+    driven("sweep", "mine", "train.steps=4", "optim.clip=1.0")
     for command in ("table", "status"):
         mistake(driven(command, "mine", code=2), "mine: matches several sweeps", steps, clip)
     assert f"sweep: {steps}" in driven("status", steps).out
-    assert f"sweep: {clip}" in driven("status", "mine", "optim.clip=1.0", "train.steps=3").out
+    assert f"sweep: {clip}" in driven("status", "mine", "optim.clip=1.0", "train.steps=4").out
 
 
 def test_a_plan_that_is_not_whole_is_a_failure_that_says_what_writes_it_again(driven):

@@ -20,9 +20,10 @@ def constants(
     return torch.tensor(values, dtype=dtype, device=device)
 
 
+@functools.cache
 def count(n: int, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
     """(n,), 0 to n - 1, kept on the device."""
-    return constants(tuple(range(n)), device, dtype)
+    return torch.arange(n, dtype=dtype, device=device)
 
 
 def planes(images: Tensor) -> Tensor:
