@@ -608,7 +608,7 @@ def test_list_shows_every_kind_and_the_users_files(shell):
         r"mu/PATCH +width 32",
         r"digits +1,797 handwritten",
         r"mine +Nobody else's\.?  -- conf/recipe/mine\.yaml",
-        r"local +one run a GPU",
+        r"local +trains one run on each GPU",
         r"quickstart +Quick start",
     ):
         assert re.search(f"^  {line}", out, re.M), line
