@@ -116,7 +116,7 @@ def followed(home: Path) -> Path:
 def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(tmp_path):
     sources = followed(tmp_path / "sources")
     words = ["norm=layernorm,mynorm", "stem=none,mystem", "block.attn=pre,all"]
-    short = ("train.steps=3", "seeds=2", "launcher=inline")
+    short = ("train.steps=12", "seeds=2", "launcher=inline")
     done = run(["sweep", *words, "--each", *short], tmp_path, sources)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {"mynorm", "mystem", "all"} <= rows(done.stdout)
