@@ -11,7 +11,7 @@ import pytest
 from test_ledger import small_plan
 
 from ablate.audit.doctor import stored
-from ablate.report.show import print_log, shown
+from ablate.report.show import describe_run, print_log
 from ablate.report.status import show_status
 from ablate.running.driver import drive
 from ablate.running.launchers import Slot
@@ -145,7 +145,7 @@ def test_every_reader_asks_the_store(store, working, capsys):
         assert [(worker.run.id, worker.slot) for worker in now.workers] == [("a0", "far:1")]
         show_status(plan, store, ledger)
         assert "running: a#0 on far:1: train" in capsys.readouterr().out
-        assert "status: started, running: train" in shown(store, ledger, "a0")
+        assert "status: started, running: train" in describe_run(store, ledger, "a0")
     assert stored._locks(store, None, ["a0", "a1"]).text.startswith("none, but 1 worker")
 
     real = store.rundir("ab" * 8)

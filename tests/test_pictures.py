@@ -537,7 +537,7 @@ def test_a_full_disk_while_a_set_is_decoded_pauses_the_sweep(shell: Shell) -> No
             line for line in said().splitlines() if "free some space, and the sweep goes on" in line
         )
         assert lack in line
-        assert "are free: No space left on device: " in line
+        assert "are free: No space left on device; " in line
         told = {kind: (shell.folder / f"prepare.{kind}").read_text() for kind in ("code", "err")}
         assert told["code"] == "1\n"
         assert told["err"].splitlines()[-1].startswith("ablate: runs/cache: " + lack)

@@ -129,7 +129,7 @@ def sources(tmp_path_factory):
 
 def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(shell, sources):
     words = ["norm=layernorm,mynorm", "stem=none,mystem", "block.attn=pre,all"]
-    short = ("train.steps=3", "seeds=2", "launcher=inline")
+    short = ("train.steps=12", "seeds=2", "launcher=inline")
     done = shell.several(
         ["sweep", *words, "--each", *short],
         ["table", "analysis.metric=top3", "--show", "accuracy,n,top1,top5"],

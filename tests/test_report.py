@@ -321,7 +321,7 @@ def test_show_calls_a_trial_a_trial(tmp_path, monkeypatch):
     ):
         record = RunRecord(store.rundir("ab" * 8), [("planted", run)])
         monkeypatch.setattr(show, "load_record", lambda *_, record=record: record)
-        assert f"  of planted: {text}\n" in show.shown(store, None, "ab" * 8)
+        assert f"  of planted: {text}\n" in show.describe_run(store, None, "ab" * 8)
 
 
 def test_the_same_sweep_gives_the_same_bytes_and_the_report_is_a_look(driven, shell):

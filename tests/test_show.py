@@ -161,7 +161,7 @@ def test_who_is_looked_for_and_not_found_is_told_what_there_is(story):
         "pre#7": "pre#0",
         "pre": "or a label: pre#0",
         "zzz": "no id of runs begins with 'zzz'; give the first letters of one, or a label: pre#0",
-        "": f"which of {', '.join(sorted((pre, post)))}?",
+        "": f"matches several runs, {', '.join(sorted((pre, post)))}; ",
     }
     for text, said in cases.items():
         done = story.shell("show", text, code=2)
