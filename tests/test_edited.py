@@ -451,7 +451,7 @@ def test_a_ledger_whose_schema_is_no_text_is_a_line_in_every_command(store, ask)
         assert "doctor --repair" in said, (words, said)
     code, said = ask("doctor")
     assert code == 1
-    assert "`ablate doctor --repair` makes it again" in said
+    assert "`ablate doctor --repair` rebuilds it" in said
     assert ask("doctor", "--repair")[0] == 0
     assert ask("table") == calm
 

@@ -138,7 +138,7 @@ def test_a_plan_that_can_not_be_read_or_is_gone_stops_it(store, content):
     path.unlink() if content is None else path.write_bytes(content)
     before = contents(store.root / "runs")
     with Ledger.driving(store) as ledger:
-        with pytest.raises(Failure, match=r"right\.json: (not whole|missing)"):
+        with pytest.raises(Failure, match=r"right\.json: is (not whole|missing)"):
             kept(store, ledger, [])
         with pytest.raises(Failure, match=r"right\.json"):
             kept(store, ledger, ["left"])

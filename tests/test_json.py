@@ -80,7 +80,7 @@ def test_plan(ask):
     assert found["detect"]["columns"][0]["power"] is None  # of two seeds nothing can be told
     assert found["detect"]["columns"][0]["seeds"]["expected"] > 2
     assert found["tuning"] is None
-    assert found["launcher"] == launcher_settings({"name": "local"})
+    assert found["launcher"] == launcher_settings({"name": "inline"})
 
 
 def test_what_is_not_finite_is_null(capsys):

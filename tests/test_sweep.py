@@ -511,6 +511,7 @@ def test_the_launcher_is_returned_apart_and_changes_no_id() -> None:
         "attempts": 9,
         "hang_s": 1.0,
         "checkpoint_s": 60.0,
+        "devices": "cpu",
     }
     assert planned.cells == plan("stem=none,dpn").cells
     assert planned.name == "stem=none,dpn"

@@ -410,7 +410,7 @@ def test_whatever_differs_is_named(driven, store):
     folder.metrics.write_bytes(to_json({**line, "val_top1": 0.5}).replace(b"\n", b"") + b"\n")
     folder.result.write_bytes(to_json(result | {"device": "NVIDIA H200", "test": {"top1": 1}}))
     machine, lines = compared()
-    assert machine == ["device: was NVIDIA H200, is now cpu"]
+    assert machine == ["device: was NVIDIA H200, is cpu"]
     assert lines == [
         f"test: was {{'top1': 1}}, is now {result['test']}",
         "weights.safetensors: differs",
