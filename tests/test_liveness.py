@@ -146,7 +146,7 @@ def test_every_reader_asks_the_store(store, working, capsys):
         show_status(plan, store, ledger)
         assert "running: a#0 on far:1: train" in capsys.readouterr().out
         assert "status: started, running: train" in describe_run(store, ledger, "a0")
-    assert stored._locks(store, None, ["a0", "a1"]).text.startswith("none, but 1 worker")
+    assert stored._locks(store, None, ["a0", "a1"]).text.startswith("no driver, but 1 worker")
 
     real = store.rundir("ab" * 8)
     shutil.copytree(store.rundir("a0").path, real.path)

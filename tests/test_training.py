@@ -187,7 +187,7 @@ def test_a_run_says_its_task_where_it_is_another():
     assert "task" not in tree
     assert tree_identity(tree) == tree_identity({**tree, "task": "classify"})
     assert build_run({**tree, "task": "classify"}) == build_run(tree)
-    with pytest.raises(UserError, match="task: expected one of classify, .*, got 'clasify'"):
+    with pytest.raises(UserError, match=r"task: expected one of classify, .*, got 'clasify'"):
         build_run({**tree, "task": "clasify"})
     assert tree_identity(tree) != tree_identity({**tree, "task": "other"})
 
