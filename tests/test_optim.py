@@ -21,6 +21,7 @@ from ablate.training.optim import (
     Lengths,
     Optimizer,
     decayed,
+    factors,
     learning_rate,
     lengths,
     make_optimizer,
@@ -363,3 +364,90 @@ def test_a_timed_step_does_what_a_trained_one_does(monkeypatch):
     names = ["mixed", "loss", "clip_grad_norm_", "step", "update"]
     assert [name for name, _ in done] == names  # one step: longer than LONGEST_S
     assert [last for _, last in done[1:3]] == ["sigmoid", 2.0]
+
+
+# --- Rates by path, and what is frozen ----------------------------------------------------------
+
+
+def stepped(changes: dict[str, Any], steps: int = 3) -> tuple[nn.Module, nn.Module]:
+    """(a model as it was, the same after some steps on the same images)."""
+    run = tiny.run(changes)
+    before, after = build(run), build(run)
+    optimizer = make_optimizer(after, run.optim)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = run.optim.lr * group["scale"]
+        optimizer.zero_grad()
+        classify.loss(after(tiny.images(4, run, step)), torch.arange(4), 0.0).backward()
+        torch.nn.utils.clip_grad_norm_(after.parameters(), 1.0)
+        optimizer.step()
+    return before, after
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_frozen_weights_keep_their_bits_and_all_others_move(name):
+    changes = {"optim.name": name, "optim.lr": 0.1, "optim.wd": 0.5}
+    changes["model.head_bias"] = 0.1
+    before, after = stepped({**changes, "optim.lr_mult": {"stem": 0, "blocks": {"0.attn": 0}}})
+    moved = {
+        key for key, p in after.named_parameters() if not torch.equal(p, before.get_parameter(key))
+    }
+    paths = ("stem.", "blocks.0.attn.")
+    frozen = {key for key, _ in after.named_parameters() if key.startswith(paths)}
+    assert frozen
+    assert not moved & frozen
+    assert {"head.weight", "posemb", "blocks.0.mlp.f.fc1.weight"} <= moved
+
+
+def test_a_frozen_part_is_outside_of_the_clipped_norm():
+    """big_vision clips what moves: a frozen kernel's gradient changes no update."""
+    _, alone = stepped({"optim.lr_mult": {"stem": 0}, "optim.name": "sgd"}, steps=1)
+    run = tiny.run({"optim.name": "sgd"})
+    model = build(run)
+    classify.loss(model(tiny.images(4, run)), torch.arange(4), 0.0).backward()
+    rest = [p for key, p in model.named_parameters() if not key.startswith("stem.")]
+    norm = torch.stack([p.grad.norm() for p in rest]).norm()
+    expected = model.head.weight - run.optim.lr * model.head.weight.grad / max(1.0, norm.item())
+    assert torch.allclose(alone.head.weight, expected, atol=1e-7)
+
+
+def test_the_longest_path_counts_and_the_rate_is_multiplied():
+    scales = factors(build(tiny.run()), optim(lr_mult={"head": 10.0, "head.bias": 0.5}))
+    assert (scales["head.weight"], scales["head.bias"], scales["posemb"]) == (10.0, 0.5, 1.0)
+    before, once = stepped({"optim.lr_mult": {"head": 1.0}, "optim.wd": 0.0}, steps=1)
+    _, tenfold = stepped({"optim.lr_mult": {"head": 10.0}, "optim.wd": 0.0}, steps=1)
+    moves = [model.head.weight - before.head.weight for model in (once, tenfold)]
+    assert torch.allclose(moves[1], 10 * moves[0], rtol=1e-4)
+    assert torch.equal(once.posemb, tenfold.posemb)
+
+
+def test_decay_that_is_independent_of_the_rate_stays_so():
+    """The head starts at zero and has no gradient here but decay: wd of it, whatever its rate."""
+    run = tiny.run({"optim.decay": "independent", "optim.wd": 0.1, "optim.lr_mult": {"head": 10.0}})
+    model = build(run)
+    torch.nn.init.ones_(model.head.weight)
+    optimizer = make_optimizer(model, run.optim)
+    model.head.weight.grad = torch.zeros_like(model.head.weight)
+    for group in optimizer.param_groups:
+        group["lr"] = run.optim.lr * group["scale"]
+    optimizer.step()
+    assert torch.allclose(model.head.weight, torch.full_like(model.head.weight, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("paths", "said"),
+    [
+        ({"haed": 0}, r"optim\.lr_mult\.haed: expected a path of parameters below one of .*head"),
+        ({"blocks.9": 0}, r"optim\.lr_mult\.blocks\.9: expected"),
+        (dict.fromkeys(["stem", "posemb", "cls", "blocks", "norm", "head"], 0), "freezes every"),
+    ],
+)
+def test_paths_that_make_no_sense_are_named(paths, said):
+    with pytest.raises(UserError, match=said):
+        make_optimizer(build(tiny.run()), optim(lr_mult=paths))
+
+
+@pytest.mark.parametrize(("value", "said"), [(-1, "at least 0"), ("x", "expected a number")])
+def test_factors_are_numbers(value, said):
+    with pytest.raises(UserError, match=rf"optim\.lr_mult\.head: .*{said}"):
+        optim(lr_mult={"head": value})

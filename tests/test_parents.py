@@ -369,7 +369,7 @@ def test_one_parent_has_no_verdict(copy):
 
 def disturbed(shell, kills: int) -> None:
     """Kill driver, workers or both at random moments, then go on to the end: the calm table."""
-    words = ("sweep", "stem=none,dpn", "from.train.epochs=6", "train.epochs=6", "model.depth=2")
+    words = ("sweep", "stem=none,dpn", "from.train.epochs=4", "train.epochs=4", "model.depth=2")
     words += ("seeds=2", "launcher.checkpoint_s=0.2", "launcher.attempts=1000", "--as", "killed")
     shell.process(*words)
     calm = shell("table", "killed", "--format", "csv").out
@@ -380,7 +380,7 @@ def disturbed(shell, kills: int) -> None:
     moment = random.Random(7)
     for _ in range(kills):
         driver = shell.start(*words)
-        time.sleep(moment.uniform(0.5, 4.0))
+        time.sleep(moment.uniform(0.5, 3.0))
         kill([driver.pid, *(workers(shell.folder) if moment.random() < 0.5 else [])])
         driver.wait()
     wait_for(lambda: not workers(shell.folder))
@@ -389,7 +389,7 @@ def disturbed(shell, kills: int) -> None:
 
 
 def test_killed_between_and_during_parents_and_children(shell):
-    disturbed(shell, 3)
+    disturbed(shell, 2)
 
 
 @pytest.mark.slow

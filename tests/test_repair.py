@@ -278,7 +278,9 @@ def broken(store: Store) -> None:
     store.ledger.write_bytes(bytes(4096) + content[4096:])
 
 
-@pytest.mark.parametrize("damage", [None, broken], ids=["whole", "broken"])
+@pytest.mark.parametrize(
+    "damage", [pytest.param(None, marks=pytest.mark.slow), broken], ids=["whole", "broken"]
+)
 def test_killed_at_each_of_its_file_operations_the_store_opens(
     store, tmp_path, ask, monkeypatch, damage
 ):
@@ -327,7 +329,7 @@ def opens(ask: Ask, table: str, whole: bool) -> bool:
     return works
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(200, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_the_store_opens(store, tmp_path, ask, monkeypatch, kills):
     table = ask("table", "--format", "csv")[1]
     with Ledger.driving(store) as ledger:  # so that a repair takes its time

@@ -412,7 +412,7 @@ def test_whatever_differs_is_named(driven, store):
     machine, lines = compared()
     assert machine == ["device: was NVIDIA H200, is cpu"]
     assert lines == [
-        f"test: was {{'top1': 1}}, is now {result['test']}",
+        f"test: was {{'top1': 1}}, is {result['test']}",
         "weights.safetensors: differs",
         "predictions.npy: differs",
         f"metrics.jsonl: differs from step {line['step']} on",

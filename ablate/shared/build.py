@@ -194,6 +194,8 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
         return value
     if hint is int or int in get_args(hint):
         value = _thousands(value)
+    if isinstance(value, Mapping) and Mapping[str, float] in get_args(hint):
+        return _factors(value, place)
     if isinstance(value, int) and abs(value) >= 1 << 63:
         raise UserError(f"{place}: expected a number of 63 bits, got {value.bit_length()}")
     if get_origin(hint) in (typing.Union, types.UnionType):
@@ -205,18 +207,37 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
             elif get_origin(option) is Literal:
                 if value in get_args(option):
                     return value
-            elif isinstance(value, option) and not isinstance(value, bool):
+            elif (
+                get_origin(option) is None
+                and isinstance(value, option)
+                and not isinstance(value, bool)
+            ):
                 return value
         wide = [option for option in options if option is float]
         if wide and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-        names = " or ".join(map(_type_name, options))
+        names = " or ".join(_type_name(option) for option in options)
         raise UserError(f"{place}: expected {names}, got {value!r}")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise UserError(f"{place}: expected {_TYPES[hint]}, got {value!r}")
     return value
+
+
+def _factors(tree: Mapping[str, Any], place: str) -> dict[str, float] | None:
+    """{dotted path: factor}, however deep the paths are written; None for none."""
+    found: dict[str, float] = {}
+    for key, value in tree.items():
+        below = f"{place}.{key}"
+        if isinstance(value, Mapping):
+            inner = _factors(value, below) or {}
+            found |= {f"{key}.{path}": factor for path, factor in inner.items()}
+        else:
+            found[str(key)] = coerce(value, float, below)
+            if found[str(key)] < 0:
+                raise UserError(f"{below}: must be at least 0, got {value!r}")
+    return dict(sorted(found.items())) or None
 
 
 def _thousands(value: Any) -> Any:
@@ -231,6 +252,8 @@ def _thousands(value: Any) -> Any:
 def _type_name(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(map(str, get_args(hint)))
+    if hint == Mapping[str, float]:
+        return "PATH: number"
     return "null" if hint is type(None) else _TYPES[hint]
 
 

@@ -159,6 +159,10 @@ class Optim:
     timescale: Annotated[int, Key("rsqrt: steps in which the rate falls by 1/sqrt(2)", above=0)] = (
         10_000
     )
+    lr_mult: Annotated[
+        Mapping[str, float] | None,
+        Key("PATH: factor on the rate of the parameters below that path; 0: they are frozen"),
+    ] = None
 
 
 @dataclass(frozen=True)

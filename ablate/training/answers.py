@@ -30,8 +30,10 @@ from ablate.training import faults, resume_check
 from ablate.training.calibrate import seconds_per_step
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
+from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
+from ablate.training.optim import factors
 from ablate.training.start import check_start
 
 Progress = Callable[[int, int], None]
@@ -59,6 +61,8 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             )
         with blaming(run):
             check_start(run)
+            if run.optim.lr_mult:
+                factors(build(run, device="meta"), run.optim)
             answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}
         if key in question["calibrate"] and examples is not None:  # else no time can be told
             answers[key]["step_s"] = seconds_per_step(run, device, answers[key]["multiply_adds"])

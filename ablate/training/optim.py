@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ablate.shared.errors import UserError, unknown
 from ablate.shared.sections import Optim, Train
 
 
@@ -34,7 +35,8 @@ class Optimizer:
     """
 
     def __init__(self, groups: Iterable[Mapping[str, Any]], optim: Optim) -> None:
-        """`groups`: each with `params`, its parameters, and `weight_decay`."""
+        """`groups`: each with `params`, its parameters, `scale`, a factor on the rate, and
+        `weight_decay`."""
         self.param_groups = [{"lr": optim.lr, **group} for group in groups]
         self.state: dict[Tensor, dict[str, Tensor]] = {}  # of those that have had a gradient
         self._optim = optim
@@ -102,6 +104,22 @@ class Optimizer:
         return [[self.state[p][name] for p in parameters] for name in names]
 
 
+def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
+    """By parameter: what its rate is multiplied with, by the longest path of `optim.lr_mult` that
+    it lies below. Raises UserError for a path that has no parameters."""
+    paths = optim.lr_mult or {}
+    names = [name for name, _ in model.named_parameters()]
+    for path in paths:
+        if not any(f"{name}.".startswith(f"{path}.") for name in names):
+            tops = dict.fromkeys(name.partition(".")[0] for name in names)
+            raise unknown(f"optim.lr_mult.{path}", path, tops, "a path of parameters below one of")
+    found = dict.fromkeys(names, 1.0)
+    for path in sorted(paths, key=len):
+        below = (name for name in names if f"{name}.".startswith(f"{path}."))
+        found |= dict.fromkeys(below, paths[path])
+    return found
+
+
 def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
     """The optimiser of a model, as `optim` says; s is the step's rate over `optim.lr`.
 
@@ -109,14 +127,29 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
     p <- p - s (lr Adam + wd p), as big_vision/optax.py.
     sgd: heavy ball, m <- b1 m + g + wd p, p <- p - s lr m: torch's, where the decay runs through
     the momentum. Without decay that is big_vision's momentum_hp, its buffer in float32.
+
+    `lr_mult` scales lr, and so by_lr's decay, of some parameters. Frozen ones have no gradient:
+    they are outside the clipped norm, and nothing decays (big_vision: schedule None).
     """
-    decays = decayed(model)
-    parameters = dict(model.named_parameters())
-    wd = optim.wd / optim.lr if optim.decay == "independent" else optim.wd
-    kernels = [p for name, p in parameters.items() if name in decays]
-    others = [p for name, p in parameters.items() if name not in decays]
+    decays, scales = decayed(model), factors(model, optim)
+    groups: dict[tuple[float, bool], list[Tensor]] = {}
+    for decay in (True, False):  # the order of the kernels' calls
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(scales[name] != 0)
+            if (name in decays) == decay and scales[name]:
+                groups.setdefault((scales[name], decay), []).append(parameter)
+    if not groups:
+        raise UserError("optim.lr_mult: freezes every parameter; leave one path out")
+
+    def decay_of(scale: float) -> float:
+        return optim.wd / (optim.lr * scale) if optim.decay == "independent" else optim.wd
+
     return Optimizer(
-        ({"params": kernels, "weight_decay": wd}, {"params": others, "weight_decay": 0.0}), optim
+        [
+            {"params": kept, "scale": scale, "weight_decay": decay_of(scale) if decay else 0.0}
+            for (scale, decay), kept in groups.items()
+        ],
+        optim,
     )
 
 

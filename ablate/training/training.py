@@ -100,7 +100,7 @@ class Training:
         images, target = self.inputs()
         self.rate = learning_rate(run.optim, step, self.lengths)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate
+            group["lr"] = self.rate * group["scale"]
         self.optimizer.zero_grad()
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for first in range(0, run.train.batch, micro):
