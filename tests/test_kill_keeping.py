@@ -201,7 +201,7 @@ def kill_gcs(server: Server, kills: int) -> None:
     assert middle > 0
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [5, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kill", [kill_exports, kill_gcs])
 def test_killed_at_any_moment(server: Server, kill: Any, kills: int):
     kill(server, kills)

@@ -329,7 +329,7 @@ def opens(ask: Ask, table: str, whole: bool) -> bool:
     return works
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_the_store_opens(store, tmp_path, ask, monkeypatch, kills):
     table = ask("table", "--format", "csv")[1]
     with Ledger.driving(store) as ledger:  # so that a repair takes its time
