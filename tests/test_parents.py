@@ -23,6 +23,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from test_kill import kill, wait_for, workers
 
+import ablate
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
 from ablate.shared.build import build_run
@@ -86,6 +87,17 @@ def test_a_child_has_its_parent_s_model_and_a_recipe_of_its_own(tmp_path):
         assert run.block.name == "normformer"
         assert (run.model.dropout, run.parent.model.dropout) == (0.0, 0.3)
         assert (run.optim.lr, run.parent.optim.lr) == (0.5, 0.25)
+
+
+def test_where_a_parent_s_data_lies_is_no_part_of_a_sweep_s_name(tmp_path):
+    (tmp_path / "d").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "d" / f"{split}.parquet").write_text(split)
+    words = ("stem=none,dpn", "from.data=mnist", "model.arch=mu/4")
+    words += ("data=mnist", f"data.path={tmp_path}/d", f"from.data.path={tmp_path}/d")
+    assert (
+        planned(tmp_path, *words).name == "data=mnist+from.data=mnist+model.arch=mu/4+stem=none,dpn"
+    )
 
 
 @pytest.mark.parametrize(
@@ -287,6 +299,41 @@ def test_a_parent_serves_each_of_its_children_and_two_sweeps(copy):
         f"starts from dpn#1.from, run {first(copy, 'dpn#1.from').name}" in copy("show", "dpn#1").out
     )
     assert "status: finished" in copy("show", "dpn#1.from").out
+
+
+def test_parents_are_no_rows_of_frames_and_tables_of_runs(copy, monkeypatch):
+    """They have the row and the seed of a child: a mean over both would be of neither."""
+    monkeypatch.chdir(copy.folder)
+    frame = ablate.load("tuned")
+    assert sorted(zip(frame.row, frame.seed, strict=True)) == [
+        (row, seed) for row in ("dpn", "none") for seed in (0, 1)
+    ]
+    assert set(ablate.load("tuned", curves=True).id) == set(frame.id)
+    copy("export", "tuned", "out")
+    with open("out/runs.csv") as file:
+        assert {row["id"] for row in csv.DictReader(file)} == set(frame.id)
+    assert "nothing wrong" in copy("verify", "out").out
+
+
+def test_an_anonymous_bundle_names_no_file_of_weights(copy):
+    secret = copy.folder / "whose.safetensors"
+    shutil.copy(first(copy, "dpn#0.from") / "weights.safetensors", secret)
+    words = ("stem=dpn", "optim.wd=0.05,0.5", "train.steps=3", "seeds=2", "launcher=inline")
+    copy("sweep", *words, f"from.weights={secret}", "--as", "w")
+    copy("export", "w", "out", "--anonymous")
+    for path in (path for path in (copy.folder / "out").rglob("*") if path.is_file()):
+        assert b"whose" not in path.read_bytes(), path
+    assert "nothing wrong" in copy("verify", "out").out
+
+
+def test_a_file_of_another_model_is_refused_before_anything_trains(copy):
+    shutil.copy(first(copy, "dpn#0.from") / "weights.safetensors", copy.folder / "w.safetensors")
+    words = ("stem=none", "optim.wd=0.05,0.5", "from.weights=w.safetensors", "seeds=1")
+    said = copy("sweep", *words, "--as", "w", "launcher=inline", code=2).err
+    (line,) = said.splitlines()
+    assert line.startswith("ablate: from: has weights stem.before.")
+    assert line.endswith(", which this model has not")
+    assert "'w'" in copy("status", "w", code=2).err  # nothing is recorded of it
 
 
 def test_children_are_trained_again_to_the_same_bits(copy):

@@ -52,6 +52,7 @@ ATTEMPT = {
 }
 EVENT = {"sweep", "step", "seconds", "device", "result_sha256", "rebuilt", "code"}
 PLACES = {(section, key) for section, key in spec.NOT_IDENTITY if key in ("path", "folder")}
+PLACES |= {("weights", "path")}
 RAW = ("sweep.json", "specs", "predictions", "events.json", "looks.jsonl", "environment.json")
 BINARY = (".npy", ".npz", ".parquet")
 
@@ -276,13 +277,14 @@ def _copy_diff(attempt: Mapping[str, Any], store: Store, bundle: Bundle) -> None
 
 
 def _placeless(plan: Plan) -> Plan:
-    """Remove the folders of data and plug-ins, which are no part of a run's id."""
+    """Remove the places of data, weights and plug-ins, which are no part of a run's id."""
 
     def blank(cell: Cell) -> Cell:
         specs = tuple(_unplaced(tree) for tree in cell.specs)
         return replace(cell, spec=_unplaced(cell.spec), specs=specs)
 
-    words = [word for word in plan.words if not re.match(r"\W*(data\.path|launcher)\b", word)]
+    placed = re.compile(r"\W*((from\.)*data\.path|(from\.)+weights|launcher)\b")
+    words = [word for word in plan.words if not placed.match(word)]
     return replace(
         plan,
         words=tuple(Path(word).name if word.endswith(".yaml") else word for word in words),
@@ -293,12 +295,15 @@ def _placeless(plan: Plan) -> Plan:
 
 
 def _unplaced(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        section: {key: None if (section, key) in PLACES else part for key, part in value.items()}
-        if isinstance(value, Mapping)
-        else value
-        for section, value in tree.items()
-    }
+    """The tree of a run, and those of the runs that it starts from, without where things lie."""
+    found: dict[str, Any] = {}
+    for section, value in tree.items():
+        if section == "parent":
+            value = _unplaced(value)
+        elif isinstance(value, Mapping):
+            value = {key: None if (section, key) in PLACES else part for key, part in value.items()}
+        found[section] = value
+    return found
 
 
 def _nameless(history: History) -> list[Any]:

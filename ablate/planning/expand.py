@@ -11,6 +11,7 @@ from ablate.planning.cell import Cell, Column, Row, Tune
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown
 from ablate.planning.overrides import Word, show
+from ablate.planning.parents import bare
 from ablate.planning.plan import Analysis, Plan
 from ablate.planning.sweep_file import find, from_file, load, sweep_files
 from ablate.planning.tree import value_at
@@ -99,7 +100,8 @@ def find_sweeps() -> list[tuple[str, str, Path]]:
 
 def sweep_name(line: CommandLine, scale: str | None, across: Collection[str], each: bool) -> str:
     """What the sweep is called: its file, scale, and the words that change its results."""
-    named = [word for word in line.settings if word.key != "data.path" or word.swept]
+    places = [word for word in line.settings if bare(word.key) == "data.path" and not word.swept]
+    named = [word for word in line.settings if word not in places]
     words = sorted(map(_spelled, named))
     words += [_spelled(line.sweep[key]) for key in ("baseline", "tune") if key in line.sweep]
     words += sorted(f"across={key}" for key in across) + (["each"] if each else [])

@@ -41,6 +41,13 @@ def split(layers: Layers) -> tuple[list[SettingsLayer], list[SettingsLayer]]:
     return own, above
 
 
+def bare(key: str) -> str:
+    """The key, in whichever run of the chain it is set: `data.path` of `from.from.data.path`."""
+    while _above(key):
+        key = key.removeprefix(FROM)
+    return key
+
+
 def _above(key: str) -> bool:
     return key.startswith(FROM)
 

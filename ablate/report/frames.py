@@ -50,7 +50,9 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
 
 
 def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:
-    return runs if trials else [record for record in runs if record.run.trial is None]
+    """Leave out runs that others start from, and tuning trials unless they are asked for."""
+    own = (record for record in runs if not record.run.above)
+    return [record for record in own if trials or record.run.trial is None]
 
 
 def _keys(plan: Plan, cells: Sequence[Cell]) -> list[str]:
@@ -75,6 +77,7 @@ def _setting(spec: Mapping[str, Any], key: str) -> Any:
     """Look up a key of a sweep file in a spec's tree: a group by its name; None if absent."""
     value: Any = spec
     for name in key.split("."):
+        name = "parent" if name == "from" else name
         if not isinstance(value, Mapping) or name not in value:
             return None
         value = value[name]

@@ -256,6 +256,6 @@ class Eval:
 class Weights:
     """A file of weights that a training starts from."""
 
-    path: Annotated[str, Key("a file of safetensors")]  # not part of the id: the hash is
+    path: Annotated[str | None, Key("a file of safetensors")]  # not part of the id: the hash is
     sha256: Annotated[str, Key("hash of the file; computed")]
     names: Annotated[Literal["ablate", "timm"], Key("whose names the tensors have")] = "ablate"

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ablate.shared.errors import UserError
 from ablate.shared.files import read_file
 from ablate.shared.rundir import RunDir
+from ablate.shared.sections import Weights
 from ablate.shared.spec import Run
 from ablate.training.model import build
 from ablate.training.model.export import from_timm
@@ -41,11 +42,12 @@ def start_of(run: Run, rundir: RunDir) -> dict[str, Tensor] | None:
             raise UserError(f"{folder.path}: the run that this one starts from has not finished")
         remedy = "remove its folder, and the same `ablate sweep` trains it again"
         return _read(folder.weights, result["weights_sha256"], remedy)
-    if run.weights is not None:
-        path = Path(run.weights.path)
-        tensors = _read(path, run.weights.sha256, "plan the sweep again")
-        return from_timm(run, tensors) if run.weights.names == "timm" else tensors
-    return None
+    return None if run.weights is None else _of_file(run, run.weights)
+
+
+def _of_file(run: Run, weights: Weights) -> dict[str, Tensor]:
+    tensors = _read(Path(str(weights.path)), weights.sha256, "plan the sweep again")
+    return from_timm(run, tensors) if weights.names == "timm" else tensors
 
 
 def start_sha256(run: Run, rundir: RunDir) -> str | None:
@@ -70,10 +72,12 @@ def _read(path: Path, sha256: str, remedy: str) -> dict[str, Tensor]:
 
 
 def check_start(run: Run) -> None:
-    """Raises UserError where the model of its parent has not the weights of its own."""
+    """Raises UserError where its parent's model, or its file, has not the weights of its model."""
     if run.parent is not None:
-        own, theirs = (_shapes(build(each, device="meta")) for each in (run, run.parent))
-        check_shapes(own, theirs)
+        check_shapes(_shapes_of(run), _shapes_of(run.parent))
+    if run.weights is not None:
+        tensors = _of_file(run, run.weights)
+        check_shapes(_shapes_of(run), {name: tensor.shape for name, tensor in tensors.items()})
 
 
 def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -105,6 +109,10 @@ def check_shapes(own: Shapes, theirs: Shapes) -> None:
             raise UserError(
                 f"from: {name} has the shape {list(other)}, and in this model {list(mine)}"
             )
+
+
+def _shapes_of(run: Run) -> dict[str, torch.Size]:
+    return _shapes(build(run, device="meta"))
 
 
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:
