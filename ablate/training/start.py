@@ -96,8 +96,9 @@ def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def check_shapes(own: Shapes, theirs: Shapes) -> None:
     """Raises UserError for the first name or shape that is not the same in both, but for the head's
-    and for the number of positions."""
-    for name in (*own, *theirs):
+    and for the number of positions. First by the alphabet: a file's own order is another each time
+    that safetensors reads it."""
+    for name in sorted({*own, *theirs}):
         if name.startswith(HEAD):
             continue
         if name not in theirs:
