@@ -440,7 +440,7 @@ def test_the_users_conf_and_sweeps_come_first(driven):
     recipe = (REPOSITORY / "conf" / "recipe" / "quick.yaml").read_text()
     write(driven, "conf/recipe/quick.yaml", recipe.replace("steps: null", "steps: 4"))
     write(driven, "sweeps/quickstart.yaml", MINE)
-    assert "  quickstart   A sweep of my own" in driven("list", "sweeps").out
+    assert "  quickstart      A sweep of my own" in driven("list", "sweeps").out
     done = driven("sweep", "quickstart")
     assert "**A sweep of my own**" in done.out
     assert "| after |" in done.out
@@ -615,6 +615,27 @@ def test_list_shows_every_kind_and_the_users_files(shell):
     norms = shell("list", "norms").out
     assert norms.startswith("norms  (norm=NAME, or norm=module:Class of your own)\n")
     assert norms.rstrip() in out
+
+
+def test_every_key_of_a_configuration_is_explained_with_its_default(shell):
+    listed = shell("list", "keys").out
+    tree = json.loads(shell("config", "--format", "json").out)["configuration"]
+    for section, keys in tree.items():
+        for key, value in keys.items() if isinstance(keys, dict) else [("", keys)]:
+            name, value = f"{section}.{key}".rstrip("."), re.escape(json.dumps(value).strip('"'))
+            if section in ("norm", "stem", "block"):  # `norm=NAME` is a choice; null: the host's
+                if key == "name":
+                    continue
+                value = r"\S+"
+            assert re.search(rf"^  {name}={value} +\S+ .*\[.+\]", listed, re.M), name
+    assert shell("list", "keys", "optim.warmup_s").out.splitlines()[1:] == [
+        "  optim.warmup_steps=null  length of the warm-up, in steps; over examples and epochs "
+        "[a whole number at least 0, null]"
+    ]
+    assert "did you mean 'optim.wd'" in shell("list", "keys", "otim.wd", code=2).err
+    assert shell("config", "lr=0.1", code=2).err == (
+        "ablate: lr: is no key; did you mean optim.lr?\n"
+    )
 
 
 def test_every_format_of_the_table_says_the_same(driven):

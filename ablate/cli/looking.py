@@ -236,17 +236,21 @@ def list_(
     kind: Annotated[
         str | None,
         typer.Argument(
-            metavar="KIND", help="Kind to list: sweeps, norms, stems, data, ... (default: all)."
+            metavar="KIND",
+            help="Kind to list: sweeps, norms, stems, data, ..., keys (default: all but keys).",
         ),
     ] = None,
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="List only names that begin with PREFIX.")
+    ] = "",
     format: TextFormat = Format.text,
 ) -> None:
-    """List the choices for a sweep: name, description and source."""
+    """List the choices for a sweep: name, description and source. `keys` explains every key."""
     from ablate.planning.expand import find_sweeps
     from ablate.report.listing import catalogue
 
     sweeps = ((name, title, str(path)) for name, title, path in find_sweeps())
-    found = catalogue(kind, lambda: sweeps)
+    found = catalogue(kind, prefix, lambda: sweeps)
     if format is Format.json:
         print_json({kind.name: kind.tree() for kind in found})
     else:

@@ -10,10 +10,11 @@ from typing import Any
 from ablate.analysis import paper
 from ablate.planning.conf import shipped
 from ablate.planning.launcher import DRIVER, LAUNCHERS
+from ablate.report.key_listing import key_lines
 from ablate.report.plot import KINDS as PLOTS
 from ablate.shared import choices
 from ablate.shared.choices import Choice, Param
-from ablate.shared.errors import unknown
+from ablate.shared.errors import UserError, nearest, unknown
 
 Lines = Iterator[tuple[str, str, str]]
 
@@ -89,8 +90,9 @@ class Catalogue:
         how = self.how.partition("NAME")[0]
         own = f", or {how}module:Class of your own" if how.rstrip("=") in choices.CHOICES else ""
         lines = [f"{self.name}  ({self.how}{own})"]
+        width = min(36, max(len(name) for name, *_ in self.choices))
         for name, line, source in self.choices:
-            lines.append(f"  {name:<12} {line}" + (f"  -- {source}" if source != "-" else ""))
+            lines.append(f"  {name:<{width}}  {line}" + (f"  -- {source}" if source != "-" else ""))
         return "\n".join(lines)
 
     def tree(self) -> dict[str, Any]:
@@ -104,15 +106,22 @@ class Catalogue:
         }
 
 
-def catalogue(kind: str | None, sweeps: Callable[[], Lines]) -> list[Catalogue]:
-    """List the choices of one kind, or of every kind for None. `sweeps` gives (name, title, file).
+def catalogue(kind: str | None, prefix: str, sweeps: Callable[[], Lines]) -> list[Catalogue]:
+    """List the choices of one kind whose names begin with `prefix`, or of every kind for None, but
+    not the keys, which are many. `sweeps` gives (name, title, file).
 
-    Raises UserError for an unknown kind.
+    Raises UserError for an unknown kind, and where no name begins so.
     """
     kinds = {"sweeps": ("ablate sweep NAME", sweeps), **KINDS}
-    if kind is not None and kind not in kinds:
+    if kind is None:
+        return [Catalogue(name, how, list(lines())) for name, (how, lines) in kinds.items()]
+    kinds["keys"] = ("KEY=VALUE", key_lines)
+    if kind not in kinds:
         raise unknown("list", kind, kinds)
-    return [
-        Catalogue(name, kinds[name][0], list(kinds[name][1]()))
-        for name in ([kind] if kind else kinds)
-    ]
+    how, lines = kinds[kind]
+    every = list(lines())
+    found = [line for line in every if line[0].strip().startswith(prefix)]
+    if not found:
+        names = [line[0].strip().partition("=")[0] for line in every]
+        raise UserError(f"list {kind}: no name begins with {prefix!r}{nearest(prefix, names)}")
+    return [Catalogue(kind, how, found)]

@@ -111,10 +111,23 @@ def same_keys(place: str, tree: Any, expected: Iterable[str], added: Collection[
     dot = f"{place}." if place else ""
     for key in tree:
         if key not in names:
+            where = [] if place else [f"{home}.{key}" for home in _homes(key)]
+            if where:
+                raise UserError(f"{key}: is no key; did you mean {' or '.join(where)}?")
             raise unknown(f"{dot}{key}", key, names, "a key among")
     for name in names:
         if tree.get(name, "???") == "???" and (name in tree or name not in added):
             raise UserError(f"{dot}{name}: missing; give {dot}{name}=VALUE")
+
+
+def _homes(key: Any) -> list[str]:
+    """The sections of a run that have this key."""
+    sections = {name: cls for name, cls in hints(Run).items() if isinstance(cls, type)}
+    fields = {name: keys(cls) for name, cls in sections.items() if name not in CHOICES}
+    params = {
+        kind: {k for c in table.values() for k in c.params} for kind, table in CHOICES.items()
+    }
+    return [name for name, known in {**fields, **params}.items() if key in known]
 
 
 def is_plugin(name: Any) -> TypeGuard[str]:
