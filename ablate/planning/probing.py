@@ -18,7 +18,7 @@ def check_measured(plan: Plan, metric: Metric, place: str) -> None:
         return
     without = (c.row for c in plan.cells if metric.probe not in c.spec.get("probe", ()))
     if rows := list(dict.fromkeys(without)):
-        more = f" and {len(rows) - 1} more rows" if len(rows) > 1 else ""
+        more = f" and {len(rows) - 1} more row{'s'[: len(rows) > 2]}" if len(rows) > 1 else ""
         raise UserError(
             f"{place}: {metric.key}: the runs of {rows[0]!r}{more} do not measure {metric.probe}; "
             f"{again(plan, metric.probe)} trains runs that do: new ones, with ids of their own"
