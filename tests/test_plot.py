@@ -18,13 +18,12 @@ from ablate.planning.cell import Row, Tune, TuningStage
 from ablate.planning.plan import Analysis, Plan
 from ablate.report.plot import FORMATS, KINDS, Nothing, curves, draw, figure, figures
 from ablate.report.plot.gains import limits
-from ablate.report.plot.gradients import depths, profile
 from ablate.report.plot.heads import uniform
-from ablate.report.plot.maps import summary
 from ablate.report.plot.measured import named
 from ablate.report.plot.style import Drawing, inks, styled
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
+from ablate.shared.metrics.probed import depths, profile, summary
 from ablate.store.store import Store
 
 UNTUNED = [kind for kind in KINDS if kind != "tuning"]  # which tests/test_tune.py draws

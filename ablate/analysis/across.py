@@ -62,12 +62,14 @@ class SummaryLine:
     verdict: str | None
     p_values: PValues
     sampled: Estimate | None = None  # the average, if columns were a sample of those to come
-    columns: tuple[str, ...] = ()  # that the average is over
+    columns: tuple[str, ...] = ()  # that the average or the trend is over
+    where: str = ""  # of a trend: in which columns the row is told from the baseline
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One block. `kind`: average, contrast or placement; `tests`: F tests of the grid's effects."""
+    """One block. `kind`: average, contrast, trend or placement; `tests`: F tests of the grid's
+    effects."""
 
     kind: str
     name: str
@@ -141,11 +143,16 @@ class Arrays:
         gain: RowGain,
         given: bool,
         margin: bool = True,
+        words: tuple[str, str] | None = None,
         **more: Any,
     ) -> SummaryLine:
-        """Make a line. `given`: it may have a verdict; `margin`: with the margin, too."""
+        """Make a line. `given`: it may have a verdict, in `words`; `margin`: with the margin."""
+        from ablate.analysis import stats
+
         plan, analysis = self.plan, self.plan.analysis
-        word = verdict_of(gain.gain, analysis.margin if margin else None, self.judge and given)
+        words = words or (stats.NEUTRAL if plan.metric.neutral else stats.BETTER)
+        limit = analysis.margin if margin else None
+        word = verdict_of(gain.gain, limit, self.judge and given, words)
         return SummaryLine(
             label, column, hide_wide(gain.gain, plan.metric), word, p_values(gain), **more
         )
@@ -156,14 +163,19 @@ def is_partial(plan: Plan, found: Scores) -> bool:
     return bool(found.main.never) or (bool(found.diverged) and plan.analysis.diverged == "omit")
 
 
-def verdict_of(gain: Estimate, margin: float | None, given: bool) -> str | None:
-    """Return the verdict on a gain; None without an interval or with too few seeds."""
+def verdict_of(
+    gain: Estimate, margin: float | None, given: bool, words: tuple[str, str] | None = None
+) -> str | None:
+    """Return the verdict on a gain; None without an interval or with too few seeds. `words`: above
+    and below 0; default: helps, hurts."""
     from ablate.analysis import stats
 
     if not given or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
         return None
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
-    return stats.verdict(gain.low, gain.high, margin) if gain.sd else stats.CANT_TELL
+    if not gain.sd:
+        return stats.CANT_TELL
+    return stats.verdict(gain.low, gain.high, margin, words or stats.BETTER)
 
 
 def hide_wide(gain: Estimate, metric: Metric) -> Estimate:
@@ -245,6 +257,8 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
 
     plan = arrays.plan
     for name, contrast in plan.analysis.contrasts.items():
+        if "trend" in contrast:  # analysis.trends
+            continue
         key, ends = contrast["across"], (contrast["from"], contrast["to"])
         pairs = list(_pairs(plan.columns, key, *ends))
         method = arrays.method(len(plan.rows) - 1, len(pairs))

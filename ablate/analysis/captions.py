@@ -52,16 +52,17 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
         if sizes
         else "no test result yet"
     )
-    tested = "of the fixed validation set" if of.of_curve else tested
+    tested = of.on or ("of the fixed validation set" if of.of_curve else tested)
     name = of.name[0].upper() + of.name[1:]
     less = ", lower being better" if of.sign < 0 else ""
+    less = ", neither direction being better" if of.neutral else less
     lines = [
-        f"{name}: mean over seeds [{level(analysis.alpha)} Student t]; gain over {plan.baseline} "
+        f"{name}: mean over seeds [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
         f"in {of.points}{less} [{level(gain_alpha(analysis))}, simultaneous over the "
         f"{family(plan, columns)}; {_method(analysis)}]. Intervals are over training seeds; "
         f"{tested}."
     ]
-    lines += filter(None, [plan.task.how])
+    lines += filter(None, [of.how, plan.task.how])
     lines += _started(plan)
     if plan.tune is not None:
         lines.append(_tuned(plan, plan.tune))

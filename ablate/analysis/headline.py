@@ -13,12 +13,14 @@ NAMED = 3  # rows of a verdict; of more their number is said, and which is the f
 PREDICATES = {
     "helps": ("helps", "help"),
     "hurts": ("hurts", "hurt"),
+    "higher": ("is higher", "are higher"),
+    "lower": ("is lower", "are lower"),
     "same within": ("is the same within {}", "are the same within {}"),
     "no worse than": ("is less than {} worse, if at all", "are less than {} worse, if at all"),
     "can't tell": ("can't be told from the baseline", "can't be told from the baseline"),
     "unstable": ("is unstable", "are unstable"),
 }
-TOLD = ("helps", "hurts")
+TOLD = ("helps", "hurts", "higher", "lower")
 
 
 def headline(table: Table) -> str:
@@ -82,7 +84,8 @@ def _counted(
             continue
         rows = Counter(entry.row for entry in entries).most_common()
         names = [f"{row} in {count} of {columns[row]}" for row, count in rows[:NAMED]]
-        names[0] = f"{rows[0][0]} {verdict} in {rows[0][1]} of {columns[rows[0][0]]} columns"
+        first, count = rows[0]
+        names[0] = f"{first} {PREDICATES[verdict][0]} in {count} of {columns[first]} columns"
         more = [f"{len(rows) - NAMED} more in some"] if len(rows) > NAMED else []
         clauses.append(_listed(names + more))
     if others:

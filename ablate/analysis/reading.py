@@ -36,7 +36,7 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
     recorded, the table has no verdicts and a note. `options`: of `tabulate`.
     """
     now = looks.look(plan)
-    options = {"curves": lambda run: store.rundir(run).read_metrics(), **options}
+    options = {"curves": store.metrics, "probes": store.probe, **options}
     seen = _before(plan, store, now)
     while True:
         table = tabulate(plan, results, seen, words=True, **options)

@@ -11,10 +11,12 @@ from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import Metric, threshold
+from ablate.shared.metrics.probed import numbers
 from ablate.shared.spec import classes_of
 
 Results = Mapping[str, Mapping[str, Any] | None]  # run id -> result.json, None or absent: no result
 Curves = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of metrics.jsonl
+Probes = Callable[[str, str], Mapping[str, Any] | None]  # run id, probe -> the arrays of its file
 
 
 LARGEST = 1e60  # of a value: variances, and products of them, are still numbers
@@ -54,10 +56,15 @@ def by_replicate(values: Values, plan: Plan) -> list[float]:
 
 
 def scores(
-    cell: Cell, plan: Plan, results: Results, also: Iterable[str], curves: Curves | None
+    cell: Cell,
+    plan: Plan,
+    results: Results,
+    also: Iterable[str],
+    curves: Curves | None,
+    probes: Probes | None = None,
 ) -> Scores:
     """Collect the scores of a cell. `also`: metrics beside the plan's. Raises UserError for one of
-    these metrics that was not measured."""
+    these metrics that was not measured; of a probe's beside the plan's a cell may have none."""
     finished: dict[int, Mapping[str, Any]] = {}
     diverged: dict[int, int | None] = {}
     missing, found = [], []
@@ -74,11 +81,13 @@ def scores(
             finished[seed] = result
 
     def values(metric: Metric) -> Values:
-        return _values(metric, cell, plan, finished, diverged, curves)
+        return _values(metric, cell, plan, tested.get(metric.key, {}), finished, diverged, curves)
 
     asked = [plan.metric, *(plan.named(name, "--show") for name in also)]
-    declared = plan.task.metrics
-    tested = {m.key: {s: r["test"].get(m.key) for s, r in finished.items()} for m in declared}
+    declared = [*plan.task.metrics, *dict.fromkeys(m for m in asked if m.probe)]
+    read = {m.probe for m in asked if m.probe}
+    known = {s: {**r["test"], **_probed(cell, s, read, probes)} for s, r in finished.items()}
+    tested = {m.key: {s: known[s].get(m.key) for s in finished} for m in declared}
     beyond = {
         key: {seed: v for seed, v in of_seed.items() if v is not None and not abs(v) <= LARGEST}
         for key, of_seed in tested.items()
@@ -87,7 +96,10 @@ def scores(
     for metric in asked:
         if metric in declared and metric not in measured:
             place = "analysis.metric" if metric == plan.metric else "--show"
-            raise UserError(f"{place}: {_lacking(metric, plan, cell, beyond[metric.key])}")
+            if not metric.probe or beyond[metric.key]:
+                raise UserError(f"{place}: {_lacking(metric, plan, cell, beyond[metric.key])}")
+            if metric == plan.metric:
+                raise UserError(f"{place}: {_none(metric, cell, known)}")
     others = [m for m in measured if finished] + [m for m in asked if m not in declared]
     return Scores(
         cell=cell,
@@ -121,10 +133,31 @@ def _lacking(metric: Metric, plan: Plan, cell: Cell, beyond: Mapping[int, float]
     )
 
 
+def _none(metric: Metric, cell: Cell, known: Mapping[int, Mapping[str, Any]]) -> str:
+    """Explain that a row has no such number, and name the probe's numbers that it has."""
+    keys = dict.fromkeys(key for has in known.values() for key in has)
+    own = [key for key in keys if key.startswith(f"{metric.probe}:")]
+    choices = f": it has {', '.join(own)}" if own else f", nor another number of {metric.probe}"
+    return f"{cell.row!r} has no {metric.key}{choices}; choose another metric, or other rows"
+
+
+def _probed(cell: Cell, seed: int, asked: Iterable[str], probes: Probes | None) -> dict[str, float]:
+    """The numbers of these probes in the files of a run."""
+    if probes is None:
+        return {}
+    run, spec = cell.ids[seed], cell.at(seed).spec
+    return {
+        key: value
+        for probe in asked
+        for key, value in numbers(probe, probes(run, probe), spec).items()
+    }
+
+
 def _values(
     metric: Metric,
     cell: Cell,
     plan: Plan,
+    tested: Mapping[int, float | None],
     finished: Mapping[int, Mapping[str, Any]],
     diverged: Mapping[int, Any],
     curves: Curves | None,
@@ -134,16 +167,16 @@ def _values(
     for seed in plan.seeds:
         value: float | None = None
         if seed in finished:
-            value = finished[seed]["test"].get(metric.key)
+            value = tested.get(seed)
             if metric.of_curve:
                 value = _of_curve(metric, plan.task.metrics[0], cell.ids[seed], curves)
         elif seed in diverged and cell.row != plan.baseline and plan.analysis.diverged == "chance":
             value = metric.chance(classes_of(cell.spec))
         else:
             continue
-        if value is None:
+        if value is None and not metric.probe:  # guessing has no such number
             never.append(seed)
-        else:
+        elif value is not None:
             values[seed] = float(value) * metric.scale
     return Values(values, tuple(never))
 

@@ -23,7 +23,7 @@ from ablate.analysis.across import (
 )
 from ablate.analysis.captions import gain_alpha
 from ablate.analysis.footnotes import Footnotes, data_notes, entry_notes, mixtures, row_notes
-from ablate.analysis.scores import Curves, Results, Scores, by_replicate, scores
+from ablate.analysis.scores import Curves, Probes, Results, Scores, by_replicate, scores
 from ablate.analysis.table import (
     Against,
     Cost,
@@ -36,6 +36,7 @@ from ablate.analysis.table import (
     TableColumn,
     TableRow,
 )
+from ablate.analysis.trends import trends
 from ablate.planning.cell import Column
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
@@ -57,6 +58,7 @@ def tabulate(
     strict: bool = False,
     also: Sequence[str] = (),
     curves: Curves | None = None,
+    probes: Probes | None = None,
     sizes: Sizes | None = None,
     cost: bool = False,
     paper: Mapping[tuple[str, str], Beside] | None = None,
@@ -69,15 +71,16 @@ def tabulate(
     `strict` withholds the verdicts of a table whose seeds grew after an undeclared look, or that
     has changed since, and raises Failure where the runs of a column are of different machines or
     code. `also`: metrics beside the plan's. `curves`: reads the lines of `metrics.jsonl`, for
-    `auc` and `epochs_to`. `sizes`: of cells whose results lack them. `cost`: adds times and memory.
-    `paper`: from `analysis.paper.beside`. `withheld`: from `Store.results`; such runs have no
-    result here. `older`: how many of its runs the store also has with the draws of an older
-    version.
+    `auc` and `epochs_to`; `probes`: the files of probes, for their numbers. `sizes`: of cells whose
+    results lack them. `cost`: adds times and memory. `paper`: from `analysis.paper.beside`.
+    `withheld`: from `Store.results`; such runs have no result here. `older`: how many of its runs
+    the store also has with the draws of an older version.
     """
     analysis = plan.analysis
     footnotes = Footnotes()
     cells = {
-        (cell.row, cell.column): scores(cell, plan, results, also, curves) for cell in plan.cells
+        (cell.row, cell.column): scores(cell, plan, results, also, curves, probes)
+        for cell in plan.cells
     }
     complete = not any(found.missing for found in cells.values())
     methods = [method_of(plan, column.label) for column in plan.columns]
@@ -96,6 +99,7 @@ def tabulate(
         TableRow(row.label, row.family, footnotes.of(row_notes(row.confounds))) for row in plan.rows
     )
     arrays = Arrays.of(plan, cells, judge, gain_alpha(analysis))
+    verdicts = {(e.row, e.column): e.verdict for column in columns for e in column.entries}
     notes = captions.notes(plan, list(cells.values()), columns, look_note, strict)
     return Table(
         sweep=plan.name,
@@ -117,7 +121,7 @@ def tabulate(
             *captions.paper_notes(columns, extra.paper),
         ),
         footnotes=tuple(footnotes.numbers),
-        blocks=blocks(arrays),
+        blocks=(*blocks(arrays), *trends(arrays, verdicts)),
         paper=next((beside.table for beside in extra.paper.values()), ""),
         withheld=withheld or {},
         task=task_of(plan.cells[0].spec),
@@ -242,7 +246,8 @@ def _entry(
 
     analysis, where = plan.analysis, (found.cell.row, found.cell.column)
     given = judge and not is_partial(plan, found)
-    verdict = verdict_of(gain.gain, analysis.margin, given) if gain else None
+    words = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
+    verdict = verdict_of(gain.gain, analysis.margin, given, words) if gain else None
     if gain and verdict == stats.CANT_TELL and gain.stands_out:
         verdict = stats.UNSTABLE
     if verdict is not None and _same_predictions(found, base):

@@ -195,7 +195,7 @@ def derived_files(
 ) -> dict[str, bytes]:
     """Make every derived file, by its place. The look is recorded in `store`."""
     runs = load_records(plan, bundle, told)
-    reading = read(plan, store, results, curves=lambda run: bundle.rundir(run).read_metrics())
+    reading = read(plan, store, results, curves=bundle.metrics, probes=bundle.probe)
     table = reading.table
     drawn = figures(plan, table, bundle.rundir)
     title, version = plan.title or plan.name, makers["ablate"]

@@ -153,8 +153,8 @@ class _Check:
         self._env(run, folder, result)
         self._start(run, folder, result)
         last = self._metrics(run, folder, result)
-        for name, sha256 in result.get("probes_sha256", {}).items():
-            self._hash(run, folder.probe(name), sha256)
+        hashes = result.get("probes_sha256") or {}
+        probed = [self._hash(run, folder.probe(name), sha256) for name, sha256 in hashes.items()]
         if result["status"] != "finished":
             self.recorded[run.id] = self.remade[run.id] = result
             return
@@ -162,7 +162,7 @@ class _Check:
             self._hash(run, folder.weights, result.get("weights_sha256"))
         whole = self._hash(run, folder.predictions, result.get("predictions_sha256"))
         test = self._test(run, folder, result) if whole else None
-        if last is not None and test is not None:
+        if last is not None and test is not None and all(probed):
             collapsed = result.get("collapsed")
             if is_number(last["train_loss"]) and is_number(result.get("prior_loss")):
                 collapsed = last["train_loss"] >= result["prior_loss"]
@@ -347,7 +347,7 @@ class _Check:
     def table(self) -> None:
         """Make the table from the results and from the raw files, and compare every number."""
         tables = (
-            tabulate(self.plan, results, curves=lambda run: self.store.rundir(run).read_metrics())
+            tabulate(self.plan, results, curves=self.store.metrics, probes=self.store.probe)
             for results in (self.recorded, self.remade)
         )
         said, made = ([*csv.reader(io.StringIO(render(t, "csv")))][1:] for t in tables)

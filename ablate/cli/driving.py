@@ -280,10 +280,8 @@ def plan(
     detection: Detection | None = None
     withheld: dict[str, str] = {}
     if detect is not None:
-        results, withheld = kept.results(made.runs(), curves=True)
-        detection = forecast(
-            made, detect, spread, cost, results, lambda run: kept.rundir(run).read_metrics()
-        )
+        results, withheld = kept.results(made.runs(), curves=True, probes=True)
+        detection = forecast(made, detect, spread, cost, results, kept.metrics, kept.probe)
     amiss = [] if on is not None else _amiss(launcher, kept, states)
     if format is Format.json:
         tree = trees.of_plan(made, states, cost, settings, detection, withheld.values(), amiss)

@@ -21,7 +21,6 @@ from ablate.cli.printing import (
 )
 from ablate.cli.selection import RUNS, Selection, StoreDir, planned
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.metrics import DEFAULT, TASKS
 
 MANY = 1000  # runs: reading their results takes seconds
 
@@ -111,8 +110,8 @@ def table(
     show: Annotated[
         str | None,
         typer.Option(
-            help="Columns: accuracy,gain,ci,n,verdict,params,macs,cost,chosen,paper and metrics: "
-            + ",".join(TASKS[DEFAULT].names[1:])
+            help="Columns: accuracy,gain,ci,n,verdict,params,macs,cost,chosen,paper and metrics "
+            "(`ablate list metrics`)."
         ),
     ] = None,
     transpose: Annotated[
@@ -223,7 +222,8 @@ def plot(
         table = tabulate(
             made,
             results,
-            curves=lambda run: kept.rundir(run).read_metrics(),
+            curves=kept.metrics,
+            probes=kept.probe,
             withheld=withheld,
         )
     for line in captions.withheld(withheld):

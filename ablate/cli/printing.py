@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.mistakes import one_of
-from ablate.shared.errors import unknown
+from ablate.shared.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from ablate.analysis.scores import Results
@@ -113,13 +113,19 @@ def print_table(
     parts = check_show(show) if show is not None else DEFAULT
     if against and "paper" not in parts:
         parts = (*parts, "paper")
+    if "paper" in parts and plan.metric.unit != "%":
+        raise UserError(
+            f"--against paper: published figures are accuracies, but the table is of "
+            f"{plan.metric.key}; add analysis.metric={plan.task.metrics[0].key}"
+        )
     named = "params" in parts or "macs" in parts
     also = [part for part in parts if is_metric(part)]
-    curves = any(m.of_curve for m in (plan.metric, *(plan.named(n, "--show") for n in also)))
+    asked = [plan.metric, *(plan.named(name, "--show") for name in also)]
+    curves, probes = any(m.of_curve for m in asked), any(m.probe for m in asked)
     results: Results = recomputed or {}
     withheld: dict[str, str] = {}
     if recomputed is None:
-        results, withheld = store.results(plan.runs(), curves)
+        results, withheld = store.results(plan.runs(), curves, probes)
     table = read(
         plan,
         store,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ablate.planning.cell import Cell, Column, Row, Tune
 from ablate.planning.compose import Composer, placed
-from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown
+from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown, trend_lacks
 from ablate.planning.overrides import Word, show
 from ablate.planning.parents import bare
 from ablate.planning.plan import Analysis, Plan
@@ -341,8 +341,10 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
     for name, contrast in sweep.analysis.contrasts.items():
         key = contrast["across"]
         values = [c.settings[key] for c in sweep.columns if key in c.settings]
-        missing = [contrast[end] for end in ("from", "to") if contrast[end] not in values]
-        if not missing:
+        ends = (contrast[end] for end in ("from", "to") if end in contrast)
+        missing = [end for end in ends if end not in values]
+        few = trend_lacks(contrast, [column.settings for column in sweep.columns])
+        if not (missing or few):
             kept[name] = contrast
         elif sweep.scale is not None and not own:
             notes.append(f"contrast {name!r} has no columns at this scale")
@@ -351,6 +353,8 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
             place = f"{sweep.place}: {part}.contrasts.{name}"
             if not values:
                 raise UserError(f"{place}: across: no column sets {key!r}")
+            if few:
+                raise UserError(f"{place}: trend: {few}, got {', '.join(map(show, values))}")
             raise unknown(f"{place}: {key}", missing[0], dict.fromkeys(map(show, values)))
     return replace(sweep.analysis, contrasts=kept)
 

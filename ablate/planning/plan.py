@@ -27,7 +27,8 @@ from ablate.planning.cell import (
     lineage,
     spec_parents,
 )
-from ablate.shared.errors import unknown
+from ablate.planning.probing import check_measured
+from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import is_number
 from ablate.shared.keys import Key, hints
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
@@ -52,7 +53,7 @@ class Analysis:
     """How the table is computed (docs/statistics.md); fixed before results exist."""
 
     # "": the first that the task declares.
-    metric: Annotated[str, Key("what is compared, of the last step's model on the test set")] = ""
+    metric: Annotated[str, Key("what is compared: a metric of the test set, or PROBE:NUMBER")] = ""
     spread: Annotated[
         Literal["pooled", "paired", "welch"],
         Key("spread between seeds that intervals use: of all rows, of pairs, or of the two rows"),
@@ -148,13 +149,17 @@ class Plan:
     @property
     def metric(self) -> Metric:
         """That the table is of."""
-        return self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
+        found = self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
+        if found.neutral and self.analysis.diverged == "chance":
+            raise UserError(f"analysis.diverged: guessing has no {found.key}; leave chance out")
+        return found
 
     def named(self, name: str, place: str) -> Metric:
-        """Raises UserError for a metric that its task has not."""
+        """Raises UserError for a metric that its task has not, or its runs don't measure."""
         metric = self.task.find(name)
         if metric is None:
             raise unknown(place, name, self.task.names)
+        check_measured(self, metric, place)
         return metric
 
     @property

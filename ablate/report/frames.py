@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.planning.cell import Cell, Column, PlannedRun, Row
 from ablate.planning.plan import Plan
+from ablate.shared.metrics.probed import numbers
 from ablate.store.record import RunRecord
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
     runs = _asked(runs, trials)
     families = {row.label: row.family for row in plan.rows}
     keys = _keys(plan, [record.run.cell for record in runs])
+    probed = {record.run.id: _probed(record) for record in runs}
+    measured = dict.fromkeys(key for found in probed.values() for key in found)
     rows = []
     for record in runs:
         result, cell = record.result, record.run.cell
@@ -43,10 +46,20 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
                 "status": record.status,
                 **{metric.key: test.get(metric.key) for metric in plan.task.metrics},
                 "test_n": test.get("n"),
+                **{key: probed[record.run.id].get(key) for key in measured},
                 **{name: result.get(name) for name in TOLD},
             }
         )
     return _frame(rows)
+
+
+def _probed(record: RunRecord) -> dict[str, float]:
+    """The numbers of the probes of a run that has test scores: trials show none of either."""
+    spec, found = record.run.cell.spec, dict[str, float]()
+    if record.status == "finished" and record.run.trial is None:
+        for probe in spec.get("probe", ()):
+            found |= numbers(probe, record.folder.read_probe(probe), spec)
+    return found
 
 
 def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:

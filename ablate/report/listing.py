@@ -15,6 +15,9 @@ from ablate.report.plot import KINDS as PLOTS
 from ablate.shared import choices
 from ablate.shared.choices import Choice, Param
 from ablate.shared.errors import UserError, nearest, unknown
+from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
+from ablate.shared.metrics.metric import AREA, CROSSING
+from ablate.shared.metrics.probed import PROBED
 
 Lines = Iterator[tuple[str, str, str]]
 
@@ -23,6 +26,26 @@ def _choices(table: dict[str, Choice]) -> Lines:
     for name, choice in table.items():
         keys = ", ".join(f"{key}={param.default}" for key, param in choice.params.items())
         yield name, choice.line + (f" [{keys}]" if keys else ""), choice.source
+
+
+def _metrics() -> Lines:
+    """List the metrics of each task, then the numbers of probes, which need the probe."""
+    for name, task in TASKS.items():
+        curve = (AREA, f"{CROSSING}:0.9") if task.trains else ()
+        for key in (*(metric.key for metric in task.metrics), *curve):
+            yield key, f"{_said(task, key)}; task={name}", "-"
+    for probe, of in PROBED.items():
+        example = TASKS[DEFAULT]
+        for key in of.names:
+            line = _said(example, key.replace("LAYER", "1")).replace("layer 1", "one layer")
+            yield key, f"{line}; probe=[{probe}]", choices.PROBES[probe].source
+
+
+def _said(task: TaskChoice, key: str) -> str:
+    metric = task.find(key)
+    assert metric is not None
+    better = "no better direction" if metric.neutral else "less is better" * (metric.sign < 0)
+    return ", ".join(filter(None, (metric.name, metric.unit, better)))
 
 
 def _launchers() -> Lines:
@@ -70,6 +93,7 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "recipes": ("recipe=NAME", lambda: _files("recipe")),
     "launchers": ("launcher=NAME", _launchers),
     "paper": ("ablate table paper:NAME", paper.listing),
+    "metrics": ("analysis.metric=NAME", _metrics),
     "probes": ("probe=[NAME, ...]", lambda: _choices(choices.PROBES)),
     "plots": (
         "ablate plot [SWEEP] NAME",

@@ -5,6 +5,7 @@ The file has no date and no place of its writing: the same sweep gives the same 
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import time
@@ -61,7 +62,8 @@ def render_page(
         variants=list(_variants(plan, runs)),
         named=len(plan.columns) > 1,
         measured=[
-            m for m in plan.task.metrics if any(m.key in k.result.get("test", {}) for k in runs)
+            *(m for m in plan.task.metrics if any(m.key in k.result.get("test", {}) for k in runs)),
+            *([plan.metric] if plan.metric.probe else []),
         ],
         commands=commands,
         made=_made(plan, runs, read, facts),
@@ -69,7 +71,7 @@ def render_page(
         version=__version__,
         # functions
         plural=_plural,
-        score=_score,
+        score=functools.partial(_score, table),
         tail=_tail,
         time=_time,
         yaml=yaml_lines,
@@ -160,9 +162,14 @@ def _differences(cell: Cell, base: Cell) -> tuple[Difference, ...]:
     )
 
 
-def _score(record: RunRecord, metric: Metric) -> float | None:
-    """Return a test metric in the unit of the table; None if it was not measured, and for trials,
-    which are judged on validation."""
+def _score(table: Table, record: RunRecord, metric: Metric) -> float | None:
+    """Return a test metric, or what the table is of, in the unit of the table; None if it was not
+    measured, and for trials, which are judged on validation."""
+    run = record.run
+    if metric.probe:
+        entries = (e for e in table.entries if (e.row, e.column) == (run.cell.row, run.cell.column))
+        own = not run.above and run.trial is None
+        return next((entry.values.get(run.seed) for entry in entries if own), None)
     value = record.result.get("test", {}).get(metric.key)
     return None if value is None or record.run.trial is not None else float(value) * metric.scale
 

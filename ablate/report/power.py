@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.captions import count
-from ablate.analysis.scores import Curves, Results, by_replicate, scores
+from ablate.analysis.scores import Curves, Probes, Results, by_replicate, scores
 from ablate.analysis.tabulate import method_of
 from ablate.planning.plan import Plan
 from ablate.running.estimate import Costs
@@ -95,6 +95,7 @@ def forecast(
     costs: Costs,
     results: Results,
     curves: Curves,
+    probes: Probes | None = None,
 ) -> Detection:
     """Forecast the seeds and hours that it takes to detect `gain`.
 
@@ -106,7 +107,7 @@ def forecast(
     n = max(len(plan.replicates), stats.FEWEST_SEEDS)
     columns = []
     for column in plan.columns:
-        spread, correlation, how = _spread(plan, column.label, assumed, results, curves)
+        spread, correlation, how = _spread(plan, column.label, assumed, results, curves, probes)
         found = stats.detect(gain, n, spread, method_of(plan, column.label), correlation)
         hours = _hours(plan, column.label, costs)
         columns.append(InColumn(column.label, column.heading, spread.sd, how, hours, found))
@@ -114,7 +115,12 @@ def forecast(
 
 
 def _spread(
-    plan: Plan, column: str, assumed: float | None, results: Results, curves: Curves
+    plan: Plan,
+    column: str,
+    assumed: float | None,
+    results: Results,
+    curves: Curves,
+    probes: Probes | None,
 ) -> tuple[Spread, float, str]:
     """Return the spread, the seed correlation, and the source of both in words."""
     import numpy as np
@@ -125,7 +131,7 @@ def _spread(
     if assumed is not None:
         return stats.Spread(assumed), 0.0, f"spread {assumed:g} {points}, given by --spread"
     cells = [cell for cell in plan.cells if cell.column == column]
-    values = [scores(cell, plan, results, (), curves).main for cell in cells]
+    values = [scores(cell, plan, results, (), curves, probes).main for cell in cells]
     y = np.array([by_replicate(value, plan) for value in values])
     if (measured := stats.residual_spread(y)) is None:
         how = f"spread {ASSUMED:g} {points}, assumed: no run has finished; --spread sets another"

@@ -65,6 +65,10 @@ class Store(StoreFolder):
         """The lines of a run's metrics."""
         return self.rundir(run).read_metrics()
 
+    def probe(self, run: str, name: str) -> dict[str, Any] | None:
+        """What a probe measured in a run, as arrays by name; None where it has no whole file."""
+        return self.rundir(run).read_probe(name)
+
     # --- Looks ----------------------------------------------------------------------------------
 
     def read_looks(self, sweep: str) -> list[Look]:

@@ -12,10 +12,12 @@ a slower import, is the oracle in the tests.
 from ablate.analysis.stats.across import (
     AnovaLine,
     AverageGain,
+    Combined,
     FactorialEffects,
     average_gains,
     changes,
     grid_effects,
+    trends,
 )
 from ablate.analysis.stats.curves import Reached, auc, epochs_to, expected_best, reached
 from ablate.analysis.stats.dunnett import dunnett, dunnett_p
@@ -41,26 +43,33 @@ from ablate.analysis.stats.power import (
     resolution,
 )
 from ablate.analysis.stats.verdict import (
+    BETTER,
     CANT_TELL,
     DID_NOTHING,
     FEWEST_SEEDS,
     MOST_SEEDS,
+    NEUTRAL,
     POWER,
+    TREND,
     UNSTABLE,
     agreement,
     verdict,
 )
 
 __all__ = [
+    "BETTER",
     "CANT_TELL",
     "DID_NOTHING",
     "FEWEST_SEEDS",
     "MOST_SEEDS",
+    "NEUTRAL",
     "POWER",
+    "TREND",
     "UNSTABLE",
     "AnovaLine",
     "AverageGain",
     "ColumnGains",
+    "Combined",
     "Estimate",
     "Exact",
     "FactorialEffects",
@@ -96,6 +105,7 @@ __all__ = [
     "resolution",
     "seed_correlation",
     "sign_flip",
+    "trends",
     "verdict",
     "welch_of_means",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,6 +61,58 @@ def average_gains(
     `method`, whose contrasts are those of this average, and `unstable` (C, R) are as in
     `column_gains`. A row with fewer columns is fitted beside the rows that have all of those.
     """
+    over = _over(y, baseline, method, unstable, lambda some: y[some].mean(0), fewest=1)
+
+    def average(row: int, found: Combined) -> AverageGain:
+        some = list(found.columns)
+        gains = (y[some, row] - y[some, baseline]).mean(-1)
+        sampled = mean_interval(gains, method.alpha / method.contrasts)
+        return AverageGain(found.gain, sampled, found.columns, found.ratio)
+
+    return tuple(found and average(row, found) for row, found in enumerate(over))
+
+
+class Combined(NamedTuple):
+    """The gain of a row in a combination of `columns` (indices); `ratio`: as of ColumnGains."""
+
+    gain: RowGain
+    columns: tuple[int, ...]
+    ratio: float | None
+
+
+def trends(
+    y: Floats,
+    x: Floats,
+    baseline: int,
+    method: Method,
+    unstable: Bools | None = None,
+) -> tuple[Combined | None, ...]:
+    """By how much the gain of every row of y (C, R, S) grows with the columns' number x (C,): the
+    slope of the least-squares line, a linear contrast of the columns (Cochran & Cox 1957, ch. 3).
+
+    The slope is taken within a row's seed first; the slopes' column is judged as that of the means
+    in `average_gains`, over the same columns. A line needs three: None where a row has fewer.
+    """
+
+    def slope(some: list[int]) -> Floats:
+        away = x[some] - x[some].mean()
+        weights = away / (away**2).sum()
+        return np.asarray((weights[:, None, None] * y[some]).sum(0))
+
+    return _over(y, baseline, method, unstable, slope, fewest=3)
+
+
+def _over(
+    y: Floats,
+    baseline: int,
+    method: Method,
+    unstable: Bools | None,
+    combine: Callable[[list[int]], Floats],
+    fewest: int,
+) -> tuple[Combined | None, ...]:
+    """The gain of every row of y (C, R, S) in what `combine` makes of columns: an (R, S) of their
+    indices. A row has the columns where it and a stable baseline have all seeds; None below
+    `fewest`, and for the baseline."""
     complete: Bools = np.asarray(~np.isnan(y).any(-1))
     shaky: Bools = np.zeros(y.shape[:2], dtype=bool) if unstable is None else unstable
     usable = complete & complete[:, [baseline]] & ~shaky[:, [baseline]]
@@ -68,19 +120,18 @@ def average_gains(
     @functools.cache
     def fitted(columns: tuple[int, ...]) -> ColumnGains:
         some = list(columns)
-        mean = y[some].mean(0)
-        mean[~complete[some].all(axis=0)] = np.nan
-        return column_gains(mean, baseline, method, np.asarray(shaky[some].any(axis=0)))
+        made = combine(some)
+        made[~complete[some].all(axis=0)] = np.nan
+        return column_gains(made, baseline, method, np.asarray(shaky[some].any(axis=0)))
 
-    def average(row: int) -> AverageGain | None:
+    def combined(row: int) -> Combined | None:
         columns = tuple(int(c) for c in np.flatnonzero(usable[:, row]))
-        if row == baseline or not columns or (gain := fitted(columns).rows[row]) is None:
+        if row == baseline or len(columns) < fewest:
             return None
-        gains = (y[list(columns), row] - y[list(columns), baseline]).mean(-1)
-        sampled = mean_interval(gains, method.alpha / method.contrasts)
-        return AverageGain(gain, sampled, columns, fitted(columns).ratio)
+        gain = fitted(columns).rows[row]
+        return None if gain is None else Combined(gain, columns, fitted(columns).ratio)
 
-    return tuple(average(row) for row in range(y.shape[1]))
+    return tuple(combined(row) for row in range(y.shape[1]))
 
 
 def changes(

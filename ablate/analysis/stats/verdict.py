@@ -9,19 +9,30 @@ CANT_TELL = "can't tell"
 UNSTABLE = "unstable"  # told from 0 by the other rows' spread, but not by its own
 DID_NOTHING = "did nothing"  # the baseline's predictions in every seed
 
+# Words for an interval above 0 and below: of a gain, of a difference that has no better direction,
+# of a gain's change along a column's number.
+BETTER = ("helps", "hurts")
+NEUTRAL = ("higher", "lower")
+TREND = ("grows", "shrinks")
 
-def verdict(low: float, high: float, margin: float | None = None) -> str:
+
+def verdict(
+    low: float, high: float, margin: float | None = None, words: tuple[str, str] = BETTER
+) -> str:
     """The word for a simultaneous interval of a gain; the strongest that holds.
 
-    `helps`, `hurts`: it excludes 0. With a margin m, `same within m`: it lies in (-m, m);
-    `no worse than m`: above -m (non-inferiority). Else `can't tell`.
+    `words`, such as `helps` and `hurts`: it excludes 0. With a margin m, `same within m`: it lies
+    in (-m, m); of a gain `no worse than m`: above -m (non-inferiority). Else `can't tell`.
     """
     if low > 0:
-        return "helps"
+        return words[0]
     if high < 0:
-        return "hurts"
+        return words[1]
     if margin is not None and low > -margin:
-        return f"same within {margin:g}" if high < margin else f"no worse than {margin:g}"
+        if high < margin:
+            return f"same within {margin:g}"
+        if words == BETTER:
+            return f"no worse than {margin:g}"
     return CANT_TELL
 
 

@@ -135,7 +135,7 @@ def _gain(table: Table, ci: bool) -> Iterator[_Part]:
         return GridCell(text, bold=entry.verdict == "helps", number=True)
 
     bracket = f" [{level(table.gain_alpha)} CI]" if ci else ""
-    yield _Part("gain" + bracket, cell, is_gain=True)
+    yield _Part(table.of().change + bracket, cell, is_gain=True)
 
 
 def _n(table: Table, ci: bool) -> Iterator[_Part]:
@@ -332,19 +332,22 @@ def _transposed(table: Table, parts: Sequence[_Part]) -> Grid:
 
 
 def _block(table: Table, block: Summary, ci: bool) -> Grid:
-    """An average, a contrast or the effects of a placement: an effect a line."""
-    where = any(line.column for line in block.lines) and block.kind == "contrast"
+    """An average, a contrast, a trend or the effects of a placement: an effect a line."""
+    where = any(line.column for line in block.lines) and block.kind in ("contrast", "trend")
+    told = any(line.where for line in block.lines)
     sampled = any(line.sampled for line in block.lines)
     bracket = f" [{level(table.gain_alpha)} CI]" if ci else ""
-    what = {"average": "gain", "contrast": "change of gain"}.get(block.kind, "gain")
+    change = table.of().change
+    what = {"contrast": f"change of {change}", "trend": f"slope of {change}"}
     headings = [
         GridCell("effect" if block.kind == "placement" else "variant"),
         *([GridCell("columns")] if where else []),
-        GridCell(what + bracket, number=True),
+        GridCell(what.get(block.kind, change) + bracket, number=True),
         *([GridCell(f"if columns were a sample{bracket}", number=True)] if sampled else []),
         *([GridCell("columns", number=True)] if sampled else []),
         GridCell("n", number=True),
         GridCell("verdict" if table.complete else ""),
+        *([GridCell("by the columns' verdicts")] if told else []),
     ]
     lines = []
     for line in block.lines:
@@ -358,6 +361,7 @@ def _block(table: Table, block: Summary, ci: bool) -> Grid:
             *([GridCell(str(len(line.columns)), number=True)] if sampled else []),
             GridCell(str(line.gain.n), number=True),
             GridCell(line.verdict or ""),
+            *([GridCell(line.where)] if told else []),
         ]
         lines.append(GridLine(tuple(cells)))
     note = f"{block.note}; {block.contrasts} contrasts" if block.contrasts > 1 else block.note

@@ -29,6 +29,9 @@ def tree(table: Table) -> dict[str, Any]:
     whole = dataclasses.asdict(table)
     if table.task == DEFAULT:  # which older tables don't say
         del whole["task"]
+    for line in (line for block in whole["blocks"] for line in block["lines"]):
+        if not line["where"]:  # nor this
+            del line["where"]
     return whole
 
 
@@ -221,6 +224,7 @@ def _block(block: Summary) -> Iterator[Fact]:
     quantity = {
         "average": "average.gain",
         "contrast": f"contrast.{block.name}",
+        "trend": f"trend.{block.name}",
         "placement": f"placement.{block.name}",
     }[block.kind]
     for line in block.lines:
@@ -230,6 +234,7 @@ def _block(block: Summary) -> Iterator[Fact]:
             *_p_values(quantity, line.p_values),
             (f"{quantity}.columns", len(line.columns) or None),
             (f"{quantity}.verdict", line.verdict),
+            (f"{quantity}.where", line.where or None),
         ):
             if value is not None:
                 yield line.column, line.label, "", name, value

@@ -9,7 +9,8 @@ from matplotlib.ticker import MaxNLocator
 
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
-from ablate.report.plot.measured import Nothing, RunDirs, again, in_order, named
+from ablate.planning.probing import again
+from ablate.report.plot.measured import Nothing, RunDirs, in_order, named
 from ablate.report.plot.style import Drawing, folded, inks
 
 ACROSS = 3  # columns in a line

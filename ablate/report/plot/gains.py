@@ -7,10 +7,11 @@ from typing import Any
 
 from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
-from ablate.analysis.captions import family, level
+from ablate.analysis.captions import family, level, sentence
 from ablate.analysis.table import Entry, Table
 from ablate.planning.plan import Plan
-from ablate.report.plot.measured import Nothing, RunDirs, again, named
+from ablate.planning.probing import again
+from ablate.report.plot.measured import Nothing, RunDirs, named
 from ablate.report.plot.style import BLACK, Drawing, folded, inks
 
 ACROSS = 2  # columns of a forest in a line
@@ -137,11 +138,11 @@ def _cut(
 
 
 def _heading(table: Table) -> str:
-    return f"Gain over {table.baseline}: {table.of().name}"
+    return f"{sentence(table.of().over(table.baseline))}: {table.of().name}"
 
 
 def _axis(table: Table) -> str:
-    return f"gain, {table.of().points}"
+    return f"{table.of().change}, {table.of().points}"
 
 
 def _numbers(table: Table, entry: Entry) -> str:

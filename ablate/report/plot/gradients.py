@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -10,42 +9,11 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
-from ablate.report.plot.measured import Arrays, RunDirs, named, probed
+from ablate.report.plot.measured import RunDirs, named, probed
 from ablate.report.plot.style import Drawing, inks
+from ablate.shared.metrics.probed import LAST, depths, profile
 
 UPRIGHT = 8  # depths at most whose names stand side by side
-LAST = 1000  # steps that the profile by depth is the mean of; of a short run its last tenth
-
-
-def depths(arrays: Arrays) -> tuple[list[str], Any]:
-    """Read `probe-gradnorm.npz`: (labels of the depths, norms (records, depths)).
-
-    The embedding (kernel and bias), each block with all that is in it, the head.
-    """
-    groups = [str(group) for group in arrays["groups"]]
-    members: dict[str, list[int]] = {"embedding": [], "head": []}
-    blocks: dict[int, list[int]] = {}
-    for n, group in enumerate(groups):
-        if block := re.match(r"(?:blocks|layers)\.(\d+)", group):
-            blocks.setdefault(int(block[1]), []).append(n)
-        elif group in members:
-            members[group].append(n)
-    ordered = {
-        "embedding": members["embedding"],
-        **{f"{block + 1}": blocks[block] for block in sorted(blocks)},
-        "head": members["head"],
-    }
-    kept = {label: indices for label, indices in ordered.items() if indices}
-    squares = np.square(arrays["norms"].astype(np.float64))
-    return list(kept), np.sqrt(np.stack([squares[:, i].sum(1) for i in kept.values()], 1))
-
-
-def profile(arrays: Arrays) -> tuple[list[str], Any]:
-    """Return labels, and the mean norm at each depth over the records of a run's last steps."""
-    labels, norms = depths(arrays)
-    steps = arrays["steps"]
-    done = steps[-1] + 1
-    return labels, norms[steps >= done - max(1, min(LAST, done // 10))].mean(0)
 
 
 def gradnorm(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:

@@ -10,21 +10,7 @@ from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
 from ablate.report.plot.measured import Nothing, RunDirs, named, probed
 from ablate.report.plot.style import Drawing, mosaic
-
-FIRST = "stem.before.weight"  # the norm before the patch embedding, in probe-scales.npz
-
-
-def summary(scale: Any) -> dict[str, float]:
-    """Average a scale (P, P, C) at the four corners, in the centre (4 x 4; half of a side for
-    patches smaller than 8), and elsewhere."""
-    side = len(scale)
-    middle = max(1, min(4, side // 2))
-    start = (side - middle) // 2
-    corners, centre = (np.zeros((side, side), bool) for _ in range(2))
-    corners[np.ix_((0, -1), (0, -1))] = True
-    centre[start : start + middle, start : start + middle] = True
-    parts = {"corners": corners, "centre": centre, "rest": ~(corners | centre)}
-    return {name: float(scale[where].mean()) for name, where in parts.items() if where.any()}
+from ablate.shared.metrics.probed import FIRST, summary
 
 
 def scales(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:

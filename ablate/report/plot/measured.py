@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ablate.analysis.table import Table
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
+from ablate.planning.probing import again
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
 
@@ -33,21 +33,9 @@ def probed(plan: Plan, table: Table, rundir: RunDirs, probe: str) -> ByCell:
             found.setdefault((run.cell.row, run.cell.column), {})[run.seed] = arrays
     if found:
         return found
-    asked = {name for cell in plan.cells for name in cell.spec.get("probe", ())}
-    if probe in asked:
+    if any(probe in cell.spec.get("probe", ()) for cell in plan.cells):
         raise Nothing(f"{plan.name}: no run has measured {probe} yet; run {again(plan)}")
-    words = [f"probe=[{','.join(sorted({*asked, probe}))}]"]
-    raise Nothing(f"{plan.name}: its runs did not measure {probe}; run {again(plan, words)}")
-
-
-def again(plan: Plan, words: list[str] | None = None) -> str:
-    """Return the command of the sweep, with `words` in place of words with the same keys."""
-    words = words or []
-    keys = tuple(f"{word.partition('=')[0]}=" for word in words)
-    kept = [word for word in plan.words if not (keys and word.startswith(keys))]
-    if words and "--as" in kept:  # other runs: another sweep
-        del kept[kept.index("--as") : kept.index("--as") + 2]
-    return f"`{shlex.join(['ablate', 'sweep', *kept, *words])}`"
+    raise Nothing(f"{plan.name}: its runs did not measure {probe}; run {again(plan, probe)}")
 
 
 def in_order(plan: Plan, table: Table) -> Iterator[PlannedRun]:

@@ -10,7 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from ablate.analysis import stats
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
-from ablate.report.plot.measured import Nothing, RunDirs, again, named
+from ablate.planning.probing import again
+from ablate.report.plot.measured import Nothing, RunDirs, named
 from ablate.report.plot.style import Drawing, folded, inks
 
 ACROSS = 3  # columns in a line

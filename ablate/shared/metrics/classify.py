@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ablate.shared.metrics.metric import Metric, TaskChoice
+from ablate.shared.metrics.probed import PROBED
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
@@ -53,4 +54,5 @@ CLASSIFY = TaskChoice(
     outputs=lambda classes: classes,
     prior="the class prior",
     keeps="predicted class, rank of the true class, loss",
+    probed=PROBED,
 )

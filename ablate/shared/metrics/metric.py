@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
+
+    from ablate.shared.metrics.probed import Probed
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class Metric:
     is_share: bool = False  # of the examples, each right or wrong: its error is binomial
     needs: str = ""  # without which it is not measured; "" where it always is
     of_curve: bool = False  # taken from the validation curve, not from the test set
+    probe: str = ""  # whose file it is a number of; "" of none
+    neutral: bool = False  # neither more nor less is better
+    on: str = ""  # what it is measured on, in the words of a caption; "": the test set
+    how: str = ""  # a sentence of captions on what is measured
 
     def text(self, value: float, sign: bool = False) -> str:
         """A printed value or, with its `sign`, a difference, rounded as tables print it."""
@@ -40,6 +46,15 @@ class Metric:
             return f"{value:{'+' if sign else ''}.3g}"
         value = round(value, self.decimals) + 0.0  # a rounded -0.001 is 0.00, not -0.00
         return f"{value:{'+' if sign else ''}.{self.decimals}f}"
+
+    @property
+    def change(self) -> str:
+        """What a row has over the baseline: a gain only where one direction is the better."""
+        return "difference" if self.neutral else "gain"
+
+    def over(self, baseline: str) -> str:
+        """ "gain over pre/pre"."""
+        return f"{self.change} {'from' if self.neutral else 'over'} {baseline}"
 
     @property
     def validated(self) -> str:
@@ -65,6 +80,7 @@ class TaskChoice:
     examples. `outputs`: how many values the model's head gives, by the number of classes. `how`: a
     sentence of captions on what every metric needs told. `shown`, of a task that trains nothing:
     how many images a run is shown, by the images of each split and the number of classes.
+    `probed`: the numbers of probes that its runs may have, by probe.
     """
 
     line: str
@@ -76,6 +92,7 @@ class TaskChoice:
     keeps: str  # what `predictions.npy` has of an example, in words
     how: str = ""
     shown: Callable[[Mapping[str, int], int], int] | None = None
+    probed: Mapping[str, Probed] = field(default_factory=dict)
 
     @property
     def trains(self) -> bool:
@@ -85,11 +102,15 @@ class TaskChoice:
     @property
     def names(self) -> tuple[str, ...]:
         """How `analysis.metric` and `--show` name its metrics."""
-        return (*(metric.key for metric in self.metrics), AREA, f"{CROSSING}:SHARE")
+        own = (*(metric.key for metric in self.metrics), AREA, f"{CROSSING}:SHARE")
+        return (*own, *(name for probed in self.probed.values() for name in probed.names))
 
     def find(self, name: str) -> Metric | None:
-        """The metric so named, declared or of the validation curve; None: it has none."""
+        """The metric so named, declared, of the validation curve or a probe; None: it has none."""
         first = self.metrics[0]
+        probe, _, number = name.partition(":")
+        if probe in self.probed:
+            return self.probed[probe].find(number)
         if name == AREA:
             what = f"mean validation {first.short} of the curve"
             return replace(first, key=AREA, name=what, of_curve=True, is_share=False, needs="")

@@ -1,0 +1,37 @@
+"""Do the runs of a plan measure what is asked of them, and which command trains runs that do?"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from ablate.shared.errors import UserError
+from ablate.shared.metrics import Metric
+
+if TYPE_CHECKING:
+    from ablate.planning.plan import Plan
+
+
+def check_measured(plan: Plan, metric: Metric, place: str) -> None:
+    """Raises UserError for a number of a probe that runs of the plan are without."""
+    if not metric.probe:
+        return
+    without = (c.row for c in plan.cells if metric.probe not in c.spec.get("probe", ()))
+    if rows := list(dict.fromkeys(without)):
+        more = f" and {len(rows) - 1} more row{'s'[: len(rows) > 2]}" if len(rows) > 1 else ""
+        raise UserError(
+            f"{place}: {metric.key}: the runs of {rows[0]!r}{more} do not measure {metric.probe}; "
+            f"{again(plan, metric.probe)} trains runs that do: new ones, with ids of their own"
+        )
+
+
+def again(plan: Plan, probe: str = "") -> str:
+    """Return the command of the sweep; with `probe` of the sweep whose runs measure that, too."""
+    if not probe:
+        return f"`{shlex.join(['ablate', 'sweep', *plan.words])}`"
+    asked = {name for cell in plan.cells for name in cell.spec.get("probe", ())}
+    kept = [word for word in plan.words if not word.startswith("probe=")]
+    if "--as" in kept:  # other runs: another sweep
+        del kept[kept.index("--as") : kept.index("--as") + 2]
+    word = f"probe=[{','.join(sorted({*asked, probe}))}]"
+    return f"`{shlex.join(['ablate', 'sweep', *kept, word])}`"

@@ -1,0 +1,242 @@
+"""What probes measured, as metrics of tables: `PROBE:NUMBER`, each a number of a run's probe file.
+
+Nothing of it is stored twice: a number is taken from the arrays of `probe-NAME.npz` when a table is
+made, and the hash of that file is in the run's result. The standard library only, until a number
+is computed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.shared.metrics.fewshot import SHOTS
+from ablate.shared.metrics.metric import Metric
+
+Arrays = Mapping[str, Any]  # of a probe's file: numpy arrays by name
+Spec = Mapping[str, Any]  # the plain tree of a run
+
+LAST = 1000  # steps that gradient norms are the mean of; of a short run its last tenth
+FIRST = "stem.before.weight"  # the norm before the patch embedding, in probe-scales.npz
+
+
+def no_chance(classes: int) -> None:
+    """Guessing has no gradients, scales or attention."""
+
+
+# --- Gradient norms (Dual PatchNorm, arXiv 2302.01327, Fig. 2 and 4) ----------------------------
+
+
+def depths(arrays: Arrays) -> tuple[list[str], Any]:
+    """Read `probe-gradnorm.npz`: (labels of the depths, norms (records, depths)).
+
+    The embedding (kernel and bias), each block with all that is in it, the head.
+    """
+    import numpy as np
+
+    groups = [str(group) for group in arrays["groups"]]
+    members: dict[str, list[int]] = {"embedding": [], "head": []}
+    blocks: dict[int, list[int]] = {}
+    for n, group in enumerate(groups):
+        if block := re.match(r"(?:blocks|layers)\.(\d+)", group):
+            blocks.setdefault(int(block[1]), []).append(n)
+        elif group in members:
+            members[group].append(n)
+    ordered = {
+        "embedding": members["embedding"],
+        **{f"{block + 1}": blocks[block] for block in sorted(blocks)},
+        "head": members["head"],
+    }
+    kept = {label: indices for label, indices in ordered.items() if indices}
+    squares = np.square(arrays["norms"].astype(np.float64))
+    return list(kept), np.sqrt(np.stack([squares[:, i].sum(1) for i in kept.values()], 1))
+
+
+def profile(arrays: Arrays) -> tuple[list[str], Any]:
+    """Return labels, and the mean norm at each depth over the records of a run's last steps."""
+    labels, norms = depths(arrays)
+    steps = arrays["steps"]
+    done = steps[-1] + 1
+    return labels, norms[steps >= done - max(1, min(LAST, done // 10))].mean(0)
+
+
+def _gradnorm(arrays: Arrays, spec: Spec) -> dict[str, float]:
+    """A logarithm, since norms differ by factors: a row of large ones has a large spread, too."""
+    import numpy as np
+
+    labels, norms = profile(arrays)
+    blocks = [norm for label, norm in zip(labels, norms, strict=True) if label.isdecimal()]
+    if labels[0] != "embedding" or not blocks:
+        return {}
+    with np.errstate(divide="ignore", invalid="ignore"):  # a frozen embedding has no gradient
+        return {"embedding": float(np.log2(norms[0]) - np.log2(np.mean(blocks)))}
+
+
+# --- Scales of the norm before the patch embedding (Dual PatchNorm, Fig. 3) ---------------------
+
+
+def summary(scale: Any) -> dict[str, float]:
+    """Average a scale (P, P, C) at the four corners, in the centre (4 x 4; half of a side for
+    patches smaller than 8), and elsewhere."""
+    import numpy as np
+
+    side = len(scale)
+    middle = max(1, min(4, side // 2))
+    start = (side - middle) // 2
+    corners, centre = (np.zeros((side, side), bool) for _ in range(2))
+    corners[np.ix_((0, -1), (0, -1))] = True
+    centre[start : start + middle, start : start + middle] = True
+    parts = {"corners": corners, "centre": centre, "rest": ~(corners | centre)}
+    return {name: float(scale[where].mean()) for name, where in parts.items() if where.any()}
+
+
+def _scales(arrays: Arrays, spec: Spec) -> dict[str, float]:
+    import numpy as np
+
+    if FIRST not in arrays:
+        return {}
+    side, channels = spec["model"]["patch"], spec["data"]["channels"]
+    found = summary(arrays[FIRST].astype(np.float64).reshape(side, side, channels))
+    if rest := found.get("rest"):
+        found |= {f"{part}/rest": found[part] / rest for part in ("corners", "centre")}
+    return found
+
+
+# --- Attention distance (DTN, arXiv 2112.02624), few-shot ---------------------------------------
+
+
+def _attention(arrays: Arrays, spec: Spec) -> dict[str, float]:
+    by_layer = arrays["distance"].astype(float).mean(1)
+    layers = {str(number): float(mean) for number, mean in enumerate(by_layer, 1)}
+    return {"mean": float(by_layer.mean()), **layers}
+
+
+def _fewshot(arrays: Arrays, spec: Spec) -> dict[str, float]:
+    means = arrays["accuracy"].mean(1)
+    return {str(k): float(mean) for k, mean in zip(arrays["shots"], means, strict=True)}
+
+
+# --- All of them --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Probed:
+    """The numbers of one probe as metrics; `layer`: of one with a number for each layer."""
+
+    probe: str
+    metrics: tuple[Metric, ...]
+    numbers: Callable[[Arrays, Spec], dict[str, float]]  # raw, by NUMBER
+    layer: Callable[[str], Metric] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        layers = (f"{self.probe}:LAYER",) if self.layer else ()
+        return (*(metric.key for metric in self.metrics), *layers)
+
+    def find(self, number: str) -> Metric | None:
+        if self.layer is not None and number.isdecimal() and number.isascii() and number[0] != "0":
+            return self.layer(number)
+        return {metric.key: metric for metric in self.metrics}.get(f"{self.probe}:{number}")
+
+
+def _scale(part: str, what: str) -> Metric:
+    names = f"scales:{part}", f"scale of the norm before the patch embedding, {what}", part
+    return Metric(
+        *names,
+        "",
+        "units",
+        1.0,
+        3,
+        no_chance,
+        probe="scales",
+        neutral=True,
+        on="weights of the last step",
+        how="Scales are means over the values of a patch and its channels: 4 corners, a centre of "
+        "4 x 4 places (half of a side in patches smaller than 8), the rest; a scale starts at 1.",
+    )
+
+
+def _distance(number: str, where: str) -> Metric:
+    names = f"attention:{number}", f"mean attention distance {where}", f"distance {where}"
+    return Metric(
+        *names,
+        "grid units",
+        "grid units",
+        1.0,
+        2,
+        no_chance,
+        probe="attention",
+        neutral=True,
+        on="the model of the last step on 500 to 999 evenly spaced validation images, or on all of "
+        "fewer",
+        how="Attention distance: from patch to patch, the class token left out, mean over heads; "
+        "neighbours are 1 apart.",
+    )
+
+
+def _shots(shots: int) -> Metric:
+    names = f"fewshot:{shots}", f"{shots}-shot accuracy", f"{shots}-shot"
+    return Metric(
+        *names,
+        "%",
+        "points",
+        100.0,
+        2,
+        lambda classes: 1 / classes,
+        most=100.0,
+        probe="fewshot",
+        how="Few-shot: ridge regression on features of the model at the last step, with k training "
+        "images a class; a run's accuracy is its mean over the draws of these images.",
+    )
+
+
+PROBED = {
+    of.probe: of
+    for of in (
+        Probed(
+            "gradnorm",
+            (
+                Metric(
+                    "gradnorm:embedding",
+                    "log2 of the embedding's gradient norm over the mean of the blocks'",
+                    *("embedding/blocks", "log2", "doublings", 1.0, 2, no_chance),
+                    probe="gradnorm",
+                    neutral=True,
+                    on="gradients of the last steps of training",
+                    how=f"Gradient norms: 0 is on a par, 1 twice as large; before clipping, of the "
+                    f"embedding's kernel and bias and of all parameters of a block, each a mean "
+                    f"over the last tenth of the steps, at most {LAST:,}.",
+                ),
+            ),
+            _gradnorm,
+        ),
+        Probed(
+            "scales",
+            (
+                _scale("corners", "corners of a patch"),
+                _scale("centre", "centre of a patch"),
+                _scale("rest", "rest of a patch"),
+                _scale("corners/rest", "corners over the rest of a patch"),
+                _scale("centre/rest", "centre over the rest of a patch"),
+            ),
+            _scales,
+        ),
+        Probed(
+            "attention",
+            (_distance("mean", "over all layers"),),
+            _attention,
+            layer=lambda number: _distance(number, f"in layer {number}"),
+        ),
+        Probed("fewshot", tuple(map(_shots, reversed(SHOTS))), _fewshot),
+    )
+}
+
+
+def numbers(probe: str, arrays: Arrays | None, spec: Spec) -> dict[str, float]:
+    """Every number of a probe's file, raw, by the name of its metric; {} where there is none."""
+    if not arrays or probe not in PROBED:
+        return {}
+    found = PROBED[probe].numbers(arrays, spec)
+    return {f"{probe}:{number}": value for number, value in found.items()}

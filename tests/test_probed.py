@@ -1,0 +1,325 @@
+"""Numbers of probes as metrics of tables: against their definitions, through every reader."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import re
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import Shell
+from test_table import finished, make_plan, tabulate
+
+import ablate
+from ablate.analysis.headline import headline
+from ablate.analysis.scores import scores
+from ablate.analysis.verdicts import said
+from ablate.audit import export
+from ablate.planning.plan import is_metric
+from ablate.report import plot
+from ablate.report.formats import render
+from ablate.shared.errors import UserError
+from ablate.shared.metrics import TASKS
+from ablate.shared.metrics.probed import PROBED, numbers
+from ablate.store.store import Store
+
+WORDS = ("stem=none,dpn", "model.depth=2", "train.steps=12", "seeds=3", "launcher=inline")
+PROBES = "probe=[gradnorm,scales,attention,fewshot]"
+RATIO = "analysis.metric=gradnorm:embedding"
+
+# --- The numbers by hand ------------------------------------------------------------------------
+
+
+def gradients(*by_record):
+    """A file of the probe: the norms of groups, a tuple for each recorded step."""
+    groups = ["posemb", "embedding", "stem.norms", "blocks.0.attn", "blocks.0.mlp", "blocks.1.attn"]
+    steps = np.arange(len(by_record)) * 10
+    return {"groups": np.array(groups), "steps": steps, "norms": np.array(by_record, np.float32)}
+
+
+def test_the_embeddings_gradient_is_over_the_mean_of_the_blocks_in_doublings():
+    """Blocks of norms 5 = (3, 4) and 3; nothing else counts."""
+    for embedding, expected in ((4.0, 0.0), (8.0, 1.0), (1.0, -2.0)):
+        found = numbers("gradnorm", gradients((99, embedding, 99, 3, 4, 3)), {})
+        assert found == {"gradnorm:embedding": pytest.approx(expected)}
+
+
+def test_it_is_of_the_mean_norms_of_the_last_tenth_of_the_steps():
+    early = [(1, 1000, 1, 9, 9, 9)] * 18
+    last = [(1, 2, 1, 3, 4, 3), (1, 6, 1, 3, 4, 3)]  # of 191 steps the last 19
+    found = numbers("gradnorm", gradients(*early, *last), {})["gradnorm:embedding"]
+    assert found == pytest.approx(0.0)
+
+
+def test_a_model_without_an_embedding_has_no_number_and_a_frozen_one_no_logarithm():
+    whole = gradients((1, 0, 1, 3, 4, 3))
+    assert numbers("gradnorm", whole, {})["gradnorm:embedding"] == -math.inf
+    mlp = {**whole, "groups": np.array(["layers.0.0", "layers.1.0", "head", *"xyz"])}
+    assert numbers("gradnorm", mlp, {}) == {}
+
+
+def test_scales_are_means_over_places_of_a_patch_and_channels():
+    scale = np.full((8, 8, 3), 2.0, np.float32)
+    scale[2:6, 2:6] = 5.0
+    scale[[0, 0, 7, 7], [0, 7, 0, 7], 0] = 6.0  # of one channel: with two of 2, 10 / 3
+    spec = {"model": {"patch": 8}, "data": {"channels": 3}}
+    found = numbers("scales", {"stem.before.weight": scale.ravel()}, spec)
+    expected = {
+        "corners": 10 / 3,
+        "centre": 5,
+        "rest": 2,
+        "corners/rest": 5 / 3,
+        "centre/rest": 2.5,
+    }
+    assert found == {f"scales:{part}": pytest.approx(value) for part, value in expected.items()}
+    assert numbers("scales", {"norm.weight": np.ones(8)}, spec) == {}
+
+
+def test_distances_are_means_over_heads_and_shots_over_draws():
+    arrays = {"distance": np.array([[1.0, 2.0], [3.0, 6.0]], np.float32)}
+    assert numbers("attention", arrays, {}) == {
+        **{"attention:mean": 3.0, "attention:1": 1.5, "attention:2": 4.5}
+    }
+    arrays = {"accuracy": np.array([[0.2, 0.4], [0.5, 0.6]]), "shots": np.array([1, 5])}
+    assert numbers("fewshot", arrays, {}) == {
+        **{"fewshot:1": pytest.approx(0.3), "fewshot:5": pytest.approx(0.55)}
+    }
+    assert numbers("fewshot", None, {}) == numbers("tokens", arrays, {}) == {}
+
+
+def test_names():
+    for name in ("attention:1", "attention:12", "attention:mean", "fewshot:25", "epochs_to:0.9"):
+        assert is_metric(name)
+    for name in (
+        "attention:0",
+        "attention:01",
+        "attention:²",
+        "attention:",
+        "fewshot:2",
+        "gradnorm",
+    ):
+        assert not is_metric(name)
+    assert TASKS["fewshot"].find("gradnorm:embedding") is None  # it trains nothing
+    assert {key for of in PROBED.values() for key in of.names} < set(TASKS["classify"].names)
+
+
+# --- Tables -------------------------------------------------------------------------------------
+
+
+def ratio_table(by_row, metric="gradnorm:embedding", **analysis):
+    """The table of planted ratios: row -> a value for each seed."""
+    plan = make_plan(list(by_row), analysis.pop("columns", ("",)), metric=metric, **analysis)
+    spec = {"data": {"classes": 10}, "probe": ["gradnorm"]}
+    cells = tuple(dataclasses.replace(cell, spec=spec) for cell in plan.cells)
+    plan = dataclasses.replace(plan, cells=cells)
+    results = {run.id: finished(0.9) for run in plan.runs()}
+
+    def probes(run, probe):
+        row, _, rest = run.partition("@")
+        value = 2.0 ** by_row[row][int(rest.partition("#")[2])]
+        return {**gradients((0, 5, 0, 3, 4, 5)), "norms": np.array([[0, 5 * value, 0, 3, 4, 5]])}
+
+    return plan, results, probes
+
+
+PLANTED = {
+    "base": [3.0, 3.1, 3.2],
+    "up": [4.05, 4.1, 4.15],
+    "down": [0.0, 0.15, 0.2],
+    "alike": [3.1, 3.15, 3.2],
+}
+
+
+def test_what_has_no_better_direction_is_higher_or_lower():
+    plan, results, probes = ratio_table(PLANTED, margin=0.4)
+    table = tabulate(plan, results, probes=probes)
+    assert [entry.verdict for entry in table.entries] == [
+        *(None, "higher", "lower", "same within 0.4")
+    ]
+    values = [list(entry.values.values()) for entry in table.entries]
+    assert values == [pytest.approx(row) for row in PLANTED.values()]
+    sentence = re.sub(r"\[.*?\]", "[]", headline(table))
+    assert sentence == (
+        "Against base, over 3 seeds: up is higher (+1.00 doublings []); down is lower (-2.98 "
+        "doublings []); alike is the same within 0.4 doublings."
+    )
+    assert {one.label: one.kind for one in said(table)}["down"] == "lower"
+    text = render(table, "md")
+    assert "difference [95 % CI]" in text
+    assert "difference from base in doublings, neither direction being better" in text
+    assert "Intervals are over training seeds; gradients of the last steps of training." in text
+    assert "**" not in text.partition("| down |")[2]  # nothing is the best
+    wide = dataclasses.replace(plan, analysis=dataclasses.replace(plan.analysis, margin=0.05))
+    again = tabulate(wide, results, probes=probes)
+    assert again.entries[-1].verdict == "can't tell"  # nor no worse: which is worse?
+    columns = ratio_table(PLANTED, columns=("S", "B"))
+    said_of = headline(tabulate(*columns[:2], probes=columns[2]))
+    assert "up is higher in 2 of 2 columns; down is lower in 2 of 2 columns" in said_of
+
+
+def test_runs_that_do_not_measure_it_are_refused_with_the_command_that_does():
+    plan, results, probes = ratio_table(PLANTED)
+    bare = tuple(
+        dataclasses.replace(cell, spec={**cell.spec, "probe": ["scales"] * (cell.row == "up")})
+        for cell in plan.cells
+    )
+    words = ("mine", "--as", "it", "probe=[scales]", "seeds=3")
+    lacking = dataclasses.replace(plan, cells=bare, words=words)
+    with pytest.raises(UserError) as caught:
+        lacking.metric  # noqa: B018
+    assert str(caught.value) == (
+        "analysis.metric: gradnorm:embedding: the runs of 'base' and 3 more rows do not measure "
+        "gradnorm; `ablate sweep mine seeds=3 'probe=[gradnorm,scales]'` trains runs that do: new "
+        "ones, with ids of their own"
+    )
+    chance = dataclasses.replace(
+        plan, analysis=dataclasses.replace(plan.analysis, diverged="chance")
+    )
+    with pytest.raises(UserError, match="guessing has no gradnorm:embedding; leave chance out"):
+        tabulate(chance, results, probes=probes)
+
+
+def test_no_interval_is_taken_of_a_number_that_is_none():
+    plan, results, probes = ratio_table({**PLANTED, "frozen": [-math.inf] * 3})
+    with pytest.raises(UserError, match="gradnorm:embedding of 'frozen' is -inf in seed 0"):
+        tabulate(plan, results, probes=probes)
+
+
+def test_a_diverged_run_has_no_number():
+    plan, results, probes = ratio_table(PLANTED)
+    results["up@#1"] = {"status": "diverged", "step": 3}
+    found = scores(plan.cells[1], plan, results, (), None, probes).main
+    assert (list(found.by_seed), found.never) == ([0, 2], ())
+
+
+# --- A driven sweep -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory):
+    shell = Shell(tmp_path_factory.mktemp("probed"))
+    shell("sweep", *WORDS, PROBES, RATIO, "--as", "mine")
+    return shell
+
+
+@pytest.fixture
+def shell(driven, tmp_path):
+    """A copy of the store, to damage."""
+    shutil.copytree(driven.folder / "runs", tmp_path / "runs", symlinks=True)
+    return Shell(tmp_path)
+
+
+def files(store: Store, probe: str) -> dict[tuple[str, int], dict]:
+    plan = store.read_plan("mine")
+    return {
+        (run.cell.row, run.seed): dict(np.load(store.rundir(run.id).probe(probe)))
+        for run in plan.runs()
+    }
+
+
+def defined(driven) -> dict[tuple[str, int, str], float]:
+    """Every number by its definition, of the files as numpy reads them."""
+    store = Store(driven.folder / "runs")
+    found = {}
+    for place, arrays in files(store, "gradnorm").items():
+        assert arrays["steps"][-1] == 10  # of 12 steps: the last tenth of the 11 that are told
+        norms = dict(zip(arrays["groups"], arrays["norms"][-1].astype(float), strict=True))
+        blocks = [math.hypot(norms[f"blocks.{b}.attn"], norms[f"blocks.{b}.mlp"]) for b in (0, 1)]
+        found[*place, "gradnorm:embedding"] = math.log2(norms["embedding"] / np.mean(blocks))
+    for place, arrays in files(store, "attention").items():
+        found[*place, "attention:2"] = arrays["distance"][1].astype(float).mean()
+    for place, arrays in files(store, "fewshot").items():
+        found[*place, "fewshot:5"] = 100 * arrays["accuracy"][1].mean()
+    for place, arrays in files(store, "scales").items():
+        if place[0] == "dpn":
+            square = arrays["stem.before.weight"].astype(float).reshape(4, 4)
+            centre, corners = square[1:3, 1:3].sum(), square[[0, 0, 3, 3], [0, 3, 0, 3]].sum()
+            rest = (square.sum() - centre - corners) / 8
+            found[*place, "scales:centre/rest"] = centre / 4 / rest
+    return found
+
+
+def test_the_numbers_of_the_files_are_in_tables_and_frames(driven):
+    expected = defined(driven)
+    show = "accuracy,scales:centre/rest,attention:2,fewshot:5"
+    lines = csv.DictReader(io.StringIO(driven("table", "--format", "csv", "--show", show).out))
+    found = {
+        (line["row"], int(line["seed"]), line["quantity"].removesuffix(".run")): line["value"]
+        for line in lines
+        if ":" in line["quantity"] and line["quantity"].endswith(".run")
+    }
+    assert {key: float(value) for key, value in found.items()} == pytest.approx(expected)
+    frame = ablate.load(store=driven.folder / "runs").set_index(["row", "seed"])
+    for (row, seed, name), value in expected.items():
+        scale = 100 if name == "fewshot:5" else 1
+        assert scale * frame.loc[(row, seed), name] == pytest.approx(value)
+    assert frame.loc["none"]["scales:centre/rest"].isna().all()
+    tree = json.loads(driven("table", "--format", "json").out)
+    assert tree["metric"] == "gradnorm:embedding"
+    text = driven("table", "--format", "md", "--show", show).out
+    assert re.search(r"\| none \| [-\d.]+ \| - \| [\d.]+ \| [\d.]+ \|", text)
+
+
+def test_a_row_without_the_number_is_refused_by_name(driven):
+    line = driven("table", "analysis.metric=scales:centre", code=2).err
+    assert "analysis.metric: 'none' has no scales:centre, nor another number of scales;" in line
+    line = driven("table", "analysis.metric=attention:3", code=2).err
+    assert "'none' has no attention:3: it has attention:mean, attention:1, attention:2;" in line
+    line = driven("table", "analysis.metric=gradnorm:embeding", code=2).err
+    assert "did you mean 'gradnorm:embedding'?" in line
+    line = driven("table", "--against", "paper", code=2).err
+    assert "published figures are accuracies, but the table is of gradnorm:embedding" in line
+    line = driven("plan", *WORDS, RATIO, code=2).err  # before anything is trained
+    assert "'none' and 1 more row do not measure gradnorm; `ablate sweep stem=none,dpn" in line
+
+
+def test_it_is_verified_exported_drawn_and_reported(driven, monkeypatch):
+    assert "verified: 6 runs" in driven("verify").out
+    driven("plot", "forest", "--out", "forest.svg")
+    assert "difference, doublings" in (driven.folder / "forest.svg").read_text()
+    for module in (plot, export):  # other figures, which take the longest
+        monkeypatch.setattr(module, "figures", lambda *_: {})
+    driven("export", "mine", "out")
+    bundle = driven("table", "--from", "out", "--format", "csv").out
+    assert bundle == driven("table", "--format", "csv").out
+    assert "nothing wrong" in driven("verify", "out").out
+    runs = pd.read_csv(driven.folder / "out" / "runs.csv")
+    assert list(runs.filter(like="gradnorm:")) == ["gradnorm:embedding"]
+    driven("report", "--out", "page.html")
+    page = (driven.folder / "page.html").read_text()
+    value = defined(driven)["none", 0, "gradnorm:embedding"]
+    assert f"{value:.2f}" in page.partition("gradnorm:embedding log2</th>")[2]
+
+
+def test_an_edited_file_is_named_and_its_run_withheld(shell):
+    store = Store(shell.folder / "runs")
+    run = next(iter(store.read_plan("mine").runs()))
+    path = store.rundir(run.id).probe("gradnorm")
+    arrays = dict(np.load(path))
+    np.savez(path, **{**arrays, "norms": 2 * arrays["norms"]})
+    said = "probe-gradnorm.npz was edited since the run ended"
+    assert said in shell("table").out
+    assert said not in shell("table", "analysis.metric=top1").out  # which does not read it
+    assert "probe-gradnorm.npz: differs from the file that the run wrote" in (
+        shell("verify", code=1).out
+    )
+    frame = ablate.load(store=shell.folder / "runs").set_index("id")
+    assert frame.loc[run.id, "status"] == "withheld"
+    assert math.isnan(frame.loc[run.id, "gradnorm:embedding"])
+    path.unlink()
+    assert "probe-gradnorm.npz: missing" in shell("table").out
+    assert "probe-gradnorm.npz: missing" in shell("verify", code=1).out
+
+
+def test_it_is_listed_with_its_unit_and_direction(driven):
+    text = driven("list", "metrics").out
+    assert "gradnorm:embedding log2 of the embedding's gradient norm" in text
+    assert "grid units, no better direction; probe=[attention]" in text
+    assert "fewshot:25   25-shot accuracy, %; probe=[fewshot]" in text
+    assert "test loss, less is better; task=classify" in text
