@@ -173,9 +173,8 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
     from ablate.running.turns import with_room
 
     specs = [cell.spec for cell in (*plan.cells, *plan.parents())]
-    for spec in {spec["data"]["fingerprint"]: spec for spec in specs}.values():
-        work = functools.partial(decode, spec, store.root, watching, launcher.ask)
-        with_room(store, watching.say, work)
+    work = functools.partial(decode, specs, store.root, watching, launcher.ask)
+    with_room(store, watching.say, work)
 
 
 def _close(store: Store, outcome: Outcome) -> None:

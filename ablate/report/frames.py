@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.planning.cell import Cell, Column, PlannedRun, Row
 from ablate.planning.plan import Plan
+from ablate.shared.spec import also_of
 from ablate.store.record import RunRecord
 
 if TYPE_CHECKING:
@@ -30,10 +31,12 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
     runs = _asked(runs, trials)
     families = {row.label: row.family for row in plan.rows}
     keys = _keys(plan, [record.run.cell for record in runs])
+    sets = dict.fromkeys(other["name"] for cell in plan.cells for other in also_of(cell.spec))
     rows = []
     for record in runs:
         result, cell = record.result, record.run.cell
         test = (result.get("test") or {}) if record.run.trial is None else {}
+        beside = (result.get("also") or {}) if record.run.trial is None else {}
         rows.append(
             {
                 **_place(plan, record),
@@ -43,10 +46,18 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
                 "status": record.status,
                 **{metric.key: test.get(metric.key) for metric in plan.task.metrics},
                 "test_n": test.get("n"),
+                **_beside(plan, sets, beside),
                 **{name: result.get(name) for name in TOLD},
             }
         )
     return _frame(rows)
+
+
+def _beside(plan: Plan, sets: Iterable[str], found: Mapping[str, Any]) -> dict[str, Any]:
+    """The test metrics of the sets of `eval.also`: "top1@dark"."""
+    tests = {name: found.get(name, {}).get("test", {}) for name in sets}
+    keys = {**{m.key: m.key for m in plan.task.metrics}, "test_n": "n"}
+    return {f"{k}@{name}": test.get(n) for name, test in tests.items() for k, n in keys.items()}
 
 
 def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:
