@@ -122,7 +122,7 @@ def _tuned(plan: Plan, tune: Tune) -> str:
     return (
         f"Tuned in the same way for every variant: {keys}; {often} of "
         f"{count(tune.trials_each, 'trial')} (sampler {tune.sampler}){least}; settings are chosen "
-        f"on validation, with other seeds; {counted}."
+        f"on validation{' of the parents' * tune.parents}, with other seeds; {counted}."
     )
 
 

@@ -92,8 +92,8 @@ class _Check:
         self.last: dict[str, Recorded] = {}  # by run: the event of its result
         self.recorded: dict[str, Mapping[str, Any]] = {}  # what result.json says, by run
         self.remade: dict[str, Mapping[str, Any]] = {}  # what the raw files say
-        # By run: data_sha256 by the set's fingerprint; None in older results.
-        self.trained_on: dict[str, dict[str, object]] = {}
+        # By run: data_sha256 by the name in `eval.also`, "": of its own; None in older results.
+        self.read: dict[str, dict[str, object]] = {}
         self.unchecked: Counter[str] = Counter()  # what older versions did not write
 
     def finding(self, run: PlannedRun, where: Path | str, what: str) -> None:
@@ -148,10 +148,8 @@ class _Check:
                 self._unfinished(run, folder, status)
             return
         self.found.runs += 1
-        self.trained_on[run.id] = {run.cell.spec["data"]["fingerprint"]: result.get("data_sha256")}
-        for other in also_of(run.cell.spec):
-            told = (result.get("also") or {}).get(other["name"], {})
-            self.trained_on[run.id][other["fingerprint"]] = told.get("data_sha256")
+        also = {name: told.get("data_sha256") for name, told in (result.get("also") or {}).items()}
+        self.read[run.id] = {"": result.get("data_sha256"), **also}
         self._result(run, folder, result, status)
         self._spec(run, folder)
         self._env(run, folder, result)
@@ -345,7 +343,13 @@ class _Check:
         others = [
             run.id
             for run in self.runs.values()
-            if self.trained_on.get(run.id, {}).get(fingerprint) not in (None, sha256)
+            for name, data in zip(
+                ("", *(other["name"] for other in also_of(run.cell.spec))),
+                datasets_of(run.cell.spec),
+                strict=True,
+            )
+            if data["fingerprint"] == fingerprint
+            and self.read.get(run.id, {}).get(name) not in (None, sha256)
         ]
         if others:
             self.found.findings.append(

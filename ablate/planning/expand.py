@@ -15,7 +15,7 @@ from ablate.planning.parents import bare
 from ablate.planning.plan import Analysis, Plan
 from ablate.planning.sweep_file import find, from_file, load, sweep_files
 from ablate.planning.tree import value_at
-from ablate.planning.words import CommandLine, from_words, read_line
+from ablate.planning.words import TUNE, CommandLine, from_words, read_line
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
 
@@ -103,7 +103,7 @@ def sweep_name(line: CommandLine, scale: str | None, across: Collection[str], ea
     places = [word for word in line.settings if bare(word.key) == "data.path" and not word.swept]
     named = [word for word in line.settings if word not in places]
     words = sorted(map(_spelled, named))
-    words += [_spelled(line.sweep[key]) for key in ("baseline", "tune") if key in line.sweep]
+    words += [_spelled(line.sweep[key]) for key in ("baseline", *TUNE) if key in line.sweep]
     words += sorted(f"across={key}" for key in across) + (["each"] if each else [])
     if line.file is None:
         return "+".join(words)

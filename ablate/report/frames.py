@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.planning.cell import Cell, Column, PlannedRun, Row
+from ablate.planning.parents import FROM
 from ablate.planning.plan import Plan
+from ablate.planning.tree import value_at
 from ablate.shared.spec import also_of
 from ablate.store.record import RunRecord
 
@@ -35,6 +37,8 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
     rows = []
     for record in runs:
         result, cell = record.result, record.run.cell
+        is_parent = plan.tune is not None and plan.tune.parents and record.run.trial is not None
+        tree = {**cell.spec, "parent": cell.spec} if is_parent else cell.spec
         test = (result.get("test") or {}) if record.run.trial is None else {}
         beside = (result.get("also") or {}) if record.run.trial is None else {}
         rows.append(
@@ -42,7 +46,7 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
                 **_place(plan, record),
                 "family": families[cell.row],
                 **(_search(record.run, trials) if plan.tune else {}),
-                **{key: _scalar(_setting(cell.spec, key)) for key in keys},
+                **{key: _scalar(_setting(tree, key)) for key in keys},
                 "status": record.status,
                 **{metric.key: test.get(metric.key) for metric in plan.task.metrics},
                 "test_n": test.get("n"),
@@ -86,12 +90,9 @@ def _settings(spec: Mapping[str, Any]) -> Iterator[str]:
 
 def _setting(spec: Mapping[str, Any], key: str) -> Any:
     """Look up a key of a sweep file in a spec's tree: a group by its name; None if absent."""
-    value: Any = spec
-    for name in key.split("."):
-        name = "parent" if name == "from" else name
-        if not isinstance(value, Mapping) or name not in value:
-            return None
-        value = value[name]
+    while key.startswith(FROM):
+        key, spec = key.removeprefix(FROM), spec.get("parent", {})
+    value = value_at(spec, key)
     return value.get("name") if isinstance(value, Mapping) else value
 
 
