@@ -101,7 +101,7 @@ class LauncherContract:
     def test_a_question_is_answered(self, launcher, cache, tmp_path):
         spec, _ = resolve(list(TINY), tmp_path)
         told: list[tuple[int, int]] = []
-        question = {"spec": spec, "cache": str(tmp_path)}
+        question = {"data": spec["data"], "cache": str(tmp_path)}
         answer = launcher.ask("prepare", question, lambda *now: told.append(now))
         assert answer["examples"] == {"train": 1197, "validation": 300, "test": 300}
         assert answer["whole"]

@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,10 @@ from safetensors.torch import load_file
 from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score
 
+import ablate
 from ablate.planning.cell_search import applied
 from ablate.planning.expand import plan as make_plan
+from ablate.planning.search import Search
 from ablate.shared import spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.fewshot import FEWSHOT, SEEDS, SHOTS, score
@@ -300,38 +303,81 @@ def test_a_probe_says_what_a_run_of_the_same_data_says(shell):
 # --- A search of the parents' settings ----------------------------------------------------------
 
 
-def test_what_is_searched_of_the_parents_trains_parents(shell):
+def test_parents_are_searched_as_they_are(shell):
+    """Judged by their own validation; each child starts from the winner of its search."""
     (shell.folder / "tuned.yaml").write_text(
         "base: {task: fewshot, data: digits}\n"
-        "from: {recipe: quick, data: digits, train.epochs: 1, optim.warmup_epochs: 0}\n"
+        "from:\n"
+        "  recipe: quick\n"
+        "  data: digits\n"
+        "  train.epochs: 1\n"
+        "  optim.warmup_epochs: 0\n"
+        "  tune:\n"
+        "    sampler: grid\n"
+        "    repeats: 1\n"
+        "    at: {train.steps: 8}\n"
+        "    space:\n"
+        "      optim.lr: {choices: [3e-3, 1e-6]}\n"
+        "      optim.lr_mult.stem: {choices: [1.0, 0.0]}\n"
         "variants: [{a: {}}, {b: {stem: dpn}}]\n"
         "seeds: 1\n"
-        "tune:\n"
-        "  sampler: grid\n"
-        "  repeats: 1\n"
-        "  at: {from.train.steps: 8}\n"
-        "  space: {from.optim.lr: {choices: [3e-3, 1e-6]}}\n"
     )
-    shell("sweep", "tuned.yaml", "launcher=inline")
+    said = shell("sweep", "tuned.yaml", "launcher=inline")
+    assert "on validation of the parents" in said.out
     plan = Store(shell.folder / "runs").read_plan("tuned")
     runs = {run.label: run for run in plan.runs()}
-    trials = [run for run in runs.values() if run.trial is not None and not run.above]
-    assert len(trials) == 4
+    trials = [run for run in runs.values() if run.trial is not None]
+    assert len(trials) == 8
+    rate, stem = "from.optim.lr", "from.optim.lr_mult.stem"
     for run in trials:
-        parent = run.parent()
-        assert parent is not None
-        assert parent.seed == run.seed != 0
-        assert parent.run().train.steps == 8
-        assert parent.run().optim.lr == run.trial.params["from.optim.lr"]
+        made = run.run()
+        assert (made.task, made.parent, made.seed) == ("classify", None, 1000)
+        assert (made.train.steps, made.optim.lr) == (8, run.trial.params[rate])
+        assert made.optim.lr_mult == {"stem": run.trial.params[stem]}
+    results = shell.folder / "runs" / "runs"
     for row in "ab":
-        [best] = {
-            v for c in plan.cells if c.row == row for w in c.chosen for v in w.params.values()
+        told = {t.cell.ids[1000]: t for t in plan.trials if t.cell.row == row}
+        scores = {
+            run: json.loads((results / run / "result.json").read_text())["validation"]["top1"]
+            for run in told
         }
-        scores = {t.params["from.optim.lr"]: t.score for t in plan.trials if t.cell.row == row}
-        assert best == max(scores, key=scores.get)
-        assert runs[f"{row}#0.from"].run().optim.lr == best
-        assert runs[f"{row}#0.from"].run().train.steps is None
+        [cell] = [cell for cell in plan.cells if cell.row == row]
+        [won] = cell.chosen
+        assert won.params in [told[r].params for r in told if scores[r] == max(scores.values())]
+        parent = runs[f"{row}#0"].run().parent
+        assert parent.id == runs[f"{row}#0.from"].id
+        assert (parent.seed, parent.train.steps) == (0, None)
+        assert (parent.optim.lr, parent.optim.lr_mult) == (
+            won.params[rate],
+            {"stem": won.params[stem]},
+        )
     assert "nothing wrong" in shell("verify", "tuned").out
+    frame = ablate.load("tuned", shell.folder / "runs", trials=True)
+    assert frame[rate].notna().all()
+    assert frame[stem].notna().all()
+
+
+SPACE = "{space: {optim.lr: {log: [1e-4, 1e-2]}}}"
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("tune: {space: {from.optim.lr: {log: [1, 2]}}}", "tune: from.optim.lr: is a setting of"),
+        (f"tune: {SPACE}\nfrom: {{data: digits, tune: {SPACE}}}", "tune: goes not with from.tune"),
+        (f"from: {{tune: {SPACE}}}", "from.tune: runs start from no"),
+        (f"from: {{data: digits, from: {{tune: {SPACE}}}}}", "from.from.tune: only the parents"),
+        (
+            "from: {data: digits, tune: {trials: 9, space: {optim.lr: {log: [1, 2]}}}}",
+            "from.tune.trials: 9 make 3 searches",
+        ),
+    ],
+)
+def test_mistakes_of_a_search_are_told_in_a_line(tmp_path, monkeypatch, file, said):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(f"{file}\nvariants: [{{a: {{}}}}, {{b: {{stem: dpn}}}}]\n")
+    with pytest.raises(UserError, match=re.escape(said)):
+        Search(make_plan(["mine.yaml"], store=tmp_path / "runs")[0])
 
 
 def test_a_key_of_the_model_is_searched_for_parent_and_child(tmp_path):

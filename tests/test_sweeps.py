@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 
 import pytest
 
@@ -22,6 +23,13 @@ DIGITS = {
     "figure1": (20, 1),
     "figure2": (2, 1),
     "figure3": (1, 1),
+    "table1_fewshot": (2, 2),
+}
+# Whose runs start from runs -> by column the least points above chance, 10 %, of every row.
+STARTED = {
+    "table1_384": {"mu/14": 20.0},
+    "table2": {"short": 20.0, "long": 20.0},
+    "table1_fewshot": {"digits": 35.0, "MNIST": 70.0},
 }
 QUICK = ("table6", "dtn_table2", "bnffn_depth", "dnn_bn")  # the others: whole, in the soak
 
@@ -42,7 +50,7 @@ def test_a_published_table_runs_through_on_digits(shell, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DIGITS)
+@pytest.mark.parametrize("name", [name for name in DIGITS if name not in STARTED])
 def test_the_whole_digits_scale(shell, name):
     assert through(shell, name) == DIGITS[name]
 
@@ -53,27 +61,38 @@ def test_what_starts_from_a_run_runs_through_on_digits(shell, name):
     assert through(shell, name, *short) == DIGITS[name]
 
 
+def above_chance(shell, metric: str) -> dict[str, float]:
+    """By column: how far the worse row is above guessing one of ten classes, in points."""
+    margins: dict[str, float] = {}
+    for f in csv.DictReader(io.StringIO(shell("table", "--format", "csv").out)):
+        if f["quantity"] == metric:
+            margin = float(f["value"]) - 10.0
+            margins[f["column"]] = min(margin, margins.get(f["column"], margin))
+    return margins
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "least"), [("table1_384", 30.0), ("table2", 30.0)])
-def test_what_starts_from_a_run_has_learnt(shell, name, least):
-    """Of ten classes."""
-    through(shell, name)
-    facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
-    assert all(float(f["value"]) > least for f in facts if f["quantity"] == "top1")
+def test_every_small_scale_that_starts_from_a_run_has_learnt(shell):
+    """All of them, whole, in less than 15 minutes of two cores. Their tables: `pytest -s`."""
+    began = os.times()
+    for name, least in STARTED.items():
+        assert through(shell, name) == DIGITS[name]
+        print(shell("table").out)
+        margins = above_chance(shell, "fewshot25" if name == "table1_fewshot" else "top1")
+        print(f"{name}: points above chance: {margins}")
+        assert {column: margins[column] > least[column] for column in least} == dict.fromkeys(
+            margins, True
+        )
+    ended = os.times()
+    spent = sum(ended[:4]) - sum(began[:4])
+    print(f"{spent:.0f} CPU seconds")
+    assert spent < 2 * 15 * 60
 
 
-@pytest.mark.parametrize(
-    ("words", "least"),
-    [
-        (("seeds=1", "from.train.steps=60", "from.optim.warmup_epochs=0.5"), (25.0, 45.0)),
-        pytest.param((), (45.0, 80.0), marks=pytest.mark.slow),
-    ],
-    ids=["short", "whole"],
-)
-def test_features_of_mnist_are_worth_something(shell, words, least):
+def test_features_of_mnist_are_worth_something(shell):
     """25-shot, of ten classes: on other digits, which the models have not seen, and on MNIST."""
+    words = ("seeds=1", "from.train.steps=60", "from.optim.warmup_epochs=0.5")
     assert through(shell, "table1_fewshot", *words) == (2, 2)
-    facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
-    values = [(f["column"], float(f["value"])) for f in facts if f["quantity"] == "fewshot25"]
-    for column, value in values:
-        assert value > least[column == "MNIST"], column
+    margins = above_chance(shell, "fewshot25")
+    assert margins["digits"] > 15.0
+    assert margins["MNIST"] > 35.0

@@ -62,15 +62,27 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
         f"{family(plan, columns)}; {_method(analysis)}]. Intervals are over training seeds; "
         f"{tested}."
     ]
-    lines += filter(None, [of.how, plan.task.how])
+    lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
     lines += _started(plan)
     if plan.tune is not None:
         lines.append(_tuned(plan, plan.tune))
     for column in columns:
         spread = _spread(plan, column)
-        lines.append(f"{column.heading}: {spread}" if column.label else sentence(spread))
+        lines.append(f"{column.heading}: {spread}" if column.heading else sentence(spread))
     lines += _forecast(plan, columns)
     return lines
+
+
+def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:
+    """State which columns are of the same runs."""
+    sets = dict.fromkeys(column.on for column in columns if column.on)
+    if not sets:
+        return ""
+    family = "a family of its own" if plan.analysis.family == "column" else "in the same family"
+    return (
+        f"The columns on {names([*sets])} are of the same runs, tested on other images or labels, "
+        f"too: each is {family}; averages and contrasts between columns are of the own test set."
+    )
 
 
 def _started(plan: Plan) -> Iterator[str]:
@@ -111,7 +123,7 @@ def _tuned(plan: Plan, tune: Tune) -> str:
     return (
         f"Tuned in the same way for every variant: {keys}; {often} of "
         f"{count(tune.trials_each, 'trial')} (sampler {tune.sampler}){least}; settings are chosen "
-        f"on validation, with other seeds; {counted}."
+        f"on validation{' of the parents' * tune.parents}, with other seeds; {counted}."
     )
 
 
@@ -127,7 +139,7 @@ def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
         assert column.forecast is not None
         f = column.forecast
         half, low, high = (f"{x:.{of.decimals}f}" for x in (f.half, f.low, f.high))
-        at = f"{column.heading}: " if column.label else ""
+        at = f"{column.heading}: " if column.heading else ""
         yield (
             f"{at}{f.seeds} seeds would resolve gains of about {half} {of.points} ({low} to "
             f"{high}), if the spreads of the rows are as equal as they look."
@@ -218,7 +230,7 @@ def notes(
     if of.most is not None and any(e.n > 1 and (e.low == 0 or e.high == of.most) for e in ends):
         found.append(f"Intervals of the mean are cut at 0 and {of.most:g} {of.unit}.")
     for column in columns:
-        if column.void:
+        if column.void and not column.on:
             found += _void(plan, column, [s for s in cells if s.cell.column == column.label])
     if look:
         found.append(look + (" --strict: verdicts withheld." if strict else ""))
@@ -258,7 +270,7 @@ def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[
     from ablate.analysis import stats
 
     base = next(score for score in block if score.cell.row == plan.baseline)
-    at = f"{column.heading}: " if column.label else ""
+    at = f"{column.heading}: " if column.heading else ""
     fates = [
         f"seed {seed} diverged" + (f" at step {step}" if step is not None else "")
         for seed, step in base.diverged.items()
@@ -369,7 +381,7 @@ def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> 
     ]
     for column in columns:
         if ranks := column.ranks:
-            place = f"{column.heading}: " if column.label else ""
+            place = f"{column.heading}: " if column.heading else ""
             found.append(
                 f"{place}rank agreement of the gains, Kendall's tau {ranks.tau:+.2f} "
                 f"(exact p = {ranks.p:.2g}, {ranks.n} rows)."

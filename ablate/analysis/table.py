@@ -113,6 +113,7 @@ class TableColumn:
     baseline_ratio: float | None = None  # of its spread to the variants', where gains are pooled
     void: bool = False  # the baseline is unstable: no verdicts
     forecast: Resolution | None = None  # where a verdict is "can't tell", and the spread is known
+    on: str = ""  # the set of `eval.also` that it is of; "" for the own test set
 
 
 @dataclass(frozen=True)

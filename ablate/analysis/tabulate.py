@@ -21,6 +21,7 @@ from ablate.analysis.across import (
     verdict_of,
     wide,
 )
+from ablate.analysis.also import on_set, results_on, sets_of
 from ablate.analysis.captions import gain_alpha
 from ablate.analysis.footnotes import Footnotes, data_notes, entry_notes, mixtures, row_notes
 from ablate.analysis.scores import Curves, Probes, Results, Scores, by_replicate, scores
@@ -88,13 +89,19 @@ def tabulate(
     judge = words and complete and not (strict and look_note)
     judge = judge and not (plan.one_search or plan.one_parent)
     extra = _Extra(sizes or {}, cost, paper or {})
-    columns = []
+    columns: list[TableColumn] = []
     for column in plan.columns:
         keys = [(row.label, column.label) for row in plan.rows]
         block = [cells[key] for key in keys if key in cells]
         if strict:
             _refuse_mixed(column.label, block)
         columns.append(_column(plan, column, block, judge, footnotes, extra))
+        for name in sets_of(plan, block[0].cell):
+            tested = results_on(results, name)
+            other = [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
+            made = _column(plan, column, other, judge, footnotes, extra)
+            label, heading = other[0].cell.column, f"{column.heading} on {name}".strip()
+            columns.append(dataclasses.replace(made, label=label, heading=heading, on=name))
     rows = tuple(
         TableRow(row.label, row.family, footnotes.of(row_notes(row.confounds))) for row in plan.rows
     )
@@ -158,9 +165,10 @@ def _column(
         footnotes.of(row_notes(confounds[found.cell.row]))  # numbered where it first shows
         entries.append(_entry(plan, found, gain, base, judge, footnotes, extra))
     tested = [result["test"] for found in block for result in found.results if "test" in result]
+    own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, block[0].cell) else ""
     return TableColumn(
         label=of.label,
-        heading=of.heading,
+        heading=of.heading or own,
         entries=tuple(entries),
         contrasts=method.contrasts,
         spread=gains.spread,
@@ -207,13 +215,14 @@ def method_of(plan: Plan, column: str) -> Method:
     from ablate.analysis import stats
 
     analysis = plan.analysis
-    contrasts = [cell.column for cell in plan.cells if cell.row != plan.baseline]
-    comparisons = max(1, contrasts.count(column))
+    others = [cell for cell in plan.cells if cell.row != plan.baseline]
+    comparisons = max(1, sum(cell.column == column for cell in others))
+    whole = max(1, sum(1 + len(sets_of(plan, cell)) for cell in others))
     return stats.Method(
         spread=analysis.spread,
         screen=analysis.screen,
         alpha=gain_alpha(analysis),
-        contrasts=comparisons if analysis.family == "column" else max(1, len(contrasts)),
+        contrasts=comparisons if analysis.family == "column" else whole,
         comparisons=comparisons,
     )
 

@@ -89,7 +89,7 @@ sweep.json         the plan: rows, columns, seeds, analysis, and every run's who
 specs/ID/          the files of a run: run.json (configuration), result.json (result), env.json
                    (machine and code of each attempt), metrics.jsonl (curves), probe-*.npz
                    (measurements of probes), log.txt of a failed run (not in an anonymous bundle)
-predictions/ID.npy per test example: {keeps}
+predictions/ID.npy per test example: {keeps}; ID-NAME.npy: of a set of `eval.also`
 events.json        the events of each run in the ledger
 looks.jsonl        the looks: seeds, rows and analysis at each reading of verdicts; this export last
 diffs/             with --with-diff: changes that git had not committed when runs were trained
@@ -250,6 +250,8 @@ def _copy(
         names = ("result", "run", "env", "metrics", "predictions")
         for name in names:
             _copy_file(getattr(source, name), getattr(target, name))
+        for name in (other["name"] for other in spec.also_of(run.cell.spec)):
+            _copy_file(source.predictions_on(name), target.predictions_on(name))
         for probe in run.cell.spec.get("probe", ()):
             _copy_file(source.probe(probe), target.probe(probe))
         if anonymous:
@@ -283,7 +285,9 @@ def _placeless(plan: Plan) -> Plan:
         specs = tuple(_unplaced(tree) for tree in cell.specs)
         return replace(cell, spec=_unplaced(cell.spec), specs=specs)
 
-    placed = re.compile(r"\W*((from\.)*data\.path|(from\.)+weights|launcher)\b")
+    placed = re.compile(
+        r"\W*((from\.)*data\.path|(from\.)*eval\.also=.*/|(from\.)+weights|launcher)\b"
+    )
     words = [word for word in plan.words if not placed.match(word)]
     return replace(
         plan,
@@ -302,6 +306,8 @@ def _unplaced(tree: Mapping[str, Any]) -> dict[str, Any]:
             value = _unplaced(value)
         elif isinstance(value, Mapping):
             value = {key: None if (section, key) in PLACES else part for key, part in value.items()}
+            if also := value.get("also"):
+                value["also"] = [{**data, "path": None} for data in also]
         found[section] = value
     return found
 
@@ -333,6 +339,7 @@ def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
     for run in plan.runs():
         for section, key in PLACES:
             names.add(str(run.cell.spec.get(section, {}).get(key)))
+        names |= {str(other["path"]) for other in spec.also_of(run.cell.spec)}
         for attempt in store.rundir(run.id).read_attempts():
             origin = attempt.get("origin")
             if isinstance(origin, dict):

@@ -92,7 +92,7 @@ def _compare(
     kept: RunDir, before: Mapping[str, Any], again: RunDir, after: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield a line for each number and file: the same bits, or the difference."""
-    for key in ("status", "step", "test"):
+    for key in ("status", "step", "test", "also"):
         old, new = before.get(key), after.get(key)
         if old is not None or new is not None:
             yield f"{key}: {SAME if old == new else f'was {old}, is {new}'}"
@@ -101,6 +101,7 @@ def _compare(
     for old_file, new_file in (
         (kept.weights, again.weights),
         (kept.predictions, again.predictions),
+        *((kept.predictions_on(n), again.predictions_on(n)) for n in before.get("also", {})),
         (kept.metrics, again.metrics),
         *((kept.probe(name), again.probe(name)) for name in before.get("probes_sha256", {})),
     ):

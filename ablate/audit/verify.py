@@ -28,7 +28,7 @@ from ablate.shared.errors import UserError
 from ablate.shared.files import is_number, read_file, read_json, sha256_of
 from ablate.shared.metrics import TASKS
 from ablate.shared.rundir import FINAL, RunDir
-from ablate.shared.spec import classes_of, task_of
+from ablate.shared.spec import also_of, classes_of, datasets_of, task_of
 from ablate.store.events import History, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.record import Recorded, folded
@@ -92,7 +92,8 @@ class _Check:
         self.last: dict[str, Recorded] = {}  # by run: the event of its result
         self.recorded: dict[str, Mapping[str, Any]] = {}  # what result.json says, by run
         self.remade: dict[str, Mapping[str, Any]] = {}  # what the raw files say
-        self.trained_on: dict[str, object] = {}  # data_sha256, by run; None in older results
+        # By run: data_sha256 by the name in `eval.also`, "": of its own; None in older results.
+        self.read: dict[str, dict[str, object]] = {}
         self.unchecked: Counter[str] = Counter()  # what older versions did not write
 
     def finding(self, run: PlannedRun, where: Path | str, what: str) -> None:
@@ -147,7 +148,8 @@ class _Check:
                 self._unfinished(run, folder, status)
             return
         self.found.runs += 1
-        self.trained_on[run.id] = result.get("data_sha256")
+        also = {name: told.get("data_sha256") for name, told in (result.get("also") or {}).items()}
+        self.read[run.id] = {"": result.get("data_sha256"), **also}
         self._result(run, folder, result, status)
         self._spec(run, folder)
         self._env(run, folder, result)
@@ -160,14 +162,19 @@ class _Check:
             return
         if self.weights:
             self._hash(run, folder.weights, result.get("weights_sha256"))
-        whole = self._hash(run, folder.predictions, result.get("predictions_sha256"))
-        test = self._test(run, folder, result) if whole else None
-        if last is not None and test is not None and all(probed):
+        tests = {"": self._test(run, folder.predictions, result, "test")}
+        told = result.get("also") or {}
+        for name in (other["name"] for other in also_of(run.cell.spec)):
+            path, what = folder.predictions_on(name), f"also.{name}.test"
+            tests[name] = self._test(run, path, told.get(name, {}), what)
+        if last is not None and None not in tests.values() and all(probed):
             collapsed = result.get("collapsed")
             if is_number(last["train_loss"]) and is_number(result.get("prior_loss")):
                 collapsed = last["train_loss"] >= result["prior_loss"]
             self.recorded[run.id] = result
-            self.remade[run.id] = {**result, **last, "test": test, "collapsed": collapsed}
+            also = {name: {**told[name], "test": test} for name, test in tests.items() if name}
+            made = {**last, "test": tests[""], "collapsed": collapsed, "also": also}
+            self.remade[run.id] = {**result, **made}
 
     def _unfinished(self, run: PlannedRun, folder: RunDir, status: str) -> None:
         """Note a run without a result. It is no finding: the same sweep trains it."""
@@ -251,21 +258,25 @@ class _Check:
         return made
 
     def _test(
-        self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]
+        self, run: PlannedRun, path: Path, result: Mapping[str, Any], what: str
     ) -> dict[str, float] | None:
-        """Recompute the test metrics from the predictions; None if they can't be computed."""
+        """Recompute the test metrics, `what` of the result, from the predictions; None if they
+        can't be computed."""
         import numpy as np
 
+        where = self.store.rundir(run.id).result
+        if not self._hash(run, path, result.get("predictions_sha256")):
+            return None
         try:
-            table = np.load(io.BytesIO(read_file(folder.predictions)))
+            table = np.load(io.BytesIO(read_file(path)))
             tree = run.spec()  # of a parent: its task may be another than the plan's
             made = TASKS[task_of(tree)].score(table, classes_of(tree))
         except Exception as error:  # whatever numpy says of bytes that are not its own
-            self.finding(run, folder.predictions, f"can't be read ({error})")
+            self.finding(run, path, f"can't be read ({error})")
             return None
         said = result.get("test")
         if not isinstance(said, dict) or {k for k in said if is_number(said[k])} != made.keys():
-            self.finding(run, folder.result, f"test is {said}, but {made} by the predictions")
+            self.finding(run, where, f"{what} is {said}, but {made} by the predictions")
             return None
         for key in made.keys() & {*table.dtype.names}:  # older files keep it in four bytes
             if table.dtype[key].itemsize == 4:
@@ -276,9 +287,8 @@ class _Check:
                     made[key] = said[key]
         for key, value in made.items():
             if value != said[key]:
-                self.finding(
-                    run, folder.result, f"test {key} is {said[key]}, but {value} by the predictions"
-                )
+                words = f"{what} {key} is {said[key]}, but {value} by the predictions"
+                self.finding(run, where, words)
         return made
 
     def _hash(self, run: PlannedRun, path: Path, expected: object) -> bool:
@@ -312,7 +322,7 @@ class _Check:
 
     def data(self) -> None:
         """Check the decoded datasets, and that the runs were trained on them."""
-        told = (run.cell.spec["data"] for run in self.runs.values())
+        told = (data for run in self.runs.values() for data in datasets_of(run.cell.spec))
         sets = {data["fingerprint"]: data for data in told}
         for fingerprint, data in sets.items():
             name, home = f"data={data['name']}", self.store.cache / fingerprint
@@ -333,8 +343,13 @@ class _Check:
         others = [
             run.id
             for run in self.runs.values()
-            if run.cell.spec["data"]["fingerprint"] == fingerprint
-            and self.trained_on.get(run.id) not in (None, sha256)
+            for name, data in zip(
+                ("", *(other["name"] for other in also_of(run.cell.spec))),
+                datasets_of(run.cell.spec),
+                strict=True,
+            )
+            if data["fingerprint"] == fingerprint
+            and self.read.get(run.id, {}).get(name) not in (None, sha256)
         ]
         if others:
             self.found.findings.append(

@@ -169,13 +169,13 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
 def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:
     """Decode missing or damaged datasets before anything trains: a bad image ends the command here,
     a full disk pauses it."""
+    from ablate.planning.cell import spec_parents
     from ablate.running.launchers.decode import decode
     from ablate.running.turns import with_room
 
-    specs = [cell.spec for cell in (*plan.cells, *plan.parents())]
-    for spec in {spec["data"]["fingerprint"]: spec for spec in specs}.values():
-        work = functools.partial(decode, spec, store.root, watching, launcher.ask)
-        with_room(store, watching.say, work)
+    specs = [tree for cell in plan.cells for tree in (cell.spec, *spec_parents(cell.spec))]
+    work = functools.partial(decode, specs, store.root, watching, launcher.ask)
+    with_room(store, watching.say, work)
 
 
 def _close(store: Store, outcome: Outcome) -> None:

@@ -234,7 +234,7 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
             def show(slot: Slot, notes: Mapping[str, Any]) -> None:
                 watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes)]))
 
-            decode(run.cell.spec, store.root, watching, launcher.ask)
+            decode([run.cell.spec], store.root, watching, launcher.ask)
             machine, lines = rerun(store, run, launcher, show)
     except RerunStopped as stopped:
         print("stopped; the new run was removed")
@@ -341,7 +341,7 @@ def prepare(
     spec, notes = resolve_data(name, words or [], store)
     for note in notes:
         print(f"note: {note}")
-    question = {"spec": spec, "cache": str(kept.cache)}
+    question = {"data": spec["data"], "cache": str(kept.cache)}
     begin(f"data={name}: looking for files")
     try:
         check(spec["data"], kept.root, print)

@@ -191,7 +191,7 @@ class TuningStage:
 
 @dataclass(frozen=True)
 class Tune:
-    """The searches that every cell gets: `tune:` of a sweep file.
+    """The searches that every cell gets: `tune:` of a sweep file, or `from.tune`.
 
     A search is what is replicated: `repeats` of them, each through all stages by itself; None: one
     for every seed that is reported.
@@ -207,6 +207,9 @@ class Tune:
     seed: Annotated[int, Key("of the sampler, and of the trials' trainings", least=0)] = 0
     round: Annotated[int, Key("trials asked at a time, and told in their order", least=1)] = 4
     repeats: Annotated[int | None, Key("searches a cell; null: one for every seed", least=1)] = None
+    # By `from.tune`: trials are parents, judged as they are. The keys of `space` are the child's
+    # words for theirs: from.KEY.
+    parents: bool = False
 
     @property
     def trials_each(self) -> int:

@@ -11,9 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from ablate.planning.cell import Cell, Trial, TuningStage, TuningWinner
-from ablate.planning.parents import is_of_parent, trees_of
+from ablate.planning.parents import FROM, is_of_parent, trees_of
 from ablate.planning.plan import Plan
 from ablate.planning.space import (
+    FACTORS,
     SPREAD,
     default_of,
     distribution,
@@ -42,6 +43,8 @@ class CellSearch:
 
     def __init__(self, plan: Plan, cell: Cell, number: int) -> None:
         assert plan.tune is not None
+        if plan.tune.parents and cell.spec.get("parent") is None:
+            raise UserError("from.tune: runs start from no other run; give `from:` its settings")
         self._tune, self._metric = plan.tune, plan.judged
         self.cell, self._number, self._seed = cell, number, plan.tune.trial_seed(number)
         baseline = plan.cell(plan.baseline, cell.column)
@@ -114,7 +117,7 @@ class CellSearch:
             early = step is not None or result["status"] == "pruned"
             told = study.tell(
                 asked,
-                None if early else self._value(result),
+                None if early else self._value(result, trial.cell.spec),
                 state=TrialState.PRUNED if early else TrialState.COMPLETE,
             )
             self.trials[trial.number] = replace(
@@ -201,7 +204,11 @@ class CellSearch:
 
     def _trial(self, stage: TuningStage, place: int, params: dict[str, Any]) -> Trial:
         tree = applied(self.spec, {**stage.at, **params})
-        if not any(map(is_of_parent, (*stage.at, *params, *self._params))):
+        said = {*stage.at, *params, *self._params}
+        if self._tune.parents:
+            tree = {key: value for key, value in tree["parent"].items() if key != "seed"}
+            said = {key.removeprefix(FROM) for key in said}
+        if not any(map(is_of_parent, said)):
             tree = spec.pinned(tree, self._report)
         cell = replace(self.cell, spec=tree, ids=spec.ids_of(tree, (self._seed,)))
         return Trial(len(self.trials), place, params, cell, search=self._number)
@@ -246,11 +253,12 @@ class CellSearch:
     def _goal(self) -> Literal["minimize", "maximize"]:
         return "minimize" if self._metric.sign < 0 else "maximize"
 
-    def _value(self, result: Mapping[str, Any]) -> float:
-        """The trial's final validation score; what diverged is as bad as guessing."""
+    def _value(self, result: Mapping[str, Any], tree: Mapping[str, Any]) -> float:
+        """The final validation score of a trial of this tree; what diverged is as bad as
+        guessing."""
         if result["status"] == "finished":
             return self._score(result["validation"])
-        chance = self._metric.chance(classes_of(self.cell.spec))
+        chance = self._metric.chance(classes_of(tree))
         assert chance is not None  # every declared metric has one
         return chance
 
@@ -299,7 +307,11 @@ def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
         if not trees:
             raise UserError(f"tune: {key}: no such key; `ablate config` prints all")
         for one in trees:
-            _section(one, section, key)[leaf] = value
+            if own.startswith(FACTORS):
+                factors = one["optim"].get("lr_mult") or {}
+                one["optim"]["lr_mult"] = {**factors, own.removeprefix(FACTORS): value}
+            else:
+                _section(one, section, key)[leaf] = value
     return spec.unseeded(spec.to_tree(build_run(spec.seeded(changed, 0))), tree)
 
 

@@ -26,12 +26,13 @@ from ablate.planning.data_section import complete
 from ablate.planning.launcher import launcher_settings
 from ablate.planning.layers import Layers, SettingsLayer
 from ablate.planning.overrides import once, parse, split_launcher
-from ablate.planning.tree import by_arch, leaves, no_length_in_vain, put, same_length
+from ablate.planning.tree import by_arch, leaves, no_length_in_vain, put, same_length, value_at
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared import plugin, spec
 from ablate.shared.build import build_run, is_plugin, of_today
 from ablate.shared.checks import trainable
 from ablate.shared.choices import CHOICES
+from ablate.shared.dataset import local
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
 
@@ -165,10 +166,9 @@ class Composer:
 
     def _completed(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """With what files say: of data, of classes of the user's own, of weights."""
-        key = json.dumps(tree.get("data"), sort_keys=True, default=repr)
-        if key not in self._data:
-            self._data[key] = complete(tree.get("data"), self._memo, self.notes)
-        run = {**tree, "data": self._data[key]}
+        run = {**tree, "data": self._of_files(tree.get("data"))}
+        if also := value_at(tree, "eval.also"):
+            run["eval"] = {**tree["eval"], "also": self._tested(also, run["data"])}
         for kind in CHOICES:
             chosen = tree.get(kind)
             if isinstance(chosen, Mapping) and is_plugin(chosen.get("name")):
@@ -179,6 +179,39 @@ class Composer:
             with parents.of_parent():
                 run["parent"] = self._completed(tree["parent"])
         return run
+
+    def _of_files(self, data: Any, tested: bool = False) -> dict[str, Any]:
+        key = json.dumps([data, tested], sort_keys=True, default=repr)
+        if key not in self._data:
+            self._data[key] = complete(data, self._memo, self.notes, tested)
+        return self._data[key]
+
+    def _tested(self, also: Any, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The sections of the sets of `eval.also`, shown as the run's own data is: of names of
+        data, and of folders. Raises UserError where that is no list of them."""
+        if not isinstance(also, list):
+            raise UserError(f"eval.also: expected a list of names of data, got {also!r}")
+        found = []
+        for name in also:
+            if name in self.groups["data"]:
+                merged = self.merge([SettingsLayer("", {"data": name})])
+                section = self._composed_tree(merged)["data"]
+            elif isinstance(name, str) and os.sep in name:
+                own = self._composed_tree(self.merge([SettingsLayer("", {"data": "imagefolder"})]))
+                called = os.path.basename(os.path.abspath(name))
+                section = {**own["data"], "path": name, "name": called}
+                if not (path := Path(name).expanduser()).is_dir():
+                    raise UserError(f"eval.also: {name}: no such folder")
+                if local(path, called).kind != "folder":
+                    section["classes"] = data["classes"]
+            else:
+                raise unknown("eval.also", name, [*self.groups["data"], "DIR/NAME of a folder"])
+            shown = {key: data[key] for key in ("size", "channels", "cache_size") if key in data}
+            try:
+                found.append(self._of_files({"cache_size": None, **section, **shown}, tested=True))
+            except UserError as error:
+                raise UserError(f"eval.also: {name}: {error}") from error
+        return found
 
     def _hashed(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """The section of a file of weights, with its hash. Raises UserError where there is none."""

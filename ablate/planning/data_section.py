@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,11 @@ from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
 
 
-def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
-    """The `data` section with what its files say: path, classes, splits, fingerprint.
+def complete(
+    data: Any, memo: Path | None, notes: list[str], tested: bool = False
+) -> dict[str, Any]:
+    """The `data` section with what its files say: path, classes, splits, fingerprint. `tested`: of
+    a set that nothing is learnt from, of which only `test` is read.
 
     Local files that lack a split of the hub's set are cut anew, and that is added to `notes`, as
     are images that are not read.
@@ -55,6 +58,8 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
     present = BUNDLED.get(data["source"])  # None where only fetching the set would tell
     if found is not None:
         present = local_splits(found)
+    if tested:
+        data |= {"train": None, "validation": None, "test": _tested(data, present)}
     for key in ("validation", "test"):
         if data[key] == "auto":
             if present is None:
@@ -83,6 +88,16 @@ def complete(data: Any, memo: Path | None, notes: list[str]) -> dict[str, Any]:
         if note not in notes:
             notes.append(note)
     return {**data, "fingerprint": fingerprint(data, memo, found)}
+
+
+def _tested(data: Mapping[str, Any], present: Sequence[str] | None) -> str:
+    """The split to test on: the set's own; all of its images, where it has none apart."""
+    test = "test" if data["test"] == "auto" else data["test"]
+    if not isinstance(test, str):  # cut from the training split, from which nothing is learnt
+        return str(data["train"])
+    if present is not None and parse_slice("test", test).split not in present:
+        return present[0] if len(present) == 1 else test
+    return test
 
 
 def _folder(data: Mapping[str, Any], found: Listing | None, key: str) -> Listing:

@@ -259,6 +259,8 @@ def settings_at(raw: Any, place: str, empty: bool = True) -> dict[str, Any]:
 def parent_at(raw: Any, place: str) -> dict[str, Any]:
     """The keys of `from:`, each as `from.KEY`; those of its own `from:` as `from.from.KEY`."""
     content = dict(mapping_at(raw, place, "{recipe: NAME, data: NAME, ...}"))
+    if "tune" in content:
+        raise UserError(f"{place}.tune: only the parents of the table's runs can be searched")
     if not content:
         raise UserError(f"{place}: expected what the parent is trained with, got {{}}")
     above = parent_at(content.pop("from"), f"{place}.from") if "from" in content else {}

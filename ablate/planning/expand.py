@@ -15,7 +15,7 @@ from ablate.planning.parents import bare
 from ablate.planning.plan import Analysis, Plan
 from ablate.planning.sweep_file import find, from_file, load, sweep_files
 from ablate.planning.tree import value_at
-from ablate.planning.words import CommandLine, from_words, read_line
+from ablate.planning.words import TUNE, CommandLine, from_words, read_line
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
 
@@ -103,7 +103,7 @@ def sweep_name(line: CommandLine, scale: str | None, across: Collection[str], ea
     places = [word for word in line.settings if bare(word.key) == "data.path" and not word.swept]
     named = [word for word in line.settings if word not in places]
     words = sorted(map(_spelled, named))
-    words += [_spelled(line.sweep[key]) for key in ("baseline", "tune") if key in line.sweep]
+    words += [_spelled(line.sweep[key]) for key in ("baseline", *TUNE) if key in line.sweep]
     words += sorted(f"across={key}" for key in across) + (["each"] if each else [])
     if line.file is None:
         return "+".join(words)
@@ -137,6 +137,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
                 cells.append(cell)
     if not cells:
         raise UserError(f"{sweep.place}: exclude: leaves no cell")
+    _same_sets(sweep, cells)
     notes = [*composer.notes, *_unused(sweep, used, composer)]
     first = _first_of_equals(sweep, identities)
     _columns_differ(sweep, first, identities)
@@ -161,6 +162,19 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         tune=_searched(sweep),
     )
     return _metric_said(made, f"{sweep.place}: " if sweep.place else "")
+
+
+def _same_sets(sweep: Sweep, cells: Sequence[Cell]) -> None:
+    """Raises UserError where the rows of a column are tested on other sets: each is a column."""
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        other = first.setdefault(cell.column, cell)
+        if spec.also_of(cell.spec) != spec.also_of(other.spec):
+            place = f"{sweep.place}: " if sweep.place else ""
+            raise UserError(
+                f"{place}eval.also: must be the same for all rows, but {other.row!r} and "
+                f"{cell.row!r} differ; give it once for all"
+            )
 
 
 def _searched(sweep: Sweep) -> Tune | None:

@@ -164,8 +164,12 @@ class Plan:
 
     @property
     def judged(self) -> Metric:
-        """The metric that trials of a search are judged by, on validation."""
-        return self.metric if self.metric in self.task.metrics else self.task.metrics[0]
+        """The metric that trials of a search are judged by, on validation: of parents by that of
+        their own task."""
+        task = self.task
+        if self.tune is not None and self.tune.parents:
+            task = TASKS[task_of(self.cells[0].spec["parent"])]
+        return self.metric if self.metric in task.metrics else task.metrics[0]
 
     @property
     def replicates(self) -> tuple[tuple[int, ...], ...]:
@@ -302,7 +306,8 @@ def _check(plan: Plan) -> None:
     for run in (run for cell in cells for run in cell.ids.values()):
         if not (run.isalnum() and run.isascii()):  # a folder's name
             raise ValueError(f"is no plan of a sweep: {run!r} is no run's id")
-    if len({task_of(cell.spec) for cell in cells}) > 1 or task_of(cells[0].spec) not in TASKS:
+    tasks = {task_of(cell.spec) for cell in plan.cells}  # a trial may be a parent, of another one
+    if len(tasks) > 1 or not tasks | {task_of(cell.spec) for cell in cells} <= {*TASKS}:
         raise ValueError("is no plan of a sweep: its runs have no task, or several")
     metric = plan.analysis.metric
     if (metric and not plan.task.find(metric)) or not 0 < plan.analysis.alpha < 1:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 EDGE = 0.02  # of a range, from its ends
+FACTORS = "optim.lr_mult."  # before a path of parameters
 SPREAD = 8  # trials after the default that only search: spread evenly, whatever the results are
 
 
@@ -25,6 +26,8 @@ def default_of(tree: Mapping[str, Any], key: str, values: Mapping[str, tuple[Any
     trees, own = trees_of(tree, key)
     section, _, leaf = own.rpartition(".")
     found = trees[0].get(section) if trees else None
+    if trees and own.startswith(FACTORS):
+        found, leaf = {own: _factor(trees[0], own.removeprefix(FACTORS))}, own
     if not isinstance(found, Mapping) or leaf not in found:
         raise UserError(f"tune.space: {key}: no such key; `ablate config` prints all")
     value = found[leaf]
@@ -41,6 +44,13 @@ def default_of(tree: Mapping[str, Any], key: str, values: Mapping[str, tuple[Any
             f"widen [{bounds[0]:g}, {bounds[1]:g}] to have it"
         )
     return value
+
+
+def _factor(tree: Mapping[str, Any], path: str) -> float:
+    """What the learning rate below a path is multiplied with: by the longest path that is given."""
+    given: Mapping[str, float] = tree["optim"].get("lr_mult") or {}
+    above = [other for other in given if f"{path}.".startswith(f"{other}.")]
+    return given[max(above, key=len)] if above else 1.0
 
 
 def distribution(values: Mapping[str, tuple[Any, ...]]) -> Any:

@@ -37,7 +37,7 @@ from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
 from ablate.planning.plan import Analysis
 from ablate.planning.tuning import tuning
-from ablate.planning.words import DEFAULT_SEEDS, CommandLine, section_of, seeds_of
+from ablate.planning.words import DEFAULT_SEEDS, TUNE, CommandLine, section_of, seeds_of
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared.build import coerce
 from ablate.shared.errors import UserError, nearest, unknown
@@ -177,13 +177,7 @@ def from_file(
         own=frozenset(
             f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})
         ),
-        tune=_tune(
-            whole.get("tune"),
-            scaled.get("tune"),
-            line,
-            place,
-            len(parts["seeds"]) if "seeds" in parts else DEFAULT_SEEDS,
-        ),
+        tune=_tune(parts, whole, scaled, line, place),
     )
 
 
@@ -198,22 +192,30 @@ def _under(
 
 
 def _tune(
-    written: Mapping[str, Any] | None,
-    scaled: Mapping[str, Any] | None,
+    parts: Mapping[str, Any],
+    whole: Mapping[str, Any],
+    scaled: Mapping[str, Any],
     line: CommandLine,
     place: str,
-    seeds: int,
 ) -> Tune | None:
-    """The searches, the keys of a scale over those of the file; `tune=none` leaves them out.
-    `seeds`: how many the file declares, which the command line's don't change."""
-    words = section_of(line, "tune")
-    if written is None:
-        if "tune" in line.sweep or words:
-            raise UserError(f"tune: {place} declares no search; add a `tune:` section")
+    """The searches, the keys of a scale over those of the file; `tune=none` leaves them out. As
+    many as the file declares seeds, which the command line's don't change."""
+    declared = [section for section in TUNE if section in parts]
+    if len(declared) > 1:
+        raise UserError(
+            f"{place}: tune: goes not with from.tune: searched are the runs of the table, or those "
+            f"that they start from; leave one away"
+        )
+    for section in TUNE:
+        if section not in declared and (section in line.sweep or section_of(line, section)):
+            form = "`tune:` section" if section == "tune" else "`tune:` to its `from:`"
+            raise UserError(f"{section}: {place} declares no such search; add a {form}")
+    if not declared or declared[0] in line.sweep:
         return None
-    if "tune" in line.sweep:
-        return None
-    return tuning({**written, **(scaled or {})}, words, f"{place}: tune", seeds)
+    [section] = declared
+    raw = {**whole.get(section, {}), **scaled.get(section, {})}
+    seeds = len(parts["seeds"]) if "seeds" in parts else DEFAULT_SEEDS
+    return tuning(section, raw, section_of(line, section), place, seeds)
 
 
 @dataclass
@@ -233,7 +235,11 @@ class _Reader:
             if key == "base":
                 read[key] = settings_at(value, where)
             elif key == "from":
-                read[key] = parent_at(value, where)
+                content = dict(mapping_at(value, where, "{recipe: NAME, data: NAME, ...}"))
+                if "tune" in content:
+                    tuned = mapping_at(content.pop("tune"), f"{where}.tune", "{space: ...}")
+                    read["from.tune"] = tuned
+                read[key] = parent_at(content, where) if content or "from.tune" not in read else {}
             elif key == "across":
                 before = self.globbed
                 read[key] = distinct(self.axes(value, where), "columns", where)

@@ -47,11 +47,12 @@ def no_length_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> Non
 
 
 def value_at(tree: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key; None where there is none."""
-    node: Any = tree
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return node
+    """The value of a dotted key; None where there is none. The last part may have dots in it: a
+    path of `optim.lr_mult`."""
+    part, _, rest = key.partition(".")
+    if key in tree or not isinstance(below := tree.get(part), Mapping):
+        return tree.get(key)
+    return value_at(below, rest)
 
 
 def put(tree: dict[str, Any], key: str, value: Any) -> None:

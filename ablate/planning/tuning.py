@@ -1,4 +1,5 @@
-"""`tune:` of a sweep file, read: what is searched, how often, how long, and by which sampler."""
+"""`tune:` of a sweep file, or `from.tune` of the parents, read: what is searched, how often, how
+long, and by which sampler."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 
 from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
+from ablate.planning.parents import FROM
 from ablate.shared.build import coerce, value_of
 from ablate.shared.errors import UserError, unknown
 
@@ -23,34 +25,38 @@ LEAST_SEARCHES = 3
 LEAST_TRIALS = 5  # that a sampled search chooses of: with three, luck decides (docs/tuning.md)
 
 
-def tuning(raw: Mapping[str, Any], words: Mapping[str, Any], place: str, seeds: int) -> Tune:
-    """The searches of a file's `tune:`, a scale's already over it, under `tune.KEY=VALUE` of the
-    command line; `seeds`: how many are declared there. Raises UserError for whatever is no search.
+def tuning(
+    section: str, raw: Mapping[str, Any], words: Mapping[str, Any], place: str, seeds: int
+) -> Tune:
+    """The searches of a file's `tune` or `from.tune`, the `section`, a scale's already over it,
+    under `SECTION.KEY=VALUE` of the command line; `seeds`: how many are declared there. Raises
+    UserError for whatever is no search.
 
     A stage's trials are what the declared searches share; of the Tune they are those of one. So
     what a search is depends on nothing but what is declared: more seeds are more such searches.
     """
+    place = f"{place}: {section}"
     for key in raw:
         if key not in KEYS:
             raise unknown(f"{place}.{key}", str(key), KEYS, "a key among")
     for key in words:
         if key not in ("trials", *OWN):
-            raise unknown(f"tune.{key}", key, ("trials", *OWN))
+            raise unknown(f"{section}.{key}", key, ("trials", *OWN))
     read = {}
     for key in OWN:
         where, value = (
-            (f"tune.{key}", words[key]) if key in words else (f"{place}.{key}", raw.get(key))
+            (f"{section}.{key}", words[key]) if key in words else (f"{place}.{key}", raw.get(key))
         )
         if value is not None:
             read[key] = value_of(Tune, key, value, where)
     tune = Tune((), **read)
     searches = tune.repeats or max(LEAST_SEARCHES, seeds)
-    stage = _grid if tune.sampler == "grid" else functools.partial(_shared, searches=searches)
+    stage = _grid if tune.sampler == "grid" else functools.partial(_shared, section, searches)
     if "stages" in raw:
         if both := [key for key in STAGE_KEYS if key in raw]:
             raise UserError(f"{place}: {both[0]}: belongs into each of the stages")
         if "trials" in words:
-            raise UserError("tune.trials: each of the stages has its own, in the file")
+            raise UserError(f"{section}.trials: each of the stages has its own, in the file")
         form = "a list of {space: ..., trials: ...}"
         stages = tuple(
             stage(mapping_at(part, f"{place}.stages[{n}]", form), f"{place}.stages[{n}]")
@@ -59,16 +65,24 @@ def tuning(raw: Mapping[str, Any], words: Mapping[str, Any], place: str, seeds: 
     else:
         asked = {"trials": words["trials"]} if "trials" in words else {}
         stages = (stage({k: raw[k] for k in STAGE_KEYS if k in raw} | asked, place),)
-    return replace(tune, stages=stages)
+    if section == "tune":
+        return replace(tune, stages=stages)
+    return replace(tune, stages=tuple(map(_of_parents, stages)), parents=True)
 
 
-def _shared(raw: Mapping[str, Any], place: str, searches: int) -> TuningStage:
+def _of_parents(stage: TuningStage) -> TuningStage:
+    """Its keys as a child says them."""
+    space, at = ({f"{FROM}{k}": v for k, v in part.items()} for part in (stage.space, stage.at))
+    return replace(stage, space=space, at=at)
+
+
+def _shared(section: str, searches: int, raw: Mapping[str, Any], place: str) -> TuningStage:
     """Sampled: its trials are shared equally by the searches."""
     stage = _stage(raw, place, TRIALS)
     each = stage.trials // searches
     if each < LEAST_TRIALS:
         makes = f"{searches} searches of {each}" if searches > 1 else f"a search of {each}"
-        once = ", or tune.repeats=1" if stage.trials >= LEAST_TRIALS else ""
+        once = f", or {section}.repeats=1" if stage.trials >= LEAST_TRIALS else ""
         raise UserError(
             f"{place}.trials: {stage.trials} make {makes}, and of fewer than {LEAST_TRIALS} luck "
             f"chooses: give at least {searches * LEAST_TRIALS}{once}"
@@ -105,6 +119,12 @@ def _stage(raw: Mapping[str, Any], place: str, default: int) -> TuningStage:
     if trials < 1:
         raise UserError(f"{place}.trials: expected at least 1, got {trials}")
     at = settings_at(raw.get("at", {}), f"{place}.at")
+    for key in (*space, *at):
+        if key.startswith(FROM):
+            raise UserError(
+                f"{place}: {key}: is a setting of what a trial starts from; parents are searched "
+                f"by `from: {{tune: ...}}`"
+            )
     for key in at:
         if key in space:
             raise UserError(f"{place}.at: {key} is searched; give it once")

@@ -24,7 +24,8 @@ from ablate.planning.plan import Analysis
 from ablate.shared.errors import UserError
 
 DEFAULT_SEEDS = 3
-OWN = ("seeds", "baseline", "analysis", "tune")  # the sweep's, not its runs'
+TUNE = ("tune", "from.tune")  # sections of a search: of runs, of those that they start from
+OWN = ("seeds", "baseline", "analysis", *TUNE)  # the sweep's, not its runs'
 COLUMNS = ("data", "model.arch")  # columns without being told
 
 
@@ -34,7 +35,7 @@ class CommandLine:
 
     file: str | None
     settings: tuple[Word, ...]
-    sweep: Mapping[str, Word]  # seeds, baseline, analysis.KEY, tune.KEY, tune=none
+    sweep: Mapping[str, Word]  # seeds, baseline, analysis.KEY, tune.KEY, tune=none, from.tune...
     launcher: Mapping[str, Any]
 
 
@@ -52,8 +53,8 @@ def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Comm
             raise UserError("seed: give seeds=N, or a bracketed list: seeds=[0,1]")
 
     def about(word: Word) -> str:
-        section = word.key.partition(".")[0]
-        return section if section in (*OWN, "launcher") else ""
+        sections = (*OWN, "launcher")
+        return next((s for s in sections if f"{word.key}.".startswith(f"{s}.")), "")
 
     return CommandLine(
         file=words[0] if named else None,
@@ -72,7 +73,7 @@ def analysis_apart(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 
 def from_words(line: CommandLine, across: Collection[str], each: bool, title: str) -> Sweep:
     """Every list of values is a factor of rows; `data`, `model.arch`, `across` are columns."""
-    if tuned := [key for key in line.sweep if key.partition(".")[0] == "tune"]:
+    if tuned := [key for section in TUNE for key in line.sweep if key.startswith(section)]:
         raise UserError(f"{tuned[0]}: a search is declared in a sweep file, under `tune:`")
     swept = [word for word in line.settings if word.swept]
     for key in across:
@@ -115,11 +116,10 @@ def section_of(line: CommandLine, section: str) -> dict[str, Any]:
     tune=none."""
     words = {}
     for key, word in line.sweep.items():
-        about, _, rest = key.partition(".")
-        if about == section and rest:
-            words[rest] = word.value
-        elif about == section and (section, word.value) != ("tune", "none"):
-            also = ", or tune=none" if section == "tune" else ""
+        if key.startswith(f"{section}."):
+            words[key.removeprefix(f"{section}.")] = word.value
+        elif key == section and not (section in TUNE and word.value == "none"):
+            also = f", or {section}=none" if section in TUNE else ""
             raise UserError(f"{section}: give {section}.KEY=VALUE{also}")
     return words
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.planning.cell import Cell, Column, PlannedRun, Row
+from ablate.planning.parents import FROM
 from ablate.planning.plan import Plan
+from ablate.planning.tree import value_at
 from ablate.shared.metrics.probed import numbers
+from ablate.shared.spec import also_of
 from ablate.store.record import RunRecord
 
 if TYPE_CHECKING:
@@ -33,20 +36,25 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
     keys = _keys(plan, [record.run.cell for record in runs])
     probed = {record.run.id: _probed(record) for record in runs}
     measured = dict.fromkeys(key for found in probed.values() for key in found)
+    sets = dict.fromkeys(other["name"] for cell in plan.cells for other in also_of(cell.spec))
     rows = []
     for record in runs:
         result, cell = record.result, record.run.cell
+        is_parent = plan.tune is not None and plan.tune.parents and record.run.trial is not None
+        tree = {**cell.spec, "parent": cell.spec} if is_parent else cell.spec
         test = (result.get("test") or {}) if record.run.trial is None else {}
+        beside = (result.get("also") or {}) if record.run.trial is None else {}
         rows.append(
             {
                 **_place(plan, record),
                 "family": families[cell.row],
                 **(_search(record.run, trials) if plan.tune else {}),
-                **{key: _scalar(_setting(cell.spec, key)) for key in keys},
+                **{key: _scalar(_setting(tree, key)) for key in keys},
                 "status": record.status,
                 **{metric.key: test.get(metric.key) for metric in plan.task.metrics},
                 "test_n": test.get("n"),
                 **{key: probed[record.run.id].get(key) for key in measured},
+                **_beside(plan, sets, beside),
                 **{name: result.get(name) for name in TOLD},
             }
         )
@@ -60,6 +68,13 @@ def _probed(record: RunRecord) -> dict[str, float]:
         for probe in spec.get("probe", ()):
             found |= numbers(probe, record.folder.read_probe(probe), spec)
     return found
+
+
+def _beside(plan: Plan, sets: Iterable[str], found: Mapping[str, Any]) -> dict[str, Any]:
+    """The test metrics of the sets of `eval.also`: "top1@dark"."""
+    tests = {name: found.get(name, {}).get("test", {}) for name in sets}
+    keys = {**{m.key: m.key for m in plan.task.metrics}, "test_n": "n"}
+    return {f"{k}@{name}": test.get(n) for name, test in tests.items() for k, n in keys.items()}
 
 
 def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:
@@ -88,12 +103,9 @@ def _settings(spec: Mapping[str, Any]) -> Iterator[str]:
 
 def _setting(spec: Mapping[str, Any], key: str) -> Any:
     """Look up a key of a sweep file in a spec's tree: a group by its name; None if absent."""
-    value: Any = spec
-    for name in key.split("."):
-        name = "parent" if name == "from" else name
-        if not isinstance(value, Mapping) or name not in value:
-            return None
-        value = value[name]
+    while key.startswith(FROM):
+        key, spec = key.removeprefix(FROM), spec.get("parent", {})
+    value = value_at(spec, key)
     return value.get("name") if isinstance(value, Mapping) else value
 
 

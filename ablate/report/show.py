@@ -215,7 +215,7 @@ EDITED = "withheld: env.json is not the file that the run wrote"
 ENVIRONMENT = ("device", "driver", "threads", "kernel", "micro_batch", "platform", "host")
 NOTED = (*CODE, *ENVIRONMENT, "fingerprint", "command", "folder")
 RESULT = (
-    *("status", "step", "test", "validation", "train_loss", "prior_loss", "collapsed"),
+    *("status", "step", "test", "also", "validation", "train_loss", "prior_loss", "collapsed"),
     *("seconds", "images_per_s", "peak_bytes", "utilisation"),
 )
 
@@ -285,8 +285,10 @@ def provenance(runs: Sequence[RunRecord]) -> dict[str, dict[str, int]]:
 
 
 def _pick(texts: Mapping[str, Any], sections: Iterable[str]) -> dict[str, Any]:
-    """Pick the dotted keys that are in one of the sections, in the order of the sections."""
-    return {k: v for s in sections for k, v in texts.items() if k.partition(".")[0] == s}
+    """Pick the dotted keys that are in one of the sections, in the order of the sections; no hash
+    of a file."""
+    kept = {key: text for key, text in texts.items() if not key.endswith("sha256")}
+    return {k: v for s in sections for k, v in kept.items() if k.partition(".")[0] == s}
 
 
 # --- Values as text -----------------------------------------------------------------------------

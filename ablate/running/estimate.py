@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
+from ablate.planning.space import FACTORS
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
 from ablate.shared import spec
@@ -83,7 +84,8 @@ def costs(
     """
     device = launcher.slots[0].device if on is None else "cuda"
     places = len(launcher.slots) if on is None else on.count
-    cells = [*plan.cells, *plan.parents()]
+    cells = [*plan.cells, *plan.parents(), *_searched(plan)]
+    _described(_factored(plan), store, launcher.ask, device)
     known = _described(cells, store, launcher.ask, device)
     works = _works(plan, states, cells, [known[_key(cell, device)] for cell in cells])
     seconds: list[float | None]
@@ -151,6 +153,31 @@ def sizes(
     return found
 
 
+SEARCHED = ".from.tune"  # behind the label of a row: the search of its parents
+
+
+def _searched(plan: Plan) -> list[Cell]:
+    """Where parents are searched: of each cell's trials the first, with the ids of all."""
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for trial in plan.trials if plan.tune is not None and plan.tune.parents else ():
+        found.setdefault((trial.cell.row, trial.cell.column), []).append(trial.cell)
+    return [
+        replace(
+            trials[0],
+            row=row + SEARCHED,
+            ids=dict(enumerate(run for trial in trials for run in trial.ids.values())),
+        )
+        for (row, _), trials in found.items()
+    ]
+
+
+def _factored(plan: Plan) -> list[Cell]:
+    """Of each cell whose search multiplies learning rates by path a trial: its model may lack that
+    path."""
+    first = {(trial.cell.row, trial.cell.column): trial for trial in reversed(plan.trials)}
+    return [trial.cell for trial in first.values() if any(FACTORS in key for key in trial.params)]
+
+
 def _works(
     plan: Plan,
     states: Mapping[str, RunState],
@@ -173,7 +200,14 @@ def _works(
         examples, size = answer["examples"], answer["multiply_adds"]
         images = _images(cell.spec, examples)
         search = None
-        if plan.tune is not None and not is_parent:
+        if plan.tune is not None and cell.row.endswith(SEARCHED):
+            child = plan.cell(cell.row.removesuffix(SEARCHED), cell.column)
+            assert child is not None
+            search = 3.0 * images * plan.trials_a_cell * size
+            left += plan.trials_a_cell - len(cell.ids)
+            whole = _images(child.spec["parent"], examples) / images
+            left += whole * (len(plan.seeds) - len(child.ids))
+        elif plan.tune is not None and not plan.tune.parents and not is_parent:
             trials = asked.get((cell.row, cell.column), [cell])
             a_trial = _images(trials[0].spec, examples)
             search = 3.0 * a_trial * plan.trials_a_cell * size

@@ -39,7 +39,7 @@ def build_run(tree: Mapping[str, Any]) -> Run:
         optim=section(Optim, tree["optim"], "optim"),
         train=section(Train, tree["train"], "train"),
         augment=section(Augment, tree["augment"], "augment"),
-        eval=section(Eval, tree["eval"], "eval"),
+        eval=_eval(tree["eval"]),
         seed=value_of(Run, "seed", tree["seed"], "seed"),
         probe=_probes(tree.get("probe", [])),
         task=_task(task_of(tree)),
@@ -159,6 +159,17 @@ def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
         if param.host is not None and tree.get(key, param.default) is None
     }
     return Chosen(name, settings_of(kind, params, {**before, **tree, **hosts}))
+
+
+def _eval(tree: Any) -> Eval:
+    """The section of evaluation, its sets read as sections of data."""
+    also = tree.get("also", []) if isinstance(tree, Mapping) else []
+    if not isinstance(also, list):
+        raise UserError(f"eval.also: expected a list of names of data, got {also!r}")
+    rest = tree if not isinstance(tree, Mapping) else {k: tree[k] for k in tree if k != "also"}
+    own: Eval = section(Eval, rest, "eval")
+    sets = tuple(section(Data, data, f"eval.also[{n}]") for n, data in enumerate(also))
+    return dataclasses.replace(own, also=sets)
 
 
 def _parent(tree: Mapping[str, Any] | None) -> Run | None:

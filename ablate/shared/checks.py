@@ -7,6 +7,7 @@ remedy.
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS
@@ -22,6 +23,7 @@ NO_CLS = {"cls": "include", "cls_at": None, "cls_posemb": False}
 def check(run: Run) -> None:
     """What types and bounds alone do not say. Raises UserError."""
     _data(run.data)
+    _also(run)
     _patches(run.data, run.model)
     _choices(run)
     if run.model.kind == "mlp":
@@ -46,6 +48,9 @@ def trainable(run: Run) -> None:
 
 
 def _data(data: Data) -> None:
+    for key in ("train", "validation"):
+        if getattr(data, key) is None:
+            raise UserError(f"data.{key}: is null, so there is nothing to learn from; give a split")
     for key in ("validation", "test"):
         share = getattr(data, key)
         if isinstance(share, float) and share >= 1:
@@ -58,6 +63,27 @@ def _data(data: Data) -> None:
             f"data.cache_size: {data.cache_size} is less than data.size {data.size}; "
             f"images would be blown up"
         )
+
+
+def _also(run: Run) -> None:
+    """Sets that are tested on as the run's own is, each under a name of its own."""
+    data, shown = run.data, ("size", "channels", "cache_size")
+    names = [other.name for other in run.eval.also]
+    for other in run.eval.also:
+        place = f"eval.also: {other.name}"
+        if re.fullmatch(r"\w[\w.+-]*", other.name) is None:
+            raise UserError(f"{place}: expected a name of letters, digits, '.', '+', '-' and '_'")
+        if [data.name, *names].count(other.name) > 1:
+            raise UserError(f"{place}: two sets have this name; give one of them another")
+        if other.train is not None or not isinstance(other.test, str):
+            raise UserError(f"{place}: expected a set that is only tested on, with a split `test`")
+        if other.classes > data.classes:
+            raise UserError(
+                f"{place}: has {other.classes} classes, data={data.name} has {data.classes}: its "
+                f"labels must be among the classes that are learnt"
+            )
+        if any(getattr(other, key) != getattr(data, key) for key in shown):
+            raise UserError(f"{place}: is shown otherwise than data={data.name}")
 
 
 def _patches(data: Data, model: Model) -> None:

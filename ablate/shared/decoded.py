@@ -112,6 +112,7 @@ def words(facts: Mapping[str, Any]) -> dict[str, str]:
 _WORDS = {
     "left_out": "can't be read and are left out",
     "overlap": "are in another split, too, pixel for pixel",
+    "shared": "are training images, too, pixel for pixel",
 }
 
 

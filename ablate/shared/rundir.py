@@ -70,6 +70,18 @@ def _is_shares(value: Any) -> bool:
     )
 
 
+def _is_also(value: Any) -> bool:
+    """{name of a set: what it was tested with, as the result says of the own set}"""
+    return isinstance(value, dict) and all(
+        isinstance(one, dict)
+        and _some(is_number)(one.get("test"))
+        and is_text(one.get("predictions_sha256"))
+        and is_text(one.get("data_sha256"))
+        and all(_is_shares(one.get(key, {})) for key in ("left_out", "shared"))
+        for one in value.values()
+    )
+
+
 _NUMBERS = (
     *("step", "seconds", "train_loss", "prior_loss", "micro_batch", "threads", "parameters"),
     *("multiply_adds", "peak_bytes", "images_per_s", "utilisation"),
@@ -84,6 +96,7 @@ _RESULT: dict[str, Callable[[Any], bool]] = {
     **{"collapsed": _is_bool, "test": _some(is_number), "validation": _some(is_number)},
     **{"plugins": _some(is_text), "probes_sha256": _some(is_text)},
     **dict.fromkeys(("left_out", "overlap"), _is_shares),
+    "also": _is_also,
 }
 # What a test set's scores have in every finished run, by its task, which a result does not say.
 _SCORES = [{"n", *(m.key for m in task.metrics if not m.needs)} for task in TASKS.values()]
@@ -205,6 +218,10 @@ class RunDir:
         """The folder of a run that this one starts from, also where this one is trained a second
         time, in another folder of its store than the first."""
         return RunDir(self.path.parent.parent / RUNS / run)
+
+    def predictions_on(self, name: str) -> Path:
+        """As `predictions`, of a set of `eval.also`."""
+        return self.predictions.with_name(f"{self.predictions.stem}-{name}.npy")
 
     def probe(self, name: str) -> Path:
         """What the probe of that name has measured."""

@@ -53,9 +53,11 @@ class Data:
     size: Annotated[int, Key("side of the images shown, in pixels", above=0, most=1 << 16)]
     channels: Annotated[Literal[1, 3], Key("1: grey, 3: colours")]
     classes: Annotated[int, Key("number of classes; null in a data group: counted", least=2)]
-    train: Annotated[str, Key("split to train on")]
+    # Of a set that is only tested on (`Eval.also`) both are null, and `test` is a split.
+    train: Annotated[str | None, Key("split to train on")]
     validation: Annotated[
-        int | float | str, Key("a split, or how many (or what share) are cut from train", above=0)
+        int | float | str | None,
+        Key("a split, or how many (or what share) are cut from train", above=0),
     ]
     test: Annotated[
         int | float | str, Key("a split, or how many (or what share) are cut from train", above=0)
@@ -250,6 +252,10 @@ class Eval:
         Literal["keep", "squeeze"],
         Key("shows the centre of an image as it is, or of one squeezed into a square"),
     ] = "keep"
+    also: Annotated[
+        tuple[Data, ...],
+        Key("test sets beside the data's own, a list: names of data, or folders (DIR/NAME)"),
+    ] = ()
 
 
 @dataclass(frozen=True)

@@ -99,13 +99,22 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
             more["parent"]["seed"] = parent["seed"]
     if (weights := tree.get("weights")) is not None:
         more["weights"] = {key: value for key, value in weights.items() if key != "path"}
-    for section, key in NOT_IDENTITY:
-        kept[section] = {k: v for k, v in kept[section].items() if k != key}
-    for section in kept:
-        for key, before in _added_in(section, kept[section]).items():
-            if kept[section].get(key, before) == before:
-                kept[section] = {k: v for k, v in kept[section].items() if k != key}
+    kept = {section: _counted(section, settings) for section, settings in kept.items()}
+    if also := also_of(tree):
+        kept["eval"]["also"] = [_counted("data", data) for data in also]
     return json.dumps(kept | more, sort_keys=True, separators=(",", ":"))
+
+
+def _counted(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a section of a run's tree is part of its id; but for the sets of `eval.also`."""
+    before = _added_in(section, settings)
+    return {
+        key: value
+        for key, value in settings.items()
+        if (section, key) not in NOT_IDENTITY
+        and (section, key) != ("eval", "also")
+        and not (key in before and value == before[key])
+    }
 
 
 def seeded(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -159,6 +168,16 @@ def older_id(tree: Mapping[str, Any], seed: int) -> str:
     return run_id(tree_identity(older), seed)
 
 
+def also_of(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The sections of the sets that a run of the plain tree is tested on beside its own."""
+    return list(tree.get("eval", {}).get("also", ()))
+
+
+def datasets_of(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The sections of all sets that a run of the plain tree reads: the own one first."""
+    return [tree["data"], *also_of(tree)]
+
+
 def trains(tree: Mapping[str, Any]) -> bool:
     """Does the run of the plain tree take steps? A task that nobody knows here is taken to."""
     task = metrics.TASKS.get(task_of(tree))
@@ -206,8 +225,12 @@ def to_tree(spec: Any) -> dict[str, Any]:
         elif dataclasses.is_dataclass(value):
             tree[field.name] = to_tree(value)
         else:
-            tree[field.name] = list(value) if isinstance(value, tuple) else value
+            tree[field.name] = list(map(_plain, value)) if isinstance(value, tuple) else value
     return tree
+
+
+def _plain(value: Any) -> Any:
+    return to_tree(value) if dataclasses.is_dataclass(value) else value
 
 
 def _added_in(section: str, tree: Any) -> dict[str, Any]:

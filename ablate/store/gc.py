@@ -15,16 +15,18 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, unknown
 from ablate.shared.files import make_folder, read_json, sync_folder
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import RunDir
+from ablate.shared.spec import datasets_of
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -122,7 +124,7 @@ def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
     runs, data = set(), set()
     for plan in plans:
         runs |= {run.id for run in plan.runs()}
-        data |= {str(cell.spec["data"]["fingerprint"]) for cell in plan.cells}
+        data |= set().union(*(_fingerprints(cell.spec) for cell in plan.cells))
     folders = sorted(store.runs.iterdir()) if store.runs.is_dir() else []
     free, stay = [], []
     for path in filter(Path.is_dir, folders):
@@ -132,7 +134,7 @@ def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
         elif store.liveness.alive(RunDir(path)):  # a worker that outlived its driver
             stay.append(path)
             with contextlib.suppress(ValueError, LookupError):
-                data.add(str(RunDir(path).read_spec()["data"]["fingerprint"]))
+                data |= _fingerprints(RunDir(path).read_spec())
         else:
             free.append(path)
     found = [_of("trash", path) for path in _thrown(store)]
@@ -142,6 +144,12 @@ def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
     found += _data(store, data)
     found += [_of("runs", path, RunDir(path).lock) for path in free]
     return found
+
+
+def _fingerprints(tree: Mapping[str, Any]) -> set[str]:
+    """Of all sets that a run of the tree reads, and those that it starts from."""
+    trees = (tree, *spec_parents(tree))
+    return {str(data["fingerprint"]) for one in trees for data in datasets_of(one)}
 
 
 def _temporary(store: Store, folders: Iterable[Path]) -> Iterator[Path]:

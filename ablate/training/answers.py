@@ -1,8 +1,9 @@
 """Answers questions of the control half that only torch or the data can answer. JSON both ways.
 
-`describe` (sizes and costs of specs), `prepare` (decode a dataset), `check_resume` (train a few
-steps, compare with another folder), `deterministic` (the cost of deterministic algorithms),
-`timm` (weights under the names of timm), `kernel` (does a device work at all).
+`describe` (sizes and costs of specs), `prepare` (decode a dataset), `beside` (what a set has in
+common with the one that is learnt), `check_resume` (train a few steps, compare with another
+folder), `deterministic` (the cost of deterministic algorithms), `timm` (weights under the names of
+timm), `kernel` (does a device work at all).
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import torch
 from safetensors.torch import load_file, save
 
 from ablate.shared import choices, spec
-from ablate.shared.build import build_run
+from ablate.shared.build import build_run, section
 from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
 from ablate.shared.metrics import TASKS
+from ablate.shared.sections import Data
 from ablate.training import faults, resume_check
 from ablate.training.calibrate import seconds_per_step
+from ablate.training.data.beside import renumbered, shared_images
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
 from ablate.training.model import build
@@ -102,7 +105,7 @@ def blaming(run: spec.Run) -> Iterator[None]:
 
 
 def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """{"spec": tree, "cache": folder} -> {"examples": counts, "folder", "whole", "done", "size",
+    """{"data": section, "cache": folder} -> {"examples": counts, "folder", "whole", "done", "size",
     "free"}; see cache.CacheState, sizes are texts. `progress(done, total)` is called now and then.
 
     With "look": true nothing is decoded: this is what there is.
@@ -115,7 +118,7 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
             last = time.monotonic()
             progress(done, total)
 
-    data, cache = build_run(question["spec"]).data, Path(question["cache"])
+    data, cache = section(Data, question["data"], "data"), Path(question["cache"])
     if not question.get("look"):
         prepare(data, cache, report)
     found = look(data, cache)
@@ -128,6 +131,16 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
         "size": None if found.bytes is None else shown(found.bytes),
         "free": shown(shutil.disk_usage(place).free),
     }
+
+
+def answer_beside(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """{"data": section, "other": section, "cache"}, both decoded -> {"line": what is taken for the
+    same of their classes, "" where nothing is; "shared": images of the other that are trained on}.
+    """
+    own, other = (section(Data, question[key], "data") for key in ("data", "other"))
+    learnt, cached = (prepare(data, Path(question["cache"])) for data in (own, other))
+    _, line = renumbered(other, cached, own, learnt)
+    return {"line": line, "shared": shared_images(learnt.split("train"), cached.split("test"))}
 
 
 def answer_check_resume(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -175,6 +188,7 @@ ANSWERS = {
     "kernel": answer_kernel,
     "describe": answer_describe,
     "prepare": answer_prepare,
+    "beside": answer_beside,
     "check_resume": answer_check_resume,
     "deterministic": answer_deterministic,
     "timm": answer_timm,

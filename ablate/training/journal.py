@@ -7,6 +7,7 @@ import io
 import math
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,9 +145,7 @@ class Journal:
             scores, predictions = training.as_it_is(data["test"])
             weights_sha256 = save_weights(self._rundir, training.model)
             training.probes.end(data, training.as_it_is)
-        content = io.BytesIO()
-        np.save(content, predictions)
-        write_whole(self._rundir.predictions, content.getvalue())
+        predictions_sha256 = _write(self._rundir.predictions, predictions)
         last = self._last()
         prior = training.task.prior_loss(data["train"]) if total else None
         spent = self._used(total)
@@ -167,7 +166,7 @@ class Journal:
             "validation": last["validation"],
             "test": scores,
             "metrics_sha256": self._metrics.seal()["sha256"],
-            "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),
+            "predictions_sha256": predictions_sha256,
             "weights_sha256": weights_sha256,
             "probes_sha256": training.probes.write(self._rundir, total),
             "kernel": kernel(training.device, training.dtype),
@@ -175,6 +174,12 @@ class Journal:
             **spent,
             "utilisation": utilisation(*rate, training.device, training.dtype),
         }
+
+    def tested(self, name: str, split: Split) -> dict[str, Any]:
+        """Test the finished model on a set of `eval.also`, too; write the predictions."""
+        scores, predictions = self._training.evaluate(split)
+        path = self._rundir.predictions_on(name)
+        return {"test": scores, "predictions_sha256": _write(path, predictions)}
 
     def _last(self) -> dict[str, Any]:
         """Of the last step that was measured, whoever trained it."""
@@ -186,3 +191,11 @@ class Journal:
         training = self._training
         images = steps * training.run.train.batch
         return self._size | cost(training.seconds, images, training.device)
+
+
+def _write(path: Path, predictions: np.ndarray) -> str:
+    """The hash of what is in the file then."""
+    content = io.BytesIO()
+    np.save(content, predictions)
+    write_whole(path, content.getvalue())
+    return hashlib.sha256(content.getvalue()).hexdigest()

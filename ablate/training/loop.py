@@ -9,11 +9,15 @@ from typing import Any
 
 import torch
 
+from ablate.shared import decoded
 from ablate.shared.checks import trainable
+from ablate.shared.files import read_json
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
 from ablate.training.data.batches import ImageView, resident, shaken_once
+from ablate.training.data.beside import in_classes, renumbered, shared_images
 from ablate.training.data.cache import prepare
+from ablate.training.data.cached import Cached, Split
 from ablate.training.journal import Journal
 from ablate.training.memory import micro_batch
 from ablate.training.start import start_of
@@ -53,8 +57,10 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     beat(phase="data")
     cached = prepare(run.data, machine.cache, lambda done, _: beat(images=done))
     data = {name: cached.split(name) for name in ("train", "validation", "test")}
+    also, told = _also(run, cached, data["train"], machine)
     if run.eval.augment:
         data |= {name: shaken_once(data[name], run.augment) for name in ("validation", "test")}
+        also = {name: shaken_once(split, run.augment) for name, split in also.items()}
     data = {name: resident(split, device) for name, split in data.items()}
 
     # --- Task, model, optimiser -----------------------------------------------------------------
@@ -102,4 +108,27 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
     # --- Test, once -----------------------------------------------------------------------------
     beat(step=total, total=total, phase="test")
-    return journal.finished(data)
+    result = journal.finished(data)
+    if also:
+        result["also"] = {
+            name: told[name] | journal.tested(name, split) for name, split in also.items()
+        }
+    return result
+
+
+def _also(
+    run: Run, learnt: Cached, train: Split, machine: Machine
+) -> tuple[dict[str, Split], dict[str, dict[str, Any]]]:
+    """The sets of `eval.also` by name, labelled by the classes that are learnt; and what is told of
+    each: the bytes that it is, images left out, images that are trained on."""
+    sets, told = {}, {}
+    for other in run.eval.also:
+        cached = prepare(other, machine.cache, lambda done, _: machine.beat(images=done))
+        split = cached.split("test")
+        numbers, _ = renumbered(other, cached, run.data, learnt)
+        found = decoded.facts(read_json(cached.folder / decoded.META))
+        if shared := shared_images(train, split):
+            found["shared"] = {"test": [shared, len(split)]}
+        sets[other.name] = in_classes(split, numbers)
+        told[other.name] = {"data_sha256": cached.sha256, **found}
+    return sets, told

@@ -187,7 +187,10 @@ def _train(
         if opened not in (None, decoded.stamp(home)):
             rundir.drop_checkpoints()
         raise
-    check_data(rundir, home, opened, max(CHECK_S, CHECK_SHARE * result["seconds"]))
+    within_s = max(CHECK_S, CHECK_SHARE * result["seconds"])
+    check_data(rundir, home, opened, within_s)
+    for other in run.eval.also:
+        check_tested(machine.cache / other.fingerprint, within_s)
     line = attempt.lineage()
     result |= {
         "digest": joined(other.get("digest", "unknown") for other in line),
@@ -225,6 +228,15 @@ def check_data(rundir: RunDir, home: Path, opened: tuple[int, int] | None, withi
     decoded.begin_again(rundir.path.parent, home.name)
     rundir.drop_checkpoints()
     raise Damaged(f"{home}: {wrong}; this run was trained on it, and begins again")
+
+
+def check_tested(home: Path, within_s: float) -> None:
+    """`check_data`, of a set that the finished model was tested on beside its own: its training is
+    sound, and is gone on with from its last checkpoint."""
+    wrong = decoded.damage(home, within_s)
+    if wrong not in (None, decoded.OLDER):
+        decoded.discard(home.parent, home.name)
+        raise Damaged(f"{home}: {wrong}; this run was tested on it, and is tested again")
 
 
 def joined(digests: Iterable[str | None]) -> str | None:

@@ -31,12 +31,12 @@ def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
     first, *others = {spec["data"]["fingerprint"]: spec for spec in specs}.values()
     name, cache = first["data"]["name"], str(store.cache)
     with view() as watching:
-        decode(first, store.root, watching, ask)
+        decode([first], store.root, watching, ask)
     yield Finding("ok", "data", f"data={name} is decoded")
     for spec in others:
         name = spec["data"]["name"]
         try:
-            found = ask("prepare", {"spec": spec, "cache": cache, "look": True})
+            found = ask("prepare", {"data": spec["data"], "cache": cache, "look": True})
         except UserError as error:
             yield Finding("problem", "data", str(error))
             continue

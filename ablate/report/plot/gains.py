@@ -24,6 +24,7 @@ def gain(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
     columns = [column.label for column in table.columns]
     ink = inks(plan)
+    headings = {column.label: column.heading for column in table.columns}
     column = max(1.1, 0.08 * len(rows))
     size = (max(6, 3.2 + column * len(columns)), max(4.2, 1.6 + 0.18 * len(rows)))
     sheet = Drawing(plan, table, "gain", _heading(table), (1, 1), size)
@@ -45,7 +46,7 @@ def gain(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
         (point,) = axes.plot([x], [found.mean], **ink[entry.row].mark(linestyle="none"))
         sheet.tell(point, _words(table, entry))
         legend.setdefault(entry.row, point)
-    axes.set_xticks(range(len(columns)), [plan.heading(column) for column in columns])
+    axes.set_xticks(range(len(columns)), [headings[column] for column in columns])
     axes.tick_params(axis="x", length=0)
     for edge in range(1, len(columns)):
         axes.axvline(edge - 0.5, color="#DDDDDD", linewidth=0.6)
@@ -90,7 +91,7 @@ def forest(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
-        axes.set_title(plan.heading(column.label), loc="left")
+        axes.set_title(column.heading, loc="left")
         axes.set_xlabel(_axis(table))
     margin = plan.analysis.margin
     points = table.of().points

@@ -1,9 +1,9 @@
-"""Decodes and checks a dataset before anything trains."""
+"""Decodes and checks datasets before anything trains."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,40 @@ from ablate.shared import decoded
 from ablate.shared.decoded import facts, named, words
 from ablate.shared.errors import UserError
 from ablate.shared.files import read_json
-from ablate.shared.spec import seeded
+from ablate.shared.spec import also_of, datasets_of
 
 
-def decode(spec: Mapping[str, Any], store: Path, watching: Any, ask: Ask) -> None:
-    """Check the decoded dataset of a plain spec, or decode it: once a drive.
+def decode(specs: Iterable[Mapping[str, Any]], store: Path, watching: Any, ask: Ask) -> None:
+    """Check the decoded datasets of plain specs, or decode them: once a drive.
 
-    Raises UserError for a bad image and as `remarks` does, else as `ask` does.
+    Raises UserError for a bad image, for classes that are not those that are learnt, and as
+    `remarks` does, else as `ask` does.
     """
-    data, cache = spec["data"], store / "cache"
+    specs = list(specs)
+    for data in {one["fingerprint"]: one for spec in specs for one in datasets_of(spec)}.values():
+        _decode(data, store, watching, ask)
+    pairs = {
+        (spec["data"]["fingerprint"], other["fingerprint"]): (spec["data"], other)
+        for spec in specs
+        for other in also_of(spec)
+    }
+    for own, other in pairs.values():
+        found = ask("beside", {"data": own, "other": other, "cache": str(store / "cache")})
+        if found["line"]:
+            watching.say(found["line"])
+        if found["shared"] and "error" in (own.get("overlap"), other.get("overlap")):
+            raise UserError(
+                f"data.overlap: eval.also: {other['name']}: {found['shared']:,} of its images are "
+                f"training images of data={own['name']}; remove them, or give data.overlap=say"
+            )
+
+
+def _decode(data: Mapping[str, Any], store: Path, watching: Any, ask: Ask) -> None:
+    cache = store / "cache"
     check(data, store, watching.say)
     new = not (cache / data["fingerprint"] / decoded.META).exists()
     if new:
-        question = {"spec": seeded(spec, 0), "cache": str(cache)}
+        question = {"data": data, "cache": str(cache)}
         ask("prepare", question, functools.partial(watching.reading, data["name"]))
     for line in remarks(data, store):
         if new:

@@ -49,13 +49,14 @@ class Work:
     def __init__(self, data: Data, rows: dict[str, int], building: Path) -> None:
         self.data, self.rows = data, rows
         self.chosen = source.cut(data, rows)
+        self.splits = [split for split in SPLITS if split in self.chosen]
         self.counts = {split: len(numbers) for split, (_, numbers) in self.chosen.items()}
         side = data.cache_size or data.size
 
         def arrays(what: str, shape: tuple[int, ...], dtype: Any) -> list[Array]:
             return [
                 Array(building / array_file(split, what), (self.counts[split], *shape), dtype)
-                for split in SPLITS
+                for split in self.splits
             ]
 
         self.labels = arrays("labels", (), np.int64)
@@ -76,10 +77,10 @@ class Work:
     def _finished(self, done: dict[str, int]) -> list[int]:
         """How many rows of each array are done; labels are, before the first image is."""
         images = []
-        for split in SPLITS:
+        for split in self.splits:
             stored, numbers = self.chosen[split]
             images.append(int(np.searchsorted(numbers, done.get(stored, 0))))
-        labels = [self.counts[split] for split in SPLITS]
+        labels = [self.counts[split] for split in self.splits]
         return [*images, *labels, *(images if self.target.aspects else [])]
 
     def begun(self) -> tuple[dict[str, int], list[Line]]:
@@ -120,25 +121,26 @@ class Work:
                     number = source.class_number(self.data, stored, where, label)
                     numbers[stored][row] = number
         labels = {split: numbers[stored][rows] for split, (stored, rows) in self.chosen.items()}
-        self._check_classes(opened, labels)
-        for split, array in zip(SPLITS, self.labels, strict=True):
+        if self.data.train is not None:
+            self._check_classes(opened, self.data.train, labels)
+        for split, array in zip(self.splits, self.labels, strict=True):
             array.put(0, labels[split])
         return max(int(array.max()) for array in labels.values())
 
-    def _check_classes(self, opened: Source, labels: dict[str, np.ndarray]) -> None:
+    def _check_classes(self, opened: Source, named: str, labels: dict[str, np.ndarray]) -> None:
         """Raises UserError where there is nothing to learn, and for a slice that lacks classes
-        because of the order in which folders are read."""
-        data, train = self.data, labels["train"]
+        because of the order in which folders are read. `named`: `data.train`."""
+        train = labels["train"]
         classes = np.unique(train)
         if len(classes) == 1:
             raise UserError(
-                f"data.train: all {len(train):,} images of {data.train!r} of data={data.name} are "
+                f"data.train: all {len(train):,} images of {named!r} of data={self.data.name} are "
                 f"of one class ({classes[0]}): nothing can be learnt"
             )
         lacking = np.setdiff1d(np.concatenate([labels["validation"], labels["test"]]), classes)
-        if opened.by_class and "[" in data.train and len(lacking):
+        if opened.by_class and "[" in named and len(lacking):
             raise UserError(
-                f"data.train: folders are read class by class, so {data.train!r} lacks "
+                f"data.train: folders are read class by class, so {named!r} lacks "
                 f"{len(lacking)} of the classes to test on; give data.train="
                 f"{self.chosen['train'][0]} and shares, such as data.validation=0.01"
             )
@@ -151,7 +153,7 @@ class Work:
             left = np.flatnonzero(self.used[stored][done.get(stored, 0) :]) + done.get(stored, 0)
             if not len(left):
                 continue
-            places = [self._places(stored, split) for split in SPLITS]
+            places = [self._places(stored, split) for split in self.splits]
             first, last = int(left[0]), int(left[-1])
             chunk = Chunk()
             for row, example in enumerate(part.examples(first), first):
@@ -170,7 +172,7 @@ class Work:
 
         A build that is cut off here begins again.
         """
-        for n, split in enumerate(SPLITS):
+        for n, split in enumerate(self.splits):
             rows = sorted(row for _, places in broken for m, row in places if m == n)
             if not rows:
                 continue
@@ -253,11 +255,11 @@ def _full(what: str, needed: int) -> Full:
     return error
 
 
-def _overlap(images: list[Array]) -> dict[str, int]:
+def _overlap(splits: list[str], images: list[Array]) -> dict[str, int]:
     """By split: how many of its images are in a split before it, too, pixel for pixel."""
     seen: set[bytes] = set()
     found = {}
-    for split, array in zip(SPLITS, images, strict=True):
+    for split, array in zip(splits, images, strict=True):
         rows = mapped(array.path).numpy()
         own = [hashlib.blake2b(row, digest_size=16).digest() for row in rows]
         found[split] = sum(row in seen for row in own)
@@ -276,7 +278,7 @@ def _check_readable(broken: list[Line], total: int) -> None:
         )
 
 
-def _left_out(data: Data, broken: list[Line]) -> dict[str, list[str]]:
+def _left_out(data: Data, splits: list[str], broken: list[Line]) -> dict[str, list[str]]:
     """By split: the images that could not be read, and why, as they are called in their folder."""
     found: dict[str, list[str]] = {}
     for line, places in broken:
@@ -284,7 +286,7 @@ def _left_out(data: Data, broken: list[Line]) -> dict[str, list[str]]:
         if data.path is not None:
             text = text.replace(f"{Path(data.path).expanduser().absolute()}{os.sep}", "")
         for split in sorted({split for split, _ in places}):
-            found.setdefault(SPLITS[split], []).append(text)
+            found.setdefault(splits[split], []).append(text)
     return found
 
 
@@ -342,13 +344,13 @@ def _decode(
         progress(total, total)
     added: dict[str, Any] = {} if data.cache_size is None else {"cache_size": data.cache_size}
     if broken:
-        added["left_out"] = _left_out(data, broken)
+        added["left_out"] = _left_out(data, work.splits, broken)
     return added | {
         "format": FORMAT,
         "name": data.name,
         "counts": work.counts,
         "class_names": opened.class_names,
         "top_label": top_label,
-        "overlap": _overlap(work.target.images),
+        "overlap": _overlap(work.splits, work.target.images),
         "bytes": {array.path.name: array.bytes for array in work.arrays},
     }

@@ -83,8 +83,11 @@ def cut(data: Data, rows: dict[str, int]) -> dict[str, tuple[str, np.ndarray]]:
 
     What is cut from the training split is the same for every run: the permutation hangs on the
     number of rows alone. Validation is cut first, so that cutting a test set, too, does not move
-    it. Raises UserError where nothing is left to train on.
+    it. Of a set that is only tested on there is the test set alone. Raises UserError where nothing
+    is left to train on.
     """
+    if data.train is None:
+        return {"test": _numbers(data, "test", rows)}
     whole, numbers = _numbers(data, "train", rows)
     stored = len(numbers)
     # RandomState: numpy guarantees its stream for ever, torch and Generator do not.

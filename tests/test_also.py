@@ -1,0 +1,188 @@
+"""Sets beside the test set (`eval.also`): the same pictures give the same figures, by name of the
+class or by its number; a column of every table; one file of predictions each, sealed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Shell
+from PIL import Image
+
+import ablate
+from ablate.planning.compose import resolve
+from ablate.planning.expand import plan as make_plan
+from ablate.shared.build import build_run
+from ablate.shared.errors import UserError
+from ablate.training.data.cache import prepare
+
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+SETS = "eval.also=[sets/again,sets/few,sets/words,mnist5k]"
+SWEEP = ("sweep", "stem=none,dpn", "train.steps=25", "optim.warmup_epochs=0.5", "seeds=2")
+
+
+def pictures(folder: Path) -> None:
+    """The test images of the digits as files: all of them; of two classes, and 5 training images;
+    all of them, in folders with other names."""
+    data = build_run(resolve(["data=digits"], folder / "runs")[0]).data
+    digits = prepare(data, folder / "cache")
+    for split, number, put in (
+        *(("test", n, "again") for n in range(300)),
+        *(("test", n, "few") for n in range(300)),
+        *(("train", n, "few") for n in range(20)),
+        *(("test", n, "words") for n in range(300)),
+    ):
+        part = digits.split(split)
+        label = int(part.labels[number])
+        if put == "few" and label not in (3, 7):
+            continue
+        called = f"{label} {NAMES[label]}" if put == "words" else str(label)
+        home = folder / "sets" / put / called
+        home.mkdir(parents=True, exist_ok=True)
+        pixels = part.images[number].numpy()[..., 0]
+        Image.fromarray(pixels).save(home / f"{split}{number:03}.png")
+    shutil.rmtree(folder / "cache")
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory) -> Shell:
+    shell = Shell(tmp_path_factory.mktemp("also"))
+    pictures(shell.folder)
+    done = shell(*SWEEP, SETS, "launcher=inline", "--as", "beside")
+    assert "classes are called otherwise (0 zero for 0)" in done.out + done.err
+    return shell
+
+
+def facts(shell: Shell, *words: str) -> dict[tuple[str, str, str, str], float]:
+    lines = csv.DictReader(io.StringIO(shell("table", *words, "--format", "csv").out))
+    return {
+        (f["column"], f["row"], f["quantity"], f["seed"]): float(f["value"])
+        for f in lines
+        if f["value"]
+    }
+
+
+def runs(shell: Shell) -> dict[str, Path]:
+    """By label."""
+    plan, _ = make_plan([*SWEEP[1:], SETS], store=shell.folder / "runs")
+    return {run.label: shell.folder / "runs" / "runs" / run.id for run in plan.runs()}
+
+
+def test_the_same_pictures_have_the_same_figures(driven, monkeypatch):
+    monkeypatch.chdir(driven.folder)
+    for folder in runs(driven).values():
+        result = json.loads((folder / "result.json").read_text())
+        own, also = result["test"], result["also"]
+        for name in ("again", "words"):  # in the order of their folders: sums are of other order
+            assert {k: v for k, v in also[name]["test"].items() if k != "loss"} == {
+                k: v for k, v in own.items() if k != "loss"
+            }
+            assert also[name]["test"]["loss"] == pytest.approx(own["loss"], rel=1e-6)
+        assert also["mnist5k"]["test"]["n"] == 500
+
+
+def test_classes_of_one_name_are_one_class(driven, monkeypatch):
+    """Two classes of ten, the first of which has number 0 in its folder; and what is trained on."""
+    monkeypatch.chdir(driven.folder)
+    files = [*(driven.folder / "sets" / "few").glob("*/*.png")]
+    trained = sum(file.name.startswith("train") for file in files)
+    assert trained
+    for folder in runs(driven).values():
+        few = json.loads((folder / "result.json").read_text())["also"]["few"]
+        table = np.load(folder / "predictions-few.npy")
+        truth = [3] * len([*(driven.folder / "sets/few/3").iterdir()])
+        truth += [7] * (len(files) - len(truth))
+        assert few["test"]["top1"] == np.mean(table["class"] == truth)
+        assert few["shared"] == {"test": [trained, len(files)]}
+    table = driven("table").out
+    assert f"{trained} of {len(files)} test images are training images" in table
+
+
+def test_each_is_a_column_of_the_table_and_of_frames(driven, monkeypatch):
+    monkeypatch.chdir(driven.folder)
+    found = facts(driven)
+    columns = {column for column, row, *_ in found if row}
+    assert columns == {"", "on again", "on few", "on words", "on mnist5k"}
+    for (column, row, quantity, seed), value in found.items():
+        if column == "on again" and quantity.startswith(("top1", "gain")):
+            assert value == pytest.approx(found["", row, quantity, seed])
+    assert {column for column, *_ in facts(driven, "analysis.metric=auc")} == {""}
+    frame = ablate.load("beside")
+    assert (frame["top1@again"] == frame["top1"]).all()
+    assert set(frame["test_n@mnist5k"]) == {500}
+    assert "also: again.test.loss" in driven("show", "none#0").out
+    assert "on words" in (driven.folder / driven("plot", "gain").out.strip()).read_text()
+
+
+def test_predictions_on_it_are_sealed(driven, monkeypatch):
+    monkeypatch.chdir(driven.folder)
+    assert "nothing wrong" in driven("verify").out
+    path = runs(driven)["dpn#1"] / "predictions-again.npy"
+    kept, table = path.read_bytes(), np.load(path)
+    table["rank"][0] += 1
+    np.save(path, table)
+    assert "predictions-again.npy: differs" in driven("verify", code=1).out
+    path.write_bytes(kept)
+
+
+@pytest.mark.slow
+def test_a_second_training_and_a_bundle_have_them(driven, monkeypatch):
+    monkeypatch.chdir(driven.folder)
+    assert "predictions-few.npy: the same bits" in driven("verify", "--rerun", "none#0").out
+    driven("export", "out", "--anonymous")
+    assert "/sets" not in Path("out/sweep.json").read_text()
+    bundled, own = (
+        driven("table", "--from", "out", "--format", "csv"),
+        driven("table", "--format", "csv"),
+    )
+    assert bundled.out == own.out
+    assert "nothing wrong" in driven("verify", "out").out
+
+
+def test_it_is_part_of_the_id_where_it_lies_is_not_and_ids_without_it_stay(driven, monkeypatch):
+    monkeypatch.chdir(driven.folder)
+    shutil.copytree("sets/few", "moved/few")
+
+    def run_id(*words: str) -> str:
+        return resolve(["train.steps=3", *words], driven.folder / "runs")[1]
+
+    assert run_id() == run_id("eval.also=[]")
+    assert run_id("eval.also=[sets/few]") == run_id("eval.also=[moved/few]") != run_id()
+    shutil.copy(next(Path("moved/few/7").iterdir()), "moved/few/3/more.png")
+    assert run_id("eval.also=[sets/few]") != run_id("eval.also=[moved/few]")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("eval.also=[nosuch]",), "eval.also: expected one of cifar10, "),
+        (("eval.also=[./nosuch]",), "eval.also: ./nosuch: no such folder"),
+        (("eval.also=[mnist5k,mnist5k]",), "eval.also: mnist5k: two sets have this name"),
+        (("eval.also=[cifar100]",), "eval.also: cifar100: has 100 classes, data=digits has 10"),
+        (("data.train=null",), "data.train: is null"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(tmp_path, words, said):
+    with pytest.raises(UserError, match="^" + said):
+        resolve(list(words), tmp_path / "runs")
+
+
+def test_what_can_t_be_compared_is_refused_before_anything_trains(driven, monkeypatch):
+    monkeypatch.chdir(driven.folder)
+    words = ["eval.also=[mnist5k],[]", "train.steps=2"]
+    with pytest.raises(UserError, match=r"^eval\.also: must be the same for all rows"):
+        make_plan(words, store=driven.folder / "runs")
+    before = {*Path("runs/runs").iterdir()}
+    words = ["sweep", "stem=none,dpn", "train.steps=2", "launcher=inline", "data.overlap=error"]
+    said = driven(*words, "eval.also=[sets/few]", code=2).err
+    assert "of its images are training images of data=digits" in said
+    shutil.copytree("sets/again", "other/again")
+    Path("other/again/0").rename("other/again/none")  # ten classes: 1 is the first, 9 the ninth
+    said = driven(*words, "eval.also=[other/again]", code=2).err
+    assert "again: has the class '1' at another number than data=digits" in said
+    assert {*Path("runs/runs").iterdir()} == before
