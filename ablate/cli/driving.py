@@ -152,7 +152,7 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     cost = costs(
         plan, store, launcher, states, ledger.last_detail("finished"), from_s=LONG_H * 3600
     )
-    for warning in cost.warnings():
+    for warning in (*cost.warnings(), *_in_use(launcher, store, states)):
         print(f"warning: {warning}")
     if cost.left_s > LONG_H * 3600 and not yes:
         text = f"{plan.name}: more than a month on {cost.where}"
@@ -284,7 +284,7 @@ def plan(
         detection = forecast(
             made, detect, spread, cost, results, lambda run: kept.rundir(run).read_metrics()
         )
-    amiss = [] if on is not None else _amiss(launcher, kept, states)
+    amiss = [*launcher.devices.remarks, *_in_use(launcher, kept, states)] if on is None else []
     if format is Format.json:
         tree = trees.of_plan(made, states, cost, settings, detection, withheld.values(), amiss)
         print_json(tree)
@@ -296,15 +296,15 @@ def plan(
             print(line)
 
 
-def _amiss(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
-    """Lines on what is not as it should be with the GPUs, and which of them others use."""
+def _in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
+    """Lines on GPUs that others use."""
     from ablate.running.gpus import NoAnswer, busy
     from ablate.store.progress import working
 
-    lines = [*launcher.devices.remarks]
-    with contextlib.suppress(NoAnswer):  # which those say
-        lines += busy(launcher.devices.gpus, [note.get("pid") for note in working(store, states)])
-    return lines
+    ours = [note.get("pid") for note in working(store, states)]
+    with contextlib.suppress(NoAnswer):  # which the launcher's remarks say
+        return busy(launcher.devices.gpus, ours)
+    return []
 
 
 def _check_options(

@@ -15,7 +15,7 @@ from typing import Any
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
-from ablate.running.assign import LOSSES, Lost, assign, blame
+from ablate.running.assign import Lost, assign, blame, gives_up
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
 from ablate.running.room import Room
@@ -292,8 +292,9 @@ class _Drive:
 
     def _blame(self, run: str, place: str) -> None:
         self.lost = blame(self.lost, run, place)
-        if len(self.lost.get(place, ())) >= LOSSES:
-            self._give_up(place, f"{LOSSES} runs lost their device there")
+        lost = self.lost.get(place, frozenset())
+        if gives_up(lost, {run: variant(planned) for run, planned in self.runs.items()}):
+            self._give_up(place, f"{len(lost)} runs lost their device there")
 
     def _give_up(self, place: str, why: str) -> None:
         if place not in self.retired:
