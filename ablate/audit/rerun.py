@@ -84,7 +84,7 @@ def _machine(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [
         f"{name}: was {before.get(key)}, is {after.get(key)}"
         for key, name in {**MACHINE, "plugins": "version of your own classes"}.items()
-        if before.get(key) != after.get(key)
+        if before.get(key, after.get(key)) != after.get(key)
     ]
 
 

@@ -26,7 +26,7 @@ from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
 from ablate.shared.metrics import TASKS
-from ablate.training import faults, resume_check
+from ablate.training import faults, numerics, resume_check
 from ablate.training.calibrate import seconds_per_step
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
@@ -59,6 +59,8 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
                 f"train.batch: {run.train.batch} is more than the {examples['train']} training "
                 f"images of data={run.data.name}; give at most {examples['train']}"
             )
+        if device.type == "cpu" or torch.cuda.is_available():  # else it is of other hardware
+            numerics.check(run, device)
         with blaming(run):
             check_start(run)
             if run.optim.lr_mult:

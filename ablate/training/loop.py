@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from ablate.training.data.batches import ImageView, resident, shaken_once
 from ablate.training.data.cache import prepare
 from ablate.training.journal import Journal
 from ablate.training.memory import micro_batch
+from ablate.training.numerics import chosen
 from ablate.training.start import start_of
-from ablate.training.training import Training, deterministic_algorithms
+from ablate.training.training import Training
 
 LOOK_EVERY = 50  # steps between looks at the device for a non-finite loss
 
@@ -36,6 +37,7 @@ class Machine:
     stopping: Callable[[], bool]
     beat: Callable[..., None]  # notes for whoever watches: step=, total=, phase=
     say: Callable[[str], None]  # a line for whoever reads the run's log
+    settled: Mapping[str, Any] = field(default_factory=dict)  # see `settle`
 
 
 def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     """
     trainable(run)
     device, beat, say = machine.device, machine.beat, machine.say
-    deterministic_algorithms(run.train.deterministic)
+    chosen(run, device, machine.settled).use()
 
     # --- Data -----------------------------------------------------------------------------------
     beat(phase="data")

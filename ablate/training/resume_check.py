@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +24,7 @@ from ablate.training.checkpoint import read_checkpoint
 from ablate.training.cost import peak_bytes
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.count import describe
-from ablate.training.training import deterministic_algorithms
+from ablate.training.numerics import chosen
 
 ROUNDS = 3  # of timings with and without deterministic algorithms, in turn
 
@@ -128,6 +129,7 @@ def deterministic_ratio(run: Run, device: torch.device) -> float:
     size = describe(run)["multiply_adds"]
     for _ in range(ROUNDS):
         for deterministic in times:
-            deterministic_algorithms(deterministic)
+            strict = replace(run, train=replace(run.train, deterministic=deterministic))
+            chosen(strict, device).use()
             times[deterministic].append(seconds_per_step(run, device, size))
     return median(times[True]) / median(times[False])
