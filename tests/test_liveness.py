@@ -54,7 +54,7 @@ class Elsewhere:
     def warm(self) -> None:
         pass
 
-    def start(self, run: RunDir, slot: Slot) -> None:
+    def start(self, run: RunDir, slot: Slot, settled: object = None) -> None:
         self.started.append(run.id)
         self.live(run, slot.name)
 

@@ -53,6 +53,64 @@ def test_on_a_cpu_what_fits_is_computed(monkeypatch):
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
+class Card:
+    """A GPU's memory as torch manages it, for trainings on the CPU: `holds` images of a step, one
+    less from the second step on, which has moments."""
+
+    def __init__(self, monkeypatch, holds: int) -> None:
+        self.share, self.said, self.steps = 1.0, [], []
+        card, step = torch.cuda, Training.step
+        monkeypatch.setattr(card, "get_per_process_memory_fraction", lambda device: self.share)
+        monkeypatch.setattr(card, "set_per_process_memory_fraction", self.set)
+        monkeypatch.setattr(card, "empty_cache", lambda: self.said.append("empty"))
+        monkeypatch.setattr(card, "reset_peak_memory_stats", lambda d: self.said.append("reset"))
+
+        def stepped(training):
+            self.steps.append((training.micro_batch, round(self.share, 3)))
+            if training.micro_batch > int(holds * self.share / 0.9) - min(training.steps, 1):
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            step(training)
+
+        monkeypatch.setattr(Training, "step", stepped)
+
+    def set(self, share, device):
+        self.share = share
+
+
+def test_on_a_gpu_two_steps_are_tried_in_less_than_there_is(monkeypatch):
+    cpu = torch.device("cpu")
+    run = tiny.run({"train.batch": 32, "train.micro_batch": "auto", "train.steps": 9})
+    training = Training(run, random_split(run.data, 32, cpu), cpu)
+    before = {name: tensor.clone() for name, tensor in training.state()[0].items()}
+    monkeypatch.setattr(memory, "_computed", memory._tried)  # a device that is no GPU
+    card = Card(monkeypatch, 16)
+    assert memory.micro_batch(training) == 8  # 16 fit into the first step, not into the second
+    assert card.steps == [(32, 0.9), (16, 0.9), (16, 0.9), (8, 0.9), (8, 0.9)]
+    assert card.share == 1.0
+    assert card.said == ["empty", "reset"] * 3
+    after, state = training.state()
+    assert state.step == 0
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    card.steps.clear()
+    assert memory.micro_batch(training, at_most=9) == 8
+    assert [size for size, _ in card.steps] == [8, 8]
+    assert memory.micro_batch(training, at_most=4) == 4
+
+
+def test_who_shares_a_gpu_takes_its_share(monkeypatch):
+    card = Card(monkeypatch, 1)
+    memory.limit(torch.device("cpu"), 0.5)
+    memory.limit(torch.device("cuda"), 1.0)
+    assert card.share == 1.0
+    memory.limit(torch.device("cuda"), 0.25)
+    assert 0.2 < card.share < 0.25
+
+
+def test_a_batch_takes_what_was_decided_for_its_column():
+    assert [memory.part(batch, 24) for batch in (100, 64, 24, 10)] == [10, 16, 24, 10]
+
+
 def test_free_memory_is_that_of_this_machine():
     assert 1e7 < memory.free_bytes() < 1e13
 

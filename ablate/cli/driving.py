@@ -42,6 +42,7 @@ def sweep(
     from ablate.report.live import view
     from ablate.running import launchers
     from ablate.running.driver import drive
+    from ablate.running.settle import settle
     from ablate.running.turns import await_room, driving
     from ablate.store.provenance import origin
     from ablate.store.store import Store
@@ -69,9 +70,13 @@ def sweep(
                 )
             lacking = _ready(plan, kept, ledger, launcher, yes)
             with view() as watching:
+                decisions = {}
                 if lacking:
                     _prepare(plan, kept, launcher, watching)
-                outcome = drive(plan, kept, ledger, launcher, settings, watching, again, search)
+                    decisions = settle(plan, kept, launcher)
+                outcome = drive(
+                    plan, kept, ledger, launcher, settings, watching, again, search, decisions
+                )
             if search is not None:
                 search.write(kept.studies)
     except KeyboardInterrupt:  # once it trains the driver listens itself

@@ -19,6 +19,7 @@ from ablate.running.assign import Lost, assign, blame, gives_up
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
 from ablate.running.room import Room
+from ablate.running.settle import Decisions, settled
 from ablate.running.states import RunStates
 from ablate.running.streak import Ending, Endings, way
 from ablate.running.told import View, summary, variant, words_of
@@ -74,14 +75,15 @@ def drive(
     view: View,
     retry: Sequence[str] = (),
     search: Search | None = None,
+    decisions: Decisions | None = None,
 ) -> Outcome:
     """Train the missing runs of a plan. Returns when no run is left, or after a signal.
 
     `settings`: the launcher group. Runs whose status is in `retry` start afresh. `search` may add
-    runs after every result. SIGINT, SIGTERM and SIGHUP stop the
+    runs after every result. `decisions`: from `settle`. SIGINT, SIGTERM and SIGHUP stop the
     workers, each with a checkpoint; a second one kills them.
     """
-    return _Drive(plan, store, ledger, launcher, settings, view, search).run(retry)
+    return _Drive(plan, store, ledger, launcher, settings, view, search, decisions or {}).run(retry)
 
 
 @dataclass
@@ -115,10 +117,11 @@ class _Drive:
         settings: Mapping[str, Any],
         view: View,
         search: Search | None,
+        decisions: Decisions,
     ) -> None:
         self.store, self.ledger, self.launcher, self.view = store, ledger, launcher, view
         self.attempts, self.hang_s = settings["attempts"], settings["hang_s"]
-        self.plan, self.search = plan, search
+        self.plan, self.search, self.decisions = plan, search, decisions
         self.runs: dict[str, PlannedRun] = {}
         self.results = 0  # recorded since the search was asked
         self.pending: list[str] = []
@@ -280,7 +283,7 @@ class _Drive:
                 self.room.ran_out()
                 return
             self.working[run] = _Working(self.runs[run], folder, slot, self.launcher, child=True)
-            self.launcher.start(folder, slot)
+            self.launcher.start(folder, slot, settled(self.decisions, self.runs[run]))
 
     def _next(self) -> tuple[str, Slot] | None:
         working = {run: worker.slot for run, worker in self.working.items()}

@@ -2,7 +2,8 @@
 
 `describe` (sizes and costs of specs), `prepare` (decode a dataset), `check_resume` (train a few
 steps, compare with another folder), `deterministic` (the cost of deterministic algorithms),
-`timm` (weights under the names of timm), `kernel` (does a device work at all).
+`settle` (what all runs of a column have), `timm` (weights under the names of timm), `kernel` (does
+a device work at all).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
 from ablate.shared.metrics import TASKS
-from ablate.training import faults, numerics, resume_check
+from ablate.training import faults, memory, numerics, resume_check
 from ablate.training.calibrate import seconds_per_step
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
@@ -34,6 +35,7 @@ from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
 from ablate.training.optim import factors
+from ablate.training.settle import settle
 from ablate.training.start import check_start
 
 Progress = Callable[[int, int], None]
@@ -163,6 +165,15 @@ def answer_deterministic(question: dict[str, Any], progress: Progress) -> dict[s
     return {"ratio": resume_check.deterministic_ratio(run, device)}
 
 
+def answer_settle(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """{"specs": trees, the baseline's first, "wants": [key], "known": decision of before, "cache",
+    "device", "share": of its memory} -> the decision: see `settle`."""
+    device = resume_check.set_up(question["device"])
+    memory.limit(device, question["share"])
+    runs = [build_run(tree) for tree in question["specs"]]
+    return settle(runs, question["wants"], question["known"], Path(question["cache"]), device)
+
+
 def answer_kernel(question: dict[str, Any], progress: Progress) -> dict[str, str | None]:
     """{"device"} -> {"why"}: why nothing can be computed there, in a line; null: it can."""
     try:
@@ -179,6 +190,7 @@ ANSWERS = {
     "prepare": answer_prepare,
     "check_resume": answer_check_resume,
     "deterministic": answer_deterministic,
+    "settle": answer_settle,
     "timm": answer_timm,
 }
 

@@ -15,7 +15,7 @@ from ablate.shared.spec import Run
 from ablate.training.data.batches import ImageView, resident, shaken_once
 from ablate.training.data.cache import prepare
 from ablate.training.journal import Journal
-from ablate.training.memory import micro_batch
+from ablate.training.memory import micro_batch, part
 from ablate.training.numerics import chosen
 from ablate.training.start import start_of
 from ablate.training.training import Training
@@ -68,7 +68,9 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     journal = Journal(training, rundir, cached.sha256, machine.checkpoint_s, beat, say)
     if total and not training.micro_batch:
         beat(phase="memory")
-        training.micro_batch = micro_batch(training)
+        decided = machine.settled.get("micro_batch")
+        batch = run.train.batch
+        training.micro_batch = part(batch, decided) if decided else micro_batch(training)
 
     # --- Train loop -----------------------------------------------------------------------------
     if total:

@@ -37,7 +37,7 @@ from ablate.shared.rundir import (
     RunDir,
 )
 from ablate.shared.signals import noted
-from ablate.training import faults
+from ablate.training import faults, memory
 from ablate.training.answers import answer as answer
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.plugin import digest
@@ -146,6 +146,7 @@ def _train(
     device = torch.device(options["device"])
     run = build_run(rundir.read_spec())
     settled = options.get("settled") or {}
+    memory.limit(device, options.get("share", 1.0))
     numerics = asdict(chosen(run, device, settled))
     attempt.note(
         at=time.time(),
