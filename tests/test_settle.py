@@ -58,9 +58,7 @@ def test_a_column_has_one_decision_and_is_asked_once(tmp_path, depths):
     assert asked[0]["specs"][0]["model"]["depth"] == 1  # the baseline's
     assert sorted(asked[0]["wants"]) == ["deterministic", "micro_batch"]
     # in another order, by another name, with other lengths: what was decided
-    again, asked = decided(
-        store, Asked(slots=2), "model.depth=1,2,4", "train.epochs=2", "--as", "b"
-    )
+    again, asked = decided(store, Asked(slots=2), "model.depth=1,2,4", "train.epochs=2")
     assert (again, asked) == (by, [])
     # alone on the GPU, or on another one
     assert len(decided(store, Asked(), f"model.depth={depths}")[1]) == 1
@@ -175,7 +173,7 @@ def test_determinism_is_on_where_it_costs_little_and_all_have_it(monkeypatch, ra
 
 def test_a_sweep_keeps_it_and_its_runs_have_it(shell):
     """Rows whose own batches differ take their parts of what fits all."""
-    words = ("train.batch=64,48", "train.steps=2", "model.depth=1", "seeds=1", "--as", "kept")
+    words = ("train.batch=64,48", "train.steps=2", "model.depth=1", "seeds=1")
     shell("sweep", *words, "train.micro_batch=auto", "train.deterministic=auto", "launcher=inline")
     cache = shell.folder / "runs" / "cache" / "settled.json"
     kept = json.loads(cache.read_text())

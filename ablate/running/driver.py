@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning.cell import PlannedRun
@@ -23,6 +23,7 @@ from ablate.running.settle import Decisions, settled
 from ablate.running.states import RunStates
 from ablate.running.streak import Ending, Endings, way
 from ablate.running.told import View, summary, variant, words_of
+from ablate.running.working import Working
 from ablate.shared.files import FULL
 from ablate.shared.rundir import (
     DISK_FULL,
@@ -38,7 +39,6 @@ from ablate.shared.rundir import (
 )
 from ablate.shared.signals import ENDING, noted
 from ablate.store.ledger import Ledger, result_detail
-from ablate.store.liveness import Liveness
 from ablate.store.progress import (
     Driver,
     SweepProgress,
@@ -86,27 +86,6 @@ def drive(
     return _Drive(plan, store, ledger, launcher, settings, view, search, decisions or {}).run(retry)
 
 
-@dataclass
-class _Working:
-    """A run that has a worker."""
-
-    run: PlannedRun
-    folder: RunDir
-    slot: Slot | None  # None: adopted, on a slot that this launcher does not have
-    by: Liveness  # who answers for the worker: the launcher, of one that was adopted the store
-    child: bool  # our own: the launcher will tell when it ends
-    notes: dict[str, Any] = field(default_factory=dict)
-    noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
-    since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
-    killed: bool = False
-    judged: int = 0  # bytes of its metrics when the search last judged it
-
-    @property
-    def stepped(self) -> bool:
-        """Has it made a step?"""
-        return bool(self.notes.get("step", 0) > self.notes.get("from_step", 0))
-
-
 class _Drive:
     def __init__(
         self,
@@ -127,7 +106,7 @@ class _Drive:
         self.pending: list[str] = []
         self.parents: dict[str, str] = {}  # run -> the one that it starts from
         self.waiting: dict[str, list[str]] = {}  # parent -> runs that start once it has finished
-        self.working: dict[str, _Working] = {}
+        self.working: dict[str, Working] = {}
         self.room = Room(store, view.say)
         self.lost: Lost = {}
         self.retired: dict[str, None] = {}  # places given up
@@ -257,7 +236,7 @@ class _Drive:
         name = self._notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
         by = self.store.liveness
-        self.working[run] = _Working(self.runs[run], folder, slot, by, child=False, since=0.0)
+        self.working[run] = Working(self.runs[run], folder, slot, by, child=False, since=0.0)
 
     # --- Slots ---
 
@@ -282,7 +261,7 @@ class _Drive:
                 self.pending.insert(0, run)
                 self.room.ran_out()
                 return
-            self.working[run] = _Working(self.runs[run], folder, slot, self.launcher, child=True)
+            self.working[run] = Working(self.runs[run], folder, slot, self.launcher, child=True)
             self.launcher.start(folder, slot, settled(self.decisions, self.runs[run]))
 
     def _next(self) -> tuple[str, Slot] | None:
@@ -304,7 +283,7 @@ class _Drive:
             self.retired[place] = None
             self.view.say(f"{place} is given up: {why}")
 
-    def _judge(self, worker: _Working, exit: str | None, code: int | None) -> None:
+    def _judge(self, worker: Working, exit: str | None, code: int | None) -> None:
         """Note how a run ended; stop where runs fail alike, one after another."""
         if worker.slot is None:
             return
@@ -345,7 +324,7 @@ class _Drive:
                 worker.killed = True
                 worker.by.stop(worker.folder, now=True)
 
-    def _ended(self, run: str, worker: _Working, code: int | None) -> None:
+    def _ended(self, run: str, worker: Working, code: int | None) -> None:
         del self.working[run]
         folder = worker.folder
         exit = worker.by.notes(folder).get("exit")
