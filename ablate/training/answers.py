@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
 from ablate.shared.metrics import TASKS
 from ablate.training import faults, memory, numerics, resume_check
-from ablate.training.calibrate import seconds_per_step
+from ablate.training.calibrate import times
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
 from ablate.training.model import build
@@ -46,7 +47,8 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
 
     Of each spec `parameters`, `multiply_adds`, `groups` (see model.count), `warnings` and
     `examples` (images a split; null where only fetching the set would tell); of those to calibrate
-    `step_s`, the seconds of a step here, with as many threads as a worker has.
+    `step_s` and `image_s`, seconds of a step and of an evaluated image here, with as many threads
+    as a worker has.
     """
     device = torch.device(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)
@@ -69,7 +71,8 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
                 factors(build(run, device="meta"), run.optim)
             answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}
         if key in question["calibrate"] and examples is not None:  # else no time can be told
-            answers[key]["step_s"] = seconds_per_step(run, device, answers[key]["multiply_adds"])
+            numerics.chosen(run, device).use()
+            answers[key] |= asdict(times(run, device, answers[key]["multiply_adds"]))
     return answers
 
 

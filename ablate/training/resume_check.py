@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
-from ablate.training.calibrate import seconds_per_step
+from ablate.training.calibrate import step_s, unit
 from ablate.training.checkpoint import read_checkpoint
 from ablate.training.cost import peak_bytes
 from ablate.training.loop import Machine, TrainingStopped, train
@@ -126,10 +126,10 @@ def _distance(a: Tensor | None, b: Tensor | None) -> float | None:
 def deterministic_ratio(run: Run, device: torch.device) -> float:
     """How many times as long a step takes with `train.deterministic=true`: medians, in turn."""
     times: dict[bool, list[float]] = {False: [], True: []}
-    size = describe(run)["multiply_adds"]
+    images = unit(run, device, describe(run)["multiply_adds"])
     for _ in range(ROUNDS):
         for deterministic in times:
             strict = replace(run, train=replace(run.train, deterministic=deterministic))
             chosen(strict, device).use()
-            times[deterministic].append(seconds_per_step(run, device, size))
+            times[deterministic].append(step_s(run, images, device))
     return median(times[True]) / median(times[False])
