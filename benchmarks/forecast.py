@@ -1,10 +1,10 @@
 """Does `plan` foretell what a run takes? Its seconds against those of the finished runs.
 
-    python benchmarks/forecast.py [ROUNDS]      (default 3; about a minute each)
+    python benchmarks/forecast.py [ROUNDS]      (default 3; two minutes each)
 
-A round plans, trains on all slots at once, and plans again in a fresh store; the forecast is the
-mean of both plans, the truth the mean of the runs' own seconds, and what counts the median of the
-rounds' ratios: other work on the machine moves single ones. Aim: between 0.85 and 1.15.
+A round plans, trains two variants at once, and plans again, each in a fresh store; the forecast is
+the mean of both plans, the truth the mean of the runs' own seconds, and what counts the median of
+the rounds' ratios: other work on the machine moves single ones. Aim: between 0.85 and 1.15.
 
 ABLATE_DATA: folder that holds cifar10/*.parquet.
 """
@@ -34,11 +34,11 @@ CASES = {
 }
 
 
-def ablate(words: list[str], folder: Path) -> str:
+def ablate(words: list[str], place: Path) -> str:
+    """What a command prints on the store `place`."""
     environment = {**os.environ, "PYTHONPATH": str(HERE), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *words],
-        cwd=folder,
+        [sys.executable, "-c", COMMAND, *words, "--store", str(place)],
         env=environment,
         stdout=subprocess.PIPE,
         check=True,
@@ -47,36 +47,40 @@ def ablate(words: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def forecast(words: list[str], folder: Path) -> float:
+def store(folder: Path, name: str) -> Path:
+    """A fresh one, with the decoded data and nothing that was timed."""
+    made, cache = folder / name, folder / "cache"
+    cache.mkdir(exist_ok=True)
+    (cache / "costs.json").unlink(missing_ok=True)
+    made.mkdir()
+    (made / "cache").symlink_to(cache)
+    return made
+
+
+def forecast(words: list[str], place: Path) -> float:
     """Seconds of a run that the plan tells, all of it timed anew."""
-    (folder / "runs" / "cache" / "costs.json").unlink(missing_ok=True)
-    tree = json.loads(ablate(["plan", *words, "--format", "json"], folder))
-    return statistics.mean(variant["cells"][0]["seconds"] for variant in tree["variants"])
+    cells = json.loads(ablate(["plan", *words, "--format", "json"], place))["variants"]
+    return statistics.mean(cell["seconds"] for cell in cells)
 
 
-def once(words: list[str], folder: Path, turn: int, cores: int) -> tuple[float, float]:
-    """(forecast, truth) of a round, whose seeds nobody has trained."""
-    seeds = range(cores * turn, cores * (turn + 1))
-    before = forecast([*words, f"seeds={[*seeds]}"], folder)
-    ablate(["sweep", *words, f"seeds={[*seeds]}", "--as", f"round{turn}", "--yes"], folder)
-    results = [json.loads(path.read_text()) for path in folder.glob("runs/runs/*/result.json")]
-    truth = statistics.mean(result["seconds"] for result in results[-cores:])
-    for path in folder.glob("runs/runs/*/result.json"):
-        path.rename(path.with_name("told.json"))  # each round reads its own
-    (folder / "runs" / "ledger.sqlite").unlink(missing_ok=True)
-    after = forecast([*words, f"seeds={[seed + 1000 for seed in seeds]}"], folder)
-    return (before + after) / 2, truth
+def once(words: list[str], folder: Path, turn: int) -> tuple[float, float]:
+    """(forecast, truth) of a round."""
+    words = [*words, "stem=none,dpn", f"seeds=[{turn}]"]  # two runs
+    before = forecast(words, store(folder, f"before{turn}"))
+    trained = store(folder, f"trained{turn}")
+    ablate(["sweep", *words, "--yes"], trained)
+    results = [json.loads(path.read_text()) for path in trained.glob("runs/*/result.json")]
+    after = forecast(words, store(folder, f"after{turn}"))
+    return (before + after) / 2, statistics.mean(result["seconds"] for result in results)
 
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    cores = len(os.sched_getaffinity(0))
-    print(f"{cores} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     for name, words in CASES.items():
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            ablate(["data", "prepare", *words[:2]], folder) if words[1:] else None
-            told = [once(words, folder, turn, cores) for turn in range(rounds)]
+            told = [once(words, folder, turn) for turn in range(rounds)]
         ratios = [forecast / truth for forecast, truth in told]
         seconds = ", ".join(f"{forecast:.1f}/{truth:.1f}" for forecast, truth in told)
         print(

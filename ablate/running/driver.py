@@ -265,7 +265,7 @@ class _Drive:
             self.launcher.start(folder, slot, settled(self.decisions, self.runs[run]))
 
     def _next(self) -> tuple[str, Slot] | None:
-        working = {run: worker.slot for run, worker in self.working.items()}
+        working = {run: worker.slot for run, worker in self.working.items() if not worker.leaves}
         slots, states = self.launcher.slots, self.kept.states
         return assign(self.pending, working, slots, states, self.lost, self.retired)
 

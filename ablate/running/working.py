@@ -8,7 +8,7 @@ from typing import Any
 
 from ablate.planning.cell import PlannedRun
 from ablate.running.launchers import Slot
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import CHECK, RunDir
 from ablate.store.liveness import Liveness
 
 
@@ -26,6 +26,13 @@ class Working:
     since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
     killed: bool = False
     judged: int = 0  # bytes of its metrics when the search last judged it
+
+    @property
+    def leaves(self) -> bool:
+        """Has it done with its GPU? What is left are the hashes of its data: the next run starts
+        meanwhile. On a CPU these take the core that the next run would have."""
+        gpu = self.slot is not None and self.slot.device != "cpu"
+        return gpu and self.notes.get("phase") == CHECK
 
     @property
     def stepped(self) -> bool:

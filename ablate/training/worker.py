@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib.metadata
 import os
@@ -25,6 +26,7 @@ from ablate.shared import choices, decoded
 from ablate.shared.build import build_run
 from ablate.shared.files import FULL, read_json, to_json, write_whole
 from ablate.shared.rundir import (
+    CHECK,
     DISK_FULL,
     EXIT_DISK_FULL,
     EXIT_TAKEN,
@@ -191,6 +193,10 @@ def _train(
         if opened not in (None, decoded.stamp(home)):
             rundir.drop_checkpoints()
         raise
+    if device.type == "cuda":
+        gc.collect()  # the training is in cycles
+        torch.cuda.empty_cache()
+    rundir.lock.note(phase=CHECK)
     check_data(rundir, home, opened, max(CHECK_S, CHECK_SHARE * result["seconds"]))
     line = attempt.lineage()
     result |= {
