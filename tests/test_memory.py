@@ -1,12 +1,14 @@
 """What fits into memory at once, and what a run has taken."""
 
+from types import SimpleNamespace
+
 import pytest
 import tiny
 import torch
 from torch import nn
 
 from ablate.shared.errors import UserError
-from ablate.training import memory
+from ablate.training import calibrate, memory
 from ablate.training.calibrate import random_split
 from ablate.training.cost import cost, matmul_rate, utilisation
 from ablate.training.model import build
@@ -139,3 +141,44 @@ def test_cost_and_utilisation():
     rate = matmul_rate(torch.device("cpu"), torch.float32)
     used = utilisation(10**6, rate / 3e6, torch.device("cpu"), torch.float32)
     assert 0.3 < used < 3  # the rate is measured anew
+
+
+# --- How long it takes --------------------------------------------------------------------------
+
+
+def test_a_step_is_a_line_through_two_sizes(monkeypatch):
+    """Seconds are 0.5 + 0.01 an image, so an image alone, times 1024, is 50 times too much."""
+    run = tiny.run({"train.batch": 1024, "train.micro_batch": "auto"})
+    cpu, gpu, asked = torch.device("cpu"), torch.device("cuda"), []
+
+    def took(run, images, device, micro=None):
+        asked.append((images, micro))
+        return 0.5 + 0.01 * images
+
+    monkeypatch.setattr(calibrate, "step_s", took)
+    assert calibrate.seconds_per_step(run, 64, gpu) == pytest.approx(0.5 + 10.24)
+    assert asked == [(128, 64), (64, 64)]  # whole micro-batches, two and one
+    assert calibrate.seconds_per_step(run, 16, cpu) == pytest.approx(0.5 + 10.24)
+    assert asked[2:] == [(64, None), (16, None)]
+    assert calibrate.seconds_per_step(run, 512, cpu) == pytest.approx(0.5 + 10.24)
+    assert asked[4:] == [(1024, None)]  # a step that fits is measured as it is
+    monkeypatch.setattr(calibrate, "step_s", lambda run, images, *_: 0.5 + images % 64)
+    assert calibrate.seconds_per_step(run, 16, cpu) == pytest.approx(0.5 * 16)  # noise: in share
+
+
+def test_a_gpu_is_timed_on_what_it_computes_at_once(monkeypatch):
+    monkeypatch.setattr(calibrate, "micro_batch", lambda training: training.run.train.batch // 2)
+    monkeypatch.setattr(
+        calibrate, "_training", lambda run, images, device: SimpleNamespace(run=run)
+    )
+    gpu = torch.device("cuda")
+    for micro, images in (("auto", 512), (64, 64), (None, 1024)):
+        run = tiny.run({"train.batch": 1024, "train.micro_batch": micro})
+        assert calibrate.unit(run, gpu, 10**9) == images
+    assert calibrate.unit(run, torch.device("cpu"), 10**8) == 20
+
+
+def test_a_plan_on_a_cpu_times_a_real_step_and_evaluation():
+    run = tiny.run({"train.batch": 16, "train.micro_batch": 4, "eval.batch": 20})
+    told = calibrate.times(run, torch.device("cpu"), 10**6)
+    assert 0 < told.image_s < told.step_s < 10
