@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from ablate.running.assign import assign, blame
+from ablate.running.assign import assign, blame, gives_up
 from ablate.running.launchers import Slot
 from ablate.store.events import RunState
 
@@ -103,3 +103,19 @@ def test_who_is_to_blame_for_a_lost_device():
         for run in order:
             lost = blame(lost, run, "g0")
         assert lost == {"g0": {"a", "b", "c"}}
+
+
+@pytest.mark.parametrize(
+    ("runs", "variants", "given_up"),
+    [
+        ("a1", "ab", False),
+        ("a1 b1", "ab", True),
+        ("a1 a2 a3 a4", "ab", False),  # its own code may be what breaks devices
+        ("a1 a2 a3 b1", "abc", True),
+        ("a1", "a", False),
+        ("a1 a2", "a", True),  # there is no other to tell by
+    ],
+)
+def test_a_place_is_not_given_up_for_one_variant(runs, variants, given_up):
+    known = {f"{name}{seed}": name for name in variants for seed in range(1, 5)}
+    assert gives_up(runs.split(), known) == given_up

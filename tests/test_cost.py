@@ -35,9 +35,11 @@ def told(tmp_path):
             assert verb == "describe"
             timed.extend(question["calibrate"])
             answer = {"parameters": 1, "multiply_adds": multiply_adds, "groups": {}}
-            whole = {**answer, "examples": {"train": 1197}, "warnings": []}
+            examples = {"train": 1197, "validation": 300, "test": 200}
+            whole = {**answer, "examples": examples, "warnings": []}
+            timed_ = {"step_s": 2.0, "image_s": 0.01}
             return {
-                key: whole | ({"step_s": 2.0} if key in question["calibrate"] else {})
+                key: whole | (timed_ if key in question["calibrate"] else {})
                 for key in question["specs"]
             }
 
@@ -52,7 +54,9 @@ def told(tmp_path):
 def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):
     costs, timed = told(int(0.99 * MONTH))
     assert len(timed) == 2
-    assert costs.left_s == pytest.approx(6 * 1000 * 2.0 * 1.15)
+    # an epoch is 18 steps, so 1000 steps have 56 validations, the last one after the last step
+    evaluated = (56 * 300 + 200) * 0.01
+    assert costs.left_s == pytest.approx(6 * (1000 * 2.0 + evaluated + estimate.START_S))
     assert (costs.wall_s, costs.where) == (costs.left_s / 2, "2 slots")
     costs, timed = told(int(1.01 * MONTH))
     assert timed == []

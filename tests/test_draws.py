@@ -150,3 +150,23 @@ def test_every_order_is_as_likely(n: int) -> None:
     counts = [seen.count(order) for order in itertools.permutations(range(n))]
     assert sum(counts) == 600
     assert stats.chisquare(counts).pvalue > 0.01 if n > 1 else counts == [600]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
+def test_a_gpu_draws_the_same_bits() -> None:
+    """Its chunks are larger, and it divides otherwise."""
+
+    def seen(device: str) -> list[torch.Tensor]:
+        draws = Draws(3, device)
+        masks = StepKey(draws, 300)
+        made = [draws.order(2, 1000)]
+        for masks.step in (0, 1, 700):
+            made += [draws.uniform("crop", masks.step, 5, 300), draws.precise("mix", masks.step, 9)]
+            made += [draws.lanes("noise", masks.step, range(7, 250), 3000)]
+            for masks.rows in (slice(None), slice(100, 200)):
+                rows = len(range(300)[masks.rows])
+                made += [masks.dropped("a", (rows, 5, 64), 9000)]
+                made += [masks.kept("b", 0.3, dtype) for dtype in (torch.float32, torch.bfloat16)]
+        return [one.cpu() for one in made]
+
+    assert all(map(torch.equal, seen("cpu"), seen("cuda")))

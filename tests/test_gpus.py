@@ -335,7 +335,9 @@ def test_a_sweep_on_eight_gpus(shell, nvidia):
             f"run {UUID['7:0']}": "CUDA error: no CUDA-capable device is detected",
         }
     )
+    nvidia.has(EIGHT, apps=[dict(gpu_uuid=UUID["4"], pid=4242)])
     done = shell.process("sweep", *WORDS, **nvidia.stand_in)
+    assert "warning: gpu:4 is in use by process 4242 (4 of 81559 MiB)\n" in done.out
     assert (
         "warning: not used: gpu:3: AcceleratorError: CUDA error: CUDA-capable device(s) is/are "
         "busy or unavailable; another process may have the GPU for itself"

@@ -54,7 +54,7 @@ class Elsewhere:
     def warm(self) -> None:
         pass
 
-    def start(self, run: RunDir, slot: Slot) -> None:
+    def start(self, run: RunDir, slot: Slot, settled: object = None) -> None:
         self.started.append(run.id)
         self.live(run, slot.name)
 
@@ -136,6 +136,25 @@ def test_one_that_gives_no_sign_of_life_is_killed_by_whoever_answers_for_it(stor
     driven(store, own, hang_s=0.01)
     assert working.stopped == [("a0", True)]
     assert "a0" in own.started  # once more
+
+
+@pytest.mark.parametrize(("device", "at_once"), [("cuda", 2), ("cpu", 1)])
+def test_the_next_run_starts_while_the_last_one_checks_its_data(store, device, at_once):
+    """On a GPU, which has nothing to do by then. A core has."""
+    launcher, most = Elsewhere(polls=6), []
+    launcher.slots = [Slot("far:0", "far:0", device)]
+
+    def poll(wait_s=0.0, poll=launcher.poll):
+        for run, left in launcher.left.items():
+            if left == 4:
+                launcher.said[run] = launcher.said[run] | {"phase": "check"}
+        most.append(len(launcher.left))
+        return poll()
+
+    launcher.poll = poll
+    assert driven(store, launcher).progress.counts == {"finished": 4}
+    assert max(most) == at_once
+    assert len(launcher.started) == 4
 
 
 def test_every_reader_asks_the_store(store, working, capsys):

@@ -1,12 +1,14 @@
 """What fits into memory at once, and what a run has taken."""
 
+from types import SimpleNamespace
+
 import pytest
 import tiny
 import torch
 from torch import nn
 
 from ablate.shared.errors import UserError
-from ablate.training import memory
+from ablate.training import calibrate, memory
 from ablate.training.calibrate import random_split
 from ablate.training.cost import cost, matmul_rate, utilisation
 from ablate.training.model import build
@@ -53,6 +55,64 @@ def test_on_a_cpu_what_fits_is_computed(monkeypatch):
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
+class Card:
+    """A GPU's memory as torch manages it, for trainings on the CPU: `holds` images of a step, one
+    less from the second step on, which has moments."""
+
+    def __init__(self, monkeypatch, holds: int) -> None:
+        self.share, self.said, self.steps = 1.0, [], []
+        card, step = torch.cuda, Training.step
+        monkeypatch.setattr(card, "get_per_process_memory_fraction", lambda device: self.share)
+        monkeypatch.setattr(card, "set_per_process_memory_fraction", self.set)
+        monkeypatch.setattr(card, "empty_cache", lambda: self.said.append("empty"))
+        monkeypatch.setattr(card, "reset_peak_memory_stats", lambda d: self.said.append("reset"))
+
+        def stepped(training):
+            self.steps.append((training.micro_batch, round(self.share, 3)))
+            if training.micro_batch > int(holds * self.share / 0.9) - min(training.steps, 1):
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            step(training)
+
+        monkeypatch.setattr(Training, "step", stepped)
+
+    def set(self, share, device):
+        self.share = share
+
+
+def test_on_a_gpu_two_steps_are_tried_in_less_than_there_is(monkeypatch):
+    cpu = torch.device("cpu")
+    run = tiny.run({"train.batch": 32, "train.micro_batch": "auto", "train.steps": 9})
+    training = Training(run, random_split(run.data, 32, cpu), cpu)
+    before = {name: tensor.clone() for name, tensor in training.state()[0].items()}
+    monkeypatch.setattr(memory, "_computed", memory._tried)  # a device that is no GPU
+    card = Card(monkeypatch, 16)
+    assert memory.micro_batch(training) == 8  # 16 fit into the first step, not into the second
+    assert card.steps == [(32, 0.9), (16, 0.9), (16, 0.9), (8, 0.9), (8, 0.9)]
+    assert card.share == 1.0
+    assert card.said == ["empty", "reset"] * 3
+    after, state = training.state()
+    assert state.step == 0
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    card.steps.clear()
+    assert memory.micro_batch(training, at_most=9) == 8
+    assert [size for size, _ in card.steps] == [8, 8]
+    assert memory.micro_batch(training, at_most=4) == 4
+
+
+def test_who_shares_a_gpu_takes_its_share(monkeypatch):
+    card = Card(monkeypatch, 1)
+    memory.limit(torch.device("cpu"), 0.5)
+    memory.limit(torch.device("cuda"), 1.0)
+    assert card.share == 1.0
+    memory.limit(torch.device("cuda"), 0.25)
+    assert 0.2 < card.share < 0.25
+
+
+def test_a_batch_takes_what_was_decided_for_its_column():
+    assert [memory.part(batch, 24) for batch in (100, 64, 24, 10)] == [10, 16, 24, 10]
+
+
 def test_free_memory_is_that_of_this_machine():
     assert 1e7 < memory.free_bytes() < 1e13
 
@@ -81,3 +141,44 @@ def test_cost_and_utilisation():
     rate = matmul_rate(torch.device("cpu"), torch.float32)
     used = utilisation(10**6, rate / 3e6, torch.device("cpu"), torch.float32)
     assert 0.3 < used < 3  # the rate is measured anew
+
+
+# --- How long it takes --------------------------------------------------------------------------
+
+
+def test_a_step_is_a_line_through_two_sizes(monkeypatch):
+    """Seconds are 0.5 + 0.01 an image, so an image alone, times 1024, is 50 times too much."""
+    run = tiny.run({"train.batch": 1024, "train.micro_batch": "auto"})
+    cpu, gpu, asked = torch.device("cpu"), torch.device("cuda"), []
+
+    def took(run, images, device, micro=None):
+        asked.append((images, micro))
+        return 0.5 + 0.01 * images
+
+    monkeypatch.setattr(calibrate, "step_s", took)
+    assert calibrate.seconds_per_step(run, 64, gpu) == pytest.approx(0.5 + 10.24)
+    assert asked == [(128, 64), (64, 64)]  # whole micro-batches, two and one
+    assert calibrate.seconds_per_step(run, 16, cpu) == pytest.approx(0.5 + 10.24)
+    assert asked[2:] == [(64, None), (16, None)]
+    assert calibrate.seconds_per_step(run, 512, cpu) == pytest.approx(0.5 + 10.24)
+    assert asked[4:] == [(1024, None)]  # a step that fits is measured as it is
+    monkeypatch.setattr(calibrate, "step_s", lambda run, images, *_: 0.5 + images % 64)
+    assert calibrate.seconds_per_step(run, 16, cpu) == pytest.approx(0.5 * 16)  # noise: in share
+
+
+def test_a_gpu_is_timed_on_what_it_computes_at_once(monkeypatch):
+    monkeypatch.setattr(calibrate, "micro_batch", lambda training: training.run.train.batch // 2)
+    monkeypatch.setattr(
+        calibrate, "_training", lambda run, images, device: SimpleNamespace(run=run)
+    )
+    gpu = torch.device("cuda")
+    for micro, images in (("auto", 512), (64, 64), (None, 1024)):
+        run = tiny.run({"train.batch": 1024, "train.micro_batch": micro})
+        assert calibrate.unit(run, gpu, 10**9) == images
+    assert calibrate.unit(run, torch.device("cpu"), 10**8) == 20
+
+
+def test_a_plan_on_a_cpu_times_a_real_step_and_evaluation():
+    run = tiny.run({"train.batch": 16, "train.micro_batch": 4, "eval.batch": 20})
+    told = calibrate.times(run, torch.device("cpu"), 10**6)
+    assert 0 < told.image_s < told.step_s < 10

@@ -397,11 +397,8 @@ def test_watching_and_following_what_trains(shell, long, tmp_path, monkeypatch):
     assert re.search(r"^  1\. .*, from step 50 on gpu:0: running$", out, re.M)
 
     watching = shell.start("status", "--watch")
-    until(
-        lambda: (
-            (shell.folder / f"{shell.number}.out").read_text() == "long: 0 of 1 done, 1 running\n"
-        )
-    )
+    said = "long: 0 of 1 done, 1 running\n  gpu:0: 97 % busy, 31.0 of 79.6 GiB, 70 W\n"
+    until(lambda: (shell.folder / f"{shell.number}.out").read_text() == said)
     watching.send_signal(signal.SIGINT)
     done = shell.end(watching)
     assert (done.code, done.err) == (130, "")

@@ -73,6 +73,17 @@ def test_never_more_than_so_many_fail_alike_in_a_row_whatever_has_worked():
         assert said == [0] * (AT_MOST - 1) + [AT_MOST]
 
 
+def test_one_variant_that_fails_with_each_of_its_seeds_stops_no_sweep():
+    endings = Endings()
+    endings.add("cpu", Ending("x", ("x", ""), ""), [], [], True)
+    for seed in range(3 * AT_MOST):
+        ending = Ending(f"a{seed}", ("a", ""), "!")
+        assert endings.add("cpu", ending, [(v, "") for v in FEW], [], True) == 0
+    for name, said in (("b", 0), ("c", 3 * AT_MOST + 2)):
+        ending = Ending(f"{name}1", (name, ""), "!")
+        assert endings.add("cpu", ending, [(v, "") for v in FEW], [], True) == said
+
+
 def test_the_same_way_is_the_same_but_for_numbers():
     first = "OutOfMemoryError: Tried to allocate 20.00 MiB (GPU 0; 612.33 MiB free) at 0x7f3a"
     other = "OutOfMemoryError: Tried to allocate 1.50 MiB (GPU 1; 6.1 MiB free) at 0x99"

@@ -383,7 +383,7 @@ class Same(HostLock):
     def __init__(self, store: Store) -> None:
         self.store, self.started = store, ""
 
-    def start(self, folder: RunDir, slot: Slot) -> None:
+    def start(self, folder: RunDir, slot: Slot, settled: object = None) -> None:
         self.started = folder.id
         if (kept := self.store.rundir(folder.id).path).exists():
             shutil.copytree(kept, folder.path, dirs_exist_ok=True)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 MACHINE = {
     "device": "device",
     "kernel": "attention kernel",
+    "deterministic": "use of deterministic algorithms",
+    "tf32": "use of TF32",
+    "cudnn_benchmark": "use of cuDNN's benchmark",
     "precision": "precision",
     "threads": "number of threads",
     "micro_batch": "micro-batch",

@@ -13,6 +13,7 @@ from typing import Any
 from ablate.analysis.footnotes import MACHINE
 from ablate.planning.cell import PlannedRun
 from ablate.running.launchers import Launcher, Slot
+from ablate.running.settle import AUTO
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
 from ablate.shared.signals import ENDING, noted
@@ -53,7 +54,7 @@ def rerun(
         shutil.rmtree(again.path, ignore_errors=True)
         with noted(*ENDING) as heard:  # before anything of it is there
             again.create(run.spec())
-            _train(again, launcher, show, heard)
+            _train(again, launcher, show, heard, before)
         after = again.read_result()
         if after is None:
             why = launcher.notes(again).get("error", "its worker died without an error message")
@@ -66,10 +67,17 @@ def rerun(
         store.rerunning.release()
 
 
-def _train(again: RunDir, launcher: Launcher, show: Show, heard: Sequence[int]) -> None:
-    """Train until the worker is gone. A signal kills the worker: its state is of no use."""
+def _train(
+    again: RunDir,
+    launcher: Launcher,
+    show: Show,
+    heard: Sequence[int],
+    before: Mapping[str, Any],
+) -> None:
+    """Train until the worker is gone, with what was decided `before`. A signal kills the worker:
+    its state is of no use."""
     slot = launcher.slots[0]
-    launcher.start(again, slot)
+    launcher.start(again, slot, {key: before[key] for key in AUTO if before.get(key) is not None})
     ended = False
     while not ended or launcher.alive(again):
         if heard:
@@ -84,7 +92,7 @@ def _machine(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [
         f"{name}: was {before.get(key)}, is {after.get(key)}"
         for key, name in {**MACHINE, "plugins": "version of your own classes"}.items()
-        if before.get(key) != after.get(key)
+        if before.get(key, after.get(key)) != after.get(key)
     ]
 
 

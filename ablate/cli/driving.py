@@ -42,6 +42,7 @@ def sweep(
     from ablate.report.live import view
     from ablate.running import launchers
     from ablate.running.driver import drive
+    from ablate.running.settle import settle
     from ablate.running.turns import await_room, driving
     from ablate.store.provenance import origin
     from ablate.store.store import Store
@@ -69,9 +70,13 @@ def sweep(
                 )
             lacking = _ready(plan, kept, ledger, launcher, yes)
             with view() as watching:
+                decisions = {}
                 if lacking:
                     _prepare(plan, kept, launcher, watching)
-                outcome = drive(plan, kept, ledger, launcher, settings, watching, again, search)
+                    decisions = settle(plan, kept, launcher)
+                outcome = drive(
+                    plan, kept, ledger, launcher, settings, watching, again, search, decisions
+                )
             if search is not None:
                 search.write(kept.studies)
     except KeyboardInterrupt:  # once it trains the driver listens itself
@@ -152,7 +157,7 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     cost = costs(
         plan, store, launcher, states, ledger.last_detail("finished"), from_s=LONG_H * 3600
     )
-    for warning in cost.warnings():
+    for warning in (*cost.warnings(), *_in_use(launcher, store, states)):
         print(f"warning: {warning}")
     if cost.left_s > LONG_H * 3600 and not yes:
         text = f"{plan.name}: more than a month on {cost.where}"
@@ -282,7 +287,7 @@ def plan(
     if detect is not None:
         results, withheld = kept.results(made.runs(), curves=True, probes=True)
         detection = forecast(made, detect, spread, cost, results, kept.metrics, kept.probe)
-    amiss = [] if on is not None else _amiss(launcher, kept, states)
+    amiss = [*launcher.devices.remarks, *_in_use(launcher, kept, states)] if on is None else []
     if format is Format.json:
         tree = trees.of_plan(made, states, cost, settings, detection, withheld.values(), amiss)
         print_json(tree)
@@ -294,15 +299,15 @@ def plan(
             print(line)
 
 
-def _amiss(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
-    """Lines on what is not as it should be with the GPUs, and which of them others use."""
+def _in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
+    """Lines on GPUs that others use."""
     from ablate.running.gpus import NoAnswer, busy
     from ablate.store.progress import working
 
-    lines = [*launcher.devices.remarks]
-    with contextlib.suppress(NoAnswer):  # which those say
-        lines += busy(launcher.devices.gpus, [note.get("pid") for note in working(store, states)])
-    return lines
+    ours = [note.get("pid") for note in working(store, states)]
+    with contextlib.suppress(NoAnswer):  # which the launcher's remarks say
+        return busy(launcher.devices.gpus, ours)
+    return []
 
 
 def _check_options(

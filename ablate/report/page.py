@@ -244,6 +244,9 @@ WORDS = {
     "plugins": "code of plug-ins",
     "micro_batch": "micro-batch",
     "kernel": "attention kernel",
+    "deterministic": "deterministic algorithms",
+    "tf32": "TF32",
+    "cudnn_benchmark": "cuDNN's benchmark",
     "host": "machine",
 }
 

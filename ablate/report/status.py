@@ -289,11 +289,11 @@ class Meters:
 
 
 def _watch_plain(looks: Iterable[Moment]) -> None:
-    said, at = "", -LINE_EVERY_S
+    said, at, meters = "", -LINE_EVERY_S, Meters()
     for _, _, now in looks:
         line = f"{now.sweep}: {counts_line(now)}" + ("" if now.driven else "; not driven")
         if line != said and (now.over or time.monotonic() - at >= LINE_EVERY_S):
-            print(line, flush=True)
+            print("\n  ".join([line, *meters.lines(now.workers)]), flush=True)
             said, at = line, time.monotonic()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ablate.running.launchers import Slot
 from ablate.store.events import RunState
 
-LOSSES = 2  # different runs that lose their device on a place before it is given up
+LOSSES = 2  # variants, and runs, that lose their device on a place before it is given up
 
 Lost = Mapping[str, frozenset[str]]  # place -> runs that lost their device there
 
@@ -61,3 +61,13 @@ def blame(lost: Lost, run: str, place: str) -> Lost:
     if any(run in runs for other, runs in lost.items() if other != place):
         return {other: runs - {run} for other, runs in lost.items()}
     return {**lost, place: lost.get(place, frozenset()) | {run}}
+
+
+def gives_up(runs: Collection[str], variants: Mapping[str, object]) -> bool:
+    """Are these runs, which lost their device on a place, enough to give it up? Not where all are
+    seeds of one variant, whose own code may break devices, unless there is no other.
+
+    `variants`: of every run of the sweep.
+    """
+    enough = min(LOSSES, len(set(variants.values())))
+    return len(runs) >= LOSSES and len({variants[run] for run in runs}) >= enough

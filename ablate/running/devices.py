@@ -15,8 +15,8 @@ ASSUMED_MFU = 0.35  # an assumption: large ViTs reach 0.3 to 0.5 in bf16, small 
 class Peak:
     """Floating-point operations a second by `train.precision`, and the source.
 
-    bf16: matrix products of the tensor cores, dense (data sheets print twice that, "with
-    sparsity"). fp32: outside them, since torch leaves TF32 off.
+    bf16, tf32: matrix products of the tensor cores, dense (data sheets print twice that, "with
+    sparsity"). fp32: outside them.
     """
 
     rates: Mapping[str, float]
@@ -24,13 +24,15 @@ class Peak:
 
 
 PEAKS: dict[str, Peak] = {
-    "h100": Peak({"bf16": 989e12, "fp32": 67e12}, "NVIDIA H100 data sheet, SXM"),
-    "h200": Peak({"bf16": 989e12, "fp32": 67e12}, "NVIDIA H200 data sheet, SXM"),
-    "a100": Peak({"bf16": 312e12, "fp32": 19.5e12}, "NVIDIA A100 data sheet"),
-    "l40s": Peak({"bf16": 362e12, "fp32": 91.6e12}, "NVIDIA L40S data sheet"),
-    "l4": Peak({"bf16": 121e12, "fp32": 30.3e12}, "NVIDIA L4 data sheet"),
-    "a10": Peak({"bf16": 125e12, "fp32": 31.2e12}, "NVIDIA A10 data sheet"),
-    "rtx4090": Peak({"bf16": 165e12, "fp32": 82.6e12}, "NVIDIA Ada architecture white paper"),
+    "h100": Peak({"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, "NVIDIA H100 data sheet, SXM"),
+    "h200": Peak({"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, "NVIDIA H200 data sheet, SXM"),
+    "a100": Peak({"bf16": 312e12, "tf32": 156e12, "fp32": 19.5e12}, "NVIDIA A100 data sheet"),
+    "l40s": Peak({"bf16": 362e12, "tf32": 183e12, "fp32": 91.6e12}, "NVIDIA L40S data sheet"),
+    "l4": Peak({"bf16": 121e12, "tf32": 60e12, "fp32": 30.3e12}, "NVIDIA L4 data sheet"),
+    "a10": Peak({"bf16": 125e12, "tf32": 62.5e12, "fp32": 31.2e12}, "NVIDIA A10 data sheet"),
+    "rtx4090": Peak(
+        {"bf16": 165e12, "tf32": 82.6e12, "fp32": 82.6e12}, "NVIDIA Ada architecture white paper"
+    ),
     "v100": Peak({"fp32": 15.7e12}, "NVIDIA V100 data sheet, SXM2"),  # it has fp16, and no bf16
 }
 

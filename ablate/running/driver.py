@@ -9,19 +9,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
-from ablate.running.assign import LOSSES, Lost, assign, blame
+from ablate.running.assign import Lost, assign, blame, gives_up
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
 from ablate.running.room import Room
+from ablate.running.settle import Decisions, settled
 from ablate.running.states import RunStates
 from ablate.running.streak import Ending, Endings, way
 from ablate.running.told import View, summary, variant, words_of
+from ablate.running.working import Working
 from ablate.shared.files import FULL
 from ablate.shared.rundir import (
     DISK_FULL,
@@ -37,7 +39,6 @@ from ablate.shared.rundir import (
 )
 from ablate.shared.signals import ENDING, noted
 from ablate.store.ledger import Ledger, result_detail
-from ablate.store.liveness import Liveness
 from ablate.store.progress import (
     Driver,
     SweepProgress,
@@ -74,35 +75,15 @@ def drive(
     view: View,
     retry: Sequence[str] = (),
     search: Search | None = None,
+    decisions: Decisions | None = None,
 ) -> Outcome:
     """Train the missing runs of a plan. Returns when no run is left, or after a signal.
 
     `settings`: the launcher group. Runs whose status is in `retry` start afresh. `search` may add
-    runs after every result. SIGINT, SIGTERM and SIGHUP stop the
+    runs after every result. `decisions`: from `settle`. SIGINT, SIGTERM and SIGHUP stop the
     workers, each with a checkpoint; a second one kills them.
     """
-    return _Drive(plan, store, ledger, launcher, settings, view, search).run(retry)
-
-
-@dataclass
-class _Working:
-    """A run that has a worker."""
-
-    run: PlannedRun
-    folder: RunDir
-    slot: Slot | None  # None: adopted, on a slot that this launcher does not have
-    by: Liveness  # who answers for the worker: the launcher, of one that was adopted the store
-    child: bool  # our own: the launcher will tell when it ends
-    notes: dict[str, Any] = field(default_factory=dict)
-    noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
-    since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
-    killed: bool = False
-    judged: int = 0  # bytes of its metrics when the search last judged it
-
-    @property
-    def stepped(self) -> bool:
-        """Has it made a step?"""
-        return bool(self.notes.get("step", 0) > self.notes.get("from_step", 0))
+    return _Drive(plan, store, ledger, launcher, settings, view, search, decisions or {}).run(retry)
 
 
 class _Drive:
@@ -115,16 +96,17 @@ class _Drive:
         settings: Mapping[str, Any],
         view: View,
         search: Search | None,
+        decisions: Decisions,
     ) -> None:
         self.store, self.ledger, self.launcher, self.view = store, ledger, launcher, view
         self.attempts, self.hang_s = settings["attempts"], settings["hang_s"]
-        self.plan, self.search = plan, search
+        self.plan, self.search, self.decisions = plan, search, decisions
         self.runs: dict[str, PlannedRun] = {}
         self.results = 0  # recorded since the search was asked
         self.pending: list[str] = []
         self.parents: dict[str, str] = {}  # run -> the one that it starts from
         self.waiting: dict[str, list[str]] = {}  # parent -> runs that start once it has finished
-        self.working: dict[str, _Working] = {}
+        self.working: dict[str, Working] = {}
         self.room = Room(store, view.say)
         self.lost: Lost = {}
         self.retired: dict[str, None] = {}  # places given up
@@ -254,7 +236,7 @@ class _Drive:
         name = self._notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
         by = self.store.liveness
-        self.working[run] = _Working(self.runs[run], folder, slot, by, child=False, since=0.0)
+        self.working[run] = Working(self.runs[run], folder, slot, by, child=False, since=0.0)
 
     # --- Slots ---
 
@@ -279,11 +261,11 @@ class _Drive:
                 self.pending.insert(0, run)
                 self.room.ran_out()
                 return
-            self.working[run] = _Working(self.runs[run], folder, slot, self.launcher, child=True)
-            self.launcher.start(folder, slot)
+            self.working[run] = Working(self.runs[run], folder, slot, self.launcher, child=True)
+            self.launcher.start(folder, slot, settled(self.decisions, self.runs[run]))
 
     def _next(self) -> tuple[str, Slot] | None:
-        working = {run: worker.slot for run, worker in self.working.items()}
+        working = {run: worker.slot for run, worker in self.working.items() if not worker.leaves}
         slots, states = self.launcher.slots, self.kept.states
         return assign(self.pending, working, slots, states, self.lost, self.retired)
 
@@ -292,15 +274,16 @@ class _Drive:
 
     def _blame(self, run: str, place: str) -> None:
         self.lost = blame(self.lost, run, place)
-        if len(self.lost.get(place, ())) >= LOSSES:
-            self._give_up(place, f"{LOSSES} runs lost their device there")
+        lost = self.lost.get(place, frozenset())
+        if gives_up(lost, {run: variant(planned) for run, planned in self.runs.items()}):
+            self._give_up(place, f"{len(lost)} runs lost their device there")
 
     def _give_up(self, place: str, why: str) -> None:
         if place not in self.retired:
             self.retired[place] = None
             self.view.say(f"{place} is given up: {why}")
 
-    def _judge(self, worker: _Working, exit: str | None, code: int | None) -> None:
+    def _judge(self, worker: Working, exit: str | None, code: int | None) -> None:
         """Note how a run ended; stop where runs fail alike, one after another."""
         if worker.slot is None:
             return
@@ -341,7 +324,7 @@ class _Drive:
                 worker.killed = True
                 worker.by.stop(worker.folder, now=True)
 
-    def _ended(self, run: str, worker: _Working, code: int | None) -> None:
+    def _ended(self, run: str, worker: Working, code: int | None) -> None:
         del self.working[run]
         folder = worker.folder
         exit = worker.by.notes(folder).get("exit")

@@ -22,7 +22,8 @@ from ablate.store.events import RunState
 from ablate.store.store import Store
 from ablate.version import __version__
 
-EVALUATION = 1.15  # what validation and starting add to the steps' time; measured on digits
+EVALUATION = 1.15  # what validation adds to the steps' time, on hardware that is not here
+START_S = 0.3  # from the model's weights to the first step, and from the last one to the result
 DEVICES = ("cpu", "cuda")
 CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in size
 SLOWEST = 1e9  # multiply-adds a second in training, on any machine
@@ -57,12 +58,14 @@ class Costs:
 @dataclass(frozen=True)
 class _Work:
     """The work of a cell: multiply-adds of a training (None: unknown before the data is there), the
-    trainings that are left (short trials count in part), and multiply-adds of its search."""
+    trainings that are left (short trials count in part), multiply-adds of its search, and images
+    that a training evaluates."""
 
     cell: Cell
     each: float | None
     left: float
     search: float | None
+    evaluated: int = 0
 
 
 def costs(
@@ -217,7 +220,9 @@ def _works(
                 for run in trial.ids.values()
             )
             left += a_trial / images * (plan.trials_a_cell - done)
-        works.append(_Work(cell, 3.0 * images * size, left, search))
+        works.append(
+            _Work(cell, 3.0 * images * size, left, search, _evaluated(cell.spec, examples))
+        )
     return works
 
 
@@ -249,22 +254,42 @@ def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
     )
 
 
-def _rates(cells: Sequence[Cell], known: Mapping[str, Any], device: str) -> dict[int, float]:
-    """Map multiply-adds of a forward to seconds per multiply-add, for all timed cells."""
+def _evaluated(tree: Mapping[str, Any], examples: Mapping[str, int]) -> int:
+    """Count the images of all validations and of the test."""
+    if TASKS[spec.task_of(tree)].shown is not None:
+        return 0  # `_images` counts what it shows
+    batch, validation = tree["train"]["batch"], examples.get("validation", 0)
+    steps = math.ceil(_images(tree, examples) / batch)
+    every = max(1, tree["eval"]["every"] * (examples["train"] // batch))
+    return int(math.ceil(steps / every) * validation + examples.get("test", 0))
+
+
+Rates = Mapping[int, tuple[float, float]]
+
+
+def _rates(cells: Sequence[Cell], known: Mapping[str, Any], device: str) -> Rates:
+    """Map multiply-adds of a forward to seconds per multiply-add of it, in a step and evaluated,
+    for all timed cells."""
     return {
-        answer["multiply_adds"]: answer["step_s"]
-        / (answer["multiply_adds"] * cell.spec["train"]["batch"])
+        (size := answer["multiply_adds"]): (
+            answer["step_s"] / (size * cell.spec["train"]["batch"]),
+            answer["image_s"] / size,
+        )
         for cell in cells
-        if "step_s" in (answer := known[_key(cell, device)])
+        if _is_timed(answer := known[_key(cell, device)])
     }
 
 
-def _estimate(work: _Work, rates: Mapping[int, float], answer: Mapping[str, Any]) -> float | None:
+def _estimate(work: _Work, rates: Rates, answer: Mapping[str, Any]) -> float | None:
     if work.each is None or not rates:
         return None
     size = answer["multiply_adds"]
-    rate = rates[min(rates, key=lambda other: abs(other - size))]
-    return float(work.each / 3 * rate * EVALUATION)
+    step, image = rates[min(rates, key=lambda other: abs(other - size))]
+    return float(work.each / 3 * step + work.evaluated * size * image + START_S)
+
+
+def _is_timed(answer: Mapping[str, Any]) -> bool:
+    return "step_s" in answer and "image_s" in answer
 
 
 def _described(
@@ -292,7 +317,7 @@ def _timed(
     """Add the time of a step for some cells without finished runs, unless a cell of about the same
     size has one."""
     by_key = {_key(cell, device): cell for cell in cells}
-    sizes = [known[key]["multiply_adds"] for key in by_key if "step_s" in known[key]]
+    sizes = [known[key]["multiply_adds"] for key in by_key if _is_timed(known[key])]
     unmeasured = [
         key
         for key, cell in by_key.items()
@@ -338,7 +363,7 @@ def _is_answer(tree: Any) -> bool:
                 and size > 0
                 and isinstance(train, dict)
                 and is_number(train.get("train"))
-                and is_number(tree.get("step_s", 0))
+                and all(is_number(tree.get(key, 0)) for key in ("step_s", "image_s"))
                 and isinstance(tree.get("warnings", []), list)
             )
     return False

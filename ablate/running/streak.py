@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 IN_A_ROW = 3  # runs, of as many variants, that fail alike: the cause is none of theirs
-AT_MOST = 30  # runs that fail alike in a row, whatever has worked before
+AT_MOST = 30  # runs, of several variants, that fail alike in a row, whatever has worked before
 AT_ONCE_S = 30.0  # a run that went on for longer, and made a step, has worked for a while
 
 Variant = tuple[str, str]  # row, column
@@ -47,11 +47,13 @@ def stops(row: Sequence[Ending], variants: int, proven: Collection[Variant], wor
     `works`: on that place something has worked in this drive; then a variant that never has may
     well be broken, and others go on, but for `AT_MOST`.
     """
-    if len({ending.run for ending in row}) >= AT_MOST:
-        return True
     counted = [ending for ending in row if not works or ending.variant in proven]
-    runs, kinds = ({e.run for e in counted}, {e.variant for e in counted})
-    return len(runs) >= IN_A_ROW and len(kinds) >= min(IN_A_ROW, variants)
+    return any(
+        len({ending.run for ending in of}) >= runs
+        # one variant that fails with each of its seeds counts once
+        and len({ending.variant for ending in of}) >= min(IN_A_ROW, variants)
+        for of, runs in ((counted, IN_A_ROW), (row, AT_MOST))
+    )
 
 
 class Endings:

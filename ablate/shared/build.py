@@ -234,7 +234,7 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
             elif (
                 get_origin(option) is None
                 and isinstance(value, option)
-                and not isinstance(value, bool)
+                and (option is bool or not isinstance(value, bool))
             ):
                 return value
         wide = [option for option in options if option is float]

@@ -41,6 +41,7 @@ LOST = "device lost"
 NO_DEVICE = "no device"  # it was gone, or never to be used: the run is not to blame
 ROTTEN = "data damaged"
 FAILED = "failed"  # an exception
+CHECK = "check"  # the phase in which a worker looks at its data once more, its device left free
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
 
@@ -93,7 +94,8 @@ _TEXTS = (
 _RESULT: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(_NUMBERS, is_number),
     **dict.fromkeys(_TEXTS, is_text),
-    **{"collapsed": _is_bool, "test": _some(is_number), "validation": _some(is_number)},
+    **dict.fromkeys(("collapsed", "deterministic", "tf32", "cudnn_benchmark"), _is_bool),
+    **{"test": _some(is_number), "validation": _some(is_number)},
     **{"plugins": _some(is_text), "probes_sha256": _some(is_text)},
     **dict.fromkeys(("left_out", "overlap"), _is_shares),
     "also": _is_also,

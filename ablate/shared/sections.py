@@ -178,8 +178,14 @@ class Train:
         Literal["auto"] | int | None,
         Key("images at once; null: the whole batch, auto: as many as fit", above=0),
     ]
-    precision: Annotated[Literal["fp32", "bf16", "fp64"], Key("arithmetic of the model")]
-    deterministic: Annotated[bool, Key("on a GPU: algorithms that give the same bits each time")]
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp64", "tf32"],
+        Key("arithmetic of the model; tf32: fp32, a GPU multiplies in TF32"),
+    ]
+    deterministic: Annotated[
+        Literal["auto"] | bool,
+        Key("on a GPU: algorithms that give the same bits each time; auto: for at most 10 % more"),
+    ]
     label_smoothing: Annotated[
         float, Key("share of the target given to all classes", least=0, below=1)
     ]

@@ -2,8 +2,8 @@
 
 `describe` (sizes and costs of specs), `prepare` (decode a dataset), `beside` (what a set has in
 common with the one that is learnt), `check_resume` (train a few steps, compare with another
-folder), `deterministic` (the cost of deterministic algorithms), `timm` (weights under the names of
-timm), `kernel` (does a device work at all).
+folder), `deterministic` (the cost of deterministic algorithms), `settle` (what all runs of a column
+have), `timm` (weights under the names of timm), `kernel` (does a device work at all).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
-from ablate.training import faults, resume_check
-from ablate.training.calibrate import seconds_per_step
+from ablate.training import faults, memory, numerics, resume_check
+from ablate.training.calibrate import times
 from ablate.training.data.beside import renumbered, shared_images
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
@@ -37,6 +38,7 @@ from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
 from ablate.training.optim import factors
+from ablate.training.settle import settle
 from ablate.training.start import check_start
 
 Progress = Callable[[int, int], None]
@@ -47,7 +49,8 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
 
     Of each spec `parameters`, `multiply_adds`, `groups` (see model.count), `warnings` and
     `examples` (images a split; null where only fetching the set would tell); of those to calibrate
-    `step_s`, the seconds of a step here, with as many threads as a worker has.
+    `step_s` and `image_s`, seconds of a step and of an evaluated image here, with as many threads
+    as a worker has.
     """
     device = torch.device(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)
@@ -62,13 +65,16 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
                 f"train.batch: {run.train.batch} is more than the {examples['train']} training "
                 f"images of data={run.data.name}; give at most {examples['train']}"
             )
+        if device.type == "cpu" or torch.cuda.is_available():  # else it is of other hardware
+            numerics.check(run, device)
         with blaming(run):
             check_start(run)
             if run.optim.lr_mult:
                 factors(build(run, device="meta"), run.optim)
             answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}
         if key in question["calibrate"] and examples is not None:  # else no time can be told
-            answers[key]["step_s"] = seconds_per_step(run, device, answers[key]["multiply_adds"])
+            numerics.chosen(run, device).use()
+            answers[key] |= asdict(times(run, device, answers[key]["multiply_adds"]))
     return answers
 
 
@@ -174,6 +180,15 @@ def answer_deterministic(question: dict[str, Any], progress: Progress) -> dict[s
     return {"ratio": resume_check.deterministic_ratio(run, device)}
 
 
+def answer_settle(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """{"specs": trees, the baseline's first, "wants": [key], "known": decision of before, "cache",
+    "device", "share": of its memory} -> the decision: see `settle`."""
+    device = resume_check.set_up(question["device"])
+    memory.limit(device, question["share"])
+    runs = [build_run(tree) for tree in question["specs"]]
+    return settle(runs, question["wants"], question["known"], Path(question["cache"]), device)
+
+
 def answer_kernel(question: dict[str, Any], progress: Progress) -> dict[str, str | None]:
     """{"device"} -> {"why"}: why nothing can be computed there, in a line; null: it can."""
     try:
@@ -191,6 +206,7 @@ ANSWERS = {
     "beside": answer_beside,
     "check_resume": answer_check_resume,
     "deterministic": answer_deterministic,
+    "settle": answer_settle,
     "timm": answer_timm,
 }
 

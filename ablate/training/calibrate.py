@@ -1,9 +1,9 @@
-"""How long a training step takes on this machine: a few steps, measured."""
+"""How long a training takes on this machine: a few steps and evaluations, measured."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -12,32 +12,88 @@ from ablate.shared.metrics import DEFAULT, TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
 from ablate.training.data.cached import Split
+from ablate.training.memory import micro_batch
 from ablate.training.training import Training
 
-ENOUGH = 2e9  # multiply-adds of a forward that tell the rate; a whole batch may not fit
-LONGEST_S = 1.5
+ENOUGH = 2e9  # multiply-adds of a forward that tell a CPU's rate; a whole batch may not fit
+LONGEST_S = 1.5  # of a size
 MOST = 12  # steps
 
 
-def seconds_per_step(run: Run, device: torch.device, multiply_adds: int) -> float:
-    """Seconds of one step at the run's batch, augmentation included: the median of a few on random
-    images of the size that the model sees.
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a step at the run's batch, augmentation included, and of an evaluated image."""
 
-    Measured on as many images as take about `ENOUGH` multiply-adds and scaled to the batch; the
-    first two steps warm up, where they are short.
-    """
-    images = int(min(run.train.batch, max(1, ENOUGH // max(multiply_adds, 1))))
-    training = Training(smaller(run, images), random_split(run.data, images, device), device)
-    times: list[float] = []
+    step_s: float
+    image_s: float
+
+
+def times(run: Run, device: torch.device, multiply_adds: int) -> Times:
+    """Measured on random images of the size that the model sees."""
+    images = unit(run, device, multiply_adds)
+    return Times(seconds_per_step(run, images, device), _image_s(run, images, device))
+
+
+def unit(run: Run, device: torch.device, multiply_adds: int) -> int:
+    """How many images tell how long one takes: on a GPU as many as are computed at once, on a CPU
+    as many as take about `ENOUGH` multiply-adds."""
+    batch = run.train.batch
+    if device.type != "cuda":
+        return int(min(batch, max(1, ENOUGH // max(multiply_adds, 1))))
+    if run.train.micro_batch == "auto":
+        return micro_batch(_training(run, batch, device))
+    return run.train.micro_batch or batch
+
+
+def seconds_per_step(run: Run, images: int, device: torch.device) -> float:
+    """Seconds of one step at the run's batch: measured, or a + b x batch through steps of two
+    sizes, where a whole one would take long or may not fit. `images`: see `unit`; a GPU computes
+    one and two times as many, a CPU, whose steps vary more, one and four times."""
+    batch, micro = run.train.batch, images if device.type == "cuda" else None
+    many = min(batch, images * (2 if micro else 4))
+    took = step_s(run, many, device, micro)
+    if many == batch:
+        return took
+    each = (took - step_s(run, images, device, micro)) / (many - images)
+    if not 0 < each * many <= took:  # noise: beside its images a step takes no less than nothing
+        each = took / many
+    return took + each * (batch - many)
+
+
+def step_s(run: Run, images: int, device: torch.device, micro: int | None = None) -> float:
+    """The median of a few steps of so many images, `micro` or all of them at once; the first two
+    warm up, where they are short."""
+    training = _training(run, images, device, micro)
+    taken: list[float] = []
     least = 3
     begun = time.perf_counter()
-    while len(times) < MOST and (len(times) < least or time.perf_counter() - begun < LONGEST_S):
+    while len(taken) < MOST and (len(taken) < least or time.perf_counter() - begun < LONGEST_S):
         start = time.perf_counter()
         training.step()
         training.bad_step()  # waits for the device
-        times.append(time.perf_counter() - start)
-        least = 3 if times[0] < LONGEST_S else 1  # so long a step tells enough by itself
-    return median(times[2:] or times) * run.train.batch / images
+        taken.append(time.perf_counter() - start)
+        least = 3 if taken[0] < LONGEST_S else 1  # so long a step tells enough by itself
+    return median(taken[2:] or taken)
+
+
+def _image_s(run: Run, images: int, device: torch.device) -> float:
+    """The median of three evaluations of a few images, after one, unless that is long."""
+    training = _training(run, images, device)
+    few = run.eval.batch if device.type == "cuda" else min(run.eval.batch, 3 * images)
+    split = random_split(run.data, few, device)
+    taken: list[float] = []
+    while len(taken) < 4 and sum(taken) < LONGEST_S:
+        start = time.perf_counter()
+        training.evaluate(split)
+        taken.append(time.perf_counter() - start)
+    return median(taken[1:] or taken) / few
+
+
+def _training(run: Run, images: int, device: torch.device, micro: int | None = None) -> Training:
+    some = smaller(run, images)
+    if micro is not None and images % micro == 0:
+        some = replace(some, train=replace(some.train, micro_batch=micro))
+    return Training(some, random_split(run.data, images, device), device)
 
 
 def smaller(run: Run, batch: int) -> Run:

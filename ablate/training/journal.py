@@ -18,7 +18,6 @@ from ablate.shared.rundir import Metrics, RunDir
 from ablate.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from ablate.training.cost import cost, utilisation
 from ablate.training.data.cached import Split
-from ablate.training.model.attention import kernel
 from ablate.training.model.count import describe
 from ablate.training.training import Training
 
@@ -169,7 +168,6 @@ class Journal:
             "predictions_sha256": predictions_sha256,
             "weights_sha256": weights_sha256,
             "probes_sha256": training.probes.write(self._rundir, total),
-            "kernel": kernel(training.device, training.dtype),
             "micro_batch": training.micro_batch,
             **spent,
             "utilisation": utilisation(*rate, training.device, training.dtype),

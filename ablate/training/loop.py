@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from ablate.training.data.beside import in_classes, renumbered, shared_images
 from ablate.training.data.cache import prepare
 from ablate.training.data.cached import Cached, Split
 from ablate.training.journal import Journal
-from ablate.training.memory import micro_batch
+from ablate.training.memory import micro_batch, part
+from ablate.training.numerics import chosen
 from ablate.training.start import start_of
-from ablate.training.training import Training, deterministic_algorithms
+from ablate.training.training import Training
 
 LOOK_EVERY = 50  # steps between looks at the device for a non-finite loss
 
@@ -40,6 +41,7 @@ class Machine:
     stopping: Callable[[], bool]
     beat: Callable[..., None]  # notes for whoever watches: step=, total=, phase=
     say: Callable[[str], None]  # a line for whoever reads the run's log
+    settled: Mapping[str, Any] = field(default_factory=dict)  # see `settle`
 
 
 def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     """
     trainable(run)
     device, beat, say = machine.device, machine.beat, machine.say
-    deterministic_algorithms(run.train.deterministic)
+    chosen(run, device, machine.settled).use()
 
     # --- Data -----------------------------------------------------------------------------------
     beat(phase="data")
@@ -72,7 +74,9 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     journal = Journal(training, rundir, cached.sha256, machine.checkpoint_s, beat, say)
     if total and not training.micro_batch:
         beat(phase="memory")
-        training.micro_batch = micro_batch(training)
+        decided = machine.settled.get("micro_batch")
+        batch = run.train.batch
+        training.micro_batch = part(batch, decided) if decided else micro_batch(training)
 
     # --- Train loop -----------------------------------------------------------------------------
     if total:

@@ -14,21 +14,36 @@ from ablate.training import faults
 from ablate.training.training import Training
 
 SPARE = 0.8  # of the free memory: what is counted is not all that is taken
+MARGIN = 0.9  # of a GPU's memory: blocks are cut otherwise in a run's thousandth step
+SHARED = 0.95  # of a GPU's memory: each process on it takes some that is not counted
 ENOUGH = 1e9  # bytes kept for a backward pass, beyond which a CPU is no faster
 
 Forward = Callable[[Tensor], Tensor]  # images -> their part of the loss
 
 
-def micro_batch(training: Training) -> int:
-    """The first of `divisors` of its batch that fits; the training is as it was before.
+def limit(device: torch.device, share: float) -> None:
+    """Take at most this share of a GPU's memory from now on, where others have theirs of it."""
+    if device.type == "cuda" and share < 1:
+        torch.cuda.set_per_process_memory_fraction(SHARED * share, device)
 
-    On a GPU a step is tried. On a CPU, where too much is not refused but kills, it is computed:
-    from what the backward pass of two images keeps, and a core's share of the memory that is free,
-    of which it takes no more than `ENOUGH`. One image is not tried: where it does not fit the first
-    step raises torch.OutOfMemoryError.
+
+def part(batch: int, at_most: int) -> int:
+    """The first of `divisors` of a batch that is at most so large."""
+    return next(size for size in divisors(batch) if size <= at_most)
+
+
+def micro_batch(training: Training, at_most: int | None = None) -> int:
+    """The first of `divisors` of its batch that fits, `at_most` so large; the training is as it was
+    before.
+
+    On a GPU two steps are tried, in a little less memory than there is. On a CPU, where too much is
+    not refused but kills, it is computed: from what the backward pass of two images keeps, and a
+    core's share of the memory that is free, of which it takes no more than `ENOUGH`. One image is
+    not tried: where it does not fit the first step raises torch.OutOfMemoryError.
     """
     fits = _tried if training.device.type == "cuda" else _computed
-    *larger, one = divisors(training.run.train.batch)
+    batch = training.run.train.batch
+    *larger, one = (size for size in divisors(batch) if size <= (at_most or batch))
     return next((size for size in larger if fits(size, training)), one)
 
 
@@ -45,8 +60,13 @@ def _tried(size: int, training: Training) -> bool:
     tensors, state = training.state()
     before = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
     training.micro_batch = size
+    device = training.device
+    share = torch.cuda.get_per_process_memory_fraction(device)
+    torch.cuda.set_per_process_memory_fraction(MARGIN * share, device)
     try:
-        training.step()
+        for _ in range(min(2, training.lengths.total)):  # from the second on there are moments
+            training.step()
+        training.bad_step()  # waits for the device
     except Exception as error:
         if faults.whose(error, training.device.type) != OOM:
             raise
@@ -54,8 +74,10 @@ def _tried(size: int, training: Training) -> bool:
     else:
         return True
     finally:
+        torch.cuda.set_per_process_memory_fraction(share, device)
         training.load(before, state)
         torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)  # what a trial took is no peak of the run's
 
 
 def _computed(size: int, training: Training) -> bool:

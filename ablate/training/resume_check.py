@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,12 +19,12 @@ from torch import Tensor
 
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
-from ablate.training.calibrate import seconds_per_step
+from ablate.training.calibrate import step_s, unit
 from ablate.training.checkpoint import read_checkpoint
 from ablate.training.cost import peak_bytes
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.count import describe
-from ablate.training.training import deterministic_algorithms
+from ablate.training.numerics import chosen
 
 ROUNDS = 3  # of timings with and without deterministic algorithms, in turn
 
@@ -125,9 +126,10 @@ def _distance(a: Tensor | None, b: Tensor | None) -> float | None:
 def deterministic_ratio(run: Run, device: torch.device) -> float:
     """How many times as long a step takes with `train.deterministic=true`: medians, in turn."""
     times: dict[bool, list[float]] = {False: [], True: []}
-    size = describe(run)["multiply_adds"]
+    images = unit(run, device, describe(run)["multiply_adds"])
     for _ in range(ROUNDS):
         for deterministic in times:
-            deterministic_algorithms(deterministic)
-            times[deterministic].append(seconds_per_step(run, device, size))
+            strict = replace(run, train=replace(run.train, deterministic=deterministic))
+            chosen(strict, device).use()
+            times[deterministic].append(step_s(run, images, device))
     return median(times[True]) / median(times[False])

@@ -24,7 +24,12 @@ from ablate.training.probes import Probes
 from ablate.training.start import begin
 from ablate.training.task import Evaluation, Predictor, make_task
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
+DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,  # as it is kept; see numerics
+    "bf16": torch.bfloat16,
+    "fp64": torch.float64,
+}
 
 
 @dataclass
@@ -261,12 +266,6 @@ class Training:
             | {f"ema.{name}": tensor for name, tensor in self.average.weights.items()}
             | {f"probe.{name}": tensor for name, tensor in self.probes.kept().items()}
         )
-
-
-def deterministic_algorithms(wanted: bool) -> None:
-    """As torch.use_deterministic_algorithms, which tells torch.compile, too, and loads it for
-    that: as long as torch itself, at every start."""
-    torch.set_deterministic_debug_mode("error" if wanted else "default")
 
 
 def arithmetic(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib.metadata
 import os
@@ -15,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from ablate.shared import choices, decoded
 from ablate.shared.build import build_run
 from ablate.shared.files import FULL, read_json, to_json, write_whole
 from ablate.shared.rundir import (
+    CHECK,
     DISK_FULL,
     EXIT_DISK_FULL,
     EXIT_TAKEN,
@@ -36,13 +39,12 @@ from ablate.shared.rundir import (
     RunDir,
 )
 from ablate.shared.signals import noted
-from ablate.training import faults
+from ablate.training import faults, memory
 from ablate.training.answers import answer as answer
 from ablate.training.loop import Machine, TrainingStopped, train
-from ablate.training.model.attention import kernel
 from ablate.training.model.plugin import digest
+from ablate.training.numerics import chosen
 from ablate.training.start import start_sha256
-from ablate.training.training import DTYPES
 
 EXIT_STOPPED, EXIT_FAILED, EXIT_ROTTEN = 76, 1, 73
 EXITS = {FAILED: EXIT_FAILED, OOM: 71, LOST: 72, NO_DEVICE: 77}
@@ -71,7 +73,7 @@ def preload() -> None:
 def work(path: str, options: dict[str, Any]) -> int:
     """Train the run in the folder `path`; returns the exit code.
 
-    `options`: device ("cpu" | "cuda"), threads, cache (folder), checkpoint_s, slot. Takes the
+    `options`: see `launchers.worker_options`. Takes the
     folder's lock first; one that finds it taken returns EXIT_TAKEN. Why it left without a result
     stands in the lock's notes, for whoever drives by then.
     """
@@ -145,6 +147,9 @@ def _train(
     torch.set_num_threads(options["threads"])
     device = torch.device(options["device"])
     run = build_run(rundir.read_spec())
+    settled = options.get("settled") or {}
+    memory.limit(device, options.get("share", 1.0))
+    numerics = asdict(chosen(run, device, settled))
     attempt.note(
         at=time.time(),
         pid=os.getpid(),
@@ -152,7 +157,7 @@ def _train(
         from_step=rundir.newest_step(),
         seed=run.seed,
         fingerprint=run.data.fingerprint,
-        kernel=kernel(device, DTYPES[run.train.precision]),
+        **numerics,
         plugins={},
         origin=options.get("origin"),
         **environment(device),
@@ -178,6 +183,7 @@ def _train(
         stopping=stopping,
         beat=beat,
         say=rundir.say,
+        settled=settled,
     )
     home = machine.cache / run.data.fingerprint
     opened = decoded.stamp(home)
@@ -187,6 +193,10 @@ def _train(
         if opened not in (None, decoded.stamp(home)):
             rundir.drop_checkpoints()
         raise
+    if device.type == "cuda":
+        gc.collect()  # the training is in cycles
+        torch.cuda.empty_cache()
+    rundir.lock.note(phase=CHECK)
     within_s = max(CHECK_S, CHECK_SHARE * result["seconds"])
     check_data(rundir, home, opened, within_s)
     for other in run.eval.also:
@@ -200,6 +210,7 @@ def _train(
         },
         "fingerprint": run.data.fingerprint,
         "start_sha256": start_sha256(run, rundir),
+        **numerics,
         "device": attempt.facts["device"],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

@@ -66,8 +66,9 @@ class Launcher(Liveness, Protocol):
         """Why no worker can use a device, by the name of its slot; those that can are left out. One
         small kernel runs on each, in a process of its own, all at once; nothing for a CPU."""
 
-    def start(self, run: RunDir, slot: Slot) -> None:
-        """Start a worker on a folder with a run.json; return at once, or when the worker ends."""
+    def start(self, run: RunDir, slot: Slot, settled: Mapping[str, Any] | None = None) -> None:
+        """Start a worker on a folder with a run.json; return at once, or when the worker ends.
+        `settled`: what was decided for the run, see `ablate.running.settle`."""
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         """Return {run id: exit code} of own workers that ended since the last poll.
@@ -92,9 +93,13 @@ def make(settings: Mapping[str, Any], cache: Path) -> Launcher:
     return launcher
 
 
-def worker_options(slot: Slot, settings: Mapping[str, Any], cache: Path) -> dict[str, Any]:
-    """Return the options of a worker, beside its folder. None changes a result on a device."""
+def worker_options(
+    slot: Slot, settings: Mapping[str, Any], cache: Path, settled: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the options of a worker, beside its folder. Only `settled` changes bits."""
     return {
+        "settled": {**(settled or {})},
+        "share": 1 / settings.get("runs_per_gpu", 1),
         "slot": slot.name,
         "device": slot.device,
         "threads": 1 if slot.device == "cpu" else 4,

@@ -51,9 +51,9 @@ class Inline(HostLock):
         why = {name: self.ask("kernel", question)["why"] for name, question in questions.items()}
         return {name: line for name, line in why.items() if line}
 
-    def start(self, run: RunDir, slot: Slot) -> None:
+    def start(self, run: RunDir, slot: Slot, settled: Mapping[str, Any] | None = None) -> None:
         worker = self._worker()
-        options = worker_options(slot, self._settings, self._cache)
+        options = worker_options(slot, self._settings, self._cache, settled)
         self._exits[run.id] = worker.work(str(run.path), options)
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:

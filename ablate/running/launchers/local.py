@@ -52,12 +52,12 @@ class Local(HostLock):
     def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
         return unfit(self._server, slots)
 
-    def start(self, run: RunDir, slot: Slot) -> None:
+    def start(self, run: RunDir, slot: Slot, settled: Mapping[str, Any] | None = None) -> None:
         request = {
             "run": str(run.path),
             "log": str(run.log),
             "environment": slot.environment,
-            "options": worker_options(slot, self._settings, self._cache),
+            "options": worker_options(slot, self._settings, self._cache, settled),
         }
         try:
             self._server.tell(request)

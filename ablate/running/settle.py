@@ -1,0 +1,116 @@
+"""Decides once for a column what hangs on the machine and yet changes bits.
+
+`train.micro_batch=auto` and `train.deterministic=auto` come to the same for all runs of a column,
+in whatever order they run and however often the sweep is stopped. A decision is kept in the store's
+cache by the shape of the column's baseline and by the device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ablate.planning.cell import Cell, PlannedRun
+from ablate.planning.plan import Plan
+from ablate.running.launchers import Launcher
+from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
+from ablate.shared.spec import seeded
+from ablate.store.store import Store
+
+AUTO = ("micro_batch", "deterministic")
+Decisions = Mapping[tuple[str, str], Mapping[str, Any]]  # by row and column: see `settled`
+
+
+def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str], dict[str, Any]]:
+    """(row, column) -> {"micro_batch": images at once, "deterministic"}, as far as the runs leave
+    it open. Of parents the row is that of `Plan.parents`.
+
+    Asks the launcher about shapes that nothing was decided for, on its first slot. Raises as `ask`.
+    """
+    slot = launcher.slots[0]
+    share = sum(other.place == slot.place for other in launcher.slots)
+    gpus = launcher.devices.gpus
+    where = f"{slot.device} {gpus[0].model if gpus else ''} {share}"
+    known, path = _known(store), store.cache / "settled.json"
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for cells in _columns(plan):
+        open_ = [key for key in AUTO if any(cell.spec["train"][key] == "auto" for cell in cells)]
+        if slot.device == "cpu":
+            open_ = [key for key in open_ if key != "deterministic"]  # it costs nothing there
+        if not open_:
+            continue
+        baseline = next((cell for cell in cells if cell.row == plan.baseline), cells[0])
+        name = _hash(f"{where} {shape(baseline.spec)}")
+        kept = known.get(name, {"shapes": []})
+        lacking = {
+            form: cell.spec
+            for cell in (baseline, *cells)
+            if (form := shape(cell.spec)) not in kept["shapes"]
+        }
+        if lacking or any(key not in kept for key in open_):
+            question = {
+                "specs": [seeded(spec, 0) for spec in (lacking or {"": baseline.spec}).values()],
+                "wants": open_,
+                "known": {key: kept[key] for key in open_ if key in kept},
+                "cache": str(store.cache),
+                "device": slot.device,
+                "share": 1 / share,
+            }
+            answer = launcher.ask("settle", question)
+            shapes = [*dict.fromkeys([*kept["shapes"], *lacking])]
+            known[name] = kept = kept | answer | {"shapes": shapes}
+            make_folder(path.parent)
+            write_sealed(path, known)
+        found |= {
+            (cell.row, cell.column): {key: kept[key] for key in open_ if key in kept}
+            for cell in cells
+        }
+    return found
+
+
+def settled(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
+    """What was decided for a run; {}: nothing."""
+    return decisions.get((run.cell.row + ".from" * run.above, run.cell.column), {})
+
+
+def shape(tree: Mapping[str, Any]) -> str:
+    """A hash of what memory and speed of a run hang on; its length, rates and seed are not."""
+    data, train, optim = tree["data"], tree["train"], tree["optim"]
+    parts = [
+        *(tree.get(key) for key in ("model", "norm", "stem", "block", "augment", "probe", "task")),
+        *(data.get(key) for key in ("fingerprint", "size", "channels", "classes")),
+        *(train.get(key) for key in ("batch", "precision", "loss", *AUTO)),
+        *(optim.get("name"), train.get("ema") is not None),
+    ]
+    return _hash(json.dumps(parts, sort_keys=True))
+
+
+def _columns(plan: Plan) -> Iterable[list[Cell]]:
+    """The cells whose runs should be alike: those of a column; those that they start from."""
+    columns: dict[tuple[str, bool], list[Cell]] = {}
+    for cell in plan.cells:
+        columns.setdefault((cell.column, False), []).append(cell)
+    for parent in plan.parents():
+        columns.setdefault((parent.column, True), []).append(parent)
+    return columns.values()
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _known(store: Store) -> dict[str, dict[str, Any]]:
+    """The decisions in the store's cache, without malformed ones."""
+    read = read_sealed(store.cache / "settled.json") or {}
+    return {name: kept for name, kept in read.items() if _is_decision(kept)}
+
+
+def _is_decision(tree: Any) -> bool:
+    return (
+        isinstance(tree, dict)
+        and isinstance(tree.get("shapes"), list)
+        and is_number(tree.get("micro_batch", 1))
+        and isinstance(tree.get("deterministic", True), bool)
+    )

@@ -1,0 +1,40 @@
+"""A run that a driver watches."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from ablate.planning.cell import PlannedRun
+from ablate.running.launchers import Slot
+from ablate.shared.rundir import CHECK, RunDir
+from ablate.store.liveness import Liveness
+
+
+@dataclass
+class Working:
+    """A run that has a worker."""
+
+    run: PlannedRun
+    folder: RunDir
+    slot: Slot | None  # None: adopted, on a slot that this launcher does not have
+    by: Liveness  # who answers for the worker: the launcher, of one that was adopted the store
+    child: bool  # our own: the launcher will tell when it ends
+    notes: dict[str, Any] = field(default_factory=dict)
+    noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
+    since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
+    killed: bool = False
+    judged: int = 0  # bytes of its metrics when the search last judged it
+
+    @property
+    def leaves(self) -> bool:
+        """Has it done with its GPU? What is left are the hashes of its data: the next run starts
+        meanwhile. On a CPU these take the core that the next run would have."""
+        gpu = self.slot is not None and self.slot.device != "cpu"
+        return gpu and self.notes.get("phase") == CHECK
+
+    @property
+    def stepped(self) -> bool:
+        """Has it made a step?"""
+        return bool(self.notes.get("step", 0) > self.notes.get("from_step", 0))

@@ -1,0 +1,117 @@
+"""How a device computes: TF32, the kernel of attention, cuDNN's choice, determinism.
+
+Each is chosen here and set, so that nothing hangs on a default of torch, and noted with the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+from torch.backends import cuda, cudnn
+
+from ablate.shared.errors import UserError
+from ablate.shared.spec import Run
+from ablate.training.model import attention
+from ablate.training.training import DTYPES
+
+TF32_SINCE = (8, 0)  # compute capability: Ampere (NVIDIA A100 white paper); before it is ignored
+# Kernels of torch's attention on a GPU. cuDNN's is left out: its backward pass has no deterministic
+# form, and torch asks cuDNN for a plan at each new shape. Of the others the math of matrix products
+# takes any shape; the fused ones sum in one order where deterministic algorithms are asked for
+# (ATen/native/transformers/cuda/attention_backward.cu), in the mode "error" alone.
+SWITCHES = {
+    "flash": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp, cuda.can_use_flash_attention),
+    "efficient": (
+        cuda.mem_efficient_sdp_enabled,
+        cuda.enable_mem_efficient_sdp,
+        cuda.can_use_efficient_attention,
+    ),
+    "math": (cuda.math_sdp_enabled, cuda.enable_math_sdp, lambda *_: True),
+}
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """What was chosen, by its name in result.json. None: a CPU has no such thing."""
+
+    deterministic: bool
+    kernel: str  # of attention: explicit, sdpa (torch's own on a CPU), flash, efficient, math
+    tf32: bool | None = None  # of float32 products, in matrix products and convolutions
+    cudnn_benchmark: bool | None = None
+
+    def use(self) -> None:
+        """Set it, for this process."""
+        deterministic_algorithms(self.deterministic)
+        if self.tf32 is None:
+            return
+        precision = "tf32" if self.tf32 else "ieee"
+        cuda.matmul.fp32_precision = precision
+        cudnn.conv.fp32_precision = precision  # type: ignore[attr-defined]
+        cudnn.benchmark = bool(self.cudnn_benchmark)
+        cuda.enable_cudnn_sdp(False)
+        for name, (_, enable, _) in SWITCHES.items():
+            enable(name == self.kernel)
+
+
+def chosen(run: Run, device: torch.device, settled: Mapping[str, Any] | None = None) -> Numerics:
+    """What the run computes with on the device. `settled`: see `settle`; where it says nothing,
+    `train.deterministic=auto` is on.
+
+    Raises UserError where the device has no products in the run's precision.
+    """
+    check(run, device)
+    asked = run.train.deterministic
+    deterministic = (settled or {}).get("deterministic", True) if asked == "auto" else asked
+    if device.type != "cuda":
+        return Numerics(deterministic, attention.kernel(device, DTYPES[run.train.precision]))
+    tf32 = run.train.precision == "tf32"
+    # What cuDNN finds fastest may be another the next time: no two processes have the same bits.
+    return Numerics(deterministic, kernel(run, device), tf32, not deterministic)
+
+
+def check(run: Run, device: torch.device) -> None:
+    """Raises UserError where the device has no products in the run's precision: it would train in
+    another than its id says."""
+    if run.train.precision != "tf32":
+        return
+    why = "a CPU has none"
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability >= TF32_SINCE:
+            return
+        why = f"this one has {capability[0]}.{capability[1]}"
+    raise UserError(
+        f"train.precision: tf32 needs a GPU of compute capability 8.0 (A100) or later, and {why}; "
+        f"give train.precision=fp32"
+    )
+
+
+def kernel(run: Run, device: torch.device) -> str:
+    """Of attention on a GPU: flash in bfloat16, efficient in float32, and math in float64 and
+    wherever torch has no fused one for the shape or the GPU."""
+    model, dtype = run.model, DTYPES[run.train.precision]
+    preferred = {torch.bfloat16: "flash", torch.float32: "efficient"}.get(dtype, "math")
+    if model.kind == "mlp":
+        return "math"
+    tokens = (run.data.size // model.patch) ** 2 + (model.pool != "gap")
+    shape = (2, model.heads, tokens, model.head_dim)
+    q, k, v = (torch.empty(shape, dtype=dtype, device=device, requires_grad=True) for _ in range(3))
+    was, enable, can_use = SWITCHES[preferred]
+    before = was()
+    enable(True)  # torch can't use one that is switched off
+    try:
+        can = can_use(cuda.SDPAParams(q, k, v, None, 0.0, False, False))
+    finally:
+        enable(before)
+    return preferred if can else "math"
+
+
+def deterministic_algorithms(wanted: bool) -> None:
+    """As torch.use_deterministic_algorithms, which tells torch.compile, too, and loads it for
+    that: as long as torch itself, at every start. New memory is not filled: nothing reads it."""
+    torch.set_deterministic_debug_mode("error" if wanted else "default")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

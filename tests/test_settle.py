@@ -1,0 +1,187 @@
+"""What is decided once for a column: whatever order its runs come in, however often it is asked."""
+
+from __future__ import annotations
+
+import json
+import random
+from types import SimpleNamespace
+
+import pytest
+import tiny
+import torch
+
+from ablate.planning.expand import plan as make_plan
+from ablate.running.gpus import Found, Gpu
+from ablate.running.launchers import Slot
+from ablate.running.settle import settle, settled
+from ablate.store.store import Store
+from ablate.training import memory, numerics
+from ablate.training import settle as training
+from ablate.training.data.cached import Split
+
+CPU = torch.device("cpu")
+BOTH = ("train.micro_batch=auto", "train.deterministic=auto", "seeds=2")
+
+
+class Asked:
+    """A launcher that answers `settle` with as many images as its deepest model leaves."""
+
+    def __init__(self, device="cuda", model="H100", slots=1):
+        self.slots = [Slot(f"gpu:0.{n}", "gpu:0", device) for n in range(slots)]
+        gpus = (Gpu("0", "GPU-0", model, "GPU-0"),) if device == "cuda" else ()
+        self.devices = Found(gpus)
+        self.asked = []
+
+    def ask(self, verb, question):
+        assert verb == "settle"
+        self.asked.append(question)
+        images = min(256 // spec["model"]["depth"] for spec in question["specs"])
+        images = min(images, question["known"].get("micro_batch", images))
+        found = {"micro_batch": images, "deterministic": images > 100}
+        return {key: found[key] for key in question["wants"]}
+
+
+def decided(store, launcher, *words):
+    made, _ = make_plan([*words, *BOTH], store=store.root)
+    decisions = settle(made, store, launcher)
+    by = {run.cell.row: settled(decisions, run) for run in made.runs()}
+    assert len(by) == len(made.rows)
+    return by, launcher.asked
+
+
+@pytest.mark.parametrize("depths", ["1,2,4", "1,4,2"])
+def test_a_column_has_one_decision_and_is_asked_once(tmp_path, depths):
+    store = Store(tmp_path)
+    by, asked = decided(store, Asked(slots=2), f"model.depth={depths}")
+    assert list(by.values()) == [{"micro_batch": 64, "deterministic": False}] * 3
+    assert (len(asked), asked[0]["share"], asked[0]["device"]) == (1, 0.5, "cuda")
+    assert asked[0]["specs"][0]["model"]["depth"] == 1  # the baseline's
+    assert sorted(asked[0]["wants"]) == ["deterministic", "micro_batch"]
+    # in another order, by another name, with other lengths: what was decided
+    again, asked = decided(store, Asked(slots=2), "model.depth=1,2,4", "train.epochs=2")
+    assert (again, asked) == (by, [])
+    # alone on the GPU, or on another one
+    assert len(decided(store, Asked(), f"model.depth={depths}")[1]) == 1
+    assert len(decided(store, Asked(model="A100", slots=2), f"model.depth={depths}")[1]) == 1
+
+
+def test_rows_that_join_a_column_take_its_decision_or_lower_it(tmp_path):
+    store = Store(tmp_path)
+    decided(store, Asked(), "model.depth=1,4")
+    by, asked = decided(store, Asked(), "model.depth=1,4,2")
+    assert {row["micro_batch"] for row in by.values()} == {64}
+    assert [spec["model"]["depth"] for spec in asked[0]["specs"]] == [2]
+    assert asked[0]["known"] == {"micro_batch": 64, "deterministic": False}
+    by, asked = decided(store, Asked(), "model.depth=1,4,2,8")
+    assert {row["micro_batch"] for row in by.values()} == {32}
+    (store.cache / "settled.json").write_text("{}")  # damaged: it is asked again
+    assert len(decided(store, Asked(), "model.depth=1,8")[1]) == 1
+
+
+def test_columns_are_apart_and_what_is_said_is_not_asked(tmp_path):
+    store = Store(tmp_path)
+    made, _ = make_plan(["stem=none,dpn", "model.arch=mu/4,Ti/4", *BOTH], store=tmp_path)
+    decisions = settle(made, store, Asked())
+    columns = {column: one["micro_batch"] for (_, column), one in decisions.items()}
+    assert columns == {"mu/4": 256, "Ti/4": 256 // 12}
+    launcher = Asked("cpu")
+    assert settle(made, store, launcher)
+    assert {tuple(question["wants"]) for question in launcher.asked} == {("micro_batch",)}
+    made, _ = make_plan(["stem=none,dpn", "seeds=2"], store=tmp_path)
+    launcher = Asked()
+    assert settle(made, store, launcher) == {}
+    assert launcher.asked == []
+
+
+# --- The training half --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def digits(monkeypatch):
+    """Images of the right size, wherever they would come from."""
+
+    def split(name):
+        return Split(torch.zeros((64, 8, 8, 3), dtype=torch.uint8), torch.zeros(64).long(),
+                     torch.ones(64))  # fmt: skip
+
+    monkeypatch.setattr(training, "prepare", lambda data, cache: SimpleNamespace(split=split))
+
+
+def test_the_heaviest_decides_and_one_that_breaks_does_not(monkeypatch, digits, tmp_path):
+    depths = [1, 3, 2]
+    runs = [
+        tiny.run({"train.batch": 64, "train.micro_batch": "auto", "model.depth": depth})
+        for depth in depths
+    ]
+    each = {d: training._kept(run, CPU, {}) for d, run in zip(depths, runs, strict=True)}
+    assert each[1] < each[2] < each[3]
+    monkeypatch.setattr(memory, "free_bytes", lambda: 20 * each[3] / memory.SPARE)
+
+    def found(some, **known):
+        return training.settle(some, ["micro_batch"], known, tmp_path, CPU)
+
+    broken = tiny.run({"train.batch": 64, "train.micro_batch": "auto", "model.depth": 9})
+    monkeypatch.setattr(training, "_small", _broken(training._small))
+    for _ in range(3):
+        random.shuffle(runs)
+        assert found([*runs, broken]) == {"micro_batch": 16}
+    assert found(runs, micro_batch=8) == {"micro_batch": 8}
+    assert found([broken], micro_batch=8) == {"micro_batch": 8}
+    assert found([broken]) == {}
+
+
+def _broken(small):
+    def made(run, device, found):
+        if run.model.depth == 9:
+            raise RuntimeError("a mistake of its author")
+        yield from small(run, device, found)
+
+    return made
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(1.09, True), (1.11, False)])
+def test_determinism_is_on_where_it_costs_little_and_all_have_it(monkeypatch, ratio, expected):
+    asked = []
+    monkeypatch.setattr(
+        training, "deterministic_ratio", lambda run, device: asked.append(run) or ratio
+    )
+    runs = [tiny.run({"train.deterministic": "auto", "model.depth": depth}) for depth in (1, 2)]
+
+    def found(some, **known):
+        answer = training.settle(some, ["deterministic"], known, None, CPU)
+        numerics.deterministic_algorithms(False)
+        return answer["deterministic"]
+
+    assert found(runs) is expected
+    assert asked == runs[:1]  # the baseline's time alone
+    if not expected:
+        return
+    assert found(runs, deterministic=True)  # a decision stands
+    assert not found(runs, deterministic=False)
+    assert len(asked) == 1
+    step = training.Training.step
+
+    def stepped(one):
+        if one.run.model.depth == 2:
+            raise RuntimeError("x_backward_cuda does not have a deterministic implementation")
+        step(one)
+
+    monkeypatch.setattr(training.Training, "step", stepped)
+    assert not found(runs)
+    assert not found(runs[1:], deterministic=True)
+
+
+def test_a_sweep_keeps_it_and_its_runs_have_it(shell):
+    """Rows whose own batches differ take their parts of what fits all."""
+    words = ("train.batch=64,48", "train.steps=2", "model.depth=1", "seeds=1")
+    shell("sweep", *words, "train.micro_batch=auto", "train.deterministic=auto", "launcher=inline")
+    cache = shell.folder / "runs" / "cache" / "settled.json"
+    kept = json.loads(cache.read_text())
+    del kept["seal"]
+    ((_, one),) = kept.items()
+    assert (one["micro_batch"], len(one["shapes"])) == (64, 2)
+    results = [
+        json.loads(p.read_text()) for p in (shell.folder / "runs").glob("runs/*/result.json")
+    ]
+    assert sorted(result["micro_batch"] for result in results) == [48, 64]
+    assert all(result["deterministic"] for result in results)
