@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import math
 import os
 import platform
 import signal
@@ -38,6 +39,7 @@ from ablate.shared.rundir import (
 from ablate.shared.signals import noted
 from ablate.training import faults
 from ablate.training.answers import answer as answer
+from ablate.training.data.picture import Broken
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.attention import kernel
 from ablate.training.model.plugin import digest
@@ -186,6 +188,9 @@ def _train(
     except TrainingStopped:
         if opened not in (None, decoded.stamp(home)):
             rundir.drop_checkpoints()
+        raise
+    except Broken:  # a file's own bytes, which were an image when they were kept
+        check_data(rundir, home, opened, math.inf)
         raise
     check_data(rundir, home, opened, max(CHECK_S, CHECK_SHARE * result["seconds"]))
     line = attempt.lineage()

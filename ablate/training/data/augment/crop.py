@@ -106,10 +106,16 @@ def resize_slices(images: Tensor, rows: Span, columns: Span, size: int) -> Tenso
     (top, height), (left, width) = rows, columns
     edges = torch.stack([top, top + height, left, left + width], 1).int().tolist()
     parts = [
-        F.interpolate(image[:, y:end_y, x:end_x].permute(0, 3, 1, 2), size, mode="bilinear")
+        bilinear(image[:, y:end_y, x:end_x], (size, size))
         for image, (y, end_y, x, end_x) in zip(images.split(1), edges, strict=True)
     ]
-    return torch.cat([part.permute(0, 2, 3, 1) for part in parts])
+    return torch.cat(parts)
+
+
+def bilinear(images: Tensor, shape: tuple[int, int]) -> Tensor:
+    """uint8 (B, H, W, C) to (B, *shape, C), on a CPU: without antialiasing, half-pixel centres."""
+    planes = F.interpolate(images.permute(0, 3, 1, 2), shape, mode="bilinear")
+    return planes.permute(0, 2, 3, 1)
 
 
 def sample(images: Tensor, rows: Span, columns: Span, size: int) -> Tensor:

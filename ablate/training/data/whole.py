@@ -1,0 +1,109 @@
+"""What is shown of a whole picture, as its file has it: cut on the host, one by one.
+
+big_vision's laws (`tf`) and timm's (`timm`), in whole pixels of the picture, as theirs. What is
+drawn comes in the arguments, so nothing here hangs on who decodes or when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ablate.training.data.augment import crop
+
+Style = Literal["tf", "timm"]
+
+
+@dataclass(frozen=True)
+class Crops:
+    """Boxes (B, 4), in shares of the pictures of a batch, resized to squares of `size`.
+
+    tf: bilinear, no antialiasing, as `crop.crop_and_resize`. timm: Pillow's bicubic, antialiased,
+    of the picture that is cropped first (torchvision's resized_crop).
+    """
+
+    boxes: Tensor
+    size: int
+    style: Style
+
+    def show(self, place: int, picture: Image.Image) -> np.ndarray:
+        """uint8 (size, size, C) of the picture at this place of the batch."""
+        top, left, height, width = self.boxes[place].unbind(0)
+        y, tall = crop.whole(top * picture.height, height * picture.height, picture.height)
+        x, wide = crop.whole(left * picture.width, width * picture.width, picture.width)
+        part = picture.crop((int(x), int(y), int(x + wide), int(y + tall)))
+        return resized(part, self.size, self.size, self.style)
+
+
+@dataclass(frozen=True)
+class Centre:
+    """The central square of `size`, of a picture that is resized first: until `size` is `share` of
+    its shorter side, or (`squeezed`) of both.
+
+    tf: resize_small or resize of big_vision, and central_crop: box means (bilinear where a picture
+    is magnified), or, squeezed, bilinear without antialiasing. timm: torchvision's Resize, bicubic,
+    and CenterCrop.
+    """
+
+    size: int
+    share: float
+    squeezed: bool
+    style: Style
+
+    def show(self, place: int, picture: Image.Image) -> np.ndarray:
+        """uint8 (size, size, C)."""
+        side = round(self.size / self.share)
+        tall, wide = (side, side) if self.squeezed else self._shape(side, picture)
+        if self.style == "tf" and not self.squeezed:
+            return self._box_means(picture, tall, wide)
+        whole = resized(picture, tall, wide, self.style)
+        y, x = self._first(tall), self._first(wide)
+        return whole[y : y + self.size, x : x + self.size]
+
+    def _shape(self, side: int, picture: Image.Image) -> tuple[int, int]:
+        """Height and width, of which the shorter is `side`."""
+        sides = (picture.height, picture.width)
+        if self.style == "timm":  # torchvision's cuts the fraction off
+            tall, wide = (side * length // min(sides) for length in sides)
+        else:
+            tall, wide = (round(length * (side / min(sides))) for length in sides)
+        return tall, wide
+
+    def _first(self, length: int) -> int:
+        """Where the central `size` of so many pixels begin."""
+        spare = length - self.size
+        return round(spare / 2) if self.style == "timm" else spare // 2
+
+    def _box_means(self, picture: Image.Image, tall: int, wide: int) -> np.ndarray:
+        """`crop.resize_area`, of the box that the central pixels of tall x wide are."""
+        ends = []
+        for length, there in ((tall, picture.height), (wide, picture.width)):
+            first = self._first(length) * there / length
+            ends.append((first, self.size * there / length))
+        (top, height), (left, width) = ends
+        box = [top / picture.height, left / picture.width]
+        box += [height / picture.height, width / picture.width]
+        boxes = torch.tensor([box], dtype=torch.float64)
+        return crop.resize_area(pixels(picture)[None], boxes, self.size)[0].numpy()
+
+
+Cut = Crops | Centre
+
+
+def pixels(picture: Image.Image) -> Tensor:
+    """uint8 (H, W, C)."""
+    levels = np.array(picture)  # a copy: torch warns of what it can't write to
+    return torch.from_numpy(levels.reshape(picture.height, picture.width, -1))
+
+
+def resized(picture: Image.Image, tall: int, wide: int, style: Style) -> np.ndarray:
+    """uint8 (tall, wide, C)."""
+    if style == "timm":
+        done = picture.resize((wide, tall), Image.Resampling.BICUBIC)
+        return np.asarray(done).reshape(tall, wide, -1)
+    return crop.bilinear(pixels(picture)[None], (tall, wide))[0].numpy()
