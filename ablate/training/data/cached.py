@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -80,17 +80,33 @@ def room(rows: int, shape: tuple[int, ...], pinned: bool) -> Split:
     )
 
 
+class Bytes:
+    """Those of a .npy file, read by pread: what was read is not kept in the process's memory, as
+    pages of a mapped file are."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            np.lib.format.read_magic(file)
+            np.lib.format.read_array_header_1_0(file)
+            self._begin = file.tell()
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._file)
+
+    def read(self, first: int, last: int) -> bytes:
+        """From one to before another."""
+        return os.pread(self._file, last - first, self._begin + first)
+
+
 @dataclass(frozen=True)
 class EncodedSplit:
     """Images as their files have them, read and decoded when they are asked for.
 
-    file: all of them, one after the other, from byte `begin` on, of a .npy file; spans: int64
-    (N, 2), where each begins there and ends; labels: int64 (N,); shapes: int32 (N, 2), height and
-    width. Read by pread: what was read is not kept in the process's memory.
+    content: all of them, one after the other; spans: int64 (N, 2), where each begins there and
+    ends; labels: int64 (N,); shapes: int32 (N, 2), height and width.
     """
 
-    file: BinaryIO
-    begin: int
+    content: Bytes
     spans: torch.Tensor
     labels: torch.Tensor
     shapes: torch.Tensor
@@ -138,9 +154,8 @@ class EncodedSplit:
     def picture(self, row: int) -> Image.Image:
         """The whole image. Raises Broken where its bytes are none any more."""
         first, last = self.spans[row].tolist()
-        content = os.pread(self.file.fileno(), last - first, self.begin + first)
-        where = f"bytes {first:,} to {last:,} of {self.file.name}"
-        return decode_whole(Example(where, content, None), self.channels)
+        where = f"bytes {first:,} to {last:,} of {self.content.path}"
+        return decode_whole(Example(where, self.content.read(first, last), None), self.channels)
 
 
 AnySplit = Split | EncodedSplit
@@ -173,11 +188,9 @@ class Cached:
         offsets, labels, shapes = (
             mapped(self.folder / array_file(name, what)) for what in ("offsets", "labels", "shapes")
         )
-        file = open(self.folder / array_file(name, "encoded"), "rb")  # noqa: SIM115 - stays open
-        np.lib.format.read_magic(file)
-        np.lib.format.read_array_header_1_0(file)
+        content = Bytes(self.folder / array_file(name, "encoded"))
         spans = torch.stack([offsets[:-1], offsets[1:]], 1)
-        return EncodedSplit(file, file.tell(), spans, labels, shapes, channels)
+        return EncodedSplit(content, spans, labels, shapes, channels)
 
 
 def mapped(path: Path) -> torch.Tensor:
