@@ -80,16 +80,29 @@ class Centre:
         return round(spare / 2) if self.style == "timm" else spare // 2
 
     def _box_means(self, picture: Image.Image, tall: int, wide: int) -> np.ndarray:
-        """`crop.resize_area`, of the box that the central pixels of tall x wide are."""
-        ends = []
-        for length, there in ((tall, picture.height), (wide, picture.width)):
-            first = self._first(length) * there / length
-            ends.append((first, self.size * there / length))
-        (top, height), (left, width) = ends
-        box = [top / picture.height, left / picture.width]
-        box += [height / picture.height, width / picture.width]
-        boxes = torch.tensor([box], dtype=torch.float64)
-        return crop.resize_area(pixels(picture)[None], boxes, self.size)[0].numpy()
+        """What `crop.resize_area` makes of the box that the central pixels of tall x wide are."""
+        levels = np.asarray(picture).reshape(picture.height, picture.width, -1)
+        for length in (tall, wide):  # each time the other axis comes first
+            scale = len(levels) / length
+            levels = means(levels, self._first(length) * scale, self.size * scale, self.size)
+            levels = levels.swapaxes(0, 1)
+        return (levels + 0.5 + crop.TIE).astype(np.uint8)
+
+
+def means(levels: np.ndarray, start: float, length: float, out: int) -> np.ndarray:
+    """float64 (out, ...): `crop.area_weights` along the first axis of levels (H, ...), by sums. A
+    product with a matrix would take all of the picture in float64."""
+    if length < out:
+        first, long = (torch.tensor([value], dtype=torch.float64) for value in (start, length))
+        weights = crop.bilinear_weights(first, long, len(levels), out)[0]
+        return np.tensordot(weights.numpy(), levels, 1)
+    # On a grid, so that edges of whole pixels are whole, and no two fall into one pixel.
+    edges = np.round(start + np.arange(out + 1) * (length / out), 9).clip(0, len(levels))
+    whole = edges.astype(np.int64)
+    share = (edges - whole).reshape(-1, *(1,) * (levels.ndim - 1))
+    ends = levels[whole.clip(max=len(levels) - 1)] * share
+    sums = np.add.reduceat(levels[: whole[-1]], whole[:-1], axis=0, dtype=np.float64)
+    return (sums - ends[:-1] + ends[1:]) / (length / out)
 
 
 Cut = Crops | Centre
