@@ -10,6 +10,7 @@ has its place.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -81,7 +82,7 @@ class Feed:
         self._wanted, self._end = wanted, end
         self._link = CudaLink(device) if link is None and device.type == "cuda" else link
         threads = gathering_threads(device) if threads is None else threads
-        self._each = ThreadPoolExecutor(threads).map if threads > 1 else map
+        self._each = _gatherers(threads, os.getpid()).map if threads > 1 else map
         self._fetcher = ThreadPoolExecutor(1)
         self._coming: dict[int, Future[tuple[Split, Any]]] = {}
         self._buffers: list[tuple[Split, Any]] = []  # in a link's ring: its copy's event with each
@@ -100,7 +101,9 @@ class Feed:
         return batch
 
     def close(self) -> None:
-        self._fetcher.shutdown(wait=False, cancel_futures=True)
+        """Nothing more is asked for. What is begun is waited for: the memory that malloc keeps for
+        a thread goes to the next one only when that thread is gone."""
+        self._fetcher.shutdown(cancel_futures=True)
 
     def _bring(self, number: int) -> tuple[Split, Any]:
         split, rows, cut = self._wanted(number)
@@ -110,7 +113,11 @@ class Feed:
             return batch, None
         place, self._gathered = self._gathered % RING, self._gathered + 1
         buffer = self._buffer(place, split, rows, cut)
-        split.gather(rows, cut, buffer, self._each)
+        try:
+            split.gather(rows, cut, buffer, self._each)
+        except BaseException:
+            self._buffers = []  # other threads may still write to this one
+            raise
         there, event = self._link.send(buffer)
         self._buffers[place] = (self._buffers[place][0], event)
         return there, event
@@ -126,6 +133,13 @@ class Feed:
         whole = split.empty(len(rows), cut, pinned=torch.cuda.is_available())
         self._buffers[place : place + 1] = [(whole, None)]
         return whole
+
+
+@functools.cache
+def _gatherers(threads: int, process: int) -> ThreadPoolExecutor:
+    """The same for all feeds of a process: each thread keeps memory of its own. A process that was
+    forked has none of its parent's threads."""
+    return ThreadPoolExecutor(threads)
 
 
 def gathering_threads(device: torch.device) -> int:
