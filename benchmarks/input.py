@@ -14,9 +14,9 @@ cached at 256x256. The first epoch decodes them, in one process, and then does w
 read shuffled batches of bytes, as a GPU is sent them; or make batches of floats from them, of whole
 squares or as AugReg shows them (inception crops at 224, flipped), on the GPU if there is one. Then
 RandAugment of the crops on a CPU's one thread, ours and timm's; and decoding alone, by one process
-of the pool and by two. From files' own bytes (data.cache=encoded): AugReg's batches by one gathering
-thread and by two, DeiT's crops, and the evaluation of either form, on a CPU; images a second, and
-milliseconds of CPU time an image.
+of the pool and by two. From files' own bytes (data.cache=encoded): AugReg's batches by one thread
+that gathers and by two, DeiT's crops, and the evaluation of either form, on a CPU; images a second,
+and milliseconds of CPU time an image.
 
 All take turns, so that what else the machine does hits all; medians over the rounds.
 ABLATE_DATA: folder that holds cifar10/*.parquet and imagenet_sample/*.parquet.

@@ -209,13 +209,14 @@ class _WholeCut:
     def __init__(
         self, split: EncodedSplit, view: ImageView, augment: Augment, draws: Draws
     ) -> None:
-        self._aspects, self._view, self._augment, self._draws = split.aspects, view, augment, draws
+        self._split, self._view, self._augment, self._draws = split, view, augment, draws
 
     def __call__(self, rows: torch.Tensor, step: int) -> Cut:
         if self._augment.crop_area is None:
             return self._view.centre
-        boxes = random_boxes(self._aspects[rows], self._augment, self._draws, step)
-        return Crops(boxes, self._view.size, self._augment.style)
+        some = self._split.take(rows)
+        boxes = random_boxes(some.aspects, self._augment, self._draws, step)
+        return Crops.of(boxes, some.shapes, self._view.size, self._augment.style)
 
 
 def random_boxes(aspects: torch.Tensor, spec: Augment, draws: Draws, step: int) -> torch.Tensor:

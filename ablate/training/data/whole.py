@@ -6,6 +6,7 @@ drawn comes in the arguments, so nothing here hangs on who decodes or when.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,22 +22,30 @@ Style = Literal["tf", "timm"]
 
 @dataclass(frozen=True)
 class Crops:
-    """Boxes (B, 4), in shares of the pictures of a batch, resized to squares of `size`.
+    """Boxes of the pictures of a batch, resized to squares of `size`: (left, top, right, bottom) in
+    whole pixels.
 
     tf: bilinear, no antialiasing, as `crop.crop_and_resize`. timm: Pillow's bicubic, antialiased,
     of the picture that is cropped first (torchvision's resized_crop).
     """
 
-    boxes: Tensor
+    boxes: Sequence[tuple[int, int, int, int]]
     size: int
     style: Style
 
+    @classmethod
+    def of(cls, boxes: Tensor, shapes: Tensor, size: int, style: Style) -> Crops:
+        """`boxes` (B, 4) in shares of pictures whose heights and widths are `shapes` (B, 2)."""
+        top, left, height, width = boxes.unbind(1)
+        tall, wide = shapes.unbind(1)
+        y, rows = crop.whole(top * tall, height * tall, tall)
+        x, columns = crop.whole(left * wide, width * wide, wide)
+        ends = torch.stack([x, y, x + columns, y + rows], 1).int().tolist()
+        return cls([tuple(box) for box in ends], size, style)
+
     def show(self, place: int, picture: Image.Image) -> np.ndarray:
         """uint8 (size, size, C) of the picture at this place of the batch."""
-        top, left, height, width = self.boxes[place].unbind(0)
-        y, tall = crop.whole(top * picture.height, height * picture.height, picture.height)
-        x, wide = crop.whole(left * picture.width, width * picture.width, picture.width)
-        part = picture.crop((int(x), int(y), int(x + wide), int(y + tall)))
+        part = picture.crop(self.boxes[place])
         return resized(part, self.size, self.size, self.style)
 
 

@@ -148,8 +148,9 @@ def in_pixels(images: Tensor, boxes: Tensor) -> tuple[Span, Span]:
     return (top * tall, height * tall), (left * wide, width * wide)
 
 
-def whole(start: Tensor, length: Tensor, size: int) -> Span:
-    """A span within `size` pixels between the edges that are nearest to its own; one or more."""
+def whole(start: Tensor, length: Tensor, size: int | Tensor) -> Span:
+    """A span within `size` pixels (of all, or of each) between the edges that are nearest to its
+    own; one or more."""
     first = start.round().clamp(max=size - 1)
     return first, ((start + length).round() - first).clamp(min=1)
 
