@@ -1,7 +1,7 @@
 """How fast are training batches made? Ours against a torch DataLoader over JPEG files, and the
 second epoch, from the cache, against the first, that decodes.
 
-    python benchmarks/input.py [--images 10000] [--rounds 5]
+    python benchmarks/input.py [--images 10000] [--rounds 5] [--whole]
 
 Small images. Both make shuffled CIFAR-10 batches, flipped and pad-cropped, as float tensors, in two
 processes of one thread: ours, two workers, from the decoded cache; a DataLoader with num_workers=2
@@ -14,7 +14,9 @@ cached at 256x256. The first epoch decodes them, in one process, and then does w
 read shuffled batches of bytes, as a GPU is sent them; or make batches of floats from them, of whole
 squares or as AugReg shows them (inception crops at 224, flipped), on the GPU if there is one. Then
 RandAugment of the crops on a CPU's one thread, ours and timm's; and decoding alone, by one process
-of the pool and by two.
+of the pool and by two. From files' own bytes (data.cache=encoded): AugReg's batches by one thread
+that gathers and by two, DeiT's crops, and the evaluation of either form, on a CPU; images a second,
+and milliseconds of CPU time an image.
 
 All take turns, so that what else the machine does hits all; medians over the rounds.
 ABLATE_DATA: folder that holds cifar10/*.parquet and imagenet_sample/*.parquet.
@@ -41,8 +43,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.sections import Augment, Data
-from ablate.training.data import augment, cache, source
-from ablate.training.data.batches import Batches, ImageView, change
+from ablate.training.data import augment, cache, feed, source
+from ablate.training.data.batches import Batches, ImageView, change, evaluation_batches
 from ablate.training.keyed import Draws
 
 DATA = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -251,6 +253,64 @@ def photographs(rounds: int) -> None:
         print(f"{name}, second epoch against first: ratio {ratio:.1f} (goal: {EPOCHS_GOAL})")
 
 
+def whole_pictures(rounds: int) -> None:
+    """Files' own bytes beside squares: both forms take turns, and so do numbers of threads."""
+    shares = {"validation": 20, "test": 20}
+    squares = stored("imagenet_sample", size=224, cache_size=256, classes=1000, **shares)
+    files = stored("imagenet_sample", size=224, cache="encoded", classes=1000, **shares)
+    tf = Augment(flip=True, crop_pad=0, crop_area=0.05)
+    timm = Augment(flip=True, crop_pad=0, crop_area=0.08, style="timm")
+    with tempfile.TemporaryDirectory() as temporary:
+        cached = {data.cache: cache.prepare(data, Path(temporary)) for data in (squares, files)}
+        for kept, found in cached.items():
+            print(f"{kept}: {found.bytes / sum(found.counts.values()) / 1000:.0f} kB an image")
+        splits = {kept: found.split("train") for kept, found in cached.items()}
+        batches = {
+            "AugReg's, squares": ("decoded", tf, None, 1),
+            "AugReg's, files": ("encoded", tf, "tf", 1),
+            "AugReg's, files, 2 threads": ("encoded", tf, "tf", 2),
+            "DeiT's, squares": ("decoded", timm, None, 1),
+            "DeiT's, files": ("encoded", timm, "timm", 1),
+        }
+        rates: dict[str, list[float]] = {}
+        spent: dict[str, list[float]] = {}
+        for turn in range(rounds + 1):  # the first one warms the page cache
+
+            def timed(name: str, make: Callable[[], int], turn: int = turn) -> None:
+                start, busy = time.perf_counter(), time.process_time()
+                images = make()
+                if turn:
+                    rates.setdefault(name, []).append(images / (time.perf_counter() - start))
+                    seconds = (time.process_time() - busy) / images
+                    spent.setdefault(name, []).append(1000 * seconds)
+
+            for name, (kept, spec, whole, threads) in batches.items():
+                feed.gathering_threads = lambda device, n=threads: n
+                made = Batches(splits[kept], BATCH, spec, Draws(turn), ImageView(224, whole=whole))
+                timed(name, lambda m=made: sum(len(m.at(n)[1]) for n in range(m.steps_per_epoch)))
+            feed.gathering_threads = lambda device: 1
+            for name, kept, whole in (("squares", "decoded", None), ("files", "encoded", "tf")):
+                shown = evaluation_batches(
+                    splits[kept], BATCH, ImageView(224, crop=0.875, whole=whole)
+                )
+                timed(f"evaluation, {name}", lambda s=shown: sum(len(labels) for _, labels in s))
+        for name, seen in rates.items():
+            print(
+                f"{name:28} {statistics.median(seen):>10,.0f} images/s "
+                f"({min(seen):,.0f}-{max(seen):,.0f}), "
+                f"{statistics.median(spent[name]):.2f} ms of CPU time an image"
+            )
+        for mine, other in (
+            ("AugReg's, files", "AugReg's, squares"),
+            ("AugReg's, files, 2 threads", "AugReg's, files"),
+            ("DeiT's, files", "DeiT's, squares"),
+            ("evaluation, files", "evaluation, squares"),
+        ):
+            ratio = statistics.median(a / b for a, b in zip(rates[mine], rates[other], strict=True))
+            cpu = statistics.median(a / b for a, b in zip(spent[mine], spent[other], strict=True))
+            print(f"{mine} against {other}: ratio {ratio:.2f}, of CPU time {cpu:.2f}")
+
+
 def show(rates: dict[str, list[float]]) -> None:
     for name, seen in rates.items():
         spread = f"{min(seen):,.0f}-{max(seen):,.0f}"
@@ -261,10 +321,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=10_000, help="JPEG files to write")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--whole", action="store_true", help="only squares beside files' bytes")
     asked = parser.parse_args()
     as_a_worker()
-    small_images(asked.images, asked.rounds)
-    photographs(asked.rounds)
+    if not asked.whole:
+        small_images(asked.images, asked.rounds)
+        photographs(asked.rounds)
+    whole_pictures(asked.rounds)
 
 
 if __name__ == "__main__":

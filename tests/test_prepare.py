@@ -338,7 +338,7 @@ except OSError as error:
 def test_a_set_is_decoded_ahead_and_then_it_is_there(shell: Shell, data_folder) -> None:
     take(data_folder("imagenet_sample"), shell.folder / "photos", train=120)
     words = ("data", "prepare", "imagenet1k", "data.path=photos", "data.cache_size=64")
-    words += ("data.size=48", "--store", "kept")
+    words += ("data.cache=decoded", "data.size=48", "--store", "kept")
     first = shell(*words).out.splitlines()
     folder = next((shell.folder / "kept" / "cache").glob("*/meta.json")).parent
     images = f"120 images (train 96, validation 12, test 12), 1.5 MB in kept/cache/{folder.name}"
@@ -391,7 +391,7 @@ def test_ctrl_c_ends_it_in_a_line(shell: Shell, data_folder) -> None:
             start_new_session=True,  # a terminal sends Ctrl-C to all of it
         )
     deadline = time.monotonic() + 120
-    while not any((shell.folder / "runs" / "cache").glob(".*.building/train.images.npy")):
+    while not any((shell.folder / "runs" / "cache").glob(".*.building/train.encoded.npy")):
         assert process.poll() is None, (shell.folder / "err").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.02)

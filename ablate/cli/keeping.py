@@ -368,4 +368,5 @@ def _images(found: dict[str, Any]) -> str:
         return "not downloaded yet; the size is unknown"
     splits: dict[str, int] = found["examples"]
     counts = ", ".join(f"{split} {splits[split]:,}" for split in ("train", "validation", "test"))
-    return f"{sum(splits.values()):,} images ({counts}), {found['size']} in {found['folder']}"
+    size = found["size"] or "of a size not known before they are downloaded,"
+    return f"{sum(splits.values()):,} images ({counts}), {size} in {found['folder']}"

@@ -30,7 +30,7 @@ from ablate.planning.tree import by_arch, leaves, no_length_in_vain, put, same_l
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared import plugin, spec
 from ablate.shared.build import build_run, is_plugin, of_today
-from ablate.shared.checks import trainable
+from ablate.shared.checks import SHOWN, trainable
 from ablate.shared.choices import CHOICES
 from ablate.shared.dataset import local
 from ablate.shared.errors import UserError, unknown
@@ -206,7 +206,7 @@ class Composer:
                     section["classes"] = data["classes"]
             else:
                 raise unknown("eval.also", name, [*self.groups["data"], "DIR/NAME of a folder"])
-            shown = {key: data[key] for key in ("size", "channels", "cache_size") if key in data}
+            shown = {key: data[key] for key in SHOWN if key in data}
             try:
                 found.append(self._of_files({"cache_size": None, **section, **shown}, tested=True))
             except UserError as error:

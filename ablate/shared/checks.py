@@ -58,6 +58,16 @@ def _data(data: Data) -> None:
                 f"data.{key}: a share must be less than 1, got {share}; "
                 f"a whole number is a count, a text a split's name"
             )
+    if data.cache == "encoded" and data.source != "datasets":
+        raise UserError(
+            f"data.cache: images of data={data.name} are in no files, so there are no bytes of "
+            f"their own to keep; leave it out"
+        )
+    if data.cache == "encoded" and data.cache_size is not None:
+        raise UserError(
+            f"data.cache_size: {data.cache_size}, but with data.cache=encoded no image is squeezed "
+            f"into a square; leave it out, or give data.cache=decoded"
+        )
     if data.cache_size is not None and data.cache_size < data.size:
         raise UserError(
             f"data.cache_size: {data.cache_size} is less than data.size {data.size}; "
@@ -65,9 +75,12 @@ def _data(data: Data) -> None:
         )
 
 
+SHOWN = ("size", "channels", "cache_size", "cache")  # what decides what is shown of an image
+
+
 def _also(run: Run) -> None:
     """Sets that are tested on as the run's own is, each under a name of its own."""
-    data, shown = run.data, ("size", "channels", "cache_size")
+    data = run.data
     names = [other.name for other in run.eval.also]
     for other in run.eval.also:
         place = f"eval.also: {other.name}"
@@ -82,7 +95,7 @@ def _also(run: Run) -> None:
                 f"{place}: has {other.classes} classes, data={data.name} has {data.classes}: its "
                 f"labels must be among the classes that are learnt"
             )
-        if any(getattr(other, key) != getattr(data, key) for key in shown):
+        if any(getattr(other, key) != getattr(data, key) for key in SHOWN):
             raise UserError(f"{place}: is shown otherwise than data={data.name}")
 
 
@@ -196,10 +209,15 @@ def _batch(train: Train, augment: Augment) -> None:
 
 
 def _view(run: Run) -> None:
-    if run.eval.aspect == "squeeze" and run.data.cache_size is None:
+    whole = run.data.cache == "encoded"
+    if run.eval.aspect == "squeeze" and run.data.cache_size is None and not whole:
         raise UserError(
             f"eval.aspect: images of data={run.data.name} are cut to squares, so there is nothing "
-            f"to squeeze; set data.cache_size"
+            f"to squeeze; set data.cache_size, or data.cache=encoded"
+        )
+    if run.eval.augment and whole:
+        raise UserError(
+            "eval.augment: changes a whole set once, so it must be decoded; give data.cache=decoded"
         )
 
 

@@ -70,7 +70,10 @@ def _digest(content: Any, data: dict[str, Any]) -> str:
     reading = {key: data[key] for key in _READING}
     if data.get("cache_size") is not None:  # added later: without it all is as it was
         reading["cache_size"] = data["cache_size"]
-    if data.get("broken", "error") != "error":  # so was this
+    if data.get("cache", "decoded") != "decoded":  # so was this; one file serves all sizes
+        del reading["size"]
+        reading["cache"] = data["cache"]
+    if data.get("broken", "error") != "error":  # and this
         reading["broken"] = data["broken"]
     text = json.dumps([content, reading], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

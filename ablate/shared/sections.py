@@ -68,6 +68,11 @@ class Data:
         int | None,
         Key("pixels: keep images squeezed into squares of this side; null: cut to a square"),
     ] = None
+    # Encoded: any size is cut from the files' own pixels, so `cache_size` has no say.
+    cache: Annotated[
+        Literal["decoded", "encoded"],
+        Key("keep images decoded, as squares; or as their files have them, decoded for each batch"),
+    ] = "decoded"
     overlap: Annotated[  # changes no number
         Literal["say", "error"],
         Key("images that are in two splits, pixel for pixel: counted, or refused"),

@@ -17,7 +17,7 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.rundir import Metrics, RunDir
 from ablate.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from ablate.training.cost import cost, utilisation
-from ablate.training.data.cached import Split
+from ablate.training.data.cached import AnySplit
 from ablate.training.model.count import describe
 from ablate.training.training import Training
 
@@ -137,7 +137,7 @@ class Journal:
             **self._used(self._training.steps),
         }
 
-    def finished(self, data: Mapping[str, Split]) -> dict[str, Any]:
+    def finished(self, data: Mapping[str, AnySplit]) -> dict[str, Any]:
         """Test the model, once; write its weights and predictions."""
         training, total = self._training, self._training.steps
         with training.average.shown():
@@ -173,7 +173,7 @@ class Journal:
             "utilisation": utilisation(*rate, training.device, training.dtype),
         }
 
-    def tested(self, name: str, split: Split) -> dict[str, Any]:
+    def tested(self, name: str, split: AnySplit) -> dict[str, Any]:
         """Test the finished model on a set of `eval.also`, too; write the predictions."""
         scores, predictions = self._training.evaluate(split)
         path = self._rundir.predictions_on(name)

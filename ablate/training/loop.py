@@ -17,7 +17,7 @@ from ablate.shared.spec import Run
 from ablate.training.data.batches import ImageView, resident, shaken_once
 from ablate.training.data.beside import in_classes, renumbered, shared_images
 from ablate.training.data.cache import prepare
-from ablate.training.data.cached import Cached, Split
+from ablate.training.data.cached import AnySplit, Cached
 from ablate.training.journal import Journal
 from ablate.training.memory import micro_batch, part
 from ablate.training.numerics import chosen
@@ -121,8 +121,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
 
 def _also(
-    run: Run, learnt: Cached, train: Split, machine: Machine
-) -> tuple[dict[str, Split], dict[str, dict[str, Any]]]:
+    run: Run, learnt: Cached, train: AnySplit, machine: Machine
+) -> tuple[dict[str, AnySplit], dict[str, dict[str, Any]]]:
     """The sets of `eval.also` by name, labelled by the classes that are learnt; and what is told of
     each: the bytes that it is, images left out, images that are trained on."""
     sets, told = {}, {}

@@ -16,7 +16,7 @@ from torch import Tensor
 from ablate.shared.metrics import TASKS
 from ablate.shared.spec import Run
 from ablate.training.data.batches import Batches, ImageView, evaluation_batches
-from ablate.training.data.cached import Split
+from ablate.training.data.cached import AnySplit
 from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import build
 from ablate.training.optim import Average, Lengths, learning_rate, lengths, make_optimizer
@@ -54,7 +54,7 @@ class Training:
     def __init__(
         self,
         run: Run,
-        train: Split,
+        train: AnySplit,
         device: torch.device,
         beat: Callable[..., None] = lambda **notes: None,
         memo: Path | None = None,
@@ -76,7 +76,7 @@ class Training:
         # --- Batches and masks: keyed, so there is nothing to save or restore -------------------
         draws = Draws(run.seed, device)
         self._masks = StepKey(draws, batch)
-        ahead = train.images.device.type != device.type
+        ahead = train.device.type != device.type
         self.batches = Batches(train, batch, run.augment, draws, self._view, ahead)
 
         # --- Model, optimiser, lengths in steps -------------------------------------------------
@@ -171,14 +171,14 @@ class Training:
         self._at.loss_steps = 0
         return mean
 
-    def evaluate(self, split: Split) -> tuple[dict[str, float], np.ndarray]:
+    def evaluate(self, split: AnySplit) -> tuple[dict[str, float], np.ndarray]:
         """(metrics, predictions) of a whole split, by the weights that are measured, in the run's
         arithmetic. Nothing of the training moves."""
         with self.average.shown():
             return self.as_it_is(split)
 
     def as_it_is(
-        self, split: Split, task: Evaluation | None = None
+        self, split: AnySplit, task: Evaluation | None = None
     ) -> tuple[dict[str, float], np.ndarray]:
         """`evaluate`, by the weights that the model has; by another task than its own."""
 
@@ -198,7 +198,7 @@ class Training:
         finally:
             self.model.train()
 
-    def _shown(self, split: Split) -> Iterator[tuple[Tensor, Tensor]]:
+    def _shown(self, split: AnySplit) -> Iterator[tuple[Tensor, Tensor]]:
         """Its batches, with signs of life: a long evaluation is no hanging."""
         shown = evaluation_batches(split, self.run.eval.batch, self._view, self.device)
         for number, batch in enumerate(shown):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import importlib.metadata
+import math
 import os
 import platform
 import signal
@@ -41,6 +42,7 @@ from ablate.shared.rundir import (
 from ablate.shared.signals import noted
 from ablate.training import faults, memory
 from ablate.training.answers import answer as answer
+from ablate.training.data.picture import Broken
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.plugin import digest
 from ablate.training.numerics import chosen
@@ -192,6 +194,9 @@ def _train(
     except TrainingStopped:
         if opened not in (None, decoded.stamp(home)):
             rundir.drop_checkpoints()
+        raise
+    except Broken:  # a file's own bytes, which were an image when they were kept
+        check_data(rundir, home, opened, math.inf)
         raise
     if device.type == "cuda":
         gc.collect()  # the training is in cycles

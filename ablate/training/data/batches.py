@@ -10,8 +10,7 @@ Shapes: B images of a global batch, stored H x W, shown size x size, C channels;
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -20,7 +19,9 @@ from ablate.shared.errors import UserError
 from ablate.shared.sections import Augment
 from ablate.shared.spec import Run
 from ablate.training.data import augment as changes
-from ablate.training.data.cached import Split
+from ablate.training.data.cached import AnySplit, EncodedSplit, Split
+from ablate.training.data.feed import Feed, Wanted
+from ablate.training.data.whole import Centre, Crops, Cut, Style
 from ablate.training.keyed import Draws, uniform
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in [0, 1]
@@ -30,22 +31,36 @@ SHARE = 0.3  # of a device's free memory that a split may take
 @dataclass(frozen=True)
 class ImageView:
     """How an image is shown: its side in pixels, what 8 bits become, and what evaluation cuts, of
-    the image or (`squeezed`) of its square."""
+    the image or (`squeezed`) of its square. `whole`: whose laws cut whole pictures; None where
+    there are squares."""
 
     size: int
     input: str = "range"
     crop: float = 1.0
     squeezed: bool = False
+    whole: Style | None = None
 
     @property
     def name(self) -> str:
         """What tells views of one dataset apart, as part of a file's name."""
-        return f"{self.input}.{self.crop}" + ".squeezed" * self.squeezed
+        name = f"{self.input}.{self.crop}" + ".squeezed" * self.squeezed
+        return name if self.whole is None else f"{name}.{self.size}.{self.whole}"
 
     @classmethod
     def of(cls, run: Run) -> ImageView:
         squeezed = run.eval.aspect == "squeeze"
-        return cls(run.data.size, run.model.input, run.eval.crop, squeezed)
+        whole = run.augment.style if run.data.cache == "encoded" else None
+        return cls(run.data.size, run.model.input, run.eval.crop, squeezed, whole)
+
+    @property
+    def centre(self) -> Centre:
+        """What of whole pictures evaluation shows."""
+        return Centre(self.size, self.crop, self.squeezed, self.whole or "tf")
+
+    @property
+    def done(self) -> ImageView:
+        """Of images that are cut already."""
+        return replace(self, crop=1.0)
 
     def centred(self, images: torch.Tensor, aspects: torch.Tensor) -> torch.Tensor:
         """The central square of each image: uint8 (B, H, W, C) to (B, size, size, C)."""
@@ -55,6 +70,12 @@ class ImageView:
             torch.ones_like(aspects) if self.squeezed else aspects, self.crop
         )
         return changes.resize_area(images, boxes, self.size)
+
+
+def whole_square(split: AnySplit) -> ImageView:
+    """Stored squares as they are."""
+    assert isinstance(split, Split)  # whole images have no size in common
+    return ImageView(split.images.shape[1])
 
 
 def normalise(images: torch.Tensor, input: str = "range") -> torch.Tensor:
@@ -74,8 +95,10 @@ def normalise(images: torch.Tensor, input: str = "range") -> torch.Tensor:
     return values
 
 
-def resident(split: Split, device: torch.device) -> Split:
+def resident(split: AnySplit, device: torch.device) -> AnySplit:
     """The split on the device, if it takes no more than SHARE of its free memory; else as it is."""
+    if isinstance(split, EncodedSplit):
+        return split
     if device.type != "cuda":
         return split.to(device)
     free, _ = torch.cuda.mem_get_info(device)
@@ -87,12 +110,12 @@ class Batches:
 
     An epoch has floor(n / batch) steps; what is left over waits for another epoch's order. `draws`
     are on the device that trains; so is `split`, or else (`ahead`) each batch is fetched while the
-    one before it is trained on.
+    one before it is trained on. Encoded images are always: what is left of them is their crops.
     """
 
     def __init__(
         self,
-        split: Split,
+        split: AnySplit,
         batch: int,
         augment: Augment,
         draws: Draws,
@@ -109,12 +132,16 @@ class Batches:
         self._batch = batch
         self._augment = augment
         self._draws = draws
-        self._view = view or ImageView(split.images.shape[1])
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
         self._on_host = Draws(draws.seed)
-        self._fetcher = ThreadPoolExecutor(1) if ahead else None
-        self._fetched: dict[int, Future[Split]] = {}
+        self._cut: _WholeCut | None = None
+        self._view = view or whole_square(split)
+        if isinstance(split, EncodedSplit):
+            self._cut = _WholeCut(split, self._view, augment, Draws(draws.seed))
+            self._view, self._augment = self._view.done, replace(augment, crop_area=None)
+        fed = ahead or self._cut is not None
+        self._feed = Feed(self._wanted, draws.device) if fed else None
 
     def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """images float32 (B, size, size, C) as `view` says and labels int64 (B,) of step 0, 1..."""
@@ -151,15 +178,15 @@ class Batches:
 
     def _get(self, step: int) -> Split:
         """The stored rows of a step, on the device."""
-        if self._fetcher is None:
-            return self._split.take(self._rows(step))
-        fetched = self._fetched.get(step) or self._fetch(self._fetcher, step)
-        self._fetched = {step + 1: self._fetch(self._fetcher, step + 1)}
-        return fetched.result().to(self._draws.device)
+        if self._feed is not None:
+            return self._feed.at(step)
+        split, rows, _ = self._wanted(step)
+        assert isinstance(split, Split)
+        return split.take(rows)
 
-    def _fetch(self, fetcher: ThreadPoolExecutor, step: int) -> Future[Split]:
+    def _wanted(self, step: int) -> Wanted:
         rows = self._rows(step)
-        return fetcher.submit(lambda: self._split.take(rows).pinned())
+        return self._split, rows, None if self._cut is None else self._cut(rows, step)
 
     def _rows(self, step: int) -> torch.Tensor:
         """Which examples a step sees: with `repeats` r some B / r of them, one after the other and
@@ -168,12 +195,39 @@ class Batches:
         epoch, place = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             order = self._on_host.order(epoch, len(self._split))
-            self._order, self._epoch = order.to(self._split.images.device), epoch
+            self._order, self._epoch = order.to(self._split.device), epoch
         distinct = -(-self._batch // self._augment.repeats)
         rows = self._order[place * distinct : (place + 1) * distinct]
         if distinct == self._batch:
             return rows
         return rows.repeat(self._augment.repeats)[: self._batch]
+
+
+class _WholeCut:
+    """Which part of each whole picture a step shows: `change`'s crop, by the same draws."""
+
+    def __init__(
+        self, split: EncodedSplit, view: ImageView, augment: Augment, draws: Draws
+    ) -> None:
+        self._split, self._view, self._augment, self._draws = split, view, augment, draws
+
+    def __call__(self, rows: torch.Tensor, step: int) -> Cut:
+        if self._augment.crop_area is None:
+            return self._view.centre
+        some = self._split.take(rows)
+        boxes = random_boxes(some.aspects, self._augment, self._draws, step)
+        return Crops.of(boxes, some.shapes, self._view.size, self._augment.style)
+
+
+def random_boxes(aspects: torch.Tensor, spec: Augment, draws: Draws, step: int) -> torch.Tensor:
+    """(B, 4): which share of each image a step shows, where `spec` has inception crops."""
+    assert spec.crop_area is not None
+    area, batch = (spec.crop_area, 1.0), len(aspects)
+    if spec.style == "tf":
+        drawn = draws.uniform("crop", step, changes.INCEPTION, batch)
+        return changes.inception_boxes(aspects, drawn, area)
+    drawn = draws.uniform("crop", step, changes.RESIZED_CROP, batch)
+    return changes.resized_crop_boxes(aspects, drawn, area)
 
 
 def normal(draws: Draws, step: int, rows: range, values: int) -> torch.Tensor:
@@ -201,12 +255,7 @@ def change(
     if spec.crop_area is None:
         images = view.centred(images, aspects)
     else:
-        area = (spec.crop_area, 1.0)
-        if spec.style == "tf":
-            boxes = changes.inception_boxes(aspects, numbers("crop", changes.INCEPTION), area)
-        else:
-            drawn = numbers("crop", changes.RESIZED_CROP)
-            boxes = changes.resized_crop_boxes(aspects, drawn, area)
+        boxes = random_boxes(aspects, spec, draws, step)
         images = changes.crop_and_resize(images, boxes, view.size)
     if spec.flip or spec.crop_pad:
         images = augment(images, spec, numbers("augment", AUGMENT))
@@ -292,11 +341,12 @@ def flip_and_crop(
 BLOCK = 500  # images at once, when a set is shaken once for all
 
 
-def shaken_once(split: Split, spec: Augment) -> Split:
+def shaken_once(split: AnySplit, spec: Augment) -> AnySplit:
     """A set for evaluation, shaken as in training: by an image's place in it alone and on the CPU,
     so that it is the same set in every run, whatever its seed and device."""
     if not (spec.rotate or spec.translate or spec.zoom_out):
         return split
+    assert isinstance(split, Split)  # `checks` refuses to shake what is not decoded
     uniform = Draws(0).uniform("evaluation", 0, changes.SHAKE, len(split))
     blocks = zip(split.images.split(BLOCK), uniform.split(BLOCK, 1), strict=True)
     images = torch.cat([shaken(images, spec, numbers) for images, numbers in blocks])
@@ -304,11 +354,28 @@ def shaken_once(split: Split, spec: Augment) -> Split:
 
 
 def evaluation_batches(
-    split: Split, size: int, view: ImageView | None = None, device: torch.device | None = None
+    split: AnySplit, size: int, view: ImageView | None = None, device: torch.device | None = None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Every example once, in stored order, its centre: images float32 (<= size, H, W, C) as `view`
     says, and labels int64; the last batch may be smaller."""
-    view = view or ImageView(split.images.shape[1])
-    for start in range(0, len(split), size):
-        rows = split.take(slice(start, start + size)).to(device or split.images.device)
+    view = view or whole_square(split)
+    if isinstance(split, Split) and split.device == (device or split.device):
+        firsts = range(0, len(split), size)
+        parts: Iterator[Split] = (split.take(slice(n, n + size)) for n in firsts)
+    else:
+        cut = view.centre if isinstance(split, EncodedSplit) else None
+        parts = _fed(split, size, cut, device or split.device)
+        view = view if cut is None else view.done
+    for rows in parts:
         yield normalise(view.centred(rows.images, rows.aspects), view.input), rows.labels
+
+
+def _fed(split: AnySplit, size: int, cut: Cut | None, device: torch.device) -> Iterator[Split]:
+    """All rows in order, on the device, each part fetched while the one before it is used."""
+    parts = torch.arange(len(split)).split(size)
+    feed = Feed(lambda number: (split, parts[number], cut), device, len(parts))
+    try:
+        for number in range(len(parts)):
+            yield feed.at(number)
+    finally:
+        feed.close()

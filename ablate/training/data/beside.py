@@ -4,13 +4,14 @@ learnt, and which of their images are trained on."""
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+from collections.abc import Iterator
+from hashlib import blake2b
 
 import torch
 
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
-from ablate.training.data.cached import Cached, Split
+from ablate.training.data.cached import AnySplit, Cached, EncodedSplit, Split
 
 _AT_ONCE = 4096  # images
 
@@ -53,26 +54,64 @@ def _some(names: list[str] | None) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
-def in_classes(split: Split, numbers: list[int]) -> Split:
+def in_classes(split: AnySplit, numbers: list[int]) -> AnySplit:
     """Its labels, by class numbers of its own, as those of `renumbered`."""
     return dataclasses.replace(split, labels=torch.tensor(numbers)[split.labels])
 
 
-def shared_images(train: Split, other: Split) -> int:
-    """How many images of `other` are in `train`, too, pixel for pixel.
-
-    One row of an image tells most apart: the others' pages are never read.
-    """
-    middle = train.images.shape[1] // 2
-    rows = {row.tobytes() for row in other.images[:, middle].numpy()}
-    seen = set()
-    for first in range(0, len(train), _AT_ONCE):
-        images = train.images[first : first + _AT_ONCE]
-        for image, row in zip(images, images[:, middle].numpy(), strict=True):
-            if row.tobytes() in rows:
-                seen.add(_digest(image))
-    return sum(_digest(image) in seen for image in other.images) if seen else 0
+def shared_images(train: AnySplit, other: AnySplit) -> int:
+    """How many images of `other` are in `train`, too, pixel for pixel; where files' own bytes are
+    kept, byte for byte."""
+    if isinstance(train, EncodedSplit) and isinstance(other, EncodedSplit):
+        return _shared(_Files(train), _Files(other))
+    assert isinstance(train, Split)
+    assert isinstance(other, Split)
+    return _shared(_Squares(train), _Squares(other))
 
 
-def _digest(image: torch.Tensor) -> bytes:
-    return hashlib.blake2b(image.numpy().tobytes(), digest_size=16).digest()
+def _shared(train: _Images, other: _Images) -> int:
+    """Marks tell most images apart: of the others nothing more is read."""
+    marks = {mark for _, mark in other.marks()}
+    seen = {blake2b(train.content(row)).digest() for row, mark in train.marks() if mark in marks}
+    if not seen:
+        return 0
+    return sum(blake2b(other.content(row)).digest() in seen for row in range(len(other)))
+
+
+class _Squares:
+    """Decoded images, marked by one row of pixels."""
+
+    def __init__(self, split: Split) -> None:
+        self._images = split.images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def marks(self) -> Iterator[tuple[int, bytes]]:
+        middle = self._images[:, self._images.shape[1] // 2]
+        for first in range(0, len(middle), _AT_ONCE):
+            rows = middle[first : first + _AT_ONCE].numpy()
+            yield from ((first + n, row.tobytes()) for n, row in enumerate(rows))
+
+    def content(self, row: int) -> bytes:
+        return self._images[row].numpy().tobytes()
+
+
+class _Files:
+    """Files' own bytes, marked by how many they are."""
+
+    def __init__(self, split: EncodedSplit) -> None:
+        self._split = split
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def marks(self) -> Iterator[tuple[int, int]]:
+        spans = self._split.spans
+        yield from enumerate((spans[:, 1] - spans[:, 0]).tolist())
+
+    def content(self, row: int) -> bytes:
+        return self._split.content.read(*self._split.spans[row].tolist())
+
+
+_Images = _Squares | _Files

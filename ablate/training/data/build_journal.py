@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import PIL
 
@@ -30,6 +31,21 @@ JOURNAL = "journal.json"
 _JOURNAL_S = 10.0  # what a killed build loses at most
 
 Done = dict[str, int]  # by stored split, the row before which all is decoded
+
+
+def noted(path: Path, rows: dict[str, int]) -> dict[str, Any] | None:
+    """A journal of so many rows of each stored split, beside arrays of the sizes that it states."""
+    content = read_sealed(path)
+    if content is None or content["of"] != _of(rows, content["of"]["bytes"]):
+        return None
+    arrays = {path.parent / name: size for name, size in content["of"]["bytes"].items()}
+    if not all(array.exists() and array.stat().st_size == size for array, size in arrays.items()):
+        return None
+    return content
+
+
+def _of(rows: dict[str, int], sizes: dict[str, int]) -> dict[str, Any]:
+    return {"format": FORMAT, "pillow": PIL.__version__, "rows": rows, "bytes": sizes}
 
 
 class BuildJournal:
@@ -47,12 +63,7 @@ class BuildJournal:
     ) -> None:
         self.path = path
         self._arrays, self._finished = arrays, finished
-        self._of = {
-            "format": FORMAT,
-            "pillow": PIL.__version__,
-            "rows": rows,
-            "bytes": {array.path.name: array.bytes for array in arrays},
-        }
+        self._of = _of(rows, {array.path.name: array.bytes for array in arrays})
         self._hashed = _Hashed(arrays)
         self._noted_at = time.monotonic()
         self._writer = ThreadPoolExecutor(1)
@@ -60,10 +71,8 @@ class BuildJournal:
 
     def read(self) -> tuple[Done, list[Line]]:
         """({}, []) where there is nothing to go on with. The arrays themselves are not read."""
-        content = read_sealed(self.path)
+        content = noted(self.path, self._of["rows"])
         if content is None or content["of"] != self._of:
-            return {}, []
-        if not all(array.is_whole() for array in self._arrays):
             return {}, []
         done: Done = content["done"]
         lines: list[Line] = content["broken"]

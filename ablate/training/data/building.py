@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import hashlib
 import os
 import shutil
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ from ablate.shared.fingerprint import fingerprint
 from ablate.shared.sections import Data
 from ablate.training.data import source
 from ablate.training.data.build_journal import JOURNAL, BuildJournal
-from ablate.training.data.cached import FORMAT, array_file, mapped
-from ablate.training.data.pool import Array, Chunk, Line, Target, write
+from ablate.training.data.cached import FORMAT, mapped
+from ablate.training.data.forms import Encoded, Form, Squares, arrays
+from ablate.training.data.pool import Chunk, Line, write
 from ablate.training.data.stored import Source
 
 _REPORT = 128  # rows between two calls of `progress`
@@ -46,28 +46,29 @@ def building_folder(folder: Path, name: str) -> Path:
 class Work:
     """What a build has to do: which stored rows go to which rows of which arrays."""
 
-    def __init__(self, data: Data, rows: dict[str, int], building: Path) -> None:
+    def __init__(
+        self,
+        data: Data,
+        rows: dict[str, int],
+        building: Path,
+        sizes: Mapping[str, np.ndarray] | None,
+    ) -> None:
+        """`sizes`: of each stored image's file in bytes, where these are kept."""
         self.data, self.rows = data, rows
         self.chosen = source.cut(data, rows)
         self.splits = [split for split in SPLITS if split in self.chosen]
         self.counts = {split: len(numbers) for split, (_, numbers) in self.chosen.items()}
-        side = data.cache_size or data.size
-
-        def arrays(what: str, shape: tuple[int, ...], dtype: Any) -> list[Array]:
-            return [
-                Array(building / array_file(split, what), (self.counts[split], *shape), dtype)
-                for split in self.splits
-            ]
-
-        self.labels = arrays("labels", (), np.int64)
-        squeezed = data.cache_size is not None
-        self.target = Target(
-            size=side,
-            channels=data.channels,
-            images=arrays("images", (side, side, data.channels), np.uint8),
-            aspects=arrays("aspects", (), np.float32) if squeezed else None,
-        )
-        self.arrays = [*self.target.images, *self.labels, *(self.target.aspects or [])]
+        self.form: Form
+        if sizes is None:
+            self.form = Squares(building, data, self.counts)
+        else:
+            own = {
+                split: sizes[stored][numbers] for split, (stored, numbers) in self.chosen.items()
+            }
+            self.form = Encoded(building, data, self.counts, own)
+        self.labels = arrays(building, "labels", self.counts, (), np.int64)
+        self.arrays = [*self.form.arrays, *self.labels]
+        self.kept = [*self.form.kept, *self.labels]
         self.bytes = sum(array.bytes for array in self.arrays)
         self.used = {stored: np.zeros(number, dtype=bool) for stored, number in rows.items()}
         for stored, numbers in self.chosen.values():
@@ -81,7 +82,11 @@ class Work:
             stored, numbers = self.chosen[split]
             images.append(int(np.searchsorted(numbers, done.get(stored, 0))))
         labels = [self.counts[split] for split in self.splits]
-        return [*images, *labels, *(images if self.target.aspects else [])]
+        return [*self.form.finished(images), *labels]
+
+    def images(self, done: Mapping[str, int]) -> int:
+        """How many of its images lie before these stored rows."""
+        return sum(int(self.used[stored][:row].sum()) for stored, row in done.items())
 
     def begun(self) -> tuple[dict[str, int], list[Line]]:
         """What there is to go on with, every byte of it checked; ({}, []) if there is none."""
@@ -107,7 +112,8 @@ class Work:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            place = f"{folder.parent}: data={self.data.name} takes {shown(self.bytes)} decoded"
+            takes = f"data={self.data.name} takes {shown(self.bytes)} {self.data.cache}"
+            place = f"{folder.parent}: {takes}"
             raise _full(f"{place}, {shown(free)} are free", self.bytes) from error
 
     def write_labels(self, opened: Source) -> int:
@@ -180,9 +186,8 @@ class Work:
             kept = np.delete(labels, rows)
             self._check_left(split, labels, kept, names)
             self.journal.remove()
-            for arrays in (self.target.images, self.labels, self.target.aspects):
-                if arrays is not None:
-                    arrays[n].drop(rows)
+            self.form.drop(n, rows)
+            self.labels[n].drop([(row, row + 1) for row in rows])
             self.counts[split] = len(kept)
 
     def _check_left(
@@ -255,13 +260,12 @@ def _full(what: str, needed: int) -> Full:
     return error
 
 
-def _overlap(splits: list[str], images: list[Array]) -> dict[str, int]:
+def _overlap(splits: list[str], form: Form) -> dict[str, int]:
     """By split: how many of its images are in a split before it, too, pixel for pixel."""
     seen: set[bytes] = set()
     found = {}
-    for split, array in zip(splits, images, strict=True):
-        rows = mapped(array.path).numpy()
-        own = [hashlib.blake2b(row, digest_size=16).digest() for row in rows]
+    for n, split in enumerate(splits):
+        own = [*form.pixels(n)]
         found[split] = sum(row in seen for row in own)
         seen.update(own)
     return {split: number for split, number in found.items() if number}
@@ -303,7 +307,11 @@ def _decode(
 ) -> dict[str, Any]:
     """Every image and label into arrays; returns what meta.json says."""
     opened = source.open_source(data)
-    work = Work(data, {split: part.rows for split, part in opened.parts.items()}, building)
+    rows = {split: part.rows for split, part in opened.parts.items()}
+    sizes = None
+    if data.cache == "encoded":
+        sizes = {split: source.exact(part) for split, part in opened.parts.items()}
+    work = Work(data, rows, building, sizes)
     total = sum(int(used.sum()) for used in work.used.values())
     with contextlib.ExitStack() as stack:
         for array in work.arrays:
@@ -316,11 +324,13 @@ def _decode(
         for array in work.arrays:
             array.open()
         top_label = work.write_labels(opened)
-        images = sum(int(work.used[stored][:row].sum()) for stored, row in done.items())
+        if not done:
+            work.form.begin()
+        images = work.images(done)
         progress(images, total)
         ends: deque[tuple[str, int]] = deque()
         chunks = work.chunks(opened, done.copy(), ends)
-        written = write(chunks, work.target, total - images, processes)
+        written = write(chunks, work.form, total - images, processes)
         for number, lines in stack.enter_context(contextlib.closing(written)):
             done.update([ends.popleft()])
             broken += lines
@@ -341,8 +351,11 @@ def _decode(
             work.leave_out(broken, opened.class_names)
         for array in work.arrays:
             array.sync()
+        overlap = _overlap(work.splits, work.form)
         progress(total, total)
     added: dict[str, Any] = {} if data.cache_size is None else {"cache_size": data.cache_size}
+    if data.cache != "decoded":
+        added["cache"] = data.cache
     if broken:
         added["left_out"] = _left_out(data, work.splits, broken)
     return added | {
@@ -351,6 +364,6 @@ def _decode(
         "counts": work.counts,
         "class_names": opened.class_names,
         "top_label": top_label,
-        "overlap": _overlap(work.splits, work.target.images),
-        "bytes": {array.path.name: array.bytes for array in work.arrays},
+        "overlap": overlap,
+        "bytes": {array.path.name: array.bytes for array in work.kept},
     }

@@ -1,9 +1,11 @@
-"""Decoded once, shared by all runs: memory-mapped uint8 images under the data's fingerprint.
+"""Decoded once, shared by all runs: memory-mapped uint8 images under the data's fingerprint. Or, by
+data.cache=encoded, the files' own bytes: looked through once, and decoded for each batch.
 
     <folder>/<fingerprint>/            appears whole, by one rename
         train.images.npy               uint8 (N, side, side, channels); side: cache_size, else size
         train.labels.npy               int64 (N,)
         train.aspects.npy              float32 (N,), where there is a cache_size
+        train.encoded.npy              instead of these, by data.cache=encoded: see `forms`
         ...                            so for validation and test
         meta.json                      written last: counts, class names, images left out or in
                                        two splits, sizes of the files, and their hashes (see
@@ -29,7 +31,7 @@ from ablate.shared.files import make_folder
 from ablate.shared.lock import Lock
 from ablate.shared.sections import Data
 from ablate.training.data import source
-from ablate.training.data.build_journal import JOURNAL
+from ablate.training.data.build_journal import JOURNAL, noted
 from ablate.training.data.building import Progress, Work, build_cache, building_folder
 from ablate.training.data.cached import Cached, open_cached
 
@@ -80,7 +82,7 @@ class CacheState:
     folder: Path
     whole: bool
     counts: dict[str, int] | None  # None, and so `bytes`: not known before the set is fetched
-    bytes: int | None
+    bytes: int | None  # of files' own bytes in tables an estimate, until they are written
     done: int  # images that a killed build has decoded
 
 
@@ -92,9 +94,15 @@ def look(data: Data, folder: Path) -> CacheState:
     rows = source.rows(data)
     if rows is None:
         return CacheState(home, False, None, None, 0)
-    work = Work(data, rows, building_folder(folder, data.fingerprint))
-    done = sum(int(work.used[s][:row].sum()) for s, row in work.journal.read()[0].items())
-    return CacheState(home, False, work.counts, work.bytes, done)
+    building = building_folder(folder, data.fingerprint)
+    sizes = source.sizes(data, rows) if data.cache == "encoded" else None
+    work = Work(data, rows, building, sizes)
+    bytes = None if data.cache == "encoded" and sizes is None else work.bytes
+    journal = noted(building / JOURNAL, rows)
+    if journal is None:
+        return CacheState(home, False, work.counts, bytes, 0)
+    bytes = sum(journal["of"]["bytes"].values())
+    return CacheState(home, False, work.counts, bytes, work.images(journal["done"]))
 
 
 def count(data: Data, folder: Path) -> dict[str, int] | None:

@@ -1,20 +1,27 @@
-"""A whole cache of decoded images: what is in it, and whether it is whole."""
+"""A whole cache of images, decoded or as their files have them: what is in it, and whether it is
+whole."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
 from ablate.shared.files import read_json
 from ablate.shared.sections import Data
 from ablate.training.data import source
+from ablate.training.data.forms import array_file
+from ablate.training.data.picture import Example, decode_whole
+from ablate.training.data.whole import Cut
 
 FORMAT = 1  # raised when the same data would be decoded to other pixels: old caches are rebuilt
 
@@ -31,6 +38,26 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def device(self) -> torch.device:
+        return self.images.device
+
+    def empty(self, rows: int, cut: Cut | None, pinned: bool = False) -> Split:
+        """Room for so many rows: `pinned` where a GPU is to fetch them by itself."""
+        return room(rows, tuple(self.images.shape[1:]), pinned)
+
+    def gather(self, rows: torch.Tensor, cut: Cut | None, out: Split, each: Each) -> None:
+        """Some of its rows into `out`, in the order given, part by part."""
+
+        def part(first: int) -> None:
+            some, there = rows[first : first + AT_ONCE], slice(first, first + AT_ONCE)
+            torch.index_select(self.images, 0, some, out=out.images[there])
+            torch.index_select(self.labels, 0, some, out=out.labels[there])
+            torch.index_select(self.aspects, 0, some, out=out.aspects[there])
+
+        for _ in each(part, range(0, len(rows), AT_ONCE)):
+            pass
+
     def to(self, device: torch.device | str) -> Split:
         return self._each(lambda part: part.to(device, non_blocking=True))
 
@@ -40,12 +67,100 @@ class Split:
             return self._each(lambda part: part[rows])
         return self._each(lambda part: part.index_select(0, rows))
 
-    def pinned(self) -> Split:
-        """In memory that a GPU, if there is one, fetches from by itself."""
-        return self._each(torch.Tensor.pin_memory) if torch.cuda.is_available() else self
-
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Split:
         return Split(change(self.images), change(self.labels), change(self.aspects))
+
+
+def room(rows: int, shape: tuple[int, ...], pinned: bool) -> Split:
+    """For so many images of that shape."""
+    return Split(
+        torch.empty(rows, *shape, dtype=torch.uint8, pin_memory=pinned),
+        torch.empty(rows, dtype=torch.int64, pin_memory=pinned),
+        torch.empty(rows, pin_memory=pinned),
+    )
+
+
+class Bytes:
+    """Those of a .npy file, read by pread: what was read is not kept in the process's memory, as
+    pages of a mapped file are."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            np.lib.format.read_magic(file)
+            np.lib.format.read_array_header_1_0(file)
+            self._begin = file.tell()
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._file)
+
+    def read(self, first: int, last: int) -> bytes:
+        """From one to before another."""
+        return os.pread(self._file, last - first, self._begin + first)
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """Images as their files have them, read and decoded when they are asked for.
+
+    content: all of them, one after the other; spans: int64 (N, 2), where each begins there and
+    ends; labels: int64 (N,); shapes: int32 (N, 2), height and width.
+    """
+
+    content: Bytes
+    spans: torch.Tensor
+    labels: torch.Tensor
+    shapes: torch.Tensor
+    channels: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        return self.labels.device
+
+    @property
+    def aspects(self) -> torch.Tensor:
+        """float32 (N,): width over height."""
+        return self.shapes[:, 1] / self.shapes[:, 0]
+
+    def take(self, rows: torch.Tensor | slice) -> EncodedSplit:
+        """Some of its rows, in the order given. None is read."""
+        spans, labels, shapes = (part[rows] for part in (self.spans, self.labels, self.shapes))
+        return replace(self, spans=spans, labels=labels, shapes=shapes)
+
+    def empty(self, rows: int, cut: Cut | None, pinned: bool = False) -> Split:
+        assert cut is not None
+        return room(rows, (cut.size, cut.size, self.channels), pinned)
+
+    def gather(self, rows: torch.Tensor, cut: Cut | None, out: Split, each: Each) -> None:
+        """As `Split.gather`, each image cut from its whole. One that stands there several times is
+        decoded once. Raises Broken where the bytes are no image any more."""
+        assert cut is not None
+        places: dict[int, list[int]] = {}
+        for place, row in enumerate(rows.tolist()):
+            places.setdefault(row, []).append(place)
+
+        def one(row: int) -> None:
+            picture = self.picture(row)
+            for place in places[row]:
+                out.images[place].numpy()[...] = cut.show(place, picture)
+
+        for _ in each(one, places):
+            pass
+        out.labels.copy_(self.labels[rows])
+        out.aspects.fill_(1)
+
+    def picture(self, row: int) -> Image.Image:
+        """The whole image. Raises Broken where its bytes are none any more."""
+        first, last = self.spans[row].tolist()
+        where = f"bytes {first:,} to {last:,} of {self.content.path}"
+        return decode_whole(Example(where, self.content.read(first, last), None), self.channels)
+
+
+AnySplit = Split | EncodedSplit
+AT_ONCE = 16  # images of a part
+Each = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]  # map, or by threads
 
 
 @dataclass(frozen=True)
@@ -58,13 +173,24 @@ class Cached:
     bytes: int
     squeezed: bool  # are there aspects?
     sha256: str  # of all that `split` reads, as it was when it was decoded
+    encoded: int | None = None  # channels to decode to, where these are the files' own bytes
 
-    def split(self, name: str) -> Split:
+    def split(self, name: str) -> AnySplit:
         """train, validation or test, mapped: its pages are shared by all processes that read it."""
+        if self.encoded is not None:
+            return self._encoded(name, self.encoded)
         images, labels = (mapped(self.folder / array_file(name, w)) for w in ("images", "labels"))
         if self.squeezed:
             return Split(images, labels, mapped(self.folder / array_file(name, "aspects")))
         return Split(images, labels, torch.ones(len(labels)))
+
+    def _encoded(self, name: str, channels: int) -> EncodedSplit:
+        offsets, labels, shapes = (
+            mapped(self.folder / array_file(name, what)) for what in ("offsets", "labels", "shapes")
+        )
+        content = Bytes(self.folder / array_file(name, "encoded"))
+        spans = torch.stack([offsets[:-1], offsets[1:]], 1)
+        return EncodedSplit(content, spans, labels, shapes, channels)
 
 
 def mapped(path: Path) -> torch.Tensor:
@@ -80,10 +206,6 @@ def mapped(path: Path) -> torch.Tensor:
         return torch.from_numpy(np.ndarray(shape, kind, content, file.tell()))
 
 
-def array_file(split: str, what: str) -> str:
-    return f"{split}.{what}.npy"
-
-
 def open_cached(data: Data, folder: Path) -> Cached | None:
     """The cache of `data` in `folder`, or None where there is no whole one.
 
@@ -94,7 +216,8 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
     meta = read_json(home / decoded.META)
     if not decoded.is_sealed(meta) or meta.get("format") != FORMAT:
         return None
-    if meta.get("cache_size") != data.cache_size:
+    kept = meta.get("cache", "decoded")
+    if meta.get("cache_size") != data.cache_size or kept != data.cache:
         return None
     try:
         whole = all((home / name).stat().st_size == size for name, size in meta["bytes"].items())
@@ -110,4 +233,5 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
         )
     size, squeezed = sum(meta["bytes"].values()), data.cache_size is not None
     names = meta["class_names"]
-    return Cached(home, meta["counts"], names, size, squeezed, decoded.digest(meta))
+    channels = data.channels if kept == "encoded" else None
+    return Cached(home, meta["counts"], names, size, squeezed, decoded.digest(meta), channels)

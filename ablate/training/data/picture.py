@@ -7,9 +7,10 @@ import importlib.util
 import io
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -49,26 +50,60 @@ def decode(example: Example, size: int, channels: int) -> np.ndarray:
     (bilinear, antialiased). Raises Broken naming the example where its bytes are no whole image in
     one of FORMATS, UserError where its file can't be read, Failure where the memory is too small.
     """
-    return _read(example, size, channels, squeezed=False)[0]
+    return _read(example, lambda image: _square(image, size, channels, squeezed=False))[0]
 
 
 def squeeze(example: Example, size: int, channels: int) -> tuple[np.ndarray, float]:
     """The pixels of the whole image, as `decode` gives those of its centre, and the width over the
     height that it had upright."""
-    return _read(example, size, channels, squeezed=True)
+    return _read(example, lambda image: _square(image, size, channels, squeezed=True))
 
 
-def _read(example: Example, size: int, channels: int, squeezed: bool) -> tuple[np.ndarray, float]:
+def decode_whole(example: Example, channels: int) -> Image.Image:
+    """All pixels as the file has them, upright, their levels and channels as `decode` gives them;
+    of mode L or RGB. Raises as `decode` does."""
+
+    def show(image: Image.Image) -> Image.Image:
+        image, _ = _upright(image, channels)
+        image.load()  # while its file is open
+        return image
+
+    return _read(example, show)
+
+
+def encoded(example: Example) -> bytes | None:
+    """The file's own bytes; None where there are none. Raises UserError where it can't be read."""
     content = example.image
     if isinstance(content, str | Path):
-        content = _content(example.where, content)
+        return _content(example.where, content)
+    return content if isinstance(content, bytes) else None
+
+
+def size_of(example: Example) -> int:
+    """How long `encoded` is; 0 where there are no bytes."""
+    if isinstance(example.image, str | Path):
+        try:
+            return os.stat(example.image).st_size
+        except OSError as error:
+            raise UserError(f"data: {example.where}: {error.strerror}") from error
+    return len(example.image) if isinstance(example.image, bytes) else 0
+
+
+T = TypeVar("T")
+
+
+def _read(example: Example, show: Callable[[Image.Image], T]) -> T:
+    """What is shown of the image, while its file is open."""
     try:
-        if isinstance(content, Image.Image):
-            return _pixels(content, size, channels, squeezed)
-        if not isinstance(content, bytes):
+        if isinstance(example.image, Image.Image):
+            return show(example.image)
+        content = encoded(example)
+        if content is None:
             raise ValueError("none there")
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            return _pixels(image, size, channels, squeezed)
+            return show(image)
+    except UserError:
+        raise
     except MemoryError as error:
         raise Failure(f"data: {example.where}: too little memory to decode it") from error
     except UnidentifiedImageError as error:
@@ -92,15 +127,28 @@ def _content(where: str, path: str | Path) -> bytes:
         raise UserError(f"data: {where}: {error.strerror}") from error
 
 
-def _pixels(
+def _square(
     image: Image.Image, size: int, channels: int, squeezed: bool
 ) -> tuple[np.ndarray, float]:
+    """The pixels, and the width over the height that the upright image had."""
+    # A JPEG is decoded at 1/2, 1/4 or 1/8 where twice the size is left: 3 times as fast for
+    # photographs. With less left, how sharp an image is would hang on how large it was.
+    image, shape = _upright(image, channels, 2 * size if squeezed else None)
+    if image.size != (size, size):
+        box = None if squeezed else _centre(*image.size)
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return np.asarray(image, dtype=np.uint8).reshape(size, size, channels), shape
+
+
+def _upright(
+    image: Image.Image, channels: int, least: int | None = None
+) -> tuple[Image.Image, float]:
+    """The image, and the width over the height that it has in its file, both upright. `least`: of
+    its sides, where they need not be those of its file."""
     width, height = image.size
     depth = _depth(image)
-    if squeezed:
-        # A JPEG is decoded at 1/2, 1/4 or 1/8 where twice the size is left: 3 times as fast for
-        # photographs. With less left, how sharp an image is would hang on how large it was.
-        image.draft(None, (2 * size, 2 * size))
+    if least is not None:
+        image.draft(None, (least, least))
     orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     if orientation != 1:
         image = ImageOps.exif_transpose(image)
@@ -114,10 +162,7 @@ def _pixels(
     mode = "L" if channels == 1 else "RGB"
     if image.mode != mode:
         image = image.convert(mode)
-    if image.size != (size, size):
-        box = None if squeezed else _centre(*image.size)
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
-    return np.asarray(image, dtype=np.uint8).reshape(size, size, channels), width / height
+    return image, width / height
 
 
 def _depth(image: Image.Image) -> int:

@@ -19,12 +19,12 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ablate.shared.errors import Failure
-from ablate.training.data.picture import Broken, Example, decode, squeeze
+from ablate.training.data.picture import Broken, Example
 
 SOLO_S = 5.0  # what this process decodes within that needs no others
 _TRIED_S = 0.5  # long enough to tell
@@ -65,15 +65,20 @@ class Array:
         content = np.asarray(values, dtype=self._kind).tobytes()
         self._write(len(self._header) + row * self._row, content)
 
-    def drop(self, rows: Sequence[int]) -> None:
-        """Leave out these rows, in ascending order: those behind them move up, in place. Of a file
-        where that was cut off nobody knows which rows are where."""
-        bounds = [-1, *rows, self.shape[0]]
-        at = len(self._header)
-        self._shape((self.shape[0] - len(rows), *self.shape[1:]))
+    def get(self, row: int, rows: int) -> np.ndarray:
+        """So many rows, from `row` on."""
+        content = self._read(len(self._header) + row * self._row, rows * self._row)
+        return np.frombuffer(content, self._kind).reshape(rows, *self.shape[1:])
+
+    def drop(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Leave out these rows, from one to before another, in ascending order: those behind them
+        move up, in place. Of a file where that was cut off nobody knows which rows are where."""
+        at, gone = len(self._header), sum(end - first for first, end in spans)
+        rows = self.shape[0]
+        self._shape((rows - gone, *self.shape[1:]))
         to = len(self._header)  # of fewer rows no longer than it was
-        for dropped, end in itertools.pairwise(bounds):
-            first = at + (dropped + 1) * self._row
+        for (_, dropped), (end, _) in itertools.pairwise([(0, 0), *spans, (rows, rows)]):
+            first = at + dropped * self._row
             for start in range(first, at + end * self._row, _BYTES):
                 part = min(_BYTES, at + end * self._row - start)
                 if to != start:
@@ -138,28 +143,11 @@ class Chunk:
         return len(self.examples) >= _IMAGES or self.bytes >= _BYTES
 
 
-@dataclass(frozen=True)
-class Target:
-    """What images become: `decode`d or `squeeze`d to `size`, in the arrays of one split or more.
-
-    `aspects` are written where images are squeezed.
-    """
-
-    size: int
-    channels: int
-    images: list[Array]
-    aspects: list[Array] | None
+class Target(Protocol):
+    """What images become, in the arrays of one split or more."""
 
     def write(self, example: Example, places: list[tuple[int, int]]) -> None:
-        """Raises as `decode` does."""
-        if self.aspects is None:
-            pixels, aspect = decode(example, self.size, self.channels), 1.0
-        else:
-            pixels, aspect = squeeze(example, self.size, self.channels)
-        for target, row in places:
-            self.images[target].put(row, pixels)
-            if self.aspects is not None:
-                self.aspects[target].put(row, aspect)
+        """Raises as `picture.decode` does."""
 
 
 Line = tuple[str, list[tuple[int, int]]]  # of an image that can't be read: why, its places

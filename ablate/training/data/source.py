@@ -18,7 +18,7 @@ from ablate.shared.dataset import BUNDLED, Listing, class_folders, local, local_
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
 from ablate.training.data.bundled import DIGITS, MNIST5K, open_digits, open_mnist5k
-from ablate.training.data.picture import Example
+from ablate.training.data.picture import Example, size_of
 from ablate.training.data.stored import Part, Source, path_of, slice_of, wanted_splits
 from ablate.training.data.tables import open_hub, open_parquet, parquet_file, parquet_files
 from ablate.training.keyed import key
@@ -76,6 +76,31 @@ def rows(data: Data) -> dict[str, int] | None:
         split: sum(parquet_file(parquet, file).metadata.num_rows for file in files)
         for split, files in parquet_files(data, found).items()
     }
+
+
+def sizes(data: Data, rows: dict[str, int]) -> dict[str, np.ndarray] | None:
+    """About how many bytes each image's file has, by stored split, int64 (rows,): without reading
+    one. None where only fetching the set would tell."""
+    if data.path is None:
+        return None
+    found = local(path_of(data), data.name)
+    if found.kind == "folder":
+        parts = open_folder(data, found).parts
+        return {split: exact(part) for split, part in parts.items()}
+    from pyarrow import parquet
+
+    guessed = {}
+    for split, files in parquet_files(data, found).items():
+        metas = [parquet_file(parquet, file).metadata for file in files]
+        groups = (meta.row_group(n) for meta in metas for n in range(meta.num_row_groups))
+        total = sum(group.total_byte_size for group in groups)  # labels are next to nothing
+        guessed[split] = np.full(rows[split], total // max(rows[split], 1))
+    return guessed
+
+
+def exact(part: Part) -> np.ndarray:
+    """int64 (rows,): how many bytes each image's file has."""
+    return np.fromiter(part.sizes(), np.int64, part.rows)
 
 
 def cut(data: Data, rows: dict[str, int]) -> dict[str, tuple[str, np.ndarray]]:
@@ -183,7 +208,10 @@ def open_folder(data: Data, found: Listing) -> Source:
         def labels(images: list[tuple[str, int]] = images) -> Iterator[tuple[str, Any]]:
             return iter(images)
 
-        parts[split] = Part(len(images), examples, labels)
+        def sizes(images: list[tuple[str, int]] = images) -> Iterator[int]:
+            return (size_of(Example(file, Path(file), label)) for file, label in images)
+
+        parts[split] = Part(len(images), examples, labels, sizes)
     return Source(parts, names, by_class=True)
 
 

@@ -17,12 +17,14 @@ class Part:
     """A split as it is stored: how many examples, and how to read them in their fixed order.
 
     `examples(first)` begins at a row, without reading those before it; `labels()` are (where it
-    stands, class number as stored) of all, read without the images.
+    stands, class number as stored) of all, read without the images. `sizes()`: of each image, the
+    bytes of its file; of sets that come in no files there are none.
     """
 
     rows: int
     examples: Callable[..., Iterator[Example]]
     labels: Callable[[], Iterator[tuple[str, Any]]]
+    sizes: Callable[[], Iterator[int]] = lambda: iter(())
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ablate.shared.dataset import Listing, local_splits, split_of
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import FULL
 from ablate.shared.sections import Data
-from ablate.training.data.picture import Example
+from ablate.training.data.picture import Example, size_of
 from ablate.training.data.stored import Part, Source, slice_of, wanted_splits
 
 # Read at once from a table, whichever is less: bounds memory, costs nothing against decoding.
@@ -154,7 +154,14 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
                         yield f"row {row} of {table.name}", number
                         row += 1
 
-        parts[split] = Part(sum(table.rows for table in pieces), examples, labels)
+        def sizes(
+            pieces: list[_Table] = pieces, columns: list[tuple[str, str]] = columns
+        ) -> Iterator[int]:
+            for table, (image, _) in zip(pieces, columns, strict=True):
+                for batch in table.batches([image], 0):
+                    yield from _sizes(table.name, batch.column(image))
+
+        parts[split] = Part(sum(table.rows for table in pieces), examples, labels, sizes)
     return Source(parts, names)
 
 
@@ -166,6 +173,24 @@ def _example(where: str, cell: Any, label: Any) -> Example:
     if content is None and isinstance(path, str):
         return Example(f"{where} ({path})", Path(path), label)
     return Example(where, content, label)
+
+
+def _sizes(where: str, column: Any) -> Iterator[int]:
+    """Of each image, how long its file is. No image is copied."""
+    import pyarrow
+    from pyarrow import compute
+
+    kinds = pyarrow.types
+    fields = [field.name for field in column.type] if kinds.is_struct(column.type) else []
+    content = compute.struct_field(column, "bytes") if "bytes" in fields else column
+    if kinds.is_binary(content.type) or kinds.is_large_binary(content.type):
+        lengths = compute.binary_length(content).to_pylist()
+    else:
+        lengths = [None] * len(column)
+    for row, length in enumerate(lengths):
+        if length is None:  # by its path, or none there
+            length = size_of(_example(where, column[row].as_py(), 0))
+        yield length
 
 
 def _columns(data: Data, table: _Table) -> tuple[str, str]:

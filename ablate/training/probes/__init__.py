@@ -20,7 +20,7 @@ from ablate.shared.choices import PROBES
 from ablate.shared.files import write_whole
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
-from ablate.training.data.cached import Split
+from ablate.training.data.cached import AnySplit
 from ablate.training.model import Host
 from ablate.training.probes.probe import Probe
 
@@ -50,7 +50,7 @@ class Probes:
         for probe in self._probes.values():
             probe.gradients(step)
 
-    def end(self, data: Mapping[str, Split], evaluate: Callable[..., Any]) -> None:
+    def end(self, data: Mapping[str, AnySplit], evaluate: Callable[..., Any]) -> None:
         """Look at the finished model, which `evaluate(split, task)` shows a split, by the task of
         the run or another. Hooks see validation images: evenly spaced, since stored order may go by
         class."""

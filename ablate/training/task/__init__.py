@@ -13,7 +13,7 @@ from torch import Tensor, dtype
 from ablate.shared.metrics import TASKS
 from ablate.shared.spec import Run
 from ablate.training.data.batches import Batches
-from ablate.training.data.cached import Split
+from ablate.training.data.cached import AnySplit
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Predictor:
 
     outputs: Callable[[Tensor], Tensor]
     features: Callable[[Tensor], Tensor]
-    train: Split
-    shown: Callable[[Split], Iterable[tuple[Tensor, Tensor]]]
+    train: AnySplit
+    shown: Callable[[AnySplit], Iterable[tuple[Tensor, Tensor]]]
 
     def __call__(self, images: Tensor) -> Tensor:
         return self.outputs(images)
@@ -62,7 +62,7 @@ class Task(Evaluation, Protocol):
         """What is minimised: a mean over the rows given, so that the loss of a global batch is the
         sum over its micro-batches of (rows / global rows) times this."""
 
-    def prior_loss(self, train: Split) -> float | None:
+    def prior_loss(self, train: AnySplit) -> float | None:
         """The training loss of the best prediction that looks at no input; None: nobody knows it.
         A run whose last training loss is not below it has collapsed."""
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from ablate.shared.metrics.classify import score
 from ablate.shared.spec import Run
 from ablate.training.data.batches import Batches
-from ablate.training.data.cached import Split
+from ablate.training.data.cached import AnySplit
 
 # What predictions.npy holds for each test example, in the test set's order. The loss is in full:
 # the metrics are those of the file, to the last bit. (Older files have it in single precision.)
@@ -47,7 +47,7 @@ class Classify:
         """Mean over the rows given, a scalar."""
         return loss(outputs, target, self._smoothing, self._kind)
 
-    def prior_loss(self, train: Split) -> float:
+    def prior_loss(self, train: AnySplit) -> float:
         """That of guessing by the classes' frequencies."""
         return prior_loss(train.labels, self._classes, self._smoothing, self._kind)
 

@@ -62,7 +62,7 @@ def _features(predict: Predictor, rows: np.ndarray) -> Tensor:
     """(rows, D), float64, of these rows of the training split."""
     found = []
     for part in torch.from_numpy(rows).split(AT_ONCE):
-        split = predict.train.take(part.to(predict.train.images.device))
+        split = predict.train.take(part.to(predict.train.device))
         found += [predict.features(images).double() for images, _ in predict.shown(split)]
     return torch.cat(found)
 

@@ -106,10 +106,16 @@ def resize_slices(images: Tensor, rows: Span, columns: Span, size: int) -> Tenso
     (top, height), (left, width) = rows, columns
     edges = torch.stack([top, top + height, left, left + width], 1).int().tolist()
     parts = [
-        F.interpolate(image[:, y:end_y, x:end_x].permute(0, 3, 1, 2), size, mode="bilinear")
+        bilinear(image[:, y:end_y, x:end_x], (size, size))
         for image, (y, end_y, x, end_x) in zip(images.split(1), edges, strict=True)
     ]
-    return torch.cat([part.permute(0, 2, 3, 1) for part in parts])
+    return torch.cat(parts)
+
+
+def bilinear(images: Tensor, shape: tuple[int, int]) -> Tensor:
+    """uint8 (B, H, W, C) to (B, *shape, C), on a CPU: without antialiasing, half-pixel centres."""
+    planes = F.interpolate(images.permute(0, 3, 1, 2), shape, mode="bilinear")
+    return planes.permute(0, 2, 3, 1)
 
 
 def sample(images: Tensor, rows: Span, columns: Span, size: int) -> Tensor:
@@ -142,8 +148,9 @@ def in_pixels(images: Tensor, boxes: Tensor) -> tuple[Span, Span]:
     return (top * tall, height * tall), (left * wide, width * wide)
 
 
-def whole(start: Tensor, length: Tensor, size: int) -> Span:
-    """A span within `size` pixels between the edges that are nearest to its own; one or more."""
+def whole(start: Tensor, length: Tensor, size: int | Tensor) -> Span:
+    """A span within `size` pixels (of all, or of each) between the edges that are nearest to its
+    own; one or more."""
     first = start.round().clamp(max=size - 1)
     return first, ((start + length).round() - first).clamp(min=1)
 

@@ -1,0 +1,155 @@
+"""Batches on their way to a device: in time, in order, and never from a buffer that is in use.
+
+The device is a stand-in that makes a copy only when it is waited for, as a stream may: who reuses a
+buffer too early, or reads a batch before it is there, gets other bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ablate.shared.sections import Augment
+from ablate.training.data import feed
+from ablate.training.data.batches import Batches
+from ablate.training.data.cached import Split
+from ablate.training.data.feed import RING, Feed
+from ablate.training.keyed import Draws
+
+CPU = torch.device("cpu")
+
+
+def numbered(n: int) -> Split:
+    """Image i is all i."""
+    images = torch.arange(n, dtype=torch.uint8)[:, None, None, None].expand(n, 4, 4, 3)
+    return Split(images.contiguous(), torch.arange(n), torch.ones(n))
+
+
+class Slow:
+    """A stream that copies nothing before somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self._lock = threading.Lock()
+        self._sent = 0
+
+    def send(self, batch: Split) -> tuple[Split, Callable[[], None]]:
+        there = Split(*(torch.zeros_like(part) for part in vars(batch).values()))
+        number, done = self._sent, []
+        self._sent += 1
+        self.told.append(f"send {number}")
+
+        def copy(why: str) -> None:
+            with self._lock:
+                self.told.append(f"{why} {number}")
+                if not done:
+                    done.append(True)
+                    for to, part in zip(vars(there).values(), vars(batch).values(), strict=True):
+                        to.copy_(part)
+
+        return there, copy
+
+    def sent(self, event: Any) -> None:
+        event("sent")
+
+    def receive(self, batch: Split, event: Any) -> None:
+        event("receive")
+
+
+def rows_of(number: int) -> torch.Tensor:
+    return torch.arange(5 * number, 5 * number + 5)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_batch_arrives_whole_however_late_it_is_copied(threads: int) -> None:
+    split, link = numbered(200), Slow()
+    fed = Feed(lambda n: (split, rows_of(n), None), CPU, 40, threads, link)
+    kept = []
+    for number in range(40):
+        batch = fed.at(number)
+        assert batch.labels.tolist() == rows_of(number).tolist()
+        assert batch.images[:, 0, 0, 0].tolist() == rows_of(number).tolist()
+        kept.append(batch)
+    assert [batch.labels[0].item() for batch in kept] == [5 * n for n in range(40)]  # not reused
+    told = link.told
+    for number in range(40):
+        assert told.index(f"send {number}") < told.index(f"receive {number}")
+        if number + RING < 40:  # its buffer is free before it is filled again
+            assert told.index(f"sent {number}") < told.index(f"send {number + RING}")
+
+
+def test_a_shorter_last_batch_fits_and_nothing_is_asked_for_behind_it() -> None:
+    split, asked = numbered(12), []
+
+    def wanted(number: int) -> feed.Wanted:
+        asked.append(number)
+        return split, torch.arange(12).split(5)[number], None
+
+    for link in (None, Slow()):
+        asked.clear()
+        fed = Feed(wanted, CPU, 3, link=link)
+        assert torch.cat([fed.at(n).labels for n in range(3)]).tolist() == list(range(12))
+        fed.close()
+        assert asked == [0, 1, 2]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_error_comes_in_the_step_that_needed_the_batch(threads: int) -> None:
+    split = numbered(40)
+
+    class Torn(Split):
+        def gather(self, rows: torch.Tensor, *rest: Any) -> None:
+            if 17 in rows.tolist():
+                raise OSError("page 17")
+            super().gather(rows, *rest)
+
+    torn = Torn(**vars(split))
+    fed = Feed(lambda n: (torn, rows_of(n), None), CPU, threads=threads, link=Slow())
+    for number in (0, 1, 2):
+        assert fed.at(number).labels.tolist() == rows_of(number).tolist()
+    for _ in range(2):  # asked for again, it is tried again
+        with pytest.raises(OSError, match="page 17"):
+            fed.at(3)
+    assert fed.at(4).labels.tolist() == rows_of(4).tolist()
+
+
+def test_a_batch_is_gathered_while_the_one_before_it_is_used() -> None:
+    split, begun = numbered(40), threading.Event()
+
+    def wanted(number: int) -> feed.Wanted:
+        if number == 1:
+            begun.set()
+        return split, rows_of(number), None
+
+    fed = Feed(wanted, CPU, threads=1)
+    fed.at(0)
+    assert begun.wait(10)
+
+
+def test_threads_and_links_change_no_bit_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = Augment(flip=True, crop_pad=1, randaug=1, mixup=0.2, repeats=2)
+    split = numbered(43)
+    plain = Batches(split, 20, spec, Draws(0))
+    for threads in (1, 2):
+        monkeypatch.setattr(feed, "gathering_threads", lambda device, n=threads: n)
+        fed = Batches(split, 20, spec, Draws(0), ahead=True)
+        resumed = Batches(split, 20, spec, Draws(0), ahead=True)
+        for step in (0, 1, 2, 5, 6, 0):
+            for other in (fed, resumed) if step == 5 else (fed,):
+                for one, two in zip(plain.at(step), other.at(step), strict=True):
+                    assert torch.equal(one, two)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_the_same_on_a_gpu() -> None:
+    device = torch.device("cuda")
+    split = numbered(200)
+    fed = Feed(lambda n: (split, rows_of(n), None), device, 40, 3)
+    seen = []
+    for number in range(40):
+        seen.append(fed.at(number).images[:, 0, 0, 0])
+    assert torch.cat(seen).tolist() == list(range(200))
