@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from ablate.shared.metrics import TASKS
 from ablate.shared.spec import Run
@@ -21,10 +24,13 @@ from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import build
 from ablate.training.optim import Average, Lengths, learning_rate, lengths, make_optimizer
 from ablate.training.probes import Probes
+from ablate.training.rounded import rounded
 from ablate.training.start import begin
 from ablate.training.task import Evaluation, Predictor, make_task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
+LOSSES = 64  # steps after which they are looked at, at the latest
+_NONE: Mapping[str, Tensor] = MappingProxyType({})
 
 
 @dataclass
@@ -70,7 +76,7 @@ class Training:
 
         # --- Batches and masks: keyed, so there is nothing to save or restore -------------------
         draws = Draws(run.seed, device)
-        self._masks = StepKey(draws, batch)
+        self._masks = StepKey(draws, batch, self.weights)
         ahead = train.images.device.type != device.type
         self.batches = Batches(train, batch, run.augment, draws, self._view, ahead)
 
@@ -88,7 +94,8 @@ class Training:
         self.rate = 0.0  # of the last step
         self.probes = Probes(run, self.model, self.lengths.total)
         self._at, self._begun = TrainState(), 0.0
-        self._loss_sum, self._bad_step = (torch.empty(0, device=device) for _ in range(2))
+        self._losses = torch.zeros(LOSSES, dtype=torch.float64, device=device)
+        self._unseen = 0
         self._enter(self._at)
         self.model.train()
 
@@ -99,13 +106,15 @@ class Training:
         run, step, micro = self.run, self._at.step, self._at.micro_batch
         images, target = self.inputs()
         self.rate = learning_rate(run.optim, step, self.lengths)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * group["scale"]
+        self.optimizer.set_rate(self.rate)
         self.optimizer.zero_grad()
-        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        weights = rounded(self.model, self.dtype) if self.dtype == torch.bfloat16 else {}
+        # Losses stay on the device, where they happen: to look at one is to wait.
+        loss = self._losses[self._unseen].zero_()
         for first in range(0, run.train.batch, micro):
-            part = self.part(images, target, slice(first, first + micro))
-            part = part * (micro / run.train.batch)
+            part = self.part(images, target, slice(first, first + micro), weights)
+            if micro < run.train.batch:
+                part = part * (micro / run.train.batch)
             part.backward()
             loss += part.detach()
         self.probes.gradients(step)
@@ -113,22 +122,23 @@ class Training:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), run.optim.clip)
         self.optimizer.step()
         self.average.update()
-        # A non-finite loss is noted on the device, where it happens: to look at it is to wait.
-        bad = (self._bad_step < 0) & ~loss.isfinite()
-        self._bad_step = torch.where(bad, step, self._bad_step)
-        self._loss_sum += loss
         self._at.step += 1
-        self._at.loss_steps += 1
+        self._unseen += 1
+        if self._unseen == LOSSES:
+            self._look()
 
     def inputs(self) -> tuple[Tensor, Tensor]:
         """What the next step is shown, and its target: the global batch."""
         return self.task.inputs(self.batches, self._at.step, self.weights)
 
-    def part(self, images: Tensor, target: Tensor, rows: slice) -> Tensor:
-        """The loss of a micro-batch, the `rows` of a global one, with its graph."""
+    def part(
+        self, images: Tensor, target: Tensor, rows: slice, weights: Mapping[str, Tensor] = _NONE
+    ) -> Tensor:
+        """The loss of a micro-batch, the `rows` of a global one, with its graph. `weights`: in the
+        place of the model's own, see `rounded`."""
         self._masks.step, self._masks.rows = self._at.step, rows
         with arithmetic(self.device, self.dtype):
-            outputs = self.model(images[rows])
+            outputs = functional_call(self.model, dict(weights), images[rows])
         return self.task.loss(outputs, target[rows])
 
     @property
@@ -154,17 +164,27 @@ class Training:
 
     def bad_step(self) -> int | None:
         """The first step whose loss was not finite. Waits for the device."""
-        step = int(self._bad_step.item())
-        return step if step >= 0 else None
+        self._look()
+        return self._at.bad_step if self._at.bad_step >= 0 else None
 
     def mean_loss(self) -> float | None:
         """Of the steps since it was last asked for; None: there were none. Waits for the device."""
+        self._look()
         if not self._at.loss_steps:
             return None
-        mean = self._loss_sum.item() / self._at.loss_steps
-        self._loss_sum.zero_()
-        self._at.loss_steps = 0
+        mean = self._at.loss_sum / self._at.loss_steps
+        self._at.loss_sum, self._at.loss_steps = 0.0, 0
         return mean
+
+    def _look(self) -> None:
+        """Take in the losses that nobody has seen yet. Waits for the device."""
+        at, first = self._at, self._at.step - self._unseen
+        for step, loss in enumerate(self._losses[: self._unseen].tolist(), start=first):
+            if at.bad_step < 0 and not isfinite(loss):
+                at.bad_step = step
+            at.loss_sum += loss
+            at.loss_steps += 1
+        self._unseen = 0
 
     def evaluate(self, split: Split) -> tuple[dict[str, float], np.ndarray]:
         """(metrics, predictions) of a whole split, by the weights that are measured, in the run's
@@ -207,13 +227,12 @@ class Training:
 
         The tensors are those that train: who keeps them beyond a step copies them.
         """
+        self._look()
         tensors = self._held()
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optim.{key}.{name}"] = value
-        loss_sum, bad_step = self._loss_sum.item(), int(self._bad_step.item())
-        told = replace(self._at, loss_sum=loss_sum, bad_step=bad_step, seconds=self.seconds)
-        return tensors, told
+        return tensors, replace(self._at, seconds=self.seconds)
 
     def load(self, tensors: Mapping[str, Tensor], state: TrainState) -> None:
         """Go on from a state. Raises ValueError where it is no state of this model; then nothing
@@ -249,8 +268,7 @@ class Training:
         asked, self._at = self.run.train.micro_batch, replace(state)
         if asked != "auto":
             self._at.micro_batch = state.micro_batch or asked or self.run.train.batch
-        self._loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64, device=self.device)
-        self._bad_step = torch.tensor(state.bad_step, device=self.device)
+        self._unseen = 0
         self._begun = time.monotonic() - state.seconds
 
     def _held(self) -> dict[str, Tensor]:
