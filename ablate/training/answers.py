@@ -28,6 +28,7 @@ from ablate.shared.files import FULL, write_whole
 from ablate.shared.metrics import TASKS
 from ablate.training import faults, resume_check
 from ablate.training.calibrate import seconds_per_step
+from ablate.training.compiled import check_compile
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
 from ablate.training.model import build
@@ -61,6 +62,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             )
         with blaming(run):
             check_start(run)
+            check_compile(run, device)
             if run.optim.lr_mult:
                 factors(build(run, device="meta"), run.optim)
             answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}

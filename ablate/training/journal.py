@@ -50,6 +50,11 @@ class Journal:
         self._checkpoint_at = time.monotonic() + checkpoint_s
         self._beat_at = 0.0
 
+    @property
+    def multiply_adds(self) -> int:
+        """Of an image's forward pass."""
+        return int(self._size["multiply_adds"])
+
     # --- On the way -----------------------------------------------------------------------------
 
     def watched(self) -> int | None:
@@ -172,6 +177,7 @@ class Journal:
             "probes_sha256": training.probes.write(self._rundir, total),
             "kernel": kernel(training.device, training.dtype),
             "micro_batch": training.micro_batch,
+            "execution": "compiled" if training.compiled else "eager",
             **spent,
             "utilisation": utilisation(*rate, training.device, training.dtype),
         }

@@ -12,6 +12,7 @@ import torch
 from ablate.shared.checks import trainable
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
+from ablate.training.compiled import compile_step
 from ablate.training.data.batches import ImageView, resident, shaken_once
 from ablate.training.data.cache import prepare
 from ablate.training.journal import Journal
@@ -67,6 +68,9 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     if total and not training.micro_batch:
         beat(phase="memory")
         training.micro_batch = micro_batch(training)
+    if total:
+        beat(phase="compile")
+        compile_step(training, journal.multiply_adds, machine.cache, say)
 
     # --- Train loop -----------------------------------------------------------------------------
     if total:

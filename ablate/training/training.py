@@ -43,6 +43,7 @@ class TrainState:
     bad_step: int = -1  # first step with a non-finite loss
     seconds: float = 0.0
     micro_batch: int = 0  # images of a forward pass, once it was decided: kept, so bits are, too
+    compiled: bool = False  # so are these
 
 
 class Training:
@@ -96,6 +97,7 @@ class Training:
         self._at, self._begun = TrainState(), 0.0
         self._losses = torch.zeros(LOSSES, dtype=torch.float64, device=device)
         self._unseen = 0
+        self._forward = self._eager
         self._enter(self._at)
         self.model.train()
 
@@ -137,9 +139,28 @@ class Training:
         """The loss of a micro-batch, the `rows` of a global one, with its graph. `weights`: in the
         place of the model's own, see `rounded`."""
         self._masks.step, self._masks.rows = self._at.step, rows
+        return self._forward(images[rows], target[rows], dict(weights))
+
+    def _eager(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
+        """What a compiler is given: no draw that is kept, no number that changes, no waiting."""
         with arithmetic(self.device, self.dtype):
-            outputs = functional_call(self.model, dict(weights), images[rows])
-        return self.task.loss(outputs, target[rows])
+            outputs = functional_call(self.model, weights, images)
+        return self.task.loss(outputs, target)
+
+    def compile(self) -> None:
+        """Have forward, loss and backward compiled when the next step takes them."""
+        self._at.compiled = True
+        self._forward = torch.compile(self._eager, fullgraph=True, dynamic=False)
+
+    def uncompile(self) -> None:
+        """Undo that."""
+        self._at.compiled = False
+        self._forward = self._eager
+
+    @property
+    def compiled(self) -> bool:
+        """Is it compiled, or was when it began?"""
+        return self._at.compiled
 
     @property
     def steps(self) -> int:
