@@ -23,9 +23,9 @@ from ablate.training import faults
 from ablate.training.training import Training
 
 FOLDER = "compiled"  # in the store's cache
-REPAYS = (
-    5e13  # multiply-adds of a run, backward passes too, from which on it gains more than it costs
-)
+# Multiply-adds, backward passes among them.
+STEP = 1e9  # of a step: to call a compiled one takes more of a shorter one than is gained
+REPAYS = 5e13  # of a run, half an hour of a core: beyond, it gains more than it costs
 
 
 def missing(device: torch.device) -> str | None:
@@ -50,8 +50,8 @@ def repays(run: Run, steps: int, multiply_adds: int, device: torch.device) -> bo
     speed, so that the runs of a column agree. Never by classes of the user's own, which may do
     what can't be captured; nor on a GPU, where nobody has measured what it gains."""
     own = any(getattr(run, kind).plugin is not None for kind in choices.CHOICES)
-    planned = 3 * multiply_adds * run.train.batch * steps
-    return device.type == "cpu" and not own and planned >= REPAYS
+    each = 3 * multiply_adds * run.train.batch
+    return device.type == "cpu" and not own and each >= STEP and each * steps >= REPAYS
 
 
 def compile_step(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -120,14 +121,18 @@ class Training:
             part.backward()
             loss += part.detach()
         self.probes.gradients(step)
-        if run.optim.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), run.optim.clip)
-        self.optimizer.step()
-        self.average.update()
+        self.update()
         self._at.step += 1
         self._unseen += 1
         if self._unseen == LOSSES:
             self._look()
+
+    def update(self) -> None:
+        """Move the weights by their gradients: of a step, all that comes after them."""
+        if self.run.optim.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.run.optim.clip)
+        self.optimizer.step()
+        self.average.update()
 
     def inputs(self) -> tuple[Tensor, Tensor]:
         """What the next step is shown, and its target: the global batch."""
@@ -149,6 +154,8 @@ class Training:
 
     def compile(self) -> None:
         """Have forward, loss and backward compiled when the next step takes them."""
+        # Of each tensor that it captures torch asks for the gradient; rounded weights keep none.
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         self._at.compiled = True
         self._forward = torch.compile(self._eager, fullgraph=True, dynamic=False)
 
