@@ -144,6 +144,7 @@ def test_auto_compiles_runs_that_repay_it_on_a_cpu():
     assert not repays(run, 1000 * LONG, 10**5, CPU)  # its steps are short
     assert not repays(run, LONG, 10**7, torch.device("cuda"))
     assert not repays(own, LONG, 10**7, CPU)
+    assert not repays(tiny.run({"train.batch": 64, "train.precision": "bf16"}), LONG, 10**7, CPU)
 
 
 def test_the_choice_is_in_the_id_but_for_auto():
