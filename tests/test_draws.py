@@ -72,14 +72,23 @@ def test_the_order_is_that_of_64_bit_words() -> None:
     assert Draws(7).order(3, 9).tolist() == sorted(range(9), key=signed.__getitem__)
 
 
+def sites(masks: StepKey, *elements: str, **rates: float) -> StepKey:
+    """The same, which has heard of sites of dropout and of stochastic depth."""
+    for site in elements:
+        masks.meet(site)
+    for site, rate in rates.items():
+        masks.meet(site, rate)
+    return masks
+
+
 def test_how_much_is_drawn_at_once_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     def seen() -> list[torch.Tensor]:
         draws = Draws(1)
-        masks = StepKey(draws, 12)
+        masks = sites(StepKey(draws, 12), "a", b=0.3)
         made = []
         for masks.step in (0, 1, 2, 300, 4, 3):
             made += [draws.uniform("crop", masks.step, 5, 12), draws.order(masks.step, 100)]
-            made += [masks.dropped("a", (12, 3, 7), 9000), masks.kept("b", 0.3, torch.float32)]
+            made += [masks.dropped("a", (12, 3, 7), 9000), masks.kept("b")]
         return made
 
     first = seen()
@@ -92,13 +101,13 @@ def test_how_much_is_drawn_at_once_changes_no_draw(monkeypatch: pytest.MonkeyPat
 
 def test_rows_of_a_batch_are_drawn_for_themselves() -> None:
     """A micro-batch makes its own share of a mask, and it is the whole one's."""
-    masks = StepKey(Draws(0), 10)
+    masks = sites(StepKey(Draws(0), 10), "here", here=0.5)
     whole = masks.dropped("here", (10, 5, 6), 30_000)
-    depth = masks.kept("here", 0.5, torch.float32)
+    depth = masks.kept("here")
     for masks.rows in (slice(0, 4), slice(4, 8), slice(8, 12)):
         part = whole[masks.rows]
         assert torch.equal(masks.dropped("here", tuple(part.shape), 30_000), part)
-        assert torch.equal(masks.kept("here", 0.5, torch.float32), depth[masks.rows])
+        assert torch.equal(masks.kept("here"), depth[masks.rows])
 
 
 def test_uniform_numbers_are_24_bits_below_one() -> None:
@@ -123,7 +132,7 @@ def test_draws_are_even_and_apart() -> None:
 
 
 def test_masks_are_even_over_elements_rows_sites_and_steps() -> None:
-    masks, share = StepKey(Draws(0), 512), 6554
+    masks, share = sites(StepKey(Draws(0), 512), "a", "b"), 6554
     shape = (512, 40, 3)
     first = masks.dropped("a", shape, share)
     others = [masks.dropped("b", shape, share)]

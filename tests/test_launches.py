@@ -4,17 +4,23 @@ that a GPU runs, on tensors that hold nothing and say that they are on one."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.planning.compose import resolve
+from ablate.shared import spec
 from ablate.shared.build import build_run
+from ablate.training import training
 from ablate.training.data.batches import Batches, ImageView
 from ablate.training.data.cached import Split
 from ablate.training.keyed import Draws
+from ablate.training.model import attention
 from ablate.training.task import make_task
 
 # On it item(), tolist(), nonzero(), a boolean index and a copy to the host all fail.
@@ -52,18 +58,28 @@ class Launches(TorchDispatchMode):
         return result
 
 
-def make(recipe: str, size: int, batch: int) -> tuple[Batches, object]:
-    arch = "S/16" if recipe == "augreg" else "mu/4"
-    words = [f"recipe={recipe}", f"model.arch={arch}", "data.channels=3", f"data.size={size}"]
-    run = build_run(resolve([*words, f"train.batch={batch}"], Path("runs"))[0])
-    shape = (batch * (STEPS + 1), size, size, 3)
-    split = Split(
-        torch.zeros(shape, dtype=torch.uint8, device=GPU),
-        torch.zeros(shape[0], dtype=torch.int64, device=GPU),
-        torch.ones(shape[0], device=GPU),
+def recipe_run(recipe: str, arch: str, size: int, batch: int, *words: str) -> spec.Run:
+    said = [f"recipe={recipe}", f"model.arch={arch}", "data.channels=3", f"data.size={size}"]
+    return build_run(resolve([*said, f"train.batch={batch}", *words], Path("runs"))[0])
+
+
+def arch_of(recipe: str) -> str:
+    return "S/16" if recipe == "augreg" else "mu/4"
+
+
+def split(images: int, size: int) -> Split:
+    return Split(
+        torch.zeros((images, size, size, 3), dtype=torch.uint8, device=GPU),
+        torch.zeros(images, dtype=torch.int64, device=GPU),
+        torch.ones(images, device=GPU),
     )
+
+
+def make(recipe: str, size: int, batch: int) -> tuple[Batches, object]:
+    run = recipe_run(recipe, arch_of(recipe), size, batch)
     view = ImageView(size, run.model.input)
-    return Batches(split, batch, run.augment, Draws(0, GPU), view), make_task(run)
+    shown = split(batch * (STEPS + 1), size)
+    return Batches(shown, batch, run.augment, Draws(0, GPU), view), make_task(run)
 
 
 @pytest.mark.parametrize("recipe", MOST)
@@ -82,3 +98,68 @@ def test_inputs_wait_for_no_device_and_take_few_kernels(recipe: str) -> None:
     assert others[0].counts == others[1].counts  # whatever was drawn, and nothing drawn anew
     each = others[0].counts.total()
     assert each + (first.counts.total() - each) / STEPS <= MOST[recipe], others[0].counts
+
+
+class Autocast(TorchFunctionMode):
+    """What autocast does to a dense layer on a GPU; the device that stands for one has none."""
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        if function is torch.nn.functional.linear:
+            arguments = [x if x is None else x.to(torch.bfloat16) for x in arguments]
+        return function(*arguments, **(options or {}))
+
+
+def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v)[0]
+
+
+@pytest.fixture
+def pretending(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """That a step on `GPU` is one on a GPU: torch has no form without data of some operators."""
+    missing = torch.library.Library("aten", "IMPL", "Meta")
+    for name in ("_fused_adamw_", "_fused_sgd_"):
+        missing.impl(f"{name}.tensor_lr", lambda *arguments, **options: None)
+    monkeypatch.setattr(torch.nn.utils.clip_grad, "_has_foreach_support", lambda *where: True)
+    monkeypatch.setitem(attention.KERNELS, "sdpa", flash)
+    monkeypatch.setattr(training, "arithmetic", lambda device, dtype: Autocast())
+    yield
+    missing._destroy()
+
+
+def trained(run: spec.Run, steps: int = 2) -> tuple[training.Training, Launches]:
+    """What its last of some steps launched, its input apart."""
+    made = training.Training(run, split(4 * run.train.batch, run.data.size), GPU)
+    made.micro_batch = made.micro_batch or run.train.batch
+    inputs = made.inputs()
+    made.inputs = lambda: inputs  # type: ignore[method-assign]
+    for _ in range(steps):
+        with Launches() as launches:
+            made.step()
+    return made, launches
+
+
+@pytest.mark.parametrize(("arch", "most"), [("Ti/4", 462), ("mu/4", 77)])
+def test_model_backward_and_optimiser_take_few_kernels(
+    arch: str, most: int, pretending: None
+) -> None:
+    """In bfloat16, with stochastic depth, a soft target and a clipped norm. A block of Ti is 35."""
+    _, launches = trained(recipe_run("cifar", arch, 32, 8))
+    assert launches.counts.total() <= most, launches.counts
+
+
+QUICK = ("deit", "finetune")
+WHOLE = [
+    pytest.param(recipe, marks=[] if recipe in QUICK else pytest.mark.slow)
+    for recipe in (*MOST, "finetune")
+]
+
+
+@pytest.mark.parametrize("recipe", WHOLE)
+def test_a_step_waits_for_no_device(recipe: str, pretending: None) -> None:
+    """Of every recipe: clipped or not, averaged or not, in two micro-batches."""
+    words = ["train.micro_batch=4", "model.dropout=0.1", "model.depth=2"]
+    made, launches = trained(recipe_run(recipe, arch_of(recipe), 16, 8, *words))
+    assert made.steps == 2
+    assert launches.moved == 0
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        made.bad_step()  # to look at a loss is to wait

@@ -15,7 +15,7 @@ from ablate.shared import choices, sections
 from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import attention, build
 from ablate.training.model.count import SHAPES, _Counter, aten, describe
-from ablate.training.model.drop import Drop
+from ablate.training.model.drop import Drop, DropPath
 from ablate.training.model.norm import LayerNorm, Shape
 from ablate.training.model.stem import DualPatchNorm, Patches, Plain
 from ablate.training.model.vit import sincos2d
@@ -533,7 +533,7 @@ def test_on_the_meta_device_nothing_is_allocated():
 
 def bound(drop, batch=8, step=0, site="here"):
     drop.site = site
-    drop.step = StepKey(Draws(seed=0), batch)
+    drop.bind(StepKey(Draws(seed=0), batch))
     drop.step.step = step
     return drop.train()
 
@@ -548,8 +548,12 @@ def test_dropout_zeroes_at_its_rate_and_keeps_the_mean():
 
 
 def test_stochastic_depth_drops_whole_examples():
-    y = bound(Drop(0.25, per_example=True), batch=2000)(torch.ones(2000, 3, 4))
-    kept = y.flatten(1)
+    x, branch = (torch.full((2000, 3, 4), value, requires_grad=True) for value in (2.0, 1.0))
+    y = bound(DropPath(0.25), batch=2000)(x, branch)
+    y.sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x))
+    assert torch.equal(y.detach(), 2 + branch.grad)
+    kept = branch.grad.flatten(1)
     assert (kept == kept[:, :1]).all()
     assert kept.unique().tolist() == pytest.approx([0, 1 / 0.75])
     assert (kept[:, 0] == 0).float().mean().item() == pytest.approx(0.25, abs=0.04)
@@ -582,7 +586,7 @@ def test_stochastic_depth_grows_linearly(depth, rates):
     for sublayer in ("attn", "mlp"):
         drops = [getattr(block, sublayer).drop_path for block in model.blocks]
         assert [drop.rate for drop in drops] == pytest.approx(rates)
-        assert all(drop.per_example for drop in drops)
+        assert all(isinstance(drop, DropPath) for drop in drops)
 
 
 def test_dropout_stands_at_its_four_places():
@@ -603,14 +607,17 @@ def masks(changes, rows=slice(None), step=3):
     model.bind(at)
     seen = {}
     dropped, kept = at.dropped, at.kept
+    even = StepKey(at.draws, 8)
+    even.step, even.rows = step, rows
 
     def elements(site, *asked):
         seen[site] = dropped(site, *asked)
         return seen[site]
 
-    def examples(site, rate, dtype):
-        seen[site] = kept(site, 0.5, dtype)  # the rate of a block hangs on how many there are
-        return kept(site, rate, dtype)
+    def examples(site):
+        even.meet(site, 0.5)  # the rate of a block hangs on how many there are
+        seen[site] = even.kept(site)
+        return kept(site)
 
     at.dropped, at.kept = elements, examples
     model(tiny.images(8, run)[rows])

@@ -285,10 +285,11 @@ def test_no_placement_tells_tokens_apart_by_their_order(mode):
 
 
 def drops(built, batch):
-    at = StepKey(Draws(0), batch)
+    at = StepKey(Draws(0), batch, torch.float64)
     for path, module in built.named_modules():
         if hasattr(module, "site"):
-            module.site, module.step = path, at
+            module.site = path
+            module.bind(at)
     return at
 
 
@@ -302,7 +303,7 @@ def test_the_branch_is_normed_dropped_out_then_dropped_whole_then_added(placemen
     inner = residual.branch(residual.f(residual.pre(x)))
     share = round(0.3 * 65536)
     element = ~at.dropped("dropout", x.shape, share)
-    example = at.kept("drop_path", 0.4, x.dtype).view(-1, 1, 1)
+    example = at.kept("drop_path").view(-1, 1, 1)
     assert 0 < (example > 0).sum() < len(x)
     expected = residual.post(x + inner * element / (1 - share / 65536) * example)
     torch.testing.assert_close(out, expected, atol=1e-12, rtol=1e-12)
@@ -315,7 +316,7 @@ def test_an_example_dropped_whole_passes_by_unless_normed_after_the_addition(mod
     x = tokens()
     built = block(*mode, drop_path=0.7).train()
     at = drops(built, batch=len(x))
-    attn, mlp = (at.kept(f"{f}.drop_path", 0.7, x.dtype) == 0 for f in ("attn", "mlp"))
+    attn, mlp = (at.kept(f"{f}.drop_path") == 0 for f in ("attn", "mlp"))
     passed = attn & mlp
     assert 0 < passed.sum() < len(x)
     untouched = torch.equal(built(x)[passed], x[passed])

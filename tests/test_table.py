@@ -484,6 +484,7 @@ def test_confounds_overrides_and_mixed_machines_are_footnoted_in_every_format():
     plan = dataclasses.replace(plan, cells=tuple(cells))
     results = plant(plan, PLANTED)
     results["worse@#1"] |= {"device": "NVIDIA H200", "kernel": "explicit"}
+    results["better@#1"]["execution"] = "compiled"
     results["base@#0"]["digest"] = "d2"
     table = tabulate(plan, results)
     for text in every_text(table):
@@ -491,12 +492,13 @@ def test_confounds_overrides_and_mixed_machines_are_footnoted_in_every_format():
         assert "change the recipe of this cell: train.batch" in text
         assert "differ in their device: cpu (17 runs), NVIDIA H200 (1 run: worse)" in text
         assert "differ in their attention kernel: sdpa (17 runs), explicit (1 run: worse)" in text
+        assert "execution of the step: eager (17 runs), compiled (1 run: better)" in text
         assert "differ in their version of the training code: d1 (17 runs), d2 (1 run" in text
     markdown = render(table, "md")
-    assert "gain [95 % CI]¹˒²˒³" in markdown
-    assert "| better⁴ |" in markdown
+    assert "gain [95 % CI]¹˒²˒³˒⁴" in markdown
+    assert "| better⁵ |" in markdown
     assert "same within" not in markdown
-    assert "- ⁴ Confound" in markdown
+    assert "- ⁵ Confound" in markdown
 
 
 def test_a_clean_table_has_no_footnotes():

@@ -28,6 +28,7 @@ MACHINE = {
     "precision": "precision",
     "threads": "number of threads",
     "micro_batch": "micro-batch",
+    "execution": "execution of the step",
     "digest": "version of the training code",
     "torch": "version of torch",
 }
@@ -237,7 +238,12 @@ def data_notes(block: Sequence[Scores]) -> list[str]:
 
 def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Yield (key, name, value) of all facts that should be the same in the runs of a column."""
-    known = {**result, "precision": cell.spec.get("train", {}).get("precision")}
+    # Results from before there was a choice don't say that they are eager.
+    known = {
+        "execution": "eager",
+        **result,
+        "precision": cell.spec.get("train", {}).get("precision"),
+    }
     for key, name in MACHINE.items():
         if known.get(key) is not None:
             yield key, name, known[key]

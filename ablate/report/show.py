@@ -212,7 +212,17 @@ def print_log(store: Store, run: str, out: BinaryIO, follow: bool) -> None:
 
 CODE = ("digest", "plugins", "packages", "python", "git")
 EDITED = "withheld: env.json is not the file that the run wrote"
-ENVIRONMENT = ("device", "driver", "threads", "kernel", "micro_batch", "platform", "host")
+ENVIRONMENT = (
+    "device",
+    "driver",
+    "threads",
+    "kernel",
+    "micro_batch",
+    "execution",
+    "platform",
+    "host",
+)
+TOLD = ("digest", "plugins", "device", "kernel", "micro_batch", "execution")
 NOTED = (*CODE, *ENVIRONMENT, "fingerprint", "command", "folder")
 RESULT = (
     *("status", "step", "test", "also", "validation", "train_loss", "prior_loss", "collapsed"),
@@ -269,7 +279,7 @@ def facts(record: RunRecord) -> dict[str, str]:
         whole = {**attempt, **(origin if isinstance(origin, dict) else {})}
         for key, text in _pick(leaves(whole), NOTED).items():
             merged.setdefault(key, {})[text] = None
-    told = _pick(leaves(record.result), ("digest", "plugins", "device", "kernel", "micro_batch"))
+    told = _pick(leaves(record.result), TOLD)
     known = {key: " + ".join(texts) for key, texts in merged.items()} | told
     return known | ({"attempts": EDITED} if record.unsealed else {})
 

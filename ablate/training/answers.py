@@ -31,6 +31,7 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.training import faults, memory, numerics, resume_check
 from ablate.training.calibrate import times
+from ablate.training.compiled import check_compile
 from ablate.training.data.beside import renumbered, shared_images
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
@@ -69,6 +70,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             numerics.check(run, device)
         with blaming(run):
             check_start(run)
+            check_compile(run, device)
             if run.optim.lr_mult:
                 factors(build(run, device="meta"), run.optim)
             answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}

@@ -50,6 +50,11 @@ class Journal:
         self._checkpoint_at = time.monotonic() + checkpoint_s
         self._beat_at = 0.0
 
+    @property
+    def multiply_adds(self) -> int:
+        """Of an image's forward pass."""
+        return int(self._size["multiply_adds"])
+
     # --- On the way -----------------------------------------------------------------------------
 
     def watched(self) -> int | None:
@@ -169,6 +174,7 @@ class Journal:
             "weights_sha256": weights_sha256,
             "probes_sha256": training.probes.write(self._rundir, total),
             "micro_batch": training.micro_batch,
+            "execution": "compiled" if training.compiled else "eager",
             **spent,
             "utilisation": utilisation(*rate, training.device, training.dtype),
         }

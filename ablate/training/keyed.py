@@ -52,7 +52,7 @@ class Draws:
         """int64 (steps, count, rows): the first `count` words of each row, from `step` on."""
         row, block = self._range(rows), self._range(range(-(-count // 4)))[:, None]
         at = self._range(range(step, step + steps))[:, None, None]
-        four = philox((block, row, at, torch.zeros_like(row)), self._secret(purpose))
+        four = philox((block, row, at, torch.zeros_like(row)), self.secret(purpose))
         return torch.stack(four, 2).flatten(1, 2)[:, :count]
 
     def uniform(self, purpose: str, step: int, count: int, batch: int) -> Tensor:
@@ -83,13 +83,19 @@ class Draws:
 
         Eight of a counter, and rows apart: what some rows take is their share of what all do.
         """
+        at = torch.full((), step, device=self.device)
+        return self.lanes_at(self.secret(purpose), at, self._range(rows), count)
+
+    def lanes_at(self, secret: tuple[int, int], step: Tensor, rows: Tensor, count: int) -> Tensor:
+        """`lanes`, of tensors int64 () and (rows,), so that a step can be captured. A compiler has
+        no need of parts: it keeps nothing between one operation and the next."""
         blocks = -(-count // 8)
+        chunk = len(rows) * blocks if torch.compiler.is_compiling() else self._chunk
         made = torch.empty((len(rows), 4, blocks), dtype=torch.int32, device=self.device)
-        secret, at = self._secret(purpose), torch.full((), step, device=self.device)
-        for some in _parts(len(rows), max(1, self._chunk // blocks)):
-            row = self._range(rows[some.start : some.stop])[:, None]
-            for part in _parts(blocks, self._chunk):
-                words = philox((self._range(part), row, at, torch.zeros_like(at)), secret)
+        for some in _parts(len(rows), max(1, chunk // blocks)):
+            row = rows[some.start : some.stop, None]
+            for part in _parts(blocks, chunk):
+                words = philox((self._range(part), row, step, torch.zeros_like(step)), secret)
                 for j, word in enumerate(words):
                     made[some.start : some.stop, j, part.start : part.stop] = word
         return made.view(torch.int16).view(len(rows), 8 * blocks)[:, :count]
@@ -98,7 +104,7 @@ class Draws:
         """int64 (n,), on the CPU: a permutation, each as likely. Words of 64 bits sorted; of two
         that are equal, the earlier comes first."""
         made = torch.empty((2, -(-n // 2)), dtype=torch.int64)
-        secret, zero = self._secret("order"), torch.zeros((), dtype=torch.int64)
+        secret, zero = self.secret("order"), torch.zeros((), dtype=torch.int64)
         for part in _parts(made.shape[1], CHUNK["cpu"]):
             counter = torch.arange(part.start, part.stop), zero, torch.tensor(epoch), zero
             a, b, c, d = philox(counter, secret)
@@ -106,7 +112,8 @@ class Draws:
             made[1, part.start : part.stop] = (c << 32) | d
         return made.view(-1)[:n].argsort(stable=True)
 
-    def _secret(self, purpose: str) -> tuple[int, int]:
+    def secret(self, purpose: str) -> tuple[int, int]:
+        """The key of a purpose, as Philox takes it."""
         whole = key(self.seed, purpose)
         return whole & MASK, whole >> 32
 
@@ -119,28 +126,66 @@ def _parts(n: int, size: int) -> Iterator[range]:
 
 
 class StepKey:
-    """Where training stands, for draws made inside the model (dropout, drop-path): the step, and
-    which `rows` of the global batch a micro-batch has."""
+    """Where training stands, for draws made inside the model (dropout, stochastic depth): the
+    `step`, and which `rows` of the global batch a micro-batch has.
 
-    def __init__(self, draws: Draws, batch: int) -> None:
+    The model reads tensors, so a captured step goes on with what they hold by then. Shares of
+    stochastic depth are drawn for many steps at once, which no graph can do: before it, as a step
+    or rows are set.
+    """
+
+    def __init__(self, draws: Draws, batch: int, dtype: torch.dtype = torch.float32) -> None:
+        """`dtype`: of what `kept` gives."""
         self.draws = draws
         self.batch = batch
-        self.step = 0
-        self.rows = slice(None)
+        self._dtype = dtype
+        self._secrets: dict[str, tuple[int, int]] = {}  # by site
+        self._rates: dict[str, float] = {}
+        self._kept: dict[str, Tensor] = {}  # of the step and the rows
+        self._step, self._rows = 0, slice(None)
+        self._places = torch.arange(batch, device=draws.device)
+        self._at, self._row = torch.zeros_like(self._places[0]), self._places
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._step = step
+        self._at.fill_(step)
+        self._draw()
+
+    @property
+    def rows(self) -> slice:
+        return self._rows
+
+    @rows.setter
+    def rows(self, rows: slice) -> None:
+        self._rows, self._row = rows, self._places[rows]
+        self._draw()
+
+    def meet(self, site: str, rate: float | None = None) -> None:
+        """Hear of a site, of stochastic depth where it has a rate, before a step is captured."""
+        self._secrets[site] = self.draws.secret(f"mask {site}")
+        if rate is not None:
+            self._rates[site] = rate
+            self._draw()
 
     def dropped(self, site: str, shape: tuple[int, ...], share: int) -> Tensor:
         """bool of `shape`, whose first axis is `rows`: True with probability share / 65536."""
-        lanes = self.draws.lanes(f"mask {site}", self.step, self._rows(), prod(shape[1:]))
+        lanes = self.draws.lanes_at(self._secrets[site], self._at, self._row, prod(shape[1:]))
         return (lanes < share - 32768).view(shape)
 
-    def kept(self, site: str, rate: float, dtype: torch.dtype) -> Tensor:
-        """(rows,): 1 / (1 - rate), but 0 with probability `rate`."""
+    def kept(self, site: str) -> Tensor:
+        """(rows,): 1 / (1 - rate), but 0 with probability rate, that of the site."""
+        return self._kept[site]
 
+    def _draw(self) -> None:
         def draw(steps: int) -> Tensor:
-            words = self.draws.words(f"mask {site}", self.step, range(self.batch), 1, steps)
-            return (uniform(words[:, 0]) >= rate).to(dtype).div_(1 - rate)
+            words = self.draws.words(f"mask {site}", self._step, range(self.batch), 1, steps)
+            return (uniform(words[:, 0]) >= rate).to(self._dtype).div_(1 - rate)
 
-        return self.draws.ahead((site, rate, dtype), self.step, self.batch, draw)[self.rows]
-
-    def _rows(self) -> range:
-        return range(self.batch)[self.rows]
+        for site, rate in self._rates.items():
+            drawn = self.draws.ahead((site, rate, self._dtype), self._step, self.batch, draw)
+            self._kept[site] = drawn[self._rows]

@@ -14,6 +14,7 @@ from ablate.shared.checks import trainable
 from ablate.shared.files import read_json
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
+from ablate.training.compiled import compile_step
 from ablate.training.data.batches import ImageView, resident, shaken_once
 from ablate.training.data.beside import in_classes, renumbered, shared_images
 from ablate.training.data.cache import prepare
@@ -77,6 +78,9 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         decided = machine.settled.get("micro_batch")
         batch = run.train.batch
         training.micro_batch = part(batch, decided) if decided else micro_batch(training)
+    if total:
+        beat(phase="compile")
+        compile_step(training, journal.multiply_adds, machine.cache, say)
 
     # --- Train loop -----------------------------------------------------------------------------
     if total:

@@ -37,9 +37,22 @@ class Optimizer:
     def __init__(self, groups: Iterable[Mapping[str, Any]], optim: Optim) -> None:
         """`groups`: each with `params`, its parameters, `scale`, a factor on the rate, and
         `weight_decay`."""
-        self.param_groups = [{"lr": optim.lr, **group} for group in groups]
+        self.param_groups = [dict(group) for group in groups]
+        device = self.param_groups[0]["params"][0].device
+        # Tensors, which a captured step reads, in the type that the kernels take.
+        dtype = torch.float64 if device.type == "cpu" else torch.float32
+        self._rates: dict[float, Tensor] = {}  # by scale
+        for group in self.param_groups:
+            rate = torch.empty((), dtype=dtype, device=device)
+            group["lr"] = self._rates.setdefault(group["scale"], rate)
+        self.set_rate(optim.lr)
         self.state: dict[Tensor, dict[str, Tensor]] = {}  # of those that have had a gradient
         self._optim = optim
+
+    def set_rate(self, rate: float) -> None:
+        """Move by this learning rate, times the scale of a group, from now on."""
+        for scale, tensor in self._rates.items():
+            tensor.fill_(rate * scale)
 
     def zero_grad(self) -> None:
         for group in self.param_groups:
@@ -50,22 +63,31 @@ class Optimizer:
     def step(self) -> None:
         """Move each parameter that has a gradient, at its group's `lr`."""
         move = self._sgd if self._optim.name == "sgd" else self._adamw
+        begun = self._begin()
         for group in self.param_groups:
             alike: dict[Any, list[Tensor]] = {}  # a kernel takes what has one type, one history
             for p in group["params"]:
                 if p.grad is not None:
-                    alike.setdefault((p.device, p.dtype, p in self.state), []).append(p)
-            for (*_, begun), parameters in alike.items():
-                move(group, parameters, not begun)
+                    alike.setdefault((p.device, p.dtype, p in begun), []).append(p)
+            for (*_, first), parameters in alike.items():
+                move(group, parameters, first)
 
-    def _adamw(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
-        if first:
-            for p in parameters:
+    def _begin(self) -> set[Tensor]:
+        """Count the step of each parameter that has a gradient; those that have their first one."""
+        moved = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        begun = [p for p in moved if p not in self.state]
+        if self._optim.name == "adamw":
+            for p in begun:
                 step = torch.zeros((), dtype=torch.float32, device=p.device)
                 moments = {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
                 self.state[p] = {"step": step, **moments}
+            torch._foreach_add_([self.state[p]["step"] for p in moved], 1)
+        elif self._optim.b1:
+            self.state |= {p: {"momentum_buffer": torch.empty_like(p)} for p in begun}
+        return set(begun)
+
+    def _adamw(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
         steps, averages, squares = self._kept(parameters, "step", "exp_avg", "exp_avg_sq")
-        torch._foreach_add_(steps, 1)
         torch._fused_adamw_(
             parameters,
             [p.grad for p in parameters if p.grad is not None],
@@ -85,8 +107,6 @@ class Optimizer:
     def _sgd(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
         """Without momentum it keeps nothing, and each step is a first one."""
         keeps = self._optim.b1 != 0
-        if first and keeps:
-            self.state |= {p: {"momentum_buffer": torch.empty_like(p)} for p in parameters}
         torch._fused_sgd_(
             parameters,
             [p.grad for p in parameters if p.grad is not None],
@@ -227,14 +247,18 @@ class Average:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Inside, the model has the averaged weights."""
+        """Inside, the model has the averaged weights. They change places by their values: a
+        captured step goes on with the tensors that it knows."""
         self._swap()
         try:
             yield
         finally:
             self._swap()
 
+    @torch.no_grad()
     def _swap(self) -> None:
         for name, p in self._model.named_parameters():
-            if name in self.weights:
-                p.data, self.weights[name] = self.weights[name], p.data
+            if (average := self.weights.get(name)) is not None:
+                own = p.clone()
+                p.copy_(average)
+                average.copy_(own)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from ablate.shared.metrics import TASKS
 from ablate.shared.spec import Run
@@ -21,6 +25,7 @@ from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import build
 from ablate.training.optim import Average, Lengths, learning_rate, lengths, make_optimizer
 from ablate.training.probes import Probes
+from ablate.training.rounded import rounded
 from ablate.training.start import begin
 from ablate.training.task import Evaluation, Predictor, make_task
 
@@ -30,6 +35,8 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "fp64": torch.float64,
 }
+LOSSES = 64  # steps after which they are looked at, at the latest
+_NONE: Mapping[str, Tensor] = MappingProxyType({})
 
 
 @dataclass
@@ -42,6 +49,7 @@ class TrainState:
     bad_step: int = -1  # first step with a non-finite loss
     seconds: float = 0.0
     micro_batch: int = 0  # images of a forward pass, once it was decided: kept, so bits are, too
+    compiled: bool = False  # so are these
 
 
 class Training:
@@ -75,7 +83,7 @@ class Training:
 
         # --- Batches and masks: keyed, so there is nothing to save or restore -------------------
         draws = Draws(run.seed, device)
-        self._masks = StepKey(draws, batch)
+        self._masks = StepKey(draws, batch, self.weights)
         ahead = train.device.type != device.type
         self.batches = Batches(train, batch, run.augment, draws, self._view, ahead)
 
@@ -93,7 +101,9 @@ class Training:
         self.rate = 0.0  # of the last step
         self.probes = Probes(run, self.model, self.lengths.total)
         self._at, self._begun = TrainState(), 0.0
-        self._loss_sum, self._bad_step = (torch.empty(0, device=device) for _ in range(2))
+        self._losses = torch.zeros(LOSSES, dtype=torch.float64, device=device)
+        self._unseen = 0
+        self._forward = self._eager
         self._enter(self._at)
         self.model.train()
 
@@ -104,37 +114,65 @@ class Training:
         run, step, micro = self.run, self._at.step, self._at.micro_batch
         images, target = self.inputs()
         self.rate = learning_rate(run.optim, step, self.lengths)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * group["scale"]
+        self.optimizer.set_rate(self.rate)
         self.optimizer.zero_grad()
-        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        weights = rounded(self.model, self.dtype) if self.dtype == torch.bfloat16 else {}
+        # Losses stay on the device, where they happen: to look at one is to wait.
+        loss = self._losses[self._unseen].zero_()
         for first in range(0, run.train.batch, micro):
-            part = self.part(images, target, slice(first, first + micro))
-            part = part * (micro / run.train.batch)
+            part = self.part(images, target, slice(first, first + micro), weights)
+            if micro < run.train.batch:
+                part = part * (micro / run.train.batch)
             part.backward()
             loss += part.detach()
         self.probes.gradients(step)
-        if run.optim.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), run.optim.clip)
+        self.update()
+        self._at.step += 1
+        self._unseen += 1
+        if self._unseen == LOSSES:
+            self._look()
+
+    def update(self) -> None:
+        """Move the weights by their gradients: of a step, all that comes after them."""
+        if self.run.optim.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.run.optim.clip)
         self.optimizer.step()
         self.average.update()
-        # A non-finite loss is noted on the device, where it happens: to look at it is to wait.
-        bad = (self._bad_step < 0) & ~loss.isfinite()
-        self._bad_step = torch.where(bad, step, self._bad_step)
-        self._loss_sum += loss
-        self._at.step += 1
-        self._at.loss_steps += 1
 
     def inputs(self) -> tuple[Tensor, Tensor]:
         """What the next step is shown, and its target: the global batch."""
         return self.task.inputs(self.batches, self._at.step, self.weights)
 
-    def part(self, images: Tensor, target: Tensor, rows: slice) -> Tensor:
-        """The loss of a micro-batch, the `rows` of a global one, with its graph."""
+    def part(
+        self, images: Tensor, target: Tensor, rows: slice, weights: Mapping[str, Tensor] = _NONE
+    ) -> Tensor:
+        """The loss of a micro-batch, the `rows` of a global one, with its graph. `weights`: in the
+        place of the model's own, see `rounded`."""
         self._masks.step, self._masks.rows = self._at.step, rows
+        return self._forward(images[rows], target[rows], dict(weights))
+
+    def _eager(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
+        """What a compiler is given: no draw that is kept, no number that changes, no waiting."""
         with arithmetic(self.device, self.dtype):
-            outputs = self.model(images[rows])
-        return self.task.loss(outputs, target[rows])
+            outputs = functional_call(self.model, weights, images)
+        return self.task.loss(outputs, target)
+
+    def compile(self) -> None:
+        """Have forward, loss and backward compiled when the next step takes them."""
+        # Of each tensor that it captures torch asks for the gradient; rounded weights keep none.
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+        self._at.compiled = True
+        self._forward = torch.compile(self._eager, fullgraph=True, dynamic=False)
+
+    def uncompile(self) -> None:
+        """Undo that."""
+        self._at.compiled = False
+        self._forward = self._eager
+
+    @property
+    def compiled(self) -> bool:
+        """Is it compiled, or was when it began?"""
+        return self._at.compiled
 
     @property
     def steps(self) -> int:
@@ -159,17 +197,27 @@ class Training:
 
     def bad_step(self) -> int | None:
         """The first step whose loss was not finite. Waits for the device."""
-        step = int(self._bad_step.item())
-        return step if step >= 0 else None
+        self._look()
+        return self._at.bad_step if self._at.bad_step >= 0 else None
 
     def mean_loss(self) -> float | None:
         """Of the steps since it was last asked for; None: there were none. Waits for the device."""
+        self._look()
         if not self._at.loss_steps:
             return None
-        mean = self._loss_sum.item() / self._at.loss_steps
-        self._loss_sum.zero_()
-        self._at.loss_steps = 0
+        mean = self._at.loss_sum / self._at.loss_steps
+        self._at.loss_sum, self._at.loss_steps = 0.0, 0
         return mean
+
+    def _look(self) -> None:
+        """Take in the losses that nobody has seen yet. Waits for the device."""
+        at, first = self._at, self._at.step - self._unseen
+        for step, loss in enumerate(self._losses[: self._unseen].tolist(), start=first):
+            if at.bad_step < 0 and not isfinite(loss):
+                at.bad_step = step
+            at.loss_sum += loss
+            at.loss_steps += 1
+        self._unseen = 0
 
     def evaluate(self, split: AnySplit) -> tuple[dict[str, float], np.ndarray]:
         """(metrics, predictions) of a whole split, by the weights that are measured, in the run's
@@ -212,13 +260,12 @@ class Training:
 
         The tensors are those that train: who keeps them beyond a step copies them.
         """
+        self._look()
         tensors = self._held()
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optim.{key}.{name}"] = value
-        loss_sum, bad_step = self._loss_sum.item(), int(self._bad_step.item())
-        told = replace(self._at, loss_sum=loss_sum, bad_step=bad_step, seconds=self.seconds)
-        return tensors, told
+        return tensors, replace(self._at, seconds=self.seconds)
 
     def load(self, tensors: Mapping[str, Tensor], state: TrainState) -> None:
         """Go on from a state. Raises ValueError where it is no state of this model; then nothing
@@ -254,8 +301,7 @@ class Training:
         asked, self._at = self.run.train.micro_batch, replace(state)
         if asked != "auto":
             self._at.micro_batch = state.micro_batch or asked or self.run.train.batch
-        self._loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64, device=self.device)
-        self._bad_step = torch.tensor(state.bad_step, device=self.device)
+        self._unseen = 0
         self._begun = time.monotonic() - state.seconds
 
     def _held(self) -> dict[str, Tensor]:

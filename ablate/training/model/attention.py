@@ -75,6 +75,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, N, 3, H, d)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, H, N, d)
+        # Each (B, H, N, d). Parted first: so a kernel joins their gradients where they lie.
+        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
         context = KERNELS[kernel(q.device, q.dtype)](q, k, v)
         return self.out(self.inner(context.transpose(1, 2).flatten(2)))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ablate.training.model.attention import Attention, HeadScale
-from ablate.training.model.drop import Drop
+from ablate.training.model.drop import Drop, DropPath
 from ablate.training.model.mlp import MLP
 from ablate.training.model.norm import BatchNorm, LayerNorm, MakeNorm, OneChannelBatchNorm, Shape
 
@@ -142,13 +142,13 @@ class Residual(nn.Module):
         self.f = f
         self.branch = layer.norm_if(places.branch)
         self.dropout = Drop(layer.dropout)
-        self.drop_path = Drop(layer.drop_path, per_example=True)
+        self.drop_path = DropPath(layer.drop_path)
         self.skip = skip or nn.Identity()
         self.post = layer.norm_if(places.post)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
-        branch = self.drop_path(self.dropout(self.branch(self.f(self.pre(x)))))
-        return self.post(self.skip(x) + branch)
+        branch = self.dropout(self.branch(self.f(self.pre(x))))
+        return self.post(self.drop_path(self.skip(x), branch))
 
 
 class Block(nn.Module):

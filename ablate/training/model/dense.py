@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 
@@ -9,8 +11,10 @@ class Dense(nn.Linear):
     """x W^T + b. `role` says what the layer is for; `init` has a rule for each role.
 
     `gains` multiply the initial weights and biases: one number for each of so many equal parts of
-    the outputs.
+    the outputs. `rounds`: it computes in the type of autocast, where that is on.
     """
+
+    rounds: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -1,41 +1,98 @@
-"""Dropout and stochastic depth: one module, two shapes of mask."""
+"""Dropout, and stochastic depth."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ablate.training.keyed import StepKey
+from ablate.training.model.norm.shape import unrounded
 
 LEVELS = 1 << 16
 
 
-class Drop(nn.Module):
-    """Zeroes with probability `rate` and scales what survives by 1 / (1 - rate), while training.
+class Dropping(nn.Module):
+    """Drops with probability `rate` while training, and scales what survives by 1 / (1 - rate).
 
-    One decision an element (dropout), by 16 bits: there the rate is the nearest multiple of
-    1 / 65,536, below 1. Or one an example (`per_example`: stochastic depth). Masks are keyed by the
-    step, by the row of the global batch and by `site`, this module's path in the model; step and
-    site are given by the ViT.
+    Masks are keyed by the step, by the row of the global batch and by `site`, this module's path in
+    the model; step and site are given by the host.
     """
 
-    def __init__(self, rate: float, per_example: bool = False) -> None:
+    def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
-        self.per_example = per_example
         self.site = ""
         self.step: StepKey | None = None
 
-    def forward(self, x: Tensor) -> Tensor:  # (B, ...)
+    def bind(self, step: StepKey) -> None:
+        """Draw at `step` from now on."""
+        self.step = step
+        if self.rate:
+            self.meet(step)
+
+    def meet(self, step: StepKey) -> None:
+        """Tell `step` of this site."""
+        raise NotImplementedError
+
+    @property
+    def drawn(self) -> StepKey | None:
+        """Where it draws; None: nothing is dropped."""
         if self.rate == 0 or not self.training:
-            return x
-        assert self.step is not None, f"{self.site}: bind a Step before training (ViT.bind)"
-        if self.per_example:
-            wide = torch.promote_types(x.dtype, torch.float32)  # 1 / 0.9 is 0.2 % off in bfloat16
-            return x * self.step.kept(self.site, self.rate, wide).view(-1, *(1,) * (x.ndim - 1))
-        share = min(round(self.rate * LEVELS), LEVELS - 1)
-        dropped = self.step.dropped(self.site, tuple(x.shape), share)
-        return x.masked_fill(dropped, 0) * (LEVELS / (LEVELS - share))
+            return None
+        assert self.step is not None, f"{self.site}: bind a Step before training (Host.bind)"
+        return self.step
 
     def extra_repr(self) -> str:
-        return f"{self.rate}, per_example={self.per_example}"
+        return f"{self.rate}"
+
+
+class Drop(Dropping):
+    """Dropout: one decision an element, by 16 bits. The rate is the nearest multiple of 1 / 65,536,
+    below 1."""
+
+    def meet(self, step: StepKey) -> None:
+        step.meet(self.site)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, ...)
+        if (step := self.drawn) is None:
+            return x
+        share = min(round(self.rate * LEVELS), LEVELS - 1)
+        dropped = step.dropped(self.site, tuple(x.shape), share)
+        return x.masked_fill(dropped, 0) * (LEVELS / (LEVELS - share))
+
+
+class DropPath(Dropping):
+    """x + branch, a residual, whose branch is dropped by examples: stochastic depth."""
+
+    def meet(self, step: StepKey) -> None:
+        step.meet(self.site, self.rate)
+
+    def forward(self, x: Tensor, branch: Tensor) -> Tensor:  # both (B, ...)
+        if (step := self.drawn) is None:
+            return x + branch
+        return Added.apply(x, branch, step.kept(self.site).view(-1, *(1,) * (x.ndim - 1)))
+
+
+class Added(torch.autograd.Function):
+    """x + branch * share: a kernel each way, where autograd takes two or, in bfloat16, three.
+
+    x and share in float32 at least, in which the sum is (1 / 0.9 is 0.2 % off in bfloat16); the
+    share has no gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, branch: Tensor, share: Tensor) -> Tensor:
+        ctx.save_for_backward(share)
+        ctx.dtype = branch.dtype
+        if x.device.type == "cpu":  # rounds once more than addcmul: so runs there are
+            return x + branch * share
+        with unrounded(x.device):  # autocast would widen the branch by a kernel of its own
+            return torch.addcmul(x, branch, share)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
+        (share,) = ctx.saved_tensors
+        return dy, torch.mul(dy, share, out=torch.empty_like(dy, dtype=ctx.dtype)), None

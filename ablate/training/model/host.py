@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ablate.shared import sections
 from ablate.training.keyed import StepKey
-from ablate.training.model.drop import Drop
+from ablate.training.model.drop import Dropping
 from ablate.training.model.whiten import Whiten
 
 
@@ -34,14 +34,14 @@ class Host(nn.Module):
     def name_sites(self) -> None:
         """Tell every dropout where it stands: its masks hang on that. Call when all is built."""
         for path, module in self.named_modules():
-            if isinstance(module, Drop):
+            if isinstance(module, Dropping):
                 module.site = path
 
     def bind(self, step: StepKey) -> None:
         """Draw every mask at `step` from now on: the training loop moves it, the model reads it."""
         for module in self.modules():
-            if isinstance(module, Drop):
-                module.step = step
+            if isinstance(module, Dropping):
+                module.bind(step)
 
     def fit(self, batches: Iterable[Tensor], memo: Path | None = None) -> None:
         """Measure what is fixed before the first step (whitening) on all training images.

@@ -25,6 +25,7 @@ class Positions(Dense):
     all images; w decays with the other dense kernels, as in the released code.
     """
 
+    rounds = False
     offsets: Tensor  # (n, n, 2, 3): [b, a], along rows or columns, of w
 
     def __init__(self, side: int, heads: int, locality: bool) -> None:
