@@ -16,7 +16,6 @@ from ablate.analysis.trends import where
 from ablate.planning.cell import Column, series
 from ablate.planning.expand import plan as expand
 from ablate.report.formats import render
-from ablate.shared.errors import UserError
 
 X = np.array([1.0, 2.0, 4.0, 7.0])
 
@@ -115,8 +114,8 @@ def wrong(tables, baseline_sd=1.0, n=5, levels=4, correlation=0.6):
 @pytest.mark.parametrize(
     ("tables", "settings", "most"),
     [
-        (600, {}, 0.033 + 2 * 0.0073),
-        (600, {"baseline_sd": 3.0}, 0.047 + 2 * 0.0087),
+        (400, {}, 0.033 + 2 * 0.0089),
+        (400, {"baseline_sd": 3.0}, 0.051 + 2 * 0.011),
         pytest.param(20_000, {}, 0.042, marks=pytest.mark.slow),
         pytest.param(20_000, {"n": 3}, 0.042, marks=pytest.mark.slow),
         pytest.param(20_000, {"baseline_sd": 3.0}, 0.052, marks=pytest.mark.slow),
@@ -250,52 +249,17 @@ def test_columns_of_a_series_differ_in_one_number_alone():
 
 
 FILE = """
-base: {{recipe: quick, data: digits, model.arch: mu/4}}
-across: {{{across}}}
-variants: [{{pre: {{}}}}, {{post: {{block.mlp: post}}}}]
-analysis: {{contrasts: {{deeper: {contrast}}}}}
-scales: {{small: {{across: {{model.depth: [1, 2]}}}}}}
+base: {recipe: quick, data: digits, model.arch: mu/4}
+across: {model.depth: [1, 2, 4]}
+variants: [{pre: {}}, {post: {block.mlp: post}}]
+analysis: {contrasts: {deeper: {across: model.depth, trend: log2}}}
+scales: {small: {across: {model.depth: [1, 2]}}}
 """
-
-
-@pytest.mark.parametrize(
-    ("across", "contrast", "line"),
-    [
-        (
-            "model.depth: [1, 2, 4]",
-            "{across: model.depth, trend: log}",
-            "contrasts.deeper: trend: expected one of linear, log2, got 'log' (did you mean",
-        ),
-        (
-            "model.depth: [1, 2, 4]",
-            "{across: model.depth, from: 1, trend: linear}",
-            "expected {across: key, from: value, to: value} or {across: key, trend: linear}, got",
-        ),
-        (
-            "model.depth: [1, 2]",
-            "{across: model.depth, trend: linear}",
-            "trend: expected columns that differ in model.depth alone, with 3 numbers or more, got",
-        ),
-        (
-            "model.dropout: [0, 0.1, 0.2]",
-            "{across: model.dropout, trend: log2}",
-            "trend: log2 expects positive numbers of model.dropout, got 0, 0.1, 0.2",
-        ),
-        ("model.depth: [1, 2]", "{across: stem, trend: log2}", "across: no column sets 'stem'"),
-    ],
-)
-def test_a_trend_that_can_not_be_is_refused_by_name(tmp_path, across, contrast, line):
-    file = tmp_path / "mine.yaml"
-    file.write_text(FILE.format(across=across, contrast=contrast))
-    with pytest.raises(UserError) as caught:
-        expand([str(file)], store=tmp_path)
-    assert line in str(caught.value)
 
 
 def test_a_scale_with_few_columns_is_without_the_trend(tmp_path):
     file = tmp_path / "mine.yaml"
-    trend = "{across: model.depth, trend: log2}"
-    file.write_text(FILE.format(across="model.depth: [1, 2, 4]", contrast=trend))
+    file.write_text(FILE)
     assert [*expand([str(file)], store=tmp_path)[0].analysis.contrasts] == ["deeper"]
     small, _ = expand([str(file)], scale="small", store=tmp_path)
     assert not small.analysis.contrasts

@@ -141,7 +141,7 @@ def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
         half, low, high = (f"{x:.{of.decimals}f}" for x in (f.half, f.low, f.high))
         at = f"{column.heading}: " if column.heading else ""
         yield (
-            f"{at}{f.seeds} seeds would resolve gains of about {half} {of.points} ({low} to "
+            f"{at}{f.seeds} seeds would resolve {of.change}s of about {half} {of.points} ({low} to "
             f"{high}), if the spreads of the rows are as equal as they look."
         )
     if told:

@@ -104,7 +104,8 @@ def entry_notes(
             f"change did nothing."
         )
     elif gain and gain.gain.sd == 0:
-        texts.append("The gain is the same in every seed: there is no spread to judge it by.")
+        change = plan.metric.change
+        texts.append(f"The {change} is the same in every seed: there is no spread to judge it by.")
     return texts
 
 
@@ -118,14 +119,14 @@ def _unstable(plan: Plan, found: Scores, gain: RowGain, base: Scores) -> str:
     middle = statistics.median(gains.values())
     worst = max(gains, key=lambda seed: abs(gains[seed] - middle))
     decides = (
-        f"{gain.decides} seeds of this spread would resolve a gain as large"
+        f"{gain.decides} seeds of this spread would resolve a {of.change} as large"
         if gain.decides is not None
-        else f"{stats.MOST_SEEDS} seeds of this spread would not resolve a gain as large"
+        else f"{stats.MOST_SEEDS} seeds of this spread would not resolve a {of.change} as large"
     )
     return (
-        f"Unstable: the other rows' spread would tell the gain from zero, but the row's own spread "
-        f"is {gain.ratio:.1f} times as large and does not; seed {worst} is farthest from the "
-        f"median ({gains[worst]:+.{of.decimals}f} {of.points}); {decides}."
+        f"Unstable: the other rows' spread would tell the {of.change} from zero, but the row's own "
+        f"spread is {gain.ratio:.1f} times as large and does not; seed {worst} is farthest from "
+        f"the median ({gains[worst]:+.{of.decimals}f} {of.points}); {decides}."
     )
 
 
