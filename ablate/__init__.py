@@ -26,8 +26,9 @@ def load(
     Runs that are reported, a row each: `sweep`, `row`, `column`, `seed`, `id`, `family`; every key
     that varies (`stem`, `block.attn`, what was tuned, ...) as the run had it; `status` (finished,
     diverged, failed, planned, ...); the metrics of its task on the test set (of classification
-    `top1` and `top5`, fractions, top5 from 10 classes, and `loss`, nats), `test_n` (images); the
-    numbers of its probes (`gradnorm:embedding`, ...: `ablate list metrics`);
+    `top1` and `top5`, fractions, top5 from 10 classes, and `loss`, nats), `test_n` (images), the
+    same of each set of `eval.also` (`top1@dark`); the numbers of its probes (`gradnorm:embedding`,
+    ...: `ablate list metrics`);
     `step` (optimiser steps), `train_loss` (of the last epoch), `collapsed` (bool), `seconds` (of
     training), `device`; `parameters` and `multiply_adds` (of an image). What a run has not is
     missing. Where settings were tuned, `search` is the one whose winner the run has; with `trials`

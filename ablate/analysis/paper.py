@@ -250,7 +250,7 @@ class _Recipes:
         if DATA.get(dataset) != ours:
             return f"trained on {ours}, the published runs on {dataset}"
         if regime not in RECIPES:
-            return f"no shipped recipe is the published one ({regime})"
+            return f"the published training ({regime}) is no recipe of ours"
         expected = self._of(regime, str(cell.spec["model"]["arch"]))
         words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
         if expected is None:
