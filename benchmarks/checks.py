@@ -102,16 +102,21 @@ def table(trees: dict[str, Path], place: Path, runs: int) -> None:
     compare(f"table of {runs:,} runs", once, trees)
 
 
-def main() -> None:
-    revision, *sizes = sys.argv[1:] or [BEFORE]
+def trees_of(revision: str, place: Path) -> dict[str, Path]:
+    """This tree, and below `place` that of a revision."""
     archive = subprocess.run(
         ["git", "archive", revision], cwd=HERE, capture_output=True, check=True
     )
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
+        packed.extractall(place / "before", filter="data")
+    return {"before": place / "before", "after": HERE}
+
+
+def main() -> None:
+    revision, *sizes = sys.argv[1:] or [BEFORE]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
-            packed.extractall(place / "before", filter="data")
-        trees = {"before": place / "before", "after": HERE}
+        trees = trees_of(revision, place)
         drive(trees, place)
         for runs in map(int, sizes or ["1000"]):
             table(trees, place, runs)

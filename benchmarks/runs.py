@@ -2,6 +2,7 @@
 
     python benchmarks/runs.py [--steps 200] [--seeds 2] [--rounds 2] [--precision bf16]
     python benchmarks/runs.py --memory
+    python benchmarks/runs.py --against REV [--steps 200] [--seeds 2] [--rounds 5]
 
 The same trainings on two cores: a ViT of width 64 and 4 blocks, its pool a class token or the mean
 over tokens, its GELU the exact one (timm's own), times the seeds; CIFAR-10, batch 128, AdamW,
@@ -20,6 +21,9 @@ Theirs take seconds to load torch and timm: few steps favour us. Goals: 3 times 
 --memory: the peak of a worker that trains a Ti/4 on CIFAR-10 as recipe=cifar does, two steps of
 them, in either precision. Goal: less than 2 GB. The images that an epoch maps, 0.14 GB shared by
 all workers, are not all in it.
+
+--against: our sweep by this tree and by that of a revision, in turns; of clock and CPU times the
+medians over the rounds, and the median of the rounds' ratios.
 ABLATE_DATA: folder that holds cifar10/*.parquet.
 """
 
@@ -41,6 +45,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from checks import COMMAND, cpu_s, trees_of
 from input import DATA, JpegFiles
 from PIL import Image
 from step import has_bf16, timm_vit
@@ -170,6 +175,34 @@ def memory() -> None:
         print(f"{precision}: peak {peak:.2f} GB, {parts} images at once (goal: {MOST_GB} GB)")
 
 
+def against(revision: str, words: list[str], seeds: int, rounds: int) -> None:
+    """Prints what the same sweep takes by either tree."""
+    took: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary)
+        for turn, (name, tree) in itertools.product(
+            range(rounds + 1), trees_of(revision, place).items()
+        ):
+            store = place / f"{name}-{turn}"
+            store.mkdir()
+            (place / f"{name}-cache").mkdir(exist_ok=True)
+            (store / "cache").symlink_to(place / f"{name}-cache")
+            sweep = [*words, f"model.pool={','.join(POOLS)}"]
+            sweep += [f"seeds={[*range(turn * seeds, (turn + 1) * seeds)]}", "--store", str(store)]
+            start = time.perf_counter()
+            busy = cpu_s(tree, COMMAND, "sweep", *sweep, folder=place)
+            if turn:  # the first one decodes
+                took[name].append((time.perf_counter() - start, busy))
+    print(f"{len(POOLS) * seeds} runs a sweep, {rounds} rounds, load {before:.1f} before, "
+          f"{os.getloadavg()[0]:.1f} after")  # fmt: skip
+    for name, times in took.items():
+        wall, busy = np.median(times, axis=0)
+        print(f"{name}: {wall:.1f} s, {busy:.1f} s of CPU")
+    wall, busy = np.median(np.divide(took["after"], took["before"]), axis=0)
+    print(f"after / before {revision}: {wall:.2f}, of CPU {busy:.2f}")
+
+
 def clocks() -> np.ndarray:
     """(2,): the wall's seconds, and the CPU's of all processes that this one has waited for."""
     return np.array([time.perf_counter(), sum(os.times()[2:4])])
@@ -182,6 +215,7 @@ def main() -> None:
     parser.add_argument("--train", type=Path, help="train this, with --threads: one of theirs")
     parser.add_argument("--precision", default="bf16" if has_bf16() else "fp32", help="ours")
     parser.add_argument("--memory", action="store_true", help="the peak of a worker, nothing else")
+    parser.add_argument("--against", metavar="REV", help="our sweep by that tree and by this one")
     asked = parser.parse_args()
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if asked.train:
@@ -195,6 +229,9 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     long = [f"train.steps={asked.steps}", f"optim.warmup_steps={asked.steps // 10}"]
     words = [*WORDS, *long, f"train.precision={asked.precision}"]
+    if asked.against:
+        against(asked.against, words, asked.seeds, asked.rounds)
+        return
     before = os.getloadavg()[0]
     seconds, accuracies = defaultdict(list), defaultdict(list)
     with tempfile.TemporaryDirectory() as temporary:

@@ -100,6 +100,7 @@ def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
 
 def test_bf16_is_the_rate_of_the_tensor_cores_and_a_v100_has_none():
     assert Devices.parse("a100:2", 0.5).seconds(312e12, "bf16") == pytest.approx(4)
+    assert Devices.parse("a100:2", 0.5).seconds(312e12, "tf32") == pytest.approx(8)
     with pytest.raises(UserError, match=r"v100 .*train\.precision=bf16; its rates are for fp32"):
         Devices.parse("v100", None).seconds(1, "bf16")
 

@@ -461,6 +461,7 @@ def planted(**changed):
     results = plant(plan, PLANTED)
     for result in results.values():
         result |= {"torch": "2.13", "micro_batch": 8, "plugins": {"norm": "n1", "stem": None}}
+        result |= {"deterministic": True, "tf32": None, "cudnn_benchmark": False}
     results["same@Ti/4#1"] |= changed
     return plan, results
 
@@ -470,6 +471,8 @@ def planted(**changed):
     [
         ({"device": "NVIDIA H200"}, "device: cpu (17 runs), NVIDIA H200 (1 run: same)"),
         ({"kernel": "explicit"}, "attention kernel"),
+        ({"deterministic": False}, "use of deterministic algorithms: True (17 runs), False (1 run"),
+        ({"cudnn_benchmark": True}, "use of cuDNN's benchmark"),
         ({"threads": 4}, "number of threads: 1 (17 runs), 4 (1 run: same)"),
         ({"torch": "2.14"}, "version of torch"),
         ({"digest": "d2"}, "version of the training code"),

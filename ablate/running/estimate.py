@@ -23,7 +23,7 @@ from ablate.store.store import Store
 from ablate.version import __version__
 
 EVALUATION = 1.15  # what validation adds to the steps' time, on hardware that is not here
-START_S = 0.3  # from the model's weights to the first step, and from the last one to the result
+START_S = 0.1  # from the model's weights to the first step, and from the last one to the result
 DEVICES = ("cpu", "cuda")
 CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in size
 SLOWEST = 1e9  # multiply-adds a second in training, on any machine

@@ -17,7 +17,9 @@ from ablate.training.training import Training
 
 ENOUGH = 2e9  # multiply-adds of a forward that tell a CPU's rate; a whole batch may not fit
 LONGEST_S = 1.5  # of a size
-MOST = 12  # steps
+MANY = 12  # steps, unless these are over within
+SHORTEST_S = 0.4
+MOST = 200  # steps
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,15 @@ def step_s(run: Run, images: int, device: torch.device, micro: int | None = None
     warm up, where they are short."""
     training = _training(run, images, device, micro)
     taken: list[float] = []
-    least = 3
-    begun = time.perf_counter()
-    while len(taken) < MOST and (len(taken) < least or time.perf_counter() - begun < LONGEST_S):
+    least, spent = 3, 0.0
+    while len(taken) < least or (spent < LONGEST_S if len(taken) < MANY else spent < SHORTEST_S):
+        if len(taken) == MOST:
+            break
         start = time.perf_counter()
         training.step()
         training.bad_step()  # waits for the device
         taken.append(time.perf_counter() - start)
+        spent += taken[-1]
         least = 3 if taken[0] < LONGEST_S else 1  # so long a step tells enough by itself
     return median(taken[2:] or taken)
 
