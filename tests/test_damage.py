@@ -47,7 +47,7 @@ EACH = ("optim.lr=0.003,0.03", *DATA, *SPLITS, *MODEL)
 HERE = ("launcher=inline", "--as")
 SWEEPS = {
     "tiny": (*EACH, "probe=[gradnorm]", "train.steps=24", "seeds=3", *HERE, "tiny"),
-    "half": (*EACH, "train.steps=25", "seeds=1", *HERE, "half"),
+    "half": (*EACH, "train.steps=25", "seeds=1", "data.cache=encoded", *HERE, "half"),
     "tuned": ("tuned", "launcher=inline"),
 }
 TUNED = f"""
@@ -248,6 +248,11 @@ def in_store(pattern: str) -> Callable[[Store, list[RunDir]], list[Path]]:
     return lambda store, runs: sorted(store.root.glob(pattern))
 
 
+def of_data(store: Store, runs: list[RunDir]) -> list[Path]:
+    fingerprint = runs[0].read_spec()["data"]["fingerprint"]
+    return sorted((store.cache / fingerprint).glob("*.npy"))
+
+
 KINDS = {
     "run": Kind(of_runs("run.json")),
     "env": Kind(of_runs("env.json"), page=False),
@@ -273,8 +278,9 @@ KINDS = {
     "driver.lock": Kind(in_store("driver.lock")),
     "costs": Kind(in_store("cache/costs.json")),
     "fingerprints": Kind(in_store("cache/fingerprints.json")),
-    "data": Kind(in_store("cache/*/*.npy"), sure=True),
-    "meta": Kind(in_store("cache/*/meta.json"), sure=True),
+    "data": Kind(of_data, sure=True),
+    "encoded data": Kind(of_data, "half", sure=True),
+    "meta": Kind(lambda store, runs: [of_data(store, runs)[0].parent / "meta.json"], sure=True),
     "diff": Kind(in_store("diffs/*")),
 }
 
@@ -349,7 +355,7 @@ def test_a_run_whose_data_rotted_while_it_trained_begins_again(whole, monkeypatc
         result = train(run, rundir, machine)
         trained.append(rundir.id)
         if len(trained) == 1:
-            (home,) = (path.parent for path in store.cache.glob("*/meta.json"))
+            home = store.cache / first.read_spec()["data"]["fingerprint"]
             if rots == "a bit":
                 labels = home / "train.labels.npy"
                 content = bytearray(labels.read_bytes())

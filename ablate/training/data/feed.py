@@ -82,8 +82,8 @@ class Feed:
         self._wanted, self._end = wanted, end
         self._link = CudaLink(device) if link is None and device.type == "cuda" else link
         threads = gathering_threads(device) if threads is None else threads
-        self._each = _gatherers(threads, os.getpid()).map if threads > 1 else map
-        self._fetcher = ThreadPoolExecutor(1)
+        self._each = _threads("gather", threads, os.getpid()).map if threads > 1 else map
+        self._fetcher = _threads("fetch", 1, os.getpid())
         self._coming: dict[int, Future[tuple[Split, Any]]] = {}
         self._buffers: list[tuple[Split, Any]] = []  # in a link's ring: its copy's event with each
         self._gathered = 0
@@ -101,9 +101,9 @@ class Feed:
         return batch
 
     def close(self) -> None:
-        """Nothing more is asked for. What is begun is waited for: the memory that malloc keeps for
-        a thread goes to the next one only when that thread is gone."""
-        self._fetcher.shutdown(cancel_futures=True)
+        """Nothing more is asked for."""
+        for coming in self._coming.values():
+            coming.cancel()
 
     def _bring(self, number: int) -> tuple[Split, Any]:
         split, rows, cut = self._wanted(number)
@@ -136,10 +136,10 @@ class Feed:
 
 
 @functools.cache
-def _gatherers(threads: int, process: int) -> ThreadPoolExecutor:
-    """The same for all feeds of a process: each thread keeps memory of its own. A process that was
-    forked has none of its parent's threads."""
-    return ThreadPoolExecutor(threads)
+def _threads(what: str, number: int, process: int) -> ThreadPoolExecutor:
+    """The same for all feeds of a process: malloc keeps for each thread what it once took. A
+    process that was forked has none of its parent's threads."""
+    return ThreadPoolExecutor(number, what)
 
 
 def gathering_threads(device: torch.device) -> int:
