@@ -99,9 +99,8 @@ def tabulate(
         for name in sets_of(plan, block[0].cell):
             tested = results_on(results, name)
             other = [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
-            made = _column(plan, column, other, judge, footnotes, extra)
-            label, heading = other[0].cell.column, f"{column.heading} on {name}".strip()
-            columns.append(dataclasses.replace(made, label=label, heading=heading, on=name))
+            beside = _column(plan, column, other, judge, footnotes, extra)
+            columns.append(_named(beside, other[0].cell.column, name))
     rows = tuple(
         TableRow(row.label, row.family, footnotes.of(row_notes(row.confounds))) for row in plan.rows
     )
@@ -133,6 +132,12 @@ def tabulate(
         withheld=withheld or {},
         task=task_of(plan.cells[0].spec),
     )
+
+
+def _named(column: TableColumn, label: str, on: str) -> TableColumn:
+    """A column of the scores on another set, under its name."""
+    heading = f"{column.heading} on {on}".strip()
+    return dataclasses.replace(column, label=label, heading=heading, on=on)
 
 
 @dataclass(frozen=True)
