@@ -108,7 +108,7 @@ def test_calibration_and_the_search_for_a_micro_batch_take_the_step_that_trains(
         monkeypatch.setattr(Training, name, spy)
     run = tiny.run({"train.micro_batch": "auto"})
     monkeypatch.setattr(calibrate, "LONGEST_S", 0.0)
-    calibrate.seconds_per_step(run, CPU, 10**6)
+    calibrate.seconds_per_step(run, run.train.batch, CPU)
     assert taken == ["step", "part"]
     taken.clear()
     memory.micro_batch(begun(run))
@@ -116,9 +116,16 @@ def test_calibration_and_the_search_for_a_micro_batch_take_the_step_that_trains(
     taken.clear()
     training = begun(run)
     before = bits(training)
-    assert memory._tried(4, training)  # a GPU's is tried
-    assert taken == ["step", "part", "part"]
+    limits = []
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.5)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, device: limits.append(share)
+    )
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    assert memory._tried(4, training)  # a GPU's is tried: two steps, in less memory than there is
+    assert taken == 2 * ["step", "part", "part"]
     assert bits(training) == before
+    assert limits == [memory.MARGIN * 0.5, 0.5]
 
 
 def calls(tree: ast.AST) -> set[str]:

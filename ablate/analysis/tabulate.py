@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,11 +96,9 @@ def tabulate(
         if strict:
             _refuse_mixed(column.label, block)
         columns.append(_column(plan, column, block, judge, footnotes, extra))
-        for name in sets_of(plan, block[0].cell):
-            tested = results_on(results, name)
-            other = [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
-            beside = _column(plan, column, other, judge, footnotes, extra)
-            columns.append(_named(beside, other[0].cell.column, name))
+        for name, other in _on_others(plan, block, results, also, curves):
+            made = _column(plan, column, other, judge, footnotes, extra)
+            columns.append(_named(made, other[0].cell.column, name))
     rows = tuple(
         TableRow(row.label, row.family, footnotes.of(row_notes(row.confounds))) for row in plan.rows
     )
@@ -132,6 +130,19 @@ def tabulate(
         withheld=withheld or {},
         task=task_of(plan.cells[0].spec),
     )
+
+
+def _on_others(
+    plan: Plan,
+    block: Sequence[Scores],
+    results: Results,
+    also: Sequence[str],
+    curves: Curves | None,
+) -> Iterator[tuple[str, list[Scores]]]:
+    """By set of `eval.also`: the scores of the same runs on it."""
+    for name in sets_of(plan, block[0].cell):
+        tested = results_on(results, name)
+        yield name, [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
 
 
 def _named(column: TableColumn, label: str, on: str) -> TableColumn:

@@ -16,7 +16,7 @@ from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.plan import Plan
 from ablate.running.launchers import Launcher
 from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
-from ablate.shared.spec import seeded
+from ablate.shared.spec import LENGTHS, seeded
 from ablate.store.store import Store
 
 AUTO = ("micro_batch", "deterministic")
@@ -77,12 +77,12 @@ def settled(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
 
 def shape(tree: Mapping[str, Any]) -> str:
     """A hash of what memory and speed of a run hang on; its length, rates and seed are not."""
-    data, train, optim = tree["data"], tree["train"], tree["optim"]
+    data, lengths = tree["data"], {key for keys in LENGTHS for key in keys}
     parts = [
         *(tree.get(key) for key in ("model", "norm", "stem", "block", "augment", "probe", "task")),
         *(data.get(key) for key in ("fingerprint", "size", "channels", "classes")),
-        *(train.get(key) for key in ("batch", "precision", "loss", *AUTO)),
-        *(optim.get("name"), train.get("ema") is not None),
+        {key: value for key, value in tree["train"].items() if f"train.{key}" not in lengths},
+        tree["optim"].get("name"),
     ]
     return _hash(json.dumps(parts, sort_keys=True))
 

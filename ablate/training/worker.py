@@ -40,6 +40,7 @@ from ablate.shared.rundir import (
     RunDir,
 )
 from ablate.shared.signals import noted
+from ablate.shared.spec import Run
 from ablate.training import faults, memory
 from ablate.training.answers import answer as answer
 from ablate.training.data.picture import Broken
@@ -206,8 +207,17 @@ def _train(
     check_data(rundir, home, opened, within_s)
     for other in run.eval.also:
         check_tested(machine.cache / other.fingerprint, within_s)
+    result |= _where(run, rundir, attempt, machine.cache) | numerics
+    attempt.end("result")  # the last word in env.json, which the result seals
+    result["env_sha256"] = hashlib.sha256(rundir.env.read_bytes()).hexdigest()
+    write_whole(rundir.result, to_json(result))
+    rundir.drop_checkpoints()
+
+
+def _where(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str, Any]:
+    """Of a result: by which code, of which data, from which weights, on what."""
     line = attempt.lineage()
-    result |= {
+    return {
         "digest": joined(other.get("digest", "unknown") for other in line),
         "plugins": {
             kind: joined(other.get("plugins", {}).get(kind) for other in line)
@@ -215,16 +225,11 @@ def _train(
         },
         "fingerprint": run.data.fingerprint,
         "start_sha256": start_sha256(run, rundir),
-        **numerics,
         "device": attempt.facts["device"],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        **decoded.facts(read_json(machine.cache / run.data.fingerprint / decoded.META)),
+        **decoded.facts(read_json(cache / run.data.fingerprint / decoded.META)),
     }
-    attempt.end("result")  # the last word in env.json, which the result seals
-    result["env_sha256"] = hashlib.sha256(rundir.env.read_bytes()).hexdigest()
-    write_whole(rundir.result, to_json(result))
-    rundir.drop_checkpoints()
 
 
 class Damaged(Exception):
