@@ -318,8 +318,8 @@ def test_an_edited_file_is_named_and_its_run_withheld(shell):
 
 
 def test_it_is_listed_with_its_unit_and_direction(driven):
-    text = driven("list", "metrics").out
+    text = " ".join(driven("list", "metrics").out.split())
     assert "gradnorm:embedding log2 of the embedding's gradient norm" in text
     assert "grid units, no better direction; probe=[attention]" in text
-    assert "fewshot:25   25-shot accuracy, %; probe=[fewshot]" in text
+    assert "fewshot:25 25-shot accuracy, %; probe=[fewshot]" in text
     assert "test loss, less is better; task=classify" in text

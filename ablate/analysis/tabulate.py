@@ -6,30 +6,22 @@ The same plan, results and looks give the same table, in whatever order the resu
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ablate.analysis import captions
 from ablate.analysis.across import (
     Arrays,
     blocks,
-    hide_wide,
     is_partial,
-    p_values,
-    verdict_of,
-    wide,
 )
 from ablate.analysis.also import on_set, results_on, sets_of
 from ablate.analysis.captions import gain_alpha
-from ablate.analysis.footnotes import Footnotes, data_notes, entry_notes, mixtures, row_notes
+from ablate.analysis.entry import Extra, make_entry
+from ablate.analysis.footnotes import Footnotes, data_notes, mixtures, row_notes
 from ablate.analysis.scores import Curves, Probes, Results, Scores, by_replicate, scores
 from ablate.analysis.table import (
-    Against,
-    Cost,
     Entry,
-    Other,
     Ranks,
     Resolution,
     Sizes,
@@ -41,13 +33,12 @@ from ablate.analysis.trends import trends
 from ablate.planning.cell import Column
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
-from ablate.shared.metrics import Metric
 from ablate.shared.spec import task_of
 from ablate.store.looks import InterimLook
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.analysis.paper import Beside
-    from ablate.analysis.stats import ColumnGains, Estimate, Exact, Method, RowGain
+    from ablate.analysis.stats import ColumnGains, Method
 
 
 def tabulate(
@@ -88,7 +79,7 @@ def tabulate(
     look_note = captions.look_note(plan, looks, methods)
     judge = words and complete and not (strict and look_note)
     judge = judge and not (plan.one_search or plan.one_parent)
-    extra = _Extra(sizes or {}, cost, paper or {})
+    extra = Extra(sizes or {}, cost, paper or {})
     columns: list[TableColumn] = []
     for column in plan.columns:
         keys = [(row.label, column.label) for row in plan.rows]
@@ -151,22 +142,13 @@ def _named(column: TableColumn, label: str, on: str) -> TableColumn:
     return dataclasses.replace(column, label=label, heading=heading, on=on)
 
 
-@dataclass(frozen=True)
-class _Extra:
-    """Facts beside the results."""
-
-    sizes: Sizes
-    cost: bool
-    paper: Mapping[tuple[str, str], Beside]
-
-
 def _column(
     plan: Plan,
     of: Column,
     block: Sequence[Scores],
     judge: bool,
     footnotes: Footnotes,
-    extra: _Extra,
+    extra: Extra,
 ) -> TableColumn:
     mixed = [sentence for _, sentence in mixtures(block)]
     column_footnotes = footnotes.of([*mixed, *data_notes(block)])
@@ -179,7 +161,7 @@ def _column(
     entries = []
     for found, gain in zip(block, gains.rows, strict=True):
         footnotes.of(row_notes(confounds[found.cell.row]))  # numbered where it first shows
-        entries.append(_entry(plan, found, gain, base, judge, footnotes, extra))
+        entries.append(make_entry(plan, found, gain, base, judge, footnotes, extra))
     tested = [result["test"] for found in block for result in found.results if "test" in result]
     own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, block[0].cell) else ""
     return TableColumn(
@@ -256,147 +238,6 @@ def _gains(plan: Plan, block: Sequence[Scores], method: Method) -> ColumnGains:
     y = np.array([[sign * value for value in by_replicate(found.main, plan)] for found in block])
     unstable = np.array([bool(found.unstable) for found in block])
     return stats.column_gains(y, labels.index(plan.baseline), method, unstable)
-
-
-def _entry(
-    plan: Plan,
-    found: Scores,
-    gain: RowGain | None,
-    base: Scores | None,
-    judge: bool,
-    footnotes: Footnotes,
-    extra: _Extra,
-) -> Entry:
-    from ablate.analysis import stats
-
-    analysis, where = plan.analysis, (found.cell.row, found.cell.column)
-    given = judge and not is_partial(plan, found)
-    words = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
-    verdict = verdict_of(gain.gain, analysis.margin, given, words) if gain else None
-    if gain and verdict == stats.CANT_TELL and gain.stands_out:
-        verdict = stats.UNSTABLE
-    if verdict is not None and _same_predictions(found, base):
-        verdict = stats.DID_NOTHING
-    against = _fisher(found, base)
-    unstable = f"{len(base.unstable)} of {_ended(base)}" if base else ""
-    texts = entry_notes(plan, found, gain, verdict, base, against, unstable)
-    accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha, plan.metric)
-    gained = hide_wide(gain.gain, plan.metric) if gain else None
-    if gain and gained != gain.gain:
-        texts.append(f"{wide(plan.metric)}.")
-    noted = (result for result in found.results if "parameters" in result)
-    size = next(noted, extra.sizes.get(where, {}))
-    return Entry(
-        row=where[0],
-        column=where[1],
-        planned=len(plan.seeds),
-        values=found.main.by_seed,
-        missing=found.missing,
-        diverged=tuple(found.diverged),
-        collapsed=found.collapsed,
-        accuracy=accuracy,
-        gain=gained,
-        pool=(gain.own or "kept") if gain and analysis.spread == "pooled" else "",
-        verdict=verdict,
-        footnotes=footnotes.of(texts),
-        ratio=gain.ratio if gain else None,
-        never=found.main.never,
-        others={
-            name: Other(
-                v.by_seed,
-                _estimate(by_replicate(v, plan), analysis.alpha, plan.named(name, "--show")),
-                v.never,
-            )
-            for name, v in found.others.items()
-        },
-        p_values=dataclasses.replace(
-            p_values(gain),
-            fisher=against.p if against else None,
-            fisher_floor=against.floor if against else None,
-        ),
-        parameters=size.get("parameters"),
-        multiply_adds=size.get("multiply_adds"),
-        cost=_cost(found.results) if extra.cost else None,
-        against=_against(extra.paper.get(where), accuracy, gain.gain if gain else None, given),
-        chosen=found.cell.chosen,
-    )
-
-
-def _estimate(values: Sequence[float], alpha: float, metric: Metric) -> Estimate | None:
-    """Compute the mean and its interval, which is cut at the ends of the metric's scale."""
-    from ablate.analysis import stats
-
-    known = [value for value in values if not math.isnan(value)]
-    if not known:
-        return None
-    found, most = stats.mean_interval(known, alpha), metric.most
-    if most is None or found.low is None or found.high is None:
-        return found
-    return dataclasses.replace(found, low=max(found.low, 0.0), high=min(found.high, most))
-
-
-def _same_predictions(found: Scores, base: Scores | None) -> bool:
-    """Are the predictions of every seed those of the baseline, bit for bit?"""
-    if base is None:
-        return False
-    digests = [[result.get("predictions_sha256") for result in s.results] for s in (found, base)]
-    return all(digests[0]) and digests[0] == digests[1]
-
-
-def _ended(found: Scores) -> int:
-    return len(found.results)  # finished or diverged
-
-
-def _fisher(found: Scores, base: Scores | None) -> Exact | None:
-    """Compare the unstable runs of a row and of the baseline; None if neither has one."""
-    from ablate.analysis import stats
-
-    if base is None or found is base or not (found.unstable or base.unstable):
-        return None
-    n, m = _ended(found), _ended(base)
-    return stats.fisher(len(found.unstable), n, len(base.unstable), m) if n and m else None
-
-
-def _cost(results: Sequence[Mapping[str, Any]]) -> Cost | None:
-    """Sum up the cost of finished runs; None without such runs or without notes of cost."""
-    finished = [r for r in results if r["status"] == "finished" and "seconds" in r]
-    if not finished:
-        return None
-
-    def noted(key: str) -> list[Any]:
-        return [r[key] for r in finished if r.get(key) is not None]
-
-    def mean(values: Sequence[float]) -> float | None:
-        return sum(values) / len(values) if values else None
-
-    seconds = sum(noted("seconds"))
-    return Cost(
-        device_s=seconds,
-        run_s=seconds / len(finished),
-        images_per_s=mean(noted("images_per_s")),
-        peak_bytes=max(noted("peak_bytes"), default=None),
-        utilisation=mean(noted("utilisation")),
-    )
-
-
-def _against(
-    beside: Beside | None, accuracy: Estimate | None, gain: Estimate | None, given: bool
-) -> Against | None:
-    """Compare an entry with its published figure: subtract comparable values, else compare the
-    directions of gains."""
-    from ablate.analysis import stats
-
-    if beside is None:
-        return None
-    theirs = beside.gain
-    if beside.differs:
-        if not given or theirs is None or not gain or gain.low is None or gain.high is None:
-            return Against(beside, None)
-        agreement = stats.agreement(gain.low, gain.high, theirs)
-        return Against(beside, agreement, inside=gain.low <= theirs <= gain.high)
-    value = accuracy.mean - beside.value if accuracy and beside.value is not None else None
-    more = gain.mean - theirs if gain and theirs is not None else None
-    return Against(beside, None, value, more)
 
 
 def _ranks(plan: Plan, entries: Sequence[Entry]) -> Ranks | None:
