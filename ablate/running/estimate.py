@@ -23,7 +23,6 @@ from ablate.store.store import Store
 from ablate.version import __version__
 
 EVALUATION = 1.15  # what validation adds to the steps' time, on hardware that is not here
-START_S = 0.1  # from the model's weights to the first step, and from the last one to the result
 DEVICES = ("cpu", "cuda")
 CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in size
 SLOWEST = 1e9  # multiply-adds a second in training, on any machine
@@ -285,7 +284,7 @@ def _estimate(work: _Work, rates: Rates, answer: Mapping[str, Any]) -> float | N
         return None
     size = answer["multiply_adds"]
     step, image = rates[min(rates, key=lambda other: abs(other - size))]
-    return float(work.each / 3 * step + work.evaluated * size * image + START_S)
+    return float(work.each / 3 * step + work.evaluated * size * image)
 
 
 def _is_timed(answer: Mapping[str, Any]) -> bool:

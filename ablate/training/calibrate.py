@@ -63,8 +63,8 @@ def seconds_per_step(run: Run, images: int, device: torch.device) -> float:
 
 
 def step_s(run: Run, images: int, device: torch.device, micro: int | None = None) -> float:
-    """The median of a few steps of so many images, `micro` or all of them at once; the first two
-    warm up, where they are short."""
+    """The median of a few steps of so many images, `micro` or all of them at once; the first half
+    warms up."""
     training = _training(run, images, device, micro)
     taken: list[float] = []
     least, spent = 3, 0.0
@@ -77,7 +77,7 @@ def step_s(run: Run, images: int, device: torch.device, micro: int | None = None
         taken.append(time.perf_counter() - start)
         spent += taken[-1]
         least = 3 if taken[0] < LONGEST_S else 1  # so long a step tells enough by itself
-    return median(taken[2:] or taken)
+    return median(taken[len(taken) // 2 :] if len(taken) > 3 else taken[-1:])
 
 
 def _image_s(run: Run, images: int, device: torch.device) -> float:

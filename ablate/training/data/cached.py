@@ -49,13 +49,15 @@ class Split:
     def gather(self, rows: torch.Tensor, cut: Cut | None, out: Split, each: Each) -> None:
         """Some of its rows into `out`, in the order given, part by part."""
 
+        at_once = max(1, PART * len(self) // max(self.images.nbytes, 1))
+
         def part(first: int) -> None:
-            some, there = rows[first : first + AT_ONCE], slice(first, first + AT_ONCE)
+            some, there = rows[first : first + at_once], slice(first, first + at_once)
             torch.index_select(self.images, 0, some, out=out.images[there])
             torch.index_select(self.labels, 0, some, out=out.labels[there])
             torch.index_select(self.aspects, 0, some, out=out.aspects[there])
 
-        for _ in each(part, range(0, len(rows), AT_ONCE)):
+        for _ in each(part, range(0, len(rows), at_once)):
             pass
 
     def to(self, device: torch.device | str) -> Split:
@@ -159,7 +161,7 @@ class EncodedSplit:
 
 
 AnySplit = Split | EncodedSplit
-AT_ONCE = 16  # images of a part
+PART = 1 << 20  # bytes of images that one thread copies at a time
 Each = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]  # map, or by threads
 
 
