@@ -49,9 +49,8 @@ def decided(store, launcher, *words):
     return by, launcher.asked
 
 
-@pytest.mark.parametrize("depths", ["1,2,4", "1,4,2"])
-def test_a_column_has_one_decision_and_is_asked_once(tmp_path, depths):
-    store = Store(tmp_path)
+def test_a_column_has_one_decision_and_is_asked_once(tmp_path):
+    store, depths = Store(tmp_path), "1,4,2"
     by, asked = decided(store, Asked(slots=2), f"model.depth={depths}")
     assert list(by.values()) == [{"micro_batch": 64, "deterministic": False}] * 3
     assert (len(asked), asked[0]["share"], asked[0]["device"]) == (1, 0.5, "cuda")
