@@ -6,8 +6,10 @@ floating point, or by box means that are counted out.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import os
 import shutil
@@ -465,15 +467,23 @@ def work(tree: dict[str, Any], folder: Path, threads: int = 1) -> tuple[int, Run
     return worker.work(str(folder), options), rundir
 
 
-def test_a_run_ends_with_the_same_bits_by_one_thread_or_two(
+def test_a_run_ends_with_the_same_bits_by_one_thread_or_two_and_resumed(
     run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = []
     for number in (1, 2):
         monkeypatch.setattr(feed, "gathering_threads", lambda device, n=number: n)
+        if number == 2:  # stopped in the middle of an epoch
+            steps = itertools.count(1)
+            with monkeypatch.context() as patch:
+                asked = contextlib.nullcontext(lambda: next(steps) == 5)
+                patch.setattr(worker, "stop_signals", lambda: asked)
+                code, _ = work(run, tmp_path / "2")
+                assert code == worker.EXIT_STOPPED
         code, rundir = work(run, tmp_path / f"{number}")
         assert code == 0, rundir.log.read_text()
         ends.append((rundir.weights.read_bytes(), rundir.predictions.read_bytes()))
+    assert "training from step 5 of 9" in rundir.log.read_text()
     assert ends[0] == ends[1]
 
 
