@@ -6,8 +6,10 @@ floating point, or by box means that are counted out.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import os
 import shutil
@@ -313,12 +315,12 @@ def test_a_set_is_streamed_and_not_kept_in_memory(tmp_path: Path) -> None:
 
     assert len([*evaluation_batches(split.take(slice(0, 1)), 1, view)]) == 1
     mapped, held = [resident("RssFile:")], []
-    for _ in range(5):
+    for _ in range(3):
         assert len([*evaluation_batches(split, 1, view)]) == 12
         mapped.append(resident("RssFile:"))
         held.append(resident("RssAnon:"))
     assert max(mapped) - mapped[0] < 8_000  # kB
-    assert max(held) - held[0] < 60_000  # of 144 MB read since
+    assert max(held) - held[0] < 40_000  # of 72 MB read since
 
 
 # --- Damage and broken pictures -----------------------------------------------------------------
@@ -465,15 +467,20 @@ def work(tree: dict[str, Any], folder: Path, threads: int = 1) -> tuple[int, Run
     return worker.work(str(folder), options), rundir
 
 
-def test_a_run_ends_with_the_same_bits_by_one_thread_or_two(
+def test_a_run_ends_with_the_same_bits_by_one_thread_or_two_and_resumed(
     run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ends = []
+    steps, ends = itertools.count(1), []
+    asked = contextlib.nullcontext(lambda: next(steps) == 5)  # in the middle of an epoch
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "stop_signals", lambda: asked)
+        assert work(run, tmp_path / "2")[0] == worker.EXIT_STOPPED
     for number in (1, 2):
         monkeypatch.setattr(feed, "gathering_threads", lambda device, n=number: n)
         code, rundir = work(run, tmp_path / f"{number}")
         assert code == 0, rundir.log.read_text()
         ends.append((rundir.weights.read_bytes(), rundir.predictions.read_bytes()))
+    assert "training from step 5 of 9" in rundir.log.read_text()
     assert ends[0] == ends[1]
 
 

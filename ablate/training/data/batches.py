@@ -21,7 +21,7 @@ from ablate.shared.spec import Run
 from ablate.training.data import augment as changes
 from ablate.training.data.cached import AnySplit, EncodedSplit, Split
 from ablate.training.data.feed import Feed, Wanted
-from ablate.training.data.whole import Centre, Crops, Cut, Style
+from ablate.training.data.whole import Centre, Cut, Cuts, Style, random_boxes
 from ablate.training.keyed import Draws, uniform
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in [0, 1]
@@ -135,10 +135,10 @@ class Batches:
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
         self._on_host = Draws(draws.seed)
-        self._cut: _WholeCut | None = None
+        self._cut: Cuts | None = None
         self._view = view or whole_square(split)
         if isinstance(split, EncodedSplit):
-            self._cut = _WholeCut(split, self._view, augment, Draws(draws.seed))
+            self._cut = Cuts(split.shapes, self._view.centre, augment, Draws(draws.seed))
             self._view, self._augment = self._view.done, replace(augment, crop_area=None)
         fed = ahead or self._cut is not None
         self._feed = Feed(self._wanted, draws.device) if fed else None
@@ -201,33 +201,6 @@ class Batches:
         if distinct == self._batch:
             return rows
         return rows.repeat(self._augment.repeats)[: self._batch]
-
-
-class _WholeCut:
-    """Which part of each whole picture a step shows: `change`'s crop, by the same draws."""
-
-    def __init__(
-        self, split: EncodedSplit, view: ImageView, augment: Augment, draws: Draws
-    ) -> None:
-        self._split, self._view, self._augment, self._draws = split, view, augment, draws
-
-    def __call__(self, rows: torch.Tensor, step: int) -> Cut:
-        if self._augment.crop_area is None:
-            return self._view.centre
-        some = self._split.take(rows)
-        boxes = random_boxes(some.aspects, self._augment, self._draws, step)
-        return Crops.of(boxes, some.shapes, self._view.size, self._augment.style)
-
-
-def random_boxes(aspects: torch.Tensor, spec: Augment, draws: Draws, step: int) -> torch.Tensor:
-    """(B, 4): which share of each image a step shows, where `spec` has inception crops."""
-    assert spec.crop_area is not None
-    area, batch = (spec.crop_area, 1.0), len(aspects)
-    if spec.style == "tf":
-        drawn = draws.uniform("crop", step, changes.INCEPTION, batch)
-        return changes.inception_boxes(aspects, drawn, area)
-    drawn = draws.uniform("crop", step, changes.RESIZED_CROP, batch)
-    return changes.resized_crop_boxes(aspects, drawn, area)
 
 
 def normal(draws: Draws, step: int, rows: range, values: int) -> torch.Tensor:

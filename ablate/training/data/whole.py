@@ -15,7 +15,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ablate.shared.sections import Augment
 from ablate.training.data.augment import crop
+from ablate.training.keyed import Draws
 
 Style = Literal["tf", "timm"]
 
@@ -115,6 +117,35 @@ def means(levels: np.ndarray, start: float, length: float, out: int) -> np.ndarr
 
 
 Cut = Crops | Centre
+
+
+class Cuts:
+    """Which part of each whole picture a step shows, by the draws that cut squares, too.
+
+    shapes: (N, 2), height and width of all pictures of the set. `centre`: what is shown where
+    nothing is drawn.
+    """
+
+    def __init__(self, shapes: Tensor, centre: Centre, augment: Augment, draws: Draws) -> None:
+        self._shapes, self._centre, self._augment, self._draws = shapes, centre, augment, draws
+
+    def __call__(self, rows: Tensor, step: int) -> Cut:
+        if self._augment.crop_area is None:
+            return self._centre
+        shapes = self._shapes[rows]
+        boxes = random_boxes(shapes[:, 1] / shapes[:, 0], self._augment, self._draws, step)
+        return Crops.of(boxes, shapes, self._centre.size, self._augment.style)
+
+
+def random_boxes(aspects: Tensor, spec: Augment, draws: Draws, step: int) -> Tensor:
+    """(B, 4): which share of each image a step shows, where `spec` has inception crops."""
+    assert spec.crop_area is not None
+    area, batch = (spec.crop_area, 1.0), len(aspects)
+    if spec.style == "tf":
+        drawn = draws.uniform("crop", step, crop.INCEPTION, batch)
+        return crop.inception_boxes(aspects, drawn, area)
+    drawn = draws.uniform("crop", step, crop.RESIZED_CROP, batch)
+    return crop.resized_crop_boxes(aspects, drawn, area)
 
 
 def pixels(picture: Image.Image) -> Tensor:
