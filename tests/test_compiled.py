@@ -92,14 +92,15 @@ def test_a_step_is_one_graph_which_no_later_step_changes(changes, captured):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_the_update_is_one_graph_whatever_the_rate(name, captured):
-    """Clipping, optimiser and average; torch has no form without data of two of its operators."""
+    """Clipping, optimiser and average. Torch has no form without data of two of its operators, nor
+    one that leaves what they change: so the graph is run as Dynamo has it."""
     with torch.library._scoped_library("aten", "IMPL", "Meta") as library:
         for operator in ("_fused_adamw_", "_fused_sgd_"):
             library.impl(f"{operator}.tensor_lr", lambda *arguments, **options: None)
         changes = {"optim.name": name, "train.ema": 0.9}
         eager, graph = made(changes), made(changes)
         after(eager, 1), after(graph, 1)  # the first has moments to make
-        graph.update = torch.compile(graph.update, fullgraph=True)
+        graph.update = torch.compile(graph.update, fullgraph=True, backend="eager")
         expected, got = after(eager), after(graph)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert all(torch.equal(got[key], tensor) for key, tensor in expected.items())
@@ -144,7 +145,8 @@ def test_auto_compiles_runs_that_repay_it_on_a_cpu():
     assert not repays(run, 1000 * LONG, 10**5, CPU)  # its steps are short
     assert not repays(run, LONG, 10**7, torch.device("cuda"))
     assert not repays(own, LONG, 10**7, CPU)
-    assert not repays(tiny.run({"train.batch": 64, "train.precision": "bf16"}), LONG, 10**7, CPU)
+    for slower in ({"train.precision": "bf16"}, {"model.dropout": 0.1}):
+        assert not repays(tiny.run({"train.batch": 64, **slower}), LONG, 10**7, CPU)
 
 
 def test_the_choice_is_in_the_id_but_for_auto():
