@@ -57,7 +57,11 @@ def repays(run: Run, steps: int, multiply_adds: int, device: torch.device) -> bo
 
 
 def compile_step(
-    training: Training, multiply_adds: int, cache: Path, say: Callable[[str], None]
+    training: Training,
+    multiply_adds: int,
+    cache: Path,
+    beat: Callable[..., None],
+    say: Callable[[str], None],
 ) -> None:
     """Have the training compiled, if its run is to be: decided before its first step, and kept by
     its checkpoints, for the bits are others. Raises UserError, see `check_compile`."""
@@ -75,6 +79,10 @@ def compile_step(
     # Read when torch loads its compiler. Its pool of processes would be each worker's own.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str((cache / FOLDER).absolute())
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    beat(phase="compile")
+    import torch._dynamo  # as long as torch itself
+
+    torch._dynamo.reset()  # of the runs before it in this process it keeps a few
     training.compile()
     if begins and asked == "auto" and (why := _hindered(training)) is not None:
         say(f"not compiled: {why}")

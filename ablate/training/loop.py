@@ -69,8 +69,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         beat(phase="memory")
         training.micro_batch = micro_batch(training)
     if total:
-        beat(phase="compile")
-        compile_step(training, journal.multiply_adds, machine.cache, say)
+        compile_step(training, journal.multiply_adds, machine.cache, beat, say)
 
     # --- Train loop -----------------------------------------------------------------------------
     if total:
