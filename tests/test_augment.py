@@ -175,9 +175,9 @@ def test_crop_and_resize_is_torchs_bilinear_of_the_slice(channels: int, size: in
         assert torch.equal(augment.resize_area(square, box, 16), square)
 
 
-def spans(boxes: torch.Tensor) -> tuple[crop.Span, crop.Span]:
-    top, left, height, width = boxes.float().unbind(1)
-    return (top, height), (left, width)
+def spans(boxes: torch.Tensor) -> torch.Tensor:
+    """(2, 2, B): where they start, of rows and of columns, and how long they are."""
+    return boxes.float().T.reshape(2, 2, -1)
 
 
 @settings(max_examples=30, deadline=None)
@@ -186,8 +186,8 @@ def test_one_by_one_crops_are_those_at_once(seed: int, height: int, width: int) 
     images = noise(20, height, width)
     aspect = torch.rand(20, generator=seeded(seed)) + 0.5
     boxes = augment.inception_boxes(aspect, drawn(augment.INCEPTION, 20, seed))
-    rows, columns = crop.in_pixels(images, boxes)
-    whole = crop.whole(*rows, height), crop.whole(*columns, width)
+    sides = torch.tensor([[height], [width]])
+    whole = crop.whole(*spans(boxes) * sides, sides)
     for size in (4, 11):
         got = crop.resize_slices(images, *whole, size)
         at_once = crop.sample(images, *whole, size)
@@ -198,12 +198,12 @@ def test_one_by_one_crops_are_those_at_once(seed: int, height: int, width: int) 
 def test_boxes_are_rounded_to_whole_pixels_within_the_image() -> None:
     spans = [(0, 16), (3.4, 5.2), (3.4, 5.0), (2.6, 0.1), (15.8, 0.2), (15.4, 0.6), (0.3, 0.1)]
     start, length = torch.tensor(spans).unbind(1)
-    first, many = crop.whole(start, length, 16)
+    first, many = crop.whole(start, length, torch.tensor(16))
     assert first.tolist() == [0, 3, 3, 3, 15, 15, 0]
     assert many.tolist() == [16, 6, 5, 1, 1, 1, 1]
     start = torch.rand(5000, generator=seeded(0)) * 16
     length = (16 - start) * torch.rand(5000, generator=seeded(1))
-    first, many = crop.whole(start, length, 16)
+    first, many = crop.whole(start, length, torch.tensor(16))
     assert (first >= 0).all()
     assert (many >= 1).all()
     assert (first + many <= 16).all()

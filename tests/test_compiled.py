@@ -92,14 +92,15 @@ def test_a_step_is_one_graph_which_no_later_step_changes(changes, captured):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_the_update_is_one_graph_whatever_the_rate(name, captured):
-    """Clipping, optimiser and average; torch has no form without data of two of its operators."""
+    """Clipping, optimiser and average. Torch has no form without data of two of its operators, nor
+    one that leaves what they change: so the graph is run as Dynamo has it."""
     with torch.library._scoped_library("aten", "IMPL", "Meta") as library:
         for operator in ("_fused_adamw_", "_fused_sgd_"):
             library.impl(f"{operator}.tensor_lr", lambda *arguments, **options: None)
         changes = {"optim.name": name, "train.ema": 0.9}
         eager, graph = made(changes), made(changes)
         after(eager, 1), after(graph, 1)  # the first has moments to make
-        graph.update = torch.compile(graph.update, fullgraph=True)
+        graph.update = torch.compile(graph.update, fullgraph=True, backend="eager")
         expected, got = after(eager), after(graph)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert all(torch.equal(got[key], tensor) for key, tensor in expected.items())
@@ -144,7 +145,8 @@ def test_auto_compiles_runs_that_repay_it_on_a_cpu():
     assert not repays(run, 1000 * LONG, 10**5, CPU)  # its steps are short
     assert not repays(run, LONG, 10**7, torch.device("cuda"))
     assert not repays(own, LONG, 10**7, CPU)
-    assert not repays(tiny.run({"train.batch": 64, "train.precision": "bf16"}), LONG, 10**7, CPU)
+    for slower in ({"train.precision": "bf16"}, {"model.dropout": 0.1}):
+        assert not repays(tiny.run({"train.batch": 64, **slower}), LONG, 10**7, CPU)
 
 
 def test_the_choice_is_in_the_id_but_for_auto():
@@ -162,7 +164,7 @@ def test_without_a_compiler_auto_is_silent_and_true_one_line(tmp_path, monkeypat
     with pytest.raises(UserError, match=r"^train\.compile: true needs a C\+\+ compiler .*=auto$"):
         check_compile(tiny.run({"train.compile": True}), CPU)
     training, said = made({}), []
-    compiled.compile_step(training, 1, tmp_path, said.append)
+    compiled.compile_step(training, 1, tmp_path, lambda **notes: None, said.append)
     assert (training.compiled, said) == (False, [])
 
 
@@ -174,7 +176,7 @@ def test_what_can_not_be_compiled_is_not_and_nothing_has_changed(tmp_path, monke
 
     monkeypatch.setattr(Training, "compile", compile)
     plain, training, said = made({"norm": "batchnorm"}), made({"norm": "batchnorm"}), []
-    compiled.compile_step(training, 1, tmp_path, said.append)
+    compiled.compile_step(training, 1, tmp_path, lambda **notes: None, said.append)
     assert said == ["not compiled: ZeroDivisionError: division by zero"]
     expected, got = after(plain), after(training)
     assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())
@@ -202,18 +204,26 @@ def test_straight_equals_stopped_and_resumed(tmp_path, captured, monkeypatch):
 def test_killed_workers_go_on_with_compiled_steps(tmp_path_factory):
     """Forked from the server, killed by SIGKILL: the calm sweep's table, from the code in the
     store's cache."""
-    words = ("sweep", "block.attn=pre,post", "train.epochs=60", "train.compile=true", "seeds=2")
+    words = ("sweep", "block.attn=pre,post", "train.epochs=300", "train.compile=true", "seeds=1")
     words = (*words, "--as", "killed", "launcher.checkpoint_s=0.2", "launcher.attempts=1000")
     calm, shell = (Shell(tmp_path_factory.mktemp(name)) for name in ("calm", "killed"))
     assert calm.end(calm.start(*words), timeout=1200).code == 0
     shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
     assert list((calm.folder / "runs" / "cache" / "compiled").rglob("*.so"))
     driver = shell.start(*words)
-    folders = shell.folder / "runs" / "runs"
-    for _ in range(3):
-        seen = set(folders.glob("*/checkpoint-*"))
-        wait_for(lambda seen=seen: set(folders.glob("*/checkpoint-*")) - seen, 300)
-        kill(workers(shell.folder))
+    metrics = "runs/runs/*/metrics.jsonl"
+    for epochs in (30, 100, 200):
+        wait_for(
+            lambda epochs=epochs: [
+                path
+                for path in shell.folder.glob(metrics)
+                if len(path.read_bytes().splitlines()) > epochs
+            ],
+            300,
+        )
+        killed = workers(shell.folder)[:1]
+        assert killed
+        kill(killed)
     assert shell.end(driver, timeout=1200).code == 0
     tables = [each("table", "killed", "--format", "csv").out for each in (calm, shell)]
     assert tables[0] == tables[1]

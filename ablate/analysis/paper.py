@@ -32,7 +32,8 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 DATA = {"imagenet1k": "imagenet1k", "augmented-mnist": "mnist", "sun397": "sun397"}
 DATA["imagenet21k->imagenet1k"] = "imagenet21k->imagenet1k"
 MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
-MACHINES = {"train.micro_batch", "train.deterministic", "train.draws", "eval.every", "eval.batch"}
+MACHINES = {"train.micro_batch", "train.deterministic", "train.compile", "train.draws"}
+MACHINES |= {"eval.every", "eval.batch"}
 
 
 @dataclass(frozen=True)

@@ -47,17 +47,21 @@ def check_compile(run: Run, device: torch.device) -> None:
 
 def repays(run: Run, steps: int, multiply_adds: int, device: torch.device) -> bool:
     """Does compiling gain more than it costs? `auto`, by the run alone and not by the machine's
-    speed, so that the runs of a column agree. Not in bfloat16, where it gains nothing; nor on a
-    GPU, where nobody has measured what it gains (benchmarks/results/compiled.txt). Never with
-    classes of the user's own, which may do what can't be captured."""
+    speed, so that the runs of a column agree. Not in bfloat16 nor with dropout, where it gains
+    nothing (benchmarks/results/compiled.txt); nor on a GPU, where nobody has measured it. Never
+    with classes of the user's own, which may do what can't be captured."""
     own = any(getattr(run, kind).plugin is not None for kind in choices.CHOICES)
     each = 3 * multiply_adds * run.train.batch
-    gains = device.type == "cpu" and run.train.precision == "fp32" and each >= STEP
-    return gains and not own and each * steps >= REPAYS
+    plain = run.train.precision == "fp32" and not run.model.dropout and not own
+    return device.type == "cpu" and plain and each >= STEP and each * steps >= REPAYS
 
 
 def compile_step(
-    training: Training, multiply_adds: int, cache: Path, say: Callable[[str], None]
+    training: Training,
+    multiply_adds: int,
+    cache: Path,
+    beat: Callable[..., None],
+    say: Callable[[str], None],
 ) -> None:
     """Have the training compiled, if its run is to be: decided before its first step, and kept by
     its checkpoints, for the bits are others. Raises UserError, see `check_compile`."""
@@ -75,6 +79,10 @@ def compile_step(
     # Read when torch loads its compiler. Its pool of processes would be each worker's own.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str((cache / FOLDER).absolute())
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    beat(phase="compile")
+    import torch._dynamo  # as long as torch itself
+
+    torch._dynamo.reset()  # of the runs before it in this process it keeps a few
     training.compile()
     if begins and asked == "auto" and (why := _hindered(training)) is not None:
         say(f"not compiled: {why}")

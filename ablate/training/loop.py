@@ -79,8 +79,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         batch = run.train.batch
         training.micro_batch = part(batch, decided) if decided else micro_batch(training)
     if total:
-        beat(phase="compile")
-        compile_step(training, journal.multiply_adds, machine.cache, say)
+        compile_step(training, journal.multiply_adds, machine.cache, beat, say)
 
     # --- Train loop -----------------------------------------------------------------------------
     if total:

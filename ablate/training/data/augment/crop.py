@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ablate.training.data.augment import laws, layout
-from ablate.training.data.augment.layout import count, lines, pixels, planes
+from ablate.training.data.augment.layout import constants, count, lines, pixels, planes
 
 INCEPTION = 4  # uniforms that a box takes
 ATTEMPTS = 10
@@ -90,21 +90,21 @@ def crop_and_resize(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     rounded to whole pixels, at least one, as TF's and torchvision's are. Levels are rounded half
     up; big_vision's cast cuts the fraction off, which darkens by half a level.
     """
-    rows, columns = in_pixels(images, boxes)
-    rows, columns = whole(*rows, images.shape[1]), whole(*columns, images.shape[2])
+    start, length = boxes.T.reshape(2, 2, -1) * sides(images)
+    span = whole(start, length, sides(images))
     # torch's kernel for bytes takes a sixth of grid_sample's time on a CPU, and is there only. It
     # rounds after each axis, as PIL does, so that a level may be off by one.
     resize = resize_slices if layout.by_groups(images) else sample
-    return resize(images, rows, columns, size)
+    return resize(images, *span, size)
 
 
 Span = tuple[Tensor, Tensor]  # where boxes start and how long they are along an axis, (B,) each
 
 
-def resize_slices(images: Tensor, rows: Span, columns: Span, size: int) -> Tensor:
-    """`crop_and_resize` of boxes in whole pixels, one by one."""
-    (top, height), (left, width) = rows, columns
-    edges = torch.stack([top, top + height, left, left + width], 1).int().tolist()
+def resize_slices(images: Tensor, start: Tensor, length: Tensor, size: int) -> Tensor:
+    """`crop_and_resize` of boxes in whole pixels, one by one; both (2, B), rows and columns."""
+    (top, left), (end_row, end_column) = start, start + length
+    edges = torch.stack([top, end_row, left, end_column], 1).int().tolist()
     parts = [
         bilinear(image[:, y:end_y, x:end_x], (size, size))
         for image, (y, end_y, x, end_x) in zip(images.split(1), edges, strict=True)
@@ -118,11 +118,11 @@ def bilinear(images: Tensor, shape: tuple[int, int]) -> Tensor:
     return planes.permute(0, 2, 3, 1)
 
 
-def sample(images: Tensor, rows: Span, columns: Span, size: int) -> Tensor:
-    """`crop_and_resize` of boxes in pixels, all at once."""
-    _, tall, wide, _ = images.shape
-    y = (2 * centres(*rows, tall, size) + 1) / tall - 1  # from -1 to 1 between the edges
-    x = (2 * centres(*columns, wide, size) + 1) / wide - 1
+def sample(images: Tensor, start: Tensor, length: Tensor, size: int) -> Tensor:
+    """`crop_and_resize` of boxes in pixels, all at once; both (2, B), rows and columns."""
+    edge = sides(images)[..., None]
+    places = torch.minimum(centres(start, length, size).clamp(min=0), edge - 1)
+    y, x = (2 * places + 1) / edge - 1  # (B, size) each, from -1 to 1 between the edges
     grid = torch.stack([x[:, None].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], 3)
     levels = F.grid_sample(planes(images).float(), grid, padding_mode="border", align_corners=False)
     return to_levels(levels)
@@ -148,10 +148,15 @@ def in_pixels(images: Tensor, boxes: Tensor) -> tuple[Span, Span]:
     return (top * tall, height * tall), (left * wide, width * wide)
 
 
-def whole(start: Tensor, length: Tensor, size: int | Tensor) -> Span:
+def sides(images: Tensor) -> Tensor:
+    """float32 (2, 1): height and width, in pixels."""
+    return constants(tuple(images.shape[1:3]), images.device).view(2, 1)
+
+
+def whole(start: Tensor, length: Tensor, size: Tensor) -> Span:
     """A span within `size` pixels (of all, or of each) between the edges that are nearest to its
     own; one or more."""
-    first = start.round().clamp(max=size - 1)
+    first = torch.minimum(start.round(), size - 1)
     return first, ((start + length).round() - first).clamp(min=1)
 
 
@@ -169,23 +174,24 @@ def to_levels(planes: Tensor) -> Tensor:
     return pixels((planes + 0.5).to(torch.uint8))
 
 
-def centres(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
-    """(B, out): `out` places in the box, in pixels of `size`, the first one's centre being 0.
+def centres(start: Tensor, length: Tensor, out: int) -> Tensor:
+    """(..., B, out): `out` places in the box, in pixels, the first one's centre being 0.
 
-    start and length (B,), the box in pixels. No place is nearer to the box's edge than its first
-    pixel's centre: so it is when the box is cropped first.
+    start and length (..., B), the box in pixels. No place is nearer to the box's edge than the
+    centre of its first pixel: so it is when the box is cropped first.
     """
     place = count(out, start.device, start.dtype) + 0.5
-    reach = ((length - 1) / 2).clamp(min=0)[:, None]
-    from_middle = place * (length / out)[:, None] - length[:, None] / 2
-    middle = (start + (length - 1) / 2)[:, None]
-    return (middle + from_middle.clamp(-reach, reach)).clamp(0, size - 1)
+    half = (length - 1) / 2
+    reach = half.clamp(min=0)[..., None]
+    from_middle = place * (length / out)[..., None] - length[..., None] / 2
+    return (start + half)[..., None] + from_middle.clamp(-reach, reach)
 
 
 def bilinear_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
     """(B, out, size): each of `centres` lies between two of `size` pixels."""
     pixel = count(size, start.device)
-    return (1 - (centres(start, length, size, out)[:, :, None] - pixel).abs()).clamp(min=0)
+    places = centres(start, length, out).clamp(0, size - 1)
+    return (1 - (places[:, :, None] - pixel).abs()).clamp(min=0)
 
 
 def area_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
