@@ -29,6 +29,9 @@ def tree(table: Table) -> dict[str, Any]:
     whole = dataclasses.asdict(table)
     if table.task == DEFAULT:  # which older tables don't say
         del whole["task"]
+    for column in whole["columns"]:
+        if not column["on"]:  # nor which is of the own test set
+            del column["on"]
     return whole
 
 
