@@ -15,11 +15,13 @@ from conftest import Shell
 from PIL import Image
 
 import ablate
+from ablate.planning.cell import PlannedRun
 from ablate.planning.compose import resolve
 from ablate.planning.expand import plan as make_plan
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.training.data.cache import prepare
+from ablate.training.worker import Damaged, check_tested
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SETS = "eval.also=[sets/again,sets/few,sets/words,mnist5k]"
@@ -67,10 +69,16 @@ def facts(shell: Shell, *words: str) -> dict[tuple[str, str, str, str], float]:
     }
 
 
-def runs(shell: Shell) -> dict[str, Path]:
+def planned(shell: Shell) -> dict[str, PlannedRun]:
     """By label."""
     plan, _ = make_plan([*SWEEP[1:], SETS], store=shell.folder / "runs")
-    return {run.label: shell.folder / "runs" / "runs" / run.id for run in plan.runs()}
+    return {run.label: run for run in plan.runs()}
+
+
+def runs(shell: Shell) -> dict[str, Path]:
+    """By label, where they lie."""
+    home = shell.folder / "runs" / "runs"
+    return {label: home / run.id for label, run in planned(shell).items()}
 
 
 def test_the_same_pictures_have_the_same_figures(driven, monkeypatch):
@@ -101,6 +109,7 @@ def test_classes_of_one_name_are_one_class(driven, monkeypatch):
         assert few["shared"] == {"test": [trained, len(files)]}
     table = driven("table").out
     assert f"{trained} of {len(files)} test images are training images" in table
+    assert "nothing to remove" in driven("gc").out
 
 
 def test_each_is_a_column_of_the_table_and_of_frames(driven, monkeypatch):
@@ -128,6 +137,21 @@ def test_predictions_on_it_are_sealed(driven, monkeypatch):
     np.save(path, table)
     assert "predictions-again.npy: differs" in driven("verify", code=1).out
     path.write_bytes(kept)
+
+
+def test_what_rotted_is_not_tested_on(driven, tmp_path, monkeypatch):
+    monkeypatch.chdir(driven.folder)
+    [tree] = {json.dumps(run.spec()["eval"]["also"][0]) for run in planned(driven).values()}
+    home = shutil.copytree(
+        driven.folder / "runs" / "cache" / json.loads(tree)["fingerprint"], tmp_path / "set"
+    )
+    check_tested(home, 9.0)
+    with open(home / "test.images.npy", "r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x55")
+    with pytest.raises(Damaged, match="is tested again"):
+        check_tested(home, 9.0)
+    assert not (home / "meta.json").exists()
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ import ablate
 from ablate.planning.cell_search import applied
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.search import Search
+from ablate.planning.space import default_of
 from ablate.shared import spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.fewshot import FEWSHOT, SEEDS, SHOTS, score
@@ -378,6 +379,42 @@ def test_mistakes_of_a_search_are_told_in_a_line(tmp_path, monkeypatch, file, sa
     Path("mine.yaml").write_text(f"{file}\nvariants: [{{a: {{}}}}, {{b: {{stem: dpn}}}}]\n")
     with pytest.raises(UserError, match=re.escape(said)):
         Search(make_plan(["mine.yaml"], store=tmp_path / "runs")[0])
+
+
+def test_words_and_scales_say_how_parents_are_searched(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    space = "space: {optim.lr: {log: [1e-4, 1e-2]}}"
+    Path("mine.yaml").write_text(
+        f"from: {{data: digits, tune: {{{space}, at: {{train.steps: 3}}}}}}\n"
+        "variants: [{a: {}}, {b: {stem: dpn}}]\n"
+        "scales: {small: {from: {train.steps: 4, tune: {trials: 15}}}}\n"
+    )
+
+    def searched(*words: str, scale: str | None = "small"):
+        return make_plan(["mine.yaml", *words], store=tmp_path / "runs", scale=scale)[0]
+
+    [stage] = searched().tune.stages
+    assert (stage.trials, stage.at) == (5, {"from.train.steps": 3})
+    assert [*stage.space] == ["from.optim.lr"]
+    assert searched(scale=None).tune.stages[0].trials == 8
+    assert searched("from.tune.trials=30").tune.stages[0].trials == 10
+    none = searched("from.tune=none")
+    assert none.tune is None
+    assert none.name == "mine@small+from.tune=none"
+    for words, said in (("from.tune=3", "from.tune: give "), ("tune.trials=3", "declares no such")):
+        with pytest.raises(UserError, match=said):
+            searched(words)
+
+
+def test_learning_rates_by_path_are_searched_like_any_key(tmp_path):
+    sweep = ("optim.lr_mult.blocks=0.5,0.25", "train.steps=3")
+    tree = make_plan(sweep, store=tmp_path)[0].cells[0].spec
+    space = {"log": (0.1, 10.0)}
+    for path, factor in (("blocks", 0.5), ("blocks.0.attn", 0.5), ("head", 1.0), ("block", 1.0)):
+        assert default_of(tree, f"optim.lr_mult.{path}", space) == factor
+    found = applied(tree, {"optim.lr_mult.head": 2.0, "optim.lr_mult.blocks.0": 0.0})
+    assert found["optim"]["lr_mult"] == {"blocks": 0.5, "blocks.0": 0.0, "head": 2.0}
+    assert tree["optim"]["lr_mult"] == {"blocks": 0.5}
 
 
 def test_a_key_of_the_model_is_searched_for_parent_and_child(tmp_path):

@@ -207,9 +207,8 @@ class Tune:
     seed: Annotated[int, Key("of the sampler, and of the trials' trainings", least=0)] = 0
     round: Annotated[int, Key("trials asked at a time, and told in their order", least=1)] = 4
     repeats: Annotated[int | None, Key("searches a cell; null: one for every seed", least=1)] = None
-    # By `from.tune`: trials are parents, judged as they are. The keys of `space` are the child's
-    # words for theirs: from.KEY.
-    parents: bool = False
+    # The keys of `space` are then the child's words for theirs: from.KEY.
+    parents: Annotated[bool, Key("trials are parents, judged as they are: by `from.tune`")] = False
 
     @property
     def trials_each(self) -> int:

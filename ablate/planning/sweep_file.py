@@ -206,8 +206,9 @@ def _tune(
             f"{place}: tune: goes not with from.tune: searched are the runs of the table, or those "
             f"that they start from; leave one away"
         )
+    words = {section: section_of(line, section) for section in TUNE}
     for section in TUNE:
-        if section not in declared and (section in line.sweep or section_of(line, section)):
+        if section not in declared and (section in line.sweep or words[section]):
             form = "`tune:` section" if section == "tune" else "`tune:` to its `from:`"
             raise UserError(f"{section}: {place} declares no such search; add a {form}")
     if not declared or declared[0] in line.sweep:
@@ -215,7 +216,7 @@ def _tune(
     [section] = declared
     raw = {**whole.get(section, {}), **scaled.get(section, {})}
     seeds = len(parts["seeds"]) if "seeds" in parts else DEFAULT_SEEDS
-    return tuning(section, raw, section_of(line, section), place, seeds)
+    return tuning(section, raw, words[section], place, seeds)
 
 
 @dataclass

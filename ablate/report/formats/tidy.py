@@ -32,6 +32,9 @@ def tree(table: Table) -> dict[str, Any]:
     for line in (line for block in whole["blocks"] for line in block["lines"]):
         if not line["where"]:  # nor this
             del line["where"]
+    for column in whole["columns"]:
+        if not column["on"]:  # nor which is of the own test set
+            del column["on"]
     return whole
 
 
