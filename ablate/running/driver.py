@@ -9,22 +9,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
-from ablate.running.assign import LOSSES, Lost, assign, blame
+from ablate.running.assign import assign
+from ablate.running.folders import Folders
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
+from ablate.running.places import PlaceHistory
 from ablate.running.room import Room
 from ablate.running.states import RunStates
-from ablate.running.streak import Ending, Endings, way
+from ablate.running.streak import Ending, way
 from ablate.running.told import View, summary, variant, words_of
+from ablate.running.working import Working
 from ablate.shared.files import FULL
 from ablate.shared.rundir import (
     DISK_FULL,
+    EXIT_AWAY,
     EXIT_DISK_FULL,
     EXIT_TAKEN,
     FAILED,
@@ -48,6 +52,8 @@ from ablate.store.progress import (
     with_blocked,
 )
 from ablate.store.store import Store
+
+NO_DEATH = (None, EXIT_TAKEN, EXIT_AWAY)  # codes that don't say that a worker died by itself
 
 
 @dataclass(frozen=True)
@@ -84,27 +90,6 @@ def drive(
     return _Drive(plan, store, ledger, launcher, settings, view, search).run(retry)
 
 
-@dataclass
-class _Working:
-    """A run that has a worker."""
-
-    run: PlannedRun
-    folder: RunDir
-    slot: Slot | None  # None: adopted, on a slot that this launcher does not have
-    by: Liveness  # who answers for the worker: the launcher, of one that was adopted the store
-    child: bool  # our own: the launcher will tell when it ends
-    notes: dict[str, Any] = field(default_factory=dict)
-    noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
-    since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
-    killed: bool = False
-    judged: int = 0  # bytes of its metrics when the search last judged it
-
-    @property
-    def stepped(self) -> bool:
-        """Has it made a step?"""
-        return bool(self.notes.get("step", 0) > self.notes.get("from_step", 0))
-
-
 class _Drive:
     def __init__(
         self,
@@ -124,20 +109,22 @@ class _Drive:
         self.pending: list[str] = []
         self.parents: dict[str, str] = {}  # run -> the one that it starts from
         self.waiting: dict[str, list[str]] = {}  # parent -> runs that start once it has finished
-        self.working: dict[str, _Working] = {}
+        self.working: dict[str, Working] = {}
         self.room = Room(store, view.say)
-        self.lost: Lost = {}
-        self.retired: dict[str, None] = {}  # places given up
-        self.endings = Endings()
-        self.stopped: str | None = None
+        self.places = PlaceHistory(view.say)
+        self.folders = Folders(store, ledger, launcher.remote)
+        # Off this host the launcher knows more than the store: it has the engine's word, too.
+        self.liveness: Liveness = launcher if launcher.remote else store.liveness
 
     def run(self, retry: Sequence[str]) -> Outcome:
         with noted(*ENDING) as self.signals:
             self.kept = RunStates(self.ledger, self.room, self.signals)
             self._take(self.plan, retry)
-            while (self.pending or self.working) and not (self.signals or self.stopped):
+            while (self.pending or self.working) and not (self.signals or self.places.stopped):
+                for line in self.launcher.offer(len(self.pending), self.places.retired):
+                    self.view.say(line)
                 self._fill()
-                if not self.working and self.retired.keys() >= self._places():
+                if not self.working and self._nowhere():
                     break
                 self.view.show(self._progress())
                 self._watch(self.launcher.poll(0.2))
@@ -146,7 +133,7 @@ class _Drive:
         now = self._progress()
         self.view.show(now)
         first = self.signals[0] if self.signals else None
-        return Outcome(self.plan, now, first, tuple(self.retired), self.stopped)
+        return Outcome(self.plan, now, first, tuple(self.places.retired), self.places.stopped)
 
     def _take(self, plan: Plan, retry: Sequence[str] = ()) -> None:
         """Record a plan, and take the next step of its new runs."""
@@ -158,6 +145,7 @@ class _Drive:
         self.runs |= new
         self.parents |= parents_of(new.values())
         self.kept.add(new)
+        self.folders.add(new)
         for run in new:
             if self.kept.states[run].status in retry:
                 self.kept.record(run, "retried")
@@ -193,11 +181,12 @@ class _Drive:
             step = next_step(
                 self.kept.states[run],
                 result=self._has_result(run, folder),
-                alive=self.store.liveness.alive(folder),
+                alive=self.liveness.alive(folder),
                 exit=exit,
                 attempts=self.attempts,
             )
             if step.record == "result":
+                self.folders.publish(run)
                 self._record_result(run, folder)
             elif step.record is not None:
                 self.kept.record(run, step.record, reason=exit or self._notes(folder).get("error"))
@@ -246,15 +235,15 @@ class _Drive:
 
     def _notes(self, folder: RunDir) -> dict[str, Any]:
         """Return the notes of a worker, whoever started it."""
-        return self.store.liveness.notes(folder)
+        return self.liveness.notes(folder)
 
     def _adopt(self, run: str, folder: RunDir) -> None:
         if self.kept.states[run].status != "started":
             self.kept.record(run, "started", step=folder.newest_step())
         name = self._notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
-        by = self.store.liveness
-        self.working[run] = _Working(self.runs[run], folder, slot, by, child=False, since=0.0)
+        by = self.liveness
+        self.working[run] = Working(self.runs[run], folder, slot, by, child=False, since=0.0)
 
     # --- Slots ---
 
@@ -265,63 +254,57 @@ class _Drive:
         while not self.signals and (found := self._next()) is not None:
             run, slot = found
             self.pending.remove(run)
-            folder = self.store.rundir(run)
-            if self.store.liveness.alive(folder):  # a worker of a driver that died a moment ago
+            if self.liveness.alive(self.store.rundir(run)):  # of a driver that died a moment ago
                 self._settle(run)
                 continue
             try:
+                folder, attempt = self.folders.begin(run)
                 folder.create(self.runs[run].spec())
                 folder.lock.clear()  # an old worker's last words are not the new one's
-                self.kept.record(run, "started", step=folder.newest_step(), slot=slot.name)
+                step = folder.newest_step()
+                self.kept.record(run, "started", step=step, slot=slot.name, **attempt)
+                self.folders.began(run)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
                 self.pending.insert(0, run)
                 self.room.ran_out()
                 return
-            self.working[run] = _Working(self.runs[run], folder, slot, self.launcher, child=True)
+            self.working[run] = Working(self.runs[run], folder, slot, self.launcher, child=True)
             self.launcher.start(folder, slot)
 
     def _next(self) -> tuple[str, Slot] | None:
         working = {run: worker.slot for run, worker in self.working.items()}
         slots, states = self.launcher.slots, self.kept.states
-        return assign(self.pending, working, slots, states, self.lost, self.retired)
+        lost, retired = self.places.lost, self.places.retired
+        return assign(self.pending, working, slots, states, lost, retired)
 
-    def _places(self) -> set[str]:
-        return {slot.place for slot in self.launcher.slots}
+    def _nowhere(self) -> bool:
+        """Is no place left, nor any to come?"""
+        left = {slot.place for slot in self.launcher.slots}.difference(self.places.retired)
+        return not (left or self.launcher.remote)
 
-    def _blame(self, run: str, place: str) -> None:
-        self.lost = blame(self.lost, run, place)
-        if len(self.lost.get(place, ())) >= LOSSES:
-            self._give_up(place, f"{LOSSES} runs lost their device there")
-
-    def _give_up(self, place: str, why: str) -> None:
-        if place not in self.retired:
-            self.retired[place] = None
-            self.view.say(f"{place} is given up: {why}")
-
-    def _judge(self, worker: _Working, exit: str | None, code: int | None) -> None:
+    def _judge(self, worker: Working, exit: str | None, code: int | None) -> None:
         """Note how a run ended; stop where runs fail alike, one after another."""
         if worker.slot is None:
             return
         place, how, error = worker.slot.place, "", ""
         if not worker.folder.has_result():
-            by_itself = exit is None and code not in (None, EXIT_TAKEN) and not worker.killed
+            by_itself = exit is None and code not in NO_DEATH and not worker.killed
             if not (by_itself or exit in (FAILED, OOM)) or self.signals:
                 return
             worker.notes = worker.by.notes(worker.folder)
             error = str(worker.notes.get("error") or words_of(code or 0))
             how = way(exit or "died", error, time.monotonic() - worker.since, worker.stepped)
         there = (w for w in self.working.values() if w.slot is not None and w.slot.place == place)
-        row = self.endings.add(
+        self.places.ended(
             place,
             Ending(worker.run.id, variant(worker.run), how),
+            error,
             (variant(run) for run in self.runs.values()),
             (variant(r) for r in self.runs.values() if self.kept.states[r.id].status in FINAL),
             any(w.stepped for w in there),
         )
-        if row:
-            self.stopped = f"{row} runs in a row failed at once on {place}, all alike ({error})"
 
     # --- Watching ---
 
@@ -341,9 +324,11 @@ class _Drive:
                 worker.killed = True
                 worker.by.stop(worker.folder, now=True)
 
-    def _ended(self, run: str, worker: _Working, code: int | None) -> None:
+    def _ended(self, run: str, worker: Working, code: int | None) -> None:
         del self.working[run]
         folder = worker.folder
+        if code not in NO_DEATH:
+            self.folders.ended(folder)
         exit = worker.by.notes(folder).get("exit")
         exit = exit or (DISK_FULL if code == EXIT_DISK_FULL else None)
         if not folder.has_result():
@@ -356,14 +341,14 @@ class _Drive:
                 self.kept.record(run, "died", step=folder.newest_step(), code=code, reason=exit)
                 self.view.say(f"{exit}: {worker.run.label}: {self._why(folder)}")
                 if exit == LOST and worker.slot is not None:
-                    self._blame(run, worker.slot.place)
+                    self.places.blame(run, worker.slot.place)
             elif exit == NO_DEVICE and worker.slot is not None:
-                self._give_up(worker.slot.place, f"{worker.run.label}: {self._why(folder)}")
-            elif exit is None and code is not None and code != EXIT_TAKEN and not self.signals:
+                self.places.give_up(worker.slot.place, f"{worker.run.label}: {self._why(folder)}")
+            elif exit is None and code not in NO_DEATH and not self.signals:
                 self.kept.record(run, "died", step=folder.newest_step(), code=code)
                 self.view.say(f"died: {worker.run.label}: {words_of(code)} (see {folder.log})")
         elif worker.slot is not None:
-            self.lost = {**self.lost, worker.slot.place: frozenset()}  # it works
+            self.places.works(worker.slot.place)
         self._judge(worker, exit, code)
         self._settle(run, exit)
 

@@ -81,8 +81,8 @@ def costs(
     a plan that surely takes over a month on all slots. With `on` nothing is timed at all. Raises
     UserError for a combination that can't be built.
     """
-    device = launcher.slots[0].device if on is None else "cuda"
-    places = len(launcher.slots) if on is None else on.count
+    device = launcher.device if on is None else "cuda"
+    places = launcher.most if on is None else on.count
     cells = [*plan.cells, *plan.parents()]
     known = _described(cells, store, launcher.ask, device)
     works = _works(plan, states, cells, [known[_key(cell, device)] for cell in cells])

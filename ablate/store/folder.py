@@ -11,9 +11,9 @@ from ablate.planning.plan import Plan, file_name
 from ablate.shared.errors import Failure
 from ablate.shared.files import make_folder, read_file, read_hashed, write_whole
 from ablate.shared.lock import Lock
-from ablate.shared.rundir import RUNS, RunDir
+from ablate.shared.rundir import ATTEMPTS, RUNS, RunDir
 from ablate.store.events import Look, is_look
-from ablate.store.liveness import HostLock, Liveness
+from ablate.store.liveness import Liveness, WhoCanKnow
 
 
 class StoreFolder:
@@ -22,9 +22,13 @@ class StoreFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.runs = root / RUNS
+        self.attempts = root / ATTEMPTS  # of attempts off the driver's host
+        self.pilots = root / "pilots"  # what trains these attempts, and what it is told
         self.ledger = root / "ledger.db"
         self.driver = Lock(root / "driver.lock")
-        self.liveness: Liveness = HostLock()  # of its runs' workers, whoever started them
+        self.liveness: Liveness = WhoCanKnow(
+            self.pilots
+        )  # of its runs' workers, whoever started them
         self.looks = root / "looks.jsonl"
         self.cache = root / "cache"
         self.studies = root / "studies"  # searches, for optuna-dashboard

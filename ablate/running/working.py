@@ -1,0 +1,31 @@
+"""A run of a drive that has a worker."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from ablate.planning.cell import PlannedRun
+from ablate.running.launchers import Slot
+from ablate.shared.rundir import RunDir
+from ablate.store.liveness import Liveness
+
+
+@dataclass
+class Working:
+    run: PlannedRun
+    folder: RunDir
+    slot: Slot | None  # None: adopted, on a slot that this launcher does not have
+    by: Liveness  # who answers for the worker: the launcher, of one that was adopted the store
+    child: bool  # our own: the launcher will tell when it ends
+    notes: dict[str, Any] = field(default_factory=dict)
+    noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
+    since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
+    killed: bool = False
+    judged: int = 0  # bytes of its metrics when the search last judged it
+
+    @property
+    def stepped(self) -> bool:
+        """Has it made a step?"""
+        return bool(self.notes.get("step", 0) > self.notes.get("from_step", 0))

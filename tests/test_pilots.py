@@ -1,0 +1,111 @@
+"""Pilots, on an engine of processes: the launchers' contract, and what is only theirs: hosts that
+die, drivers that come back, limits, and workers that wake up after they were given up."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import process_engine
+import pytest
+from launcher_contract import BesideContract, end, settings, until
+
+from ablate.running.launchers import pilots
+from ablate.running.launchers.pilots import PilotLauncher
+from ablate.shared.rundir import RunDir
+from ablate.store import attempts
+from ablate.store.store import Store
+
+CPUS = settings("slurm", gpus=0, cpus=2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick():
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("BEAT_S", "LOOK_S", "ASK_S"):
+            patch.setattr(pilots, name, 0.1)
+        patch.setattr(pilots, "GONE_S", 0.5)
+        yield
+
+
+def offered(launcher: PilotLauncher) -> PilotLauncher:
+    """Once it has slots."""
+
+    def has_slots() -> bool:
+        launcher.poll(0.1)
+        assert not launcher.offer(1, ())
+        return bool(launcher.slots)
+
+    until(has_slots)
+    return launcher
+
+
+class TestPilots(BesideContract):
+    name = "slurm"
+    numbers = itertools.count(1)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls, tmp_path_factory, cache) -> Store:
+        root = tmp_path_factory.mktemp("shared")
+        cache.mkdir(exist_ok=True)
+        (root / "cache").symlink_to(cache)
+        return Store(root)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def launcher(cls, store) -> Iterator[PilotLauncher]:
+        made, engine = process_engine.launcher(CPUS, store.root)
+        yield offered(made)
+        made.free()
+        assert [job.wait(20) for job in engine.jobs.values()] == [0]
+
+    @pytest.fixture(autouse=True)
+    def _root(self, store) -> None:
+        self.store = store
+
+    def prepared(self, root: Path, run: str, tree: dict[str, Any]) -> RunDir:
+        """An attempt's own folder in the launcher's store, as new as the run."""
+        number = next(self.numbers)
+        created = attempts.attempt_folder(self.store, run, number)
+        created.create(tree)
+        attempts.appoint(self.store, run, number)
+        return created
+
+    def again(self, run: RunDir) -> RunDir:
+        number = next(self.numbers)
+        forked = attempts.fork(self.store, run.id, number)
+        attempts.appoint(self.store, run.id, number)
+        return forked
+
+    def test_a_worker_that_was_given_up_wakes_up_and_writes_where_nobody_reads(
+        self, launcher, folder
+    ):
+        """Stopped through its successor's whole run, it then goes on to a result of its own."""
+        first = folder("train.steps=30")
+        launcher.start(first, launcher.slots[0])
+        until(lambda: first.lock.notes().get("step", 0) > 0, pause=0.001)
+        os.kill(first.lock.notes()["pid"], signal.SIGSTOP)
+        assert not first.has_result()
+        second = self.again(first)
+        launcher.start(second, launcher.slots[1])
+        assert end(launcher, second) == [0]
+        attempts.publish(self.store, first.id)
+        published = self.store.rundir(first.id)
+        before = files(published)
+        assert "result.json" in before
+        assert not published.path.is_symlink()
+        assert not second.path.exists()
+
+        os.kill(first.lock.notes()["pid"], signal.SIGCONT)
+        assert end(launcher, first) == [0]
+        assert first.has_result()
+        assert files(published) == before
+
+
+def files(run: RunDir) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in run.path.iterdir()}
