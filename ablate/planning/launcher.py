@@ -73,7 +73,7 @@ def launcher_params(name: str) -> dict[str, Param]:
 
 
 def listed(value: Any) -> Any:
-    """`devices` as text, "0,2", however a file or a command line says several, or an index."""
+    """A text, however a file or a command line says it: "0,2" for several, "10" for a number."""
     values = value if isinstance(value, list) else [value]
     return value if any(type(v) not in (int, str) for v in values) else ",".join(map(str, values))
 
@@ -94,7 +94,8 @@ def launcher_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
                 f"launcher={name}; leave it out"
             )
     params = launcher_params(name)
-    tree = {key: listed(value) if key == "devices" else value for key, value in tree.items()}
+    texts = {key for key, param in params.items() if param.type is str}
+    tree = {key: listed(value) if key in texts else value for key, value in tree.items()}
     same_keys("launcher", tree, ["name", *params], params)
     return {"name": name, **settings_of("launcher", params, tree)}
 
