@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from conftest import Shell
 from slurm_cluster import SlurmCluster
 
 from ablate.store.ledger import Ledger
+from ablate.store.pilots import token_of
 from ablate.store.store import Store
 
 pytestmark = [
@@ -44,7 +46,7 @@ class Norm(nn.LayerNorm):
 ROWS = ("norm=sleepy:Norm", "block.attn=pre,post", "model.depth=1", "train.steps=60", "--as", "s")
 OFTEN = ("launcher.checkpoint_s=1", "launcher.attempts=1000")
 CPU = ("launcher.gpus=1", "launcher.devices=cpu", "launcher.cpus=1")
-SLURM = ("launcher=slurm", *CPU, "launcher.jobs=2", "launcher.time=10", "launcher.grace_s=15")
+SLURM = ("launcher=slurm", *CPU, "launcher.jobs=2", "launcher.grace_s=15")
 
 
 @pytest.fixture(scope="module")
@@ -65,25 +67,43 @@ def calm(tmp_path_factory) -> Shell:
     return shell
 
 
+def start(shell: Shell, cluster: SlurmCluster, calm: Shell, *words: str, sleep: float = 0.1):
+    """The sweep, on the cluster."""
+    if not (shell.folder / "sleepy.py").exists():
+        shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
+        (shell.folder / "sleepy.py").write_text(NORM)
+    environment = {**cluster.environment, "SLEEP": str(sleep)}
+    return shell.start("sweep", *ROWS, *OFTEN, *SLURM, *words, **environment)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def long(cluster, calm, tmp_path_factory) -> Iterator[tuple[Shell, subprocess.Popen]]:
+    """Runs of three minutes in jobs of one, beside all other tests and what happens there."""
+    shell = Shell(tmp_path_factory.mktemp("long"))
+    words = ("seeds=1", "launcher.time=1")
+    process = start(shell, cluster, calm, *words, sleep=1.0)
+    yield shell, process
+    process.kill()
+    process.wait()
+
+
 @pytest.fixture
 def sweep(shell, cluster, calm) -> Iterator[Callable[..., subprocess.Popen]]:
-    """Starts the sweep on the cluster."""
-    shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
-    (shell.folder / "sleepy.py").write_text(NORM)
+    """Starts the sweep, of four runs; in the end its jobs are gone."""
     started = []
 
-    def start(*words: str, sleep: float = 0.1) -> subprocess.Popen:
-        environment = {**cluster.environment, "SLEEP": str(sleep)}
-        words = ("sweep", *ROWS, "seeds=2", *OFTEN, *SLURM, *words)
-        started.append(shell.start(*words, **environment))
+    def begin(*words: str, sleep: float = 0.1) -> subprocess.Popen:
+        words = ("seeds=2", "launcher.time=10", *words)
+        started.append(start(shell, cluster, calm, *words, sleep=sleep))
         return started[-1]
 
-    yield start
+    yield begin
     for process in started:
         process.kill()
         process.wait()
-    cluster.told("scancel", "-u", "root")
-    until(lambda: not cluster.told("squeue", "-h"))
+    name = f"ablate-{token_of(shell.folder / 'runs')}"
+    cluster.told("scancel", "-n", name)
+    until(lambda: not cluster.told("squeue", "-h", "-n", name))
 
 
 def until(condition: Callable[[], object], seconds: float = 90.0) -> None:
@@ -109,15 +129,17 @@ def train(shell: Shell, pilots: int = 2) -> list[dict]:
     return beats(shell)
 
 
-def check(shell: Shell, process: subprocess.Popen, calm: Shell) -> list[int]:
+def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -> list[int]:
     """The sweep ends with the calm one's table and files; how often each run was started."""
-    done = shell.end(process, timeout=240)
+    done = shell.end(process, timeout=400)
     assert done.code == 0, done.out + done.err
     ours, theirs = (Store(one.folder / "runs") for one in (shell, calm))
-    assert shell("table", "s", "--format", "csv").out == calm("table", "s", "--format", "csv").out
+    if runs == 4:
+        tables = [one("table", "s", "--format", "csv").out for one in (shell, calm)]
+        assert tables[0] == tables[1]
     starts = []
     with Ledger.reading(ours) as ledger:
-        for run in theirs.read_plan("s").runs():
+        for run in ours.read_plan("s").runs():
             kinds = [kind for _, kind, _ in ledger.events(run.id)]
             assert kinds.count("finished") == 1
             starts.append(kinds.count("started"))
@@ -125,7 +147,8 @@ def check(shell: Shell, process: subprocess.Popen, calm: Shell) -> list[int]:
             assert not one.path.is_symlink()
             for name in ("metrics", "predictions", "weights"):
                 assert getattr(one, name).read_bytes() == getattr(other, name).read_bytes()
-    assert shell("verify", "s").out.startswith("verified: 4 runs")
+    assert shell("verify", "s").out.startswith(f"verified: {runs} runs")
+    assert len(starts) == runs
     return starts
 
 
@@ -183,18 +206,38 @@ def test_preempted_pilots_leave_checkpoints_and_come_again(shell, sweep, calm, c
     assert 5 <= sum(check(shell, process, calm)) <= 6
 
 
-def test_runs_of_three_minutes_in_jobs_of_one(shell, sweep, calm):
-    process = sweep("launcher.time=1", sleep=1)
-    assert min(check(shell, process, calm)) > 1
-
-
-def test_stop_status_and_log_from_another_host(shell, sweep, calm):
+def test_stop_status_and_log_from_another_host(shell, sweep, calm, monkeypatch):
     process = sweep(sleep=1)
     train(shell)
-    assert shell("status", "s").out.count("running: ") == 2
-    run = next((shell.folder / "runs" / "runs").iterdir()).name
-    assert shell("show", run, "--log").out is not None
-    assert "stopped s after 0 of 4" in shell("stop").out
+    with monkeypatch.context() as patch:
+        patch.setattr(platform, "node", lambda: "another")
+        assert shell("status", "s").out.count("running: ") == 2
+        run = next((shell.folder / "runs" / "runs").iterdir())
+        assert shell("show", run.name, "--log").out == (run / "log.txt").read_text()
+        assert "stopped s after 0 of 4" in shell("stop").out
     assert shell.end(process).code == 128 + signal.SIGTERM
     assert len(list((shell.folder / "runs" / "runs").glob("*/checkpoint-*"))) >= 2
     check(shell, sweep(sleep=0), calm)
+
+
+@pytest.mark.parametrize("where", ["here", "job"])
+def test_a_driver_that_is_left_behind(shell, sweep, calm, where):
+    done = shell.end(sweep("--detach", where, sleep=0))
+    assert done.code == 0, done.err
+    assert " drives " in done.out
+    log = shell.folder / "runs" / "driver.log"
+    until(lambda: log.exists() and "**s**" in log.read_text())
+    assert check(shell, sweep(sleep=0), calm) == [1, 1, 1, 1]
+
+
+def test_a_node_that_does_not_see_the_store_is_not_used(shell, sweep, cluster):
+    process = sweep("launcher.setup=mv runs/cache runs/hidden")
+    done = shell.end(process)
+    assert done.code == 1
+    assert "no node can be used: job " in done.err
+    assert "ended before its pilot was seen" in done.out
+
+
+def test_runs_of_three_minutes_in_jobs_of_one(long, calm):
+    shell, process = long
+    assert min(check(shell, process, calm, runs=2)) >= 3

@@ -7,6 +7,7 @@ command starts, resumes and extends.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -129,6 +130,8 @@ class _Drive:
                 self.view.show(self._progress())
                 self._watch(self.launcher.poll(0.2))
                 self._grow()
+                if self.store.asked_to_stop():
+                    self.signals.append(signal.SIGTERM)
             self._wind_down()
         now = self._progress()
         self.view.show(now)

@@ -80,10 +80,8 @@ class PilotDir:
         return {**_object(self._orders).get("stop", {}), **_object(self._stop)}
 
     def is_fresh(self) -> bool:
-        """Has it beaten lately, by this host's clock?"""
-        with contextlib.suppress(OSError):
-            return time.time() - self._beat.stat().st_mtime < STALE_S
-        return False
+        """Has it beaten lately?"""
+        return _is_fresh(self._beat)
 
     def held(self) -> dict[str, dict[str, Any]]:
         """attempt -> notes of its worker, of those that it was given and has told no end of."""
@@ -131,6 +129,22 @@ class Pilots:
             self._held = {a: (pilot, told) for pilot in living for a, told in pilot.held().items()}
             self._looked_at = time.monotonic()
         return self._held
+
+
+def beats_elsewhere(root: Path) -> dict[str, Any]:
+    """What the driver of another host says, {} where none beats; its lock may not reach here."""
+    file = root / "pilots" / "driver.json"
+    told = _object(file)
+    if told.get("done") or told.get("host") == platform.node() or not _is_fresh(file):
+        return {}
+    return told
+
+
+def _is_fresh(file: Path) -> bool:
+    """Was it written lately, by this host's clock?"""
+    with contextlib.suppress(OSError):
+        return time.time() - file.stat().st_mtime < STALE_S
+    return False
 
 
 def write_proof(root: Path, token: str) -> None:
