@@ -100,7 +100,13 @@ def costs(
         seconds = [_mean_seconds(cell, finished) for cell in cells]
         how = "from finished runs" if None not in seconds else "by a short calibration"
         beyond = _left_s(works, seconds, FASTEST[device]) > MONTH_S * places
-        if None in seconds and not beyond and _left_s(works, seconds, SLOWEST) >= from_s:
+        if None in seconds and launcher.remote and device != "cpu":  # there is none here to time
+            how, rate = "at the highest rate of a GPU, so more in truth", FASTEST[device]
+            seconds = [
+                work.each / rate if told is None and work.each is not None else told
+                for work, told in zip(works, seconds, strict=True)
+            ]
+        elif None in seconds and not beyond and _left_s(works, seconds, SLOWEST) >= from_s:
             known = _timed(cells, store, launcher.ask, device, finished, known)
             rates = _rates(cells, known, device)
             seconds = [

@@ -208,13 +208,13 @@ class RunDir:
     def attempt(self) -> str | None:
         """ "N/ID" of an attempt off the driver's host, by its path or by the link to it that stands
         in `runs/`; None where the run is trained in its own folder."""
-        path = self.path
-        if path.parent.parent.name != ATTEMPTS:
+        parts = str(self.path).rsplit("/", 3)
+        if parts[-3:-2] != [ATTEMPTS]:
             try:
-                path = Path(os.readlink(path))
+                parts = os.readlink(self.path).rsplit("/", 3)
             except OSError:
                 return None
-        return f"{path.parent.name}/{path.name}" if path.parent.parent.name == ATTEMPTS else None
+        return "/".join(parts[-2:]) if parts[-3:-2] == [ATTEMPTS] else None
 
     @property
     def runs(self) -> Path:
