@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -137,14 +138,17 @@ class SlurmCluster:
     def _accounting(self, port: int) -> None:
         """A database of its own, on a socket, and Slurm's daemon before it."""
         home, log = self.base / "db", subprocess.DEVNULL
+        own_place = {**os.environ, "TMPDIR": "/tmp"}  # which its user can write to
         home.mkdir()
         shutil.chown(home, "mysql", "mysql")
         make = ["mariadb-install-db", "--user=mysql", f"--datadir={home}", "--skip-test-db"]
-        subprocess.run(make, check=True, stdout=log, stderr=log)
+        subprocess.run(make, check=True, stdout=log, stderr=log, env=own_place)
         own = ["--no-defaults", "--user=mysql", f"--datadir={home}", f"--socket={home}/s"]
         tuned = ["--skip-networking", "--innodb-buffer-pool-size=64M"]
         tuned.append("--innodb-lock-wait-timeout=900")
-        self._started.append(subprocess.Popen(["mariadbd", *own, *tuned], stdout=log, stderr=log))
+        words = ["mariadbd", *own, *tuned]
+        server = subprocess.Popen(words, stdout=log, stderr=log, env=own_place)
+        self._started.append(server)
         client = ["mariadb", "--no-defaults", "-S", str(home / "s"), "-e"]
         users = "create user slurm@localhost identified by 'tests'; create database slurm_tests; "
         users += "grant all on slurm_tests.* to slurm@localhost"
@@ -223,11 +227,11 @@ def _until(condition, seconds: float = 40.0) -> None:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1]).absolute()
-    began = time.monotonic()
-    cluster = SlurmCluster(folder, accounting="accounting" in sys.argv[2:])
-    print(f"up in {time.monotonic() - began:.1f} s: export SLURM_CONF={folder}/slurm.conf")
-    try:
-        signal.pause()
-    except KeyboardInterrupt:
-        cluster.end()
+    if lacks():
+        sys.exit(f"no Slurm: {lacks()}")
+    folder = Path(tempfile.mkdtemp(prefix="sl", dir="/tmp"))
+    cluster = SlurmCluster(folder)
+    code = subprocess.run(sys.argv[1:], env=cluster.environment, check=False).returncode
+    cluster.end()
+    shutil.rmtree(folder)
+    sys.exit(code)

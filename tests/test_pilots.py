@@ -4,8 +4,11 @@ die, drivers that come back, limits, and workers that wake up after they were gi
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,13 @@ from typing import Any
 import process_engine
 import pytest
 from launcher_contract import BesideContract, end, settings, until
+from test_ledger import small_plan
 
 from ablate.running.launchers import pilots
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.rundir import RunDir
 from ablate.store import attempts
+from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
 CPUS = settings("slurm", gpus=0, cpus=2)
@@ -105,6 +110,40 @@ class TestPilots(BesideContract):
         assert end(launcher, first) == [0]
         assert first.has_result()
         assert files(published) == before
+
+
+MOUNT = ("bindfs", "-o", "direct_io")  # a FUSE file system on which no memory can be shared
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(shutil.which(MOUNT[0]) is None, reason=f"needs {MOUNT[0]}")
+class TestPilotsOnFuse(TestPilots):
+    """The same on a mount without shared memory; data lies elsewhere, since it is mapped."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls, tmp_path_factory, cache) -> Iterator[Store]:
+        behind, root = (tmp_path_factory.mktemp(name) for name in ("behind", "mounted"))
+        subprocess.run([*MOUNT, str(behind), str(root)], check=True)
+        try:
+            cache.mkdir(exist_ok=True)
+            (root / "cache").symlink_to(cache)
+            yield Store(root)
+        finally:
+            subprocess.run(["fusermount3", "-u", str(root)], check=True)
+
+    def test_no_memory_is_shared_here_and_the_ledger_works(self, store):
+        with open(store.root / "file", "w+b") as file:
+            file.write(b"one page" * 512)
+            file.flush()
+            with pytest.raises(OSError, match="No such device"):
+                mmap.mmap(file.fileno(), 4096)
+        with Ledger.driving(store) as ledger:
+            assert ledger.rows((str,), "PRAGMA journal_mode") == [("delete",)]
+            ledger.plan(small_plan())
+            with Ledger.reading(store) as reader:
+                ledger.record("a0", "started", step=0)
+                assert reader.states()["a0"].status == "started"
 
 
 def files(run: RunDir) -> dict[str, bytes]:

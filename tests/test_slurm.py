@@ -238,6 +238,26 @@ def test_a_node_that_does_not_see_the_store_is_not_used(shell, sweep, cluster):
     assert "ended before its pilot was seen" in done.out
 
 
+@pytest.mark.skipif(
+    bool(slurm_cluster.lacks(accounting=True)), reason=slurm_cluster.lacks(accounting=True) or "-"
+)
+def test_a_killed_and_a_cancelled_pilot_where_slurm_keeps_accounts(shell, calm):
+    base = Path(tempfile.mkdtemp(prefix="sa", dir="/tmp"))
+    cluster = SlurmCluster(base, accounting=True)
+    try:
+        process = start(shell, cluster, calm, "seeds=2", "launcher.time=10")
+        killed, cancelled = train(shell)
+        os.kill(killed["pid"], signal.SIGKILL)
+        cluster.told("scancel", cancelled["job"])
+        assert 6 <= sum(check(shell, process, calm)) <= 7
+        states = cluster.told("sacct", "-n", "-X", "-P", "-o", "JobID,State")
+        assert f"{killed['job']}|FAILED" in states
+        assert f"{cancelled['job']}|CANCELLED" in states
+    finally:
+        cluster.end()
+        shutil.rmtree(base)
+
+
 def test_runs_of_three_minutes_in_jobs_of_one(long, calm):
     shell, process = long
     assert min(check(shell, process, calm, runs=2)) >= 3
