@@ -3,6 +3,7 @@ ledger names last is what it has, whenever the driver dies."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from pathlib import Path
@@ -10,10 +11,15 @@ from pathlib import Path
 import pytest
 from test_ledger import small_plan
 
+from ablate.running import turns
 from ablate.running.folders import Folders
 from ablate.shared.rundir import RunDir
+from ablate.store import attempts
 from ablate.store.connection import journal_mode
+from ablate.store.gc import collect, rubbish
 from ablate.store.ledger import Ledger
+from ablate.store.pilots import put
+from ablate.store.progress import Driver, driver_of
 from ablate.store.store import Store
 
 RUN = "a0"
@@ -163,7 +169,12 @@ def test_what_was_prepared_for_a_start_that_the_ledger_does_not_have_is_made_aga
     work(first, 5)
     folders = loaded(store, ledger)
     assert store.rundir(RUN).newest_step() == 5
-    assert start(store, ledger, folders).newest_step() == 5
+    again = start(store, ledger, folders)
+    assert (again.newest_step(), again.attempt) == (5, f"3/{RUN}")
+    store.root.joinpath("ledger.db").unlink()  # its numbers are lost, and not given again
+    with Ledger.driving(store) as new:
+        new.plan(small_plan())
+        assert start(store, new, loaded(store, new)).attempt == f"4/{RUN}"
 
 
 def test_links_are_copied_where_there_are_none(store, ledger, monkeypatch):
@@ -177,6 +188,58 @@ def test_links_are_copied_where_there_are_none(store, ledger, monkeypatch):
     assert second.checkpoints()[0][1].read_bytes() == b"state 5"
     shutil.rmtree(first.path)
     assert second.newest_step() == 5
+
+
+def test_gc_removes_attempts_that_do_not_count_and_keeps_the_one_that_does(store, ledger):
+    run, other = "a" * 16, "b" * 16
+    folders = [attempts.fork(store, run, 1)[0] for _ in range(2)]
+    folders.append(attempts.fork(store, other, 1)[0])
+    attempts.appoint(store, run, 2)
+    attempts.appoint(store, other, 1)
+    for folder in folders:
+        work(folder, 5)
+        os.utime(folder.path, (0, 0))
+    plan = small_plan()
+    kept = dataclasses.replace(plan, cells=(dataclasses.replace(plan.cells[0], ids={0: run}),))
+    spec = {"data": {"fingerprint": "f"}}
+    kept = dataclasses.replace(kept, cells=(dataclasses.replace(kept.cells[0], spec=spec),))
+    found = rubbish(store, [kept])
+    assert [(item.kind, item.path) for item in found] == [
+        ("attempts", folders[0].path),
+        ("attempts", folders[2].path),
+        ("runs", store.rundir(other).path),
+    ]
+    collect(store, ledger, [kept], found, [])
+    assert store.rundir(run).newest_step() == 5
+    assert not os.path.lexists(store.rundir(other).path)
+    assert rubbish(store, [kept]) == []
+
+
+def test_a_driver_on_another_host_is_seen_by_its_beat(store, monkeypatch):
+    """Where locks don't reach other hosts: ours is free."""
+    beat = store.root / "pilots" / "driver.json"
+    beat.parent.mkdir(parents=True)
+    put(beat, {"pid": 1, "host": "another", "beat": 3, "done": False})
+    assert store.driver.acquire()
+    store.driver.note(pid=1, host="another", sweep="p")
+    store.driver.release()
+    assert driver_of(store) == Driver(1, "p")
+    assert not turns._take_turn(store, 0.0)
+    store.ask_to_stop()
+    assert store.driver.acquire()
+    store.driver.note(pid=2, host="another", sweep="p")
+    assert not store.asked_to_stop()  # it was for the driver before
+    store.ask_to_stop()
+    assert store.asked_to_stop()
+    assert not store.asked_to_stop()
+    store.driver.release()
+
+    os.utime(beat, (0, 0))
+    assert driver_of(store) is None
+    assert turns._take_turn(store, 0.0)
+    store.driver.release()
+    put(beat, {"pid": 1, "host": "another", "beat": 4, "done": True})
+    assert driver_of(store) is None
 
 
 MOUNTS = """\

@@ -18,11 +18,13 @@ import pytest
 from launcher_contract import BesideContract, end, settings, until
 from test_ledger import small_plan
 
-from ablate.running.launchers import pilots
+from ablate.running.launchers import pilots, slurm
 from ablate.running.launchers.pilots import PilotLauncher
+from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
 from ablate.store import attempts
 from ablate.store.ledger import Ledger
+from ablate.store.pilots import prove, write_proof
 from ablate.store.store import Store
 
 CPUS = settings("slurm", gpus=0, cpus=2)
@@ -82,8 +84,7 @@ class TestPilots(BesideContract):
         return created
 
     def again(self, run: RunDir) -> RunDir:
-        number = next(self.numbers)
-        forked = attempts.fork(self.store, run.id, number)
+        forked, number = attempts.fork(self.store, run.id, next(self.numbers))
         attempts.appoint(self.store, run.id, number)
         return forked
 
@@ -110,6 +111,52 @@ class TestPilots(BesideContract):
         assert end(launcher, first) == [0]
         assert first.has_result()
         assert files(published) == before
+
+
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [
+        *(("1-02:03:04", 93784.0), ("2:03:04", 7384.0), ("5:30", 330.0), ("0:00", 0.0)),
+        *(("UNLIMITED", None), ("INVALID", None), ("", None)),
+    ],
+)
+def test_the_time_left_as_squeue_says_it(told, left):
+    assert slurm.seconds(told) == left
+
+
+def test_settings_become_sbatchs_own():
+    pytest.importorskip("submitit")
+    words = {"sbatch": "reservation=vit --exclusive", "mem": "64G", "account": "me", "time": "1:00"}
+    parameters = slurm._parameters(settings("slurm", gpus=2, cpus=8, jobs=3, **words), "name")
+    text = submitit_script(parameters)
+    for line in (
+        *("job-name=name", "nodes=1", "ntasks-per-node=1", "cpus-per-task=16", "gpus-per-node=2"),
+        *("account=me", "mem=64G", "time=1:00", "reservation=vit", "exclusive", "requeue"),
+        *("signal=USR2@90",),
+    ):
+        assert f"\n#SBATCH --{line}\n" in text, line
+
+
+def submitit_script(parameters: dict[str, Any]) -> str:
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    return _make_sbatch_string("command", "folder", **parameters)
+
+
+def test_a_host_without_the_store_or_its_data_is_no_pilot(tmp_path):
+    (tmp_path / "pilots").mkdir()
+    meta = tmp_path / "cache" / "f" / "meta.json"
+    meta.parent.mkdir(parents=True)
+    meta.write_text("{}")
+    write_proof(tmp_path, "token")
+    prove(tmp_path, "token")
+    with pytest.raises(Failure, match=r"does not see the driver's store in "):
+        prove(tmp_path, "another")
+    meta.write_text("{ }")
+    with pytest.raises(Failure, match=r"does not see the data f in .*/cache"):
+        prove(tmp_path, "token")
+    with pytest.raises(Failure, match="does not see the driver's store"):
+        prove(tmp_path / "elsewhere", "token")
 
 
 MOUNT = ("bindfs", "-o", "direct_io")  # a FUSE file system on which no memory can be shared

@@ -120,10 +120,10 @@ class _Drive:
     def run(self, retry: Sequence[str]) -> Outcome:
         with noted(*ENDING) as self.signals:
             self.kept = RunStates(self.ledger, self.room, self.signals)
+            self._offer()
             self._take(self.plan, retry)
             while (self.pending or self.working) and not (self.signals or self.places.stopped):
-                for line in self.launcher.offer(len(self.pending), self.places.retired):
-                    self.view.say(line)
+                self._offer()
                 self._fill()
                 if not self.working and self._nowhere():
                     break
@@ -275,6 +275,10 @@ class _Drive:
                 return
             self.working[run] = Working(self.runs[run], folder, slot, self.launcher, child=True)
             self.launcher.start(folder, slot)
+
+    def _offer(self) -> None:
+        for line in self.launcher.offer(len(self.pending), self.places.retired):
+            self.view.say(line)
 
     def _next(self) -> tuple[str, Slot] | None:
         working = {run: worker.slot for run, worker in self.working.items()}

@@ -21,6 +21,7 @@ class Folders:
     def __init__(self, store: Store, ledger: Ledger, remote: bool) -> None:
         self._store, self._ledger, self._remote = store, ledger, remote
         self._starts: dict[str, int] = {}  # how often each run was started
+        self._numbers: dict[str, int] = {}  # of the attempt that is about to start
         self._before: dict[str, str | None] = {}  # the attempt that the newest one goes on from
         self._told: set[str] = set()  # attempts that have surely ended
 
@@ -37,14 +38,15 @@ class Folders:
         if not self._remote:
             attempts.bring_home(self._store, run)
             return self._store.rundir(run), {}
-        number = self._starts.get(run, 0) + 1
-        return attempts.fork(self._store, run, number), {"attempt": number}
+        folder, number = attempts.fork(self._store, run, self._starts.get(run, 0) + 1)
+        self._numbers[run] = number
+        return folder, {"attempt": number}
 
     def began(self, run: str) -> None:
         """The ledger names the attempt now."""
         self._starts[run] = self._starts.get(run, 0) + 1
         if self._remote:
-            attempts.appoint(self._store, run, self._starts[run])
+            attempts.appoint(self._store, run, self._numbers[run])
         if self._before[run] in self._told:
             attempts.forget(self._store, self._before[run])
 

@@ -24,13 +24,16 @@ def attempt_folder(store: StoreFolder, run: str, number: int) -> RunDir:
     return RunDir(store.attempts / str(number) / run)
 
 
-def fork(store: StoreFolder, run: str, number: int) -> RunDir:
-    """A new folder for attempt `number` of a run, which goes on from what the run has so far."""
+def fork(store: StoreFolder, run: str, at_least: int) -> tuple[RunDir, int]:
+    """A new folder for an attempt of a run, which goes on from what the run has so far; its number,
+    which no other attempt of the run has had."""
+    names = os.listdir(store.attempts) if store.attempts.is_dir() else []
+    taken = (int(n) for n in names if n.isdecimal() and (store.attempts / n / run).exists())
+    number = max(at_least, 1 + max(taken, default=0))
     folder = attempt_folder(store, run, number)
-    shutil.rmtree(folder.path, ignore_errors=True)  # of a driver that died before it recorded it
     make_folder(folder.path)
     _carry(store.rundir(run), folder)
-    return folder
+    return folder, number
 
 
 def appoint(store: StoreFolder, run: str, number: int) -> None:

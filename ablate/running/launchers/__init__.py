@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ablate.planning.launcher import LAUNCHERS
 from ablate.running.gpus import Found
-from ablate.shared.errors import unknown
+from ablate.shared.errors import UserError, unknown
 from ablate.shared.rundir import RunDir
 from ablate.store.liveness import Liveness
 
@@ -107,6 +107,17 @@ def make(settings: Mapping[str, Any], cache: Path) -> Launcher:
         raise unknown("launcher", name, LAUNCHERS)
     module, _, attribute = LAUNCHERS[name].path.partition(":")
     launcher: Launcher = getattr(importlib.import_module(module), attribute)(settings, cache)
+    return launcher
+
+
+def make_here(settings: Mapping[str, Any], cache: Path) -> Launcher:
+    """As `make`, for commands that train on this host alone. Raises UserError for others."""
+    launcher = make(settings, cache)
+    if launcher.remote:
+        launcher.free()
+        raise UserError(
+            f"launcher={settings['name']}: this command trains on this host; give launcher=local"
+        )
     return launcher
 
 

@@ -43,6 +43,7 @@ GONE_S = (
 )
 ASK_S = 5.0  # between two questions to the engine
 LEAVES_S = 30.0  # between a pilot's last word and the end of its job
+UNANSWERED = 3  # questions in a row, before a line says so
 UNSEEN = 3  # jobs in a row that ended before anybody saw their pilots: no more are asked for
 _TAKEN_AWAY = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL")  # whose pilots are not at fault
 
@@ -111,6 +112,7 @@ class PilotLauncher:
         self._asked: Future[Mapping[str, bool] | None] | None = None
         self._asked_at = -math.inf
         self._submitted: Future[list[str]] | None = None
+        self._unanswered = 0  # questions in a row
         self._patience = -math.inf  # nothing is asked for before
         self._jobs: Mapping[str, bool] | None = None  # the engine's last word
         self._unseen: dict[str, None] = {}  # jobs without a pilot so far
@@ -217,13 +219,12 @@ class PilotLauncher:
             beat = pilot.folder.beat()
             if beat and beat != pilot.beat:
                 self._heard(pilot, beat, now)
-            code = self._gone(pilot, now)
+            code = self._gone(pilot, now) if self._drives else None
             if code is not None:
                 self._exits |= {a.rpartition("/")[2]: code for a in pilot.runs}
                 self._left[pilot.job] = now
                 del self._pilots[pilot.folder.id]
-                if self._drives:
-                    pilot.folder.remove()
+                pilot.folder.remove()
         self.slots = [s for p in self._pilots.values() if p.is_open for s in p.slots]
 
     def _heard(self, pilot: _Pilot, beat: Mapping[str, Any], now: float) -> None:
@@ -275,6 +276,7 @@ class PilotLauncher:
             make_folder(self._all.path)
             write_proof(self._root, self._token)
             self._drives = True
+            self._look()
         self._waiting = waiting
         for pilot in self._pilots.values():
             if (
@@ -309,6 +311,9 @@ class PilotLauncher:
         now = time.monotonic()
         if self._asked is not None and self._asked.done():
             self._jobs, self._asked = self._asked.result(), None
+            self._unanswered = 0 if self._jobs is not None else self._unanswered + 1
+            if self._unanswered == UNANSWERED:
+                self._lines.append("the cluster gives no answer; runs that train go on")
             self._count_unseen()
         if self._asked is None and now - self._asked_at > ASK_S:
             self._asked_at, self._asked = now, self._thread.submit(self._engine.states)
