@@ -67,7 +67,7 @@ def calm(tmp_path_factory) -> Shell:
     return shell
 
 
-def start(shell: Shell, cluster: SlurmCluster, calm: Shell, *words: str, sleep: float = 0.1):
+def start(shell: Shell, cluster: SlurmCluster, calm: Shell, *words: str, sleep: float = 0.06):
     """The sweep, on the cluster."""
     if not (shell.folder / "sleepy.py").exists():
         shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
@@ -92,7 +92,7 @@ def sweep(shell, cluster, calm) -> Iterator[Callable[..., subprocess.Popen]]:
     """Starts the sweep, of four runs; in the end its jobs are gone."""
     started = []
 
-    def begin(*words: str, sleep: float = 0.1) -> subprocess.Popen:
+    def begin(*words: str, sleep: float = 0.06) -> subprocess.Popen:
         words = ("seeds=2", "launcher.time=10", *words)
         started.append(start(shell, cluster, calm, *words, sleep=sleep))
         return started[-1]
@@ -152,8 +152,14 @@ def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -
     return starts
 
 
-def test_a_sweep_is_byte_for_byte_the_local_one(shell, sweep, calm):
-    assert check(shell, sweep(sleep=0), calm) == [1, 1, 1, 1]
+def test_a_sweep_is_byte_for_byte_the_local_one_with_data_on_the_nodes(
+    shell, sweep, calm, tmp_path
+):
+    process = sweep(f"launcher.cache={tmp_path}/node", sleep=0)
+    assert check(shell, process, calm) == [1, 1, 1, 1]
+    (shared,) = (shell.folder / "runs" / "cache").glob("*/meta.json")
+    (copied,) = (tmp_path / "node").glob("*/meta.json")
+    assert copied.read_bytes() == shared.read_bytes()
 
 
 def test_a_killed_pilot(shell, sweep, calm):

@@ -101,7 +101,8 @@ def costs(
         how = "from finished runs" if None not in seconds else "by a short calibration"
         beyond = _left_s(works, seconds, FASTEST[device]) > MONTH_S * places
         if None in seconds and launcher.remote and device != "cpu":  # there is none here to time
-            how, rate = "at the highest rate of a GPU, so more in truth", FASTEST[device]
+            how = "a lower bound, at the highest rate of any GPU, until runs have finished"
+            rate = FASTEST[device]
             seconds = [
                 work.each / rate if told is None and work.each is not None else told
                 for work, told in zip(works, seconds, strict=True)

@@ -104,6 +104,7 @@ class PilotLauncher:
         self._engine = engine(self._token)
         self._server = ForkServer(CPU)  # for questions, which this host answers
         self._pilots: dict[str, _Pilot] = {}
+        self._given: dict[str, _Pilot] = {}  # by attempt, also when it has ended
         self._exits: dict[str, int] = {}
         self._lines: list[str] = []
         self._beats, self._beaten_at, self._looked_at = 0, -math.inf, -math.inf
@@ -160,6 +161,7 @@ class PilotLauncher:
             self._exits[run.id] = EXIT_AWAY
             return
         pilot.runs[run.attempt] = slot.name
+        self._given[run.attempt] = pilot
         self._order(pilot)
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
@@ -193,7 +195,8 @@ class PilotLauncher:
             self._order(pilot)
 
     def _holder(self, run: RunDir) -> _Pilot | None:
-        return next((p for p in self._pilots.values() if run.attempt in p.runs), None)
+        pilot = self._given.get(run.attempt or "")
+        return pilot if pilot is not None and run.attempt in pilot.runs else None
 
     def _order(self, pilot: _Pilot) -> None:
         pilot.stops = {a: now for a, now in pilot.stops.items() if a in pilot.runs}
@@ -214,7 +217,9 @@ class PilotLauncher:
                 runs, stops = orders.get("runs", {}), orders.get("stop", {})
                 fresh = folder.is_fresh()
                 heard_at = now if fresh else now - STALE_S
-                self._pilots[folder.id] = _Pilot(folder, runs, heard_at=heard_at, stops=stops)
+                pilot = _Pilot(folder, runs, heard_at=heard_at, stops=stops)
+                self._pilots[folder.id] = pilot
+                self._given |= dict.fromkeys(runs, pilot)
         for pilot in list(self._pilots.values()):
             beat = pilot.folder.beat()
             if beat and beat != pilot.beat:
@@ -222,6 +227,7 @@ class PilotLauncher:
             code = self._gone(pilot, now) if self._drives else None
             if code is not None:
                 self._exits |= {a.rpartition("/")[2]: code for a in pilot.runs}
+                pilot.runs = {}
                 self._left[pilot.job] = now
                 del self._pilots[pilot.folder.id]
                 pilot.folder.remove()
