@@ -33,11 +33,11 @@ def settings(name: str, **own: Any) -> dict[str, Any]:
     return launcher_settings({"name": name, **own})
 
 
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 60.0, pause: float = 0.01) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 def end(launcher: Launcher, *runs: RunDir, seconds: float = 60.0) -> list[int]:
@@ -76,11 +76,20 @@ class LauncherContract:
             given = {word.partition("=")[0] for word in words}
             tiny = [word for word in TINY if word.partition("=")[0] not in given]
             tree, run = resolve([*tiny, *words], tmp_path / "store")
-            created = RunDir(tmp_path / "store" / "runs" / run)
-            created.create(tree)
-            return created
+            return self.prepared(tmp_path / "store", run, tree)
 
         return create
+
+    def prepared(self, root: Path, run: str, tree: dict[str, Any]) -> RunDir:
+        """As the driver leaves a run's folder before its first worker."""
+        created = RunDir(root / "runs" / run)
+        created.create(tree)
+        return created
+
+    def again(self, run: RunDir) -> RunDir:
+        """As the driver leaves it before a further worker."""
+        run.lock.clear()
+        return run
 
     def test_slots_have_names_of_their_own(self, launcher):
         names = [slot.name for slot in launcher.slots]
@@ -153,6 +162,7 @@ class LauncherContract:
         assert run.lock.notes() == {"pid": 1, "phase": "somebody else's"}
         assert not run.has_result()
         holder.release()
+        run = self.again(run)
         launcher.start(run, launcher.slots[0])
         assert end(launcher, run) == [0]
 
@@ -180,6 +190,7 @@ class LauncherContract:
 
 
 def trains(launcher: Launcher, run: RunDir) -> bool:
+    launcher.poll()
     return launcher.alive(run) and launcher.notes(run).get("step", 0) > 0
 
 
@@ -200,17 +211,17 @@ class BesideContract(LauncherContract):
         ((step, _),) = run.checkpoints()
         assert step > 0
 
-        run.lock.clear()
+        run = self.again(run)
         launcher.start(run, launcher.slots[-1])
         until(lambda: trains(launcher, run))
         # Who did not start it, an adopting driver or a reader, has the store's word for it.
-        liveness = Store(run.path.parent.parent).liveness
-        assert liveness.alive(run)
-        assert liveness.notes(run)["step"] >= step
+        liveness = Store(run.runs.parent).liveness
+        until(lambda: liveness.alive(run))
+        until(lambda: liveness.notes(run).get("step", 0) >= step)
         assert liveness.notes(run)["slot"] == launcher.slots[-1].name
         liveness.stop(run)
         assert end(launcher, run) == [EXIT_STOPPED]
-        assert not liveness.alive(run)
+        until(lambda: not liveness.alive(run))  # it looks again after a moment
         assert run.checkpoints()[0][0] > step
 
     def test_a_stop_at_once_after_the_start_ends_the_worker_too(self, launcher, folder):

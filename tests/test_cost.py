@@ -12,12 +12,10 @@ from ablate.planning.launcher import launcher_settings
 from ablate.report.status import planned_runs, show_plan
 from ablate.running import estimate
 from ablate.running.devices import Devices
-from ablate.running.launchers import Slot
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 
 WORDS = ["stem=none,dpn", "seeds=3", "train.steps=1000"]  # 6 runs of 1000 steps of 64 images
-SLOTS = [Slot(f"cpu:{n}", f"cpu:{n}", "cpu") for n in range(2)]
 # What 6 runs take on 2 slots at the rate that no core surpasses is a month at so many a forward.
 MONTH = 2 * 30 * 86400 * 1e12 / (6 * 3 * 64_000)
 
@@ -44,7 +42,7 @@ def told(tmp_path):
             }
 
         (store.cache / "costs.json").unlink(missing_ok=True)
-        launcher = SimpleNamespace(slots=SLOTS, ask=ask)
+        launcher = SimpleNamespace(device="cpu", most=2, remote=False, ask=ask)
         return estimate.costs(plan, store, launcher, {}, how.pop("finished", {}), **how), timed
 
     find.plan = plan

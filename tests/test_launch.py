@@ -368,5 +368,7 @@ def test_without_a_gpu_there_is_a_slot_a_core_that_we_may_use():
 
 
 def test_an_unknown_launcher_is_told_with_the_choices(tmp_path):
-    with pytest.raises(UserError, match="launcher: expected one of local, inline, got 'slurm'"):
-        launchers.make({"name": "slurm"}, tmp_path)
+    with pytest.raises(
+        UserError, match="launcher: expected one of local, inline, slurm, got 'ray'"
+    ):
+        launchers.make({"name": "ray"}, tmp_path)

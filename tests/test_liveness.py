@@ -28,6 +28,8 @@ SETTINGS = {"attempts": 3, "hang_s": 1800, "checkpoint_s": 60}
 class Elsewhere:
     """A launcher that answers for workers far away; each needs so many polls to finish its run."""
 
+    remote = False  # but they write into their runs' own folders
+
     def __init__(self, polls: int = 2) -> None:
         self.slots = [Slot(f"far:{n}", f"far:{n}", "cpu") for n in range(2)]
         self.polls = polls
@@ -53,6 +55,9 @@ class Elsewhere:
 
     def warm(self) -> None:
         pass
+
+    def offer(self, waiting: int, without) -> tuple[str, ...]:
+        return ()
 
     def start(self, run: RunDir, slot: Slot, settled: object = None) -> None:
         self.started.append(run.id)

@@ -36,6 +36,13 @@ def sweep(
         typer.Option("--replace", help="Replace another sweep of the same name; its runs stay."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Start a long sweep without asking.")] = False,
+    detach: Annotated[
+        str | None,
+        typer.Option(
+            metavar="here|job",
+            help="Leave the driver in the background, or in a job of its own (launcher=slurm).",
+        ),
+    ] = None,
 ) -> None:
     """Train the missing runs of a sweep. The same command starts, resumes and extends it."""
     from ablate.planning.search import Search
@@ -53,6 +60,9 @@ def sweep(
     plan, settings = selection.plan()
     if not replace:
         _check_words(plan, kept)
+    if detach is not None:
+        _detach(detach, kept, settings)
+        return
     print(f"sweep: {plan.name}", flush=True)
     await_room(kept, view)
     launcher = launchers.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
@@ -85,6 +95,20 @@ def sweep(
     finally:
         launcher.free()
     _close(kept, outcome)
+
+
+def _detach(where: str, store: Store, settings: Mapping[str, Any]) -> None:
+    """Run the same command without this terminal, and --detach."""
+    from ablate.running.detach import WHERE, detach
+
+    if where not in WHERE:
+        raise unknown("--detach", where, WHERE)
+    words, skip = [], False
+    for word in sys.argv[1:]:
+        if not skip and word != "--detach" and not word.startswith("--detach="):
+            words.append(word)
+        skip = word == "--detach"
+    print(detach(where, words, store, settings))
 
 
 def _check_name(words: list[str], store: Store) -> None:

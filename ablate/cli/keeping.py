@@ -63,7 +63,7 @@ def doctor(
         findings = tell(examine_store(kept))
     else:
         label, specs, settings = _config(words, scale, store)
-        slots = launchers.make(settings, kept.cache).slots
+        slots = launchers.make_here(settings, kept.cache).slots
         try:
             # not of an inline launcher: another process shall resume what one has begun
             with ForkServer(environment(slots)) as server:
@@ -224,7 +224,7 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
     sweep, run = sweeps[0]
     trainable(run.run())
     begin(f"training {run.label} once more")
-    launcher = launchers.make(composer.launcher(chosen), store.cache)
+    launcher = launchers.make_here(composer.launcher(chosen), store.cache)
     try:
         with contextlib.ExitStack() as quiet:
             if format is Format.json:  # standard output is its own

@@ -28,6 +28,35 @@ LAUNCHERS: dict[str, Choice] = {
         "ablate.running.launchers.inline:Inline",
         {"devices": Param(str, "cpu", "cpu, or one GPU by index or UUID")},
     ),
+    "slurm": Choice(
+        "trains on the nodes of a Slurm cluster, in jobs that take run after run",
+        "submitit >= 1.5.4: pip install 'ablate-sweep[slurm]'",
+        "ablate.running.launchers.slurm:slurm",
+        {
+            "jobs": Param(int, 1, "jobs at most at once", above=0),
+            "nodes": Param(int, 1, "nodes of a job", above=0),
+            "gpus": Param(int, 1, "GPUs of each node; 0: trains on CPUs", least=0),
+            "cpus": Param(int, 4, "CPUs of each GPU, or of each node without", above=0),
+            "mem": Param(str, "", "memory of each node, as in 64G"),
+            "time": Param(
+                str, "4:00:00", "limit of a job, as sbatch takes it; a run may be longer"
+            ),
+            "partition": Param(str, "", "sbatch --partition"),
+            "account": Param(str, "", "sbatch --account"),
+            "qos": Param(str, "", "sbatch --qos"),
+            "constraint": Param(str, "", "sbatch --constraint"),
+            "sbatch": Param(
+                str, "", "other keys of sbatch, as in reservation=vit hint=compute_bound"
+            ),
+            "setup": Param(str, "", "shell lines before ablate starts in a job"),
+            "grace_s": Param(
+                int, 90, "seconds before the limit, or at preemption, for checkpoints", above=0
+            ),
+            "devices": Param(str, "auto", "auto: the GPUs of the job; cpu"),
+            "runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0),
+            "cache": Param(str, "", "folder of the node: data is copied there once"),
+        },
+    ),
 }
 DRIVER: dict[str, Param] = {  # of every launcher
     "attempts": Param(int, 3, "deaths without a newer checkpoint that make a run failed", above=0),
@@ -44,7 +73,7 @@ def launcher_params(name: str) -> dict[str, Param]:
 
 
 def listed(value: Any) -> Any:
-    """`devices` as text, "0,2", however a file or a command line says several, or an index."""
+    """A text, however a file or a command line says it: "0,2" for several, "10" for a number."""
     values = value if isinstance(value, list) else [value]
     return value if any(type(v) not in (int, str) for v in values) else ",".join(map(str, values))
 
@@ -65,7 +94,8 @@ def launcher_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
                 f"launcher={name}; leave it out"
             )
     params = launcher_params(name)
-    tree = {key: listed(value) if key == "devices" else value for key, value in tree.items()}
+    texts = {key for key, param in params.items() if param.type is str}
+    tree = {key: listed(value) if key in texts else value for key, value in tree.items()}
     same_keys("launcher", tree, ["name", *params], params)
     return {"name": name, **settings_of("launcher", params, tree)}
 

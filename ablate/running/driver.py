@@ -7,6 +7,7 @@ command starts, resumes and extends.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,18 +16,21 @@ from typing import Any
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
-from ablate.running.assign import Lost, assign, blame, gives_up
+from ablate.running.assign import assign
+from ablate.running.folders import Folders
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
+from ablate.running.places import PlaceHistory
 from ablate.running.room import Room
 from ablate.running.settle import Decisions, settled
 from ablate.running.states import RunStates
-from ablate.running.streak import Ending, Endings, way
+from ablate.running.streak import Ending, way
 from ablate.running.told import View, summary, variant, words_of
 from ablate.running.working import Working
 from ablate.shared.files import FULL
 from ablate.shared.rundir import (
     DISK_FULL,
+    EXIT_AWAY,
     EXIT_DISK_FULL,
     EXIT_TAKEN,
     FAILED,
@@ -39,6 +43,7 @@ from ablate.shared.rundir import (
 )
 from ablate.shared.signals import ENDING, noted
 from ablate.store.ledger import Ledger, result_detail
+from ablate.store.liveness import Liveness
 from ablate.store.progress import (
     Driver,
     SweepProgress,
@@ -49,6 +54,8 @@ from ablate.store.progress import (
     with_blocked,
 )
 from ablate.store.store import Store
+
+NO_DEATH = (None, EXIT_TAKEN, EXIT_AWAY)  # codes that don't say that a worker died by itself
 
 
 @dataclass(frozen=True)
@@ -108,27 +115,31 @@ class _Drive:
         self.waiting: dict[str, list[str]] = {}  # parent -> runs that start once it has finished
         self.working: dict[str, Working] = {}
         self.room = Room(store, view.say)
-        self.lost: Lost = {}
-        self.retired: dict[str, None] = {}  # places given up
-        self.endings = Endings()
-        self.stopped: str | None = None
+        self.places = PlaceHistory(view.say)
+        self.folders = Folders(store, ledger, launcher.remote)
+        # Off this host the launcher knows more than the store: it has the engine's word, too.
+        self.liveness: Liveness = launcher if launcher.remote else store.liveness
 
     def run(self, retry: Sequence[str]) -> Outcome:
         with noted(*ENDING) as self.signals:
             self.kept = RunStates(self.ledger, self.room, self.signals)
+            self._offer()
             self._take(self.plan, retry)
-            while (self.pending or self.working) and not (self.signals or self.stopped):
+            while (self.pending or self.working) and not (self.signals or self.places.stopped):
+                self._offer()
                 self._fill()
-                if not self.working and self.retired.keys() >= self._places():
+                if not self.working and self._nowhere():
                     break
                 self.view.show(self._progress())
                 self._watch(self.launcher.poll(0.2))
                 self._grow()
+                if self.store.asked_to_stop():
+                    self.signals.append(signal.SIGTERM)
             self._wind_down()
         now = self._progress()
         self.view.show(now)
         first = self.signals[0] if self.signals else None
-        return Outcome(self.plan, now, first, tuple(self.retired), self.stopped)
+        return Outcome(self.plan, now, first, tuple(self.places.retired), self.places.stopped)
 
     def _take(self, plan: Plan, retry: Sequence[str] = ()) -> None:
         """Record a plan, and take the next step of its new runs."""
@@ -140,6 +151,7 @@ class _Drive:
         self.runs |= new
         self.parents |= parents_of(new.values())
         self.kept.add(new)
+        self.folders.add(new)
         for run in new:
             if self.kept.states[run].status in retry:
                 self.kept.record(run, "retried")
@@ -175,11 +187,12 @@ class _Drive:
             step = next_step(
                 self.kept.states[run],
                 result=self._has_result(run, folder),
-                alive=self.store.liveness.alive(folder),
+                alive=self.liveness.alive(folder),
                 exit=exit,
                 attempts=self.attempts,
             )
             if step.record == "result":
+                self.folders.publish(run)
                 self._record_result(run, folder)
             elif step.record is not None:
                 self.kept.record(run, step.record, reason=exit or self._notes(folder).get("error"))
@@ -228,14 +241,14 @@ class _Drive:
 
     def _notes(self, folder: RunDir) -> dict[str, Any]:
         """Return the notes of a worker, whoever started it."""
-        return self.store.liveness.notes(folder)
+        return self.liveness.notes(folder)
 
     def _adopt(self, run: str, folder: RunDir) -> None:
         if self.kept.states[run].status != "started":
             self.kept.record(run, "started", step=folder.newest_step())
         name = self._notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
-        by = self.store.liveness
+        by = self.liveness
         self.working[run] = Working(self.runs[run], folder, slot, by, child=False, since=0.0)
 
     # --- Slots ---
@@ -247,14 +260,16 @@ class _Drive:
         while not self.signals and (found := self._next()) is not None:
             run, slot = found
             self.pending.remove(run)
-            folder = self.store.rundir(run)
-            if self.store.liveness.alive(folder):  # a worker of a driver that died a moment ago
+            if self.liveness.alive(self.store.rundir(run)):  # of a driver that died a moment ago
                 self._settle(run)
                 continue
             try:
+                folder, attempt = self.folders.begin(run)
                 folder.create(self.runs[run].spec())
                 folder.lock.clear()  # an old worker's last words are not the new one's
-                self.kept.record(run, "started", step=folder.newest_step(), slot=slot.name)
+                step = folder.newest_step()
+                self.kept.record(run, "started", step=step, slot=slot.name, **attempt)
+                self.folders.began(run)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
@@ -264,24 +279,20 @@ class _Drive:
             self.working[run] = Working(self.runs[run], folder, slot, self.launcher, child=True)
             self.launcher.start(folder, slot, settled(self.decisions, self.runs[run]))
 
+    def _offer(self) -> None:
+        for line in self.launcher.offer(len(self.pending), self.places.retired):
+            self.view.say(line)
+
     def _next(self) -> tuple[str, Slot] | None:
         working = {run: worker.slot for run, worker in self.working.items() if not worker.leaves}
         slots, states = self.launcher.slots, self.kept.states
-        return assign(self.pending, working, slots, states, self.lost, self.retired)
+        lost, retired = self.places.lost, self.places.retired
+        return assign(self.pending, working, slots, states, lost, retired)
 
-    def _places(self) -> set[str]:
-        return {slot.place for slot in self.launcher.slots}
-
-    def _blame(self, run: str, place: str) -> None:
-        self.lost = blame(self.lost, run, place)
-        lost = self.lost.get(place, frozenset())
-        if gives_up(lost, {run: variant(planned) for run, planned in self.runs.items()}):
-            self._give_up(place, f"{len(lost)} runs lost their device there")
-
-    def _give_up(self, place: str, why: str) -> None:
-        if place not in self.retired:
-            self.retired[place] = None
-            self.view.say(f"{place} is given up: {why}")
+    def _nowhere(self) -> bool:
+        """Is no place left, nor any to come?"""
+        left = {slot.place for slot in self.launcher.slots}.difference(self.places.retired)
+        return not (left or self.launcher.remote)
 
     def _judge(self, worker: Working, exit: str | None, code: int | None) -> None:
         """Note how a run ended; stop where runs fail alike, one after another."""
@@ -289,22 +300,21 @@ class _Drive:
             return
         place, how, error = worker.slot.place, "", ""
         if not worker.folder.has_result():
-            by_itself = exit is None and code not in (None, EXIT_TAKEN) and not worker.killed
+            by_itself = exit is None and code not in NO_DEATH and not worker.killed
             if not (by_itself or exit in (FAILED, OOM)) or self.signals:
                 return
             worker.notes = worker.by.notes(worker.folder)
             error = str(worker.notes.get("error") or words_of(code or 0))
             how = way(exit or "died", error, time.monotonic() - worker.since, worker.stepped)
         there = (w for w in self.working.values() if w.slot is not None and w.slot.place == place)
-        row = self.endings.add(
+        self.places.ended(
             place,
             Ending(worker.run.id, variant(worker.run), how),
+            error,
             (variant(run) for run in self.runs.values()),
             (variant(r) for r in self.runs.values() if self.kept.states[r.id].status in FINAL),
             any(w.stepped for w in there),
         )
-        if row:
-            self.stopped = f"{row} runs in a row failed at once on {place}, all alike ({error})"
 
     # --- Watching ---
 
@@ -327,6 +337,8 @@ class _Drive:
     def _ended(self, run: str, worker: Working, code: int | None) -> None:
         del self.working[run]
         folder = worker.folder
+        if code not in NO_DEATH:
+            self.folders.ended(folder)
         exit = worker.by.notes(folder).get("exit")
         exit = exit or (DISK_FULL if code == EXIT_DISK_FULL else None)
         if not folder.has_result():
@@ -339,14 +351,15 @@ class _Drive:
                 self.kept.record(run, "died", step=folder.newest_step(), code=code, reason=exit)
                 self.view.say(f"{exit}: {worker.run.label}: {self._why(folder)}")
                 if exit == LOST and worker.slot is not None:
-                    self._blame(run, worker.slot.place)
+                    variants = {id: variant(planned) for id, planned in self.runs.items()}
+                    self.places.blame(run, worker.slot.place, variants)
             elif exit == NO_DEVICE and worker.slot is not None:
-                self._give_up(worker.slot.place, f"{worker.run.label}: {self._why(folder)}")
-            elif exit is None and code is not None and code != EXIT_TAKEN and not self.signals:
+                self.places.give_up(worker.slot.place, f"{worker.run.label}: {self._why(folder)}")
+            elif exit is None and code not in NO_DEATH and not self.signals:
                 self.kept.record(run, "died", step=folder.newest_step(), code=code)
                 self.view.say(f"died: {worker.run.label}: {words_of(code)} (see {folder.log})")
         elif worker.slot is not None:
-            self.lost = {**self.lost, worker.slot.place: frozenset()}  # it works
+            self.places.works(worker.slot.place)
         self._judge(worker, exit, code)
         self._settle(run, exit)
 

@@ -84,8 +84,8 @@ def costs(
     a plan that surely takes over a month on all slots. With `on` nothing is timed at all. Raises
     UserError for a combination that can't be built.
     """
-    device = launcher.slots[0].device if on is None else "cuda"
-    places = len(launcher.slots) if on is None else on.count
+    device = launcher.device if on is None else "cuda"
+    places = launcher.most if on is None else on.count
     cells = [*plan.cells, *plan.parents(), *_searched(plan)]
     _described(_factored(plan), store, launcher.ask, device)
     known = _described(cells, store, launcher.ask, device)
@@ -104,7 +104,14 @@ def costs(
         seconds = [_mean_seconds(cell, finished) for cell in cells]
         how = "from finished runs" if None not in seconds else "by a short calibration"
         beyond = _left_s(works, seconds, FASTEST[device]) > MONTH_S * places
-        if None in seconds and not beyond and _left_s(works, seconds, SLOWEST) >= from_s:
+        if None in seconds and launcher.remote and device != "cpu":  # there is none here to time
+            how = "a lower bound, at the highest rate of any GPU, until runs have finished"
+            rate = FASTEST[device]
+            seconds = [
+                work.each / rate if told is None and work.each is not None else told
+                for work, told in zip(works, seconds, strict=True)
+            ]
+        elif None in seconds and not beyond and _left_s(works, seconds, SLOWEST) >= from_s:
             known = _timed(cells, store, launcher.ask, device, finished, known)
             rates = _rates(cells, known, device)
             seconds = [

@@ -12,8 +12,11 @@ def preflight(launcher: Launcher, held: Collection[str], say: Callable[[str], No
     """Take away the slots whose devices can't run a small kernel, a line on each reason.
 
     `held`: names of slots on which workers of another driver train still: their devices work, and
-    may have no room for more. Raises Failure where no slot is left.
+    may have no room for more. Raises Failure where no slot is left. Slots on other hosts are tried
+    there, as they come.
     """
+    if launcher.remote:
+        return
     works = {slot.place for slot in launcher.slots if slot.name in held}
     places = {slot.place: slot for slot in launcher.slots if slot.place not in works}
     why = launcher.unfit(list(places.values()))

@@ -28,7 +28,11 @@ def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str]
     it open. Of parents the row is that of `Plan.parents`.
 
     Asks the launcher about shapes that nothing was decided for, on its first slot. Raises as `ask`.
+    Off this host there is no device to ask before the first run: each has the micro-batch that fits
+    where it runs, and determinism is on.
     """
+    if launcher.remote:
+        return {}
     slot = launcher.slots[0]
     share = sum(other.place == slot.place for other in launcher.slots)
     gpus = launcher.devices.gpus

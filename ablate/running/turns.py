@@ -7,7 +7,6 @@ import math
 import os
 import platform
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from ablate.shared.errors import Failure, NoRoom, UserError, unknown
 from ablate.shared.files import make_folder
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger
+from ablate.store.pilots import beats_elsewhere
 from ablate.store.progress import driver_of, observe
 from ablate.store.store import Store
 
@@ -32,7 +32,7 @@ def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
     """Take the driver's lock and open the ledger. While another process drives the store, show its
     progress and wait."""
     make_folder(store.root)
-    if not store.driver.acquire(wait_s=0.5):
+    if not _take_turn(store, 0.5):
         with view() as watching:
             _await_turn(store, watching)
     try:
@@ -82,9 +82,20 @@ def _there(folder: Path) -> Path:
     return next(f for f in (folder, *folder.absolute().parents) if f.is_dir())
 
 
+def _take_turn(store: Store, wait_s: float) -> bool:
+    """The driver's lock, and no driver beats on another host, which locks may not reach."""
+    if not store.driver.acquire(wait_s):
+        return False
+    if not beats_elsewhere(store.root):
+        return True
+    store.driver.release()
+    time.sleep(wait_s)
+    return False
+
+
 def _await_turn(store: Store, view: View) -> None:
     who = None
-    while not store.driver.acquire(wait_s=1.0):
+    while not _take_turn(store, 1.0):
         notes = store.driver.notes()
         if (notes.get("pid"), notes.get("sweep")) != who:
             who = notes.get("pid"), notes.get("sweep")
@@ -117,8 +128,8 @@ def stop(
         waiting = _Waiting(say, timeout_s)
         heard = False  # a second signal would kill its workers
         while (now := driver_of(store)) is not None and now.pid == driver.pid:  # or it is another
-            heard = heard or store.driver.signal(signal.SIGTERM)
-            waiting.on({"": now.pid} | _alive(store, left))
+            heard = heard or store.ask_to_stop()
+            waiting.on({"": now.pid if store.driven_here() else None} | _alive(store, left))
         return driven
     with Ledger.reading(store) as ledger:
         names = ledger.sweeps()
@@ -146,9 +157,13 @@ def _workers(store: Store, plan: Plan | None) -> dict[str, RunDir]:
 
 
 def _alive(store: Store, folders: Mapping[str, RunDir]) -> dict[str, Any]:
-    """Return the process ids of the living workers, by label."""
+    """Return the living workers by label, with their process ids if they are of this host."""
     by = store.liveness
-    return {label: by.notes(run).get("pid") for label, run in folders.items() if by.alive(run)}
+    return {
+        label: by.notes(run).get("pid") if run.attempt is None else None
+        for label, run in folders.items()
+        if by.alive(run)
+    }
 
 
 class _Waiting:

@@ -1,4 +1,4 @@
-"""A run that a driver watches."""
+"""A run of a drive that has a worker."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from ablate.store.liveness import Liveness
 
 @dataclass
 class Working:
-    """A run that has a worker."""
-
     run: PlannedRun
     folder: RunDir
     slot: Slot | None  # None: adopted, on a slot that this launcher does not have

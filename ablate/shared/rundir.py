@@ -1,6 +1,7 @@
 """The folder of one run: every file name in it, written whole or not at all. Both halves use it.
 
-Who writes what: `run.json` the driver, before it starts the worker; everything else the worker.
+Who writes what: `run.json` the driver, before it starts the worker; everything else the worker. Off
+the driver's host each attempt has a folder of its own: see `ablate.store.attempts`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ablate.shared.lock import Lock
 from ablate.shared.metrics import TASKS
 
 RUNS = "runs"  # where the folders of a store's runs lie
+ATTEMPTS = "attempts"  # where those of attempts off the driver's host lie: attempts/N/ID
 FORMAT = 1  # of run.json and result.json; raised when a reader of the old would be wrong
 
 # How a worker that leaves no result says why; anything else is a death of its own.
@@ -44,6 +46,7 @@ FAILED = "failed"  # an exception
 CHECK = "check"  # the phase in which a worker looks at its data once more, its device left free
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
+EXIT_AWAY = 79  # told of a worker whose place is gone: it counts as no attempt
 
 FINAL = ("finished", "diverged", "pruned")  # results: a retry would give the same bits
 
@@ -216,10 +219,27 @@ class RunDir:
     def id(self) -> str:
         return self.path.name
 
+    @property
+    def attempt(self) -> str | None:
+        """ "N/ID" of an attempt off the driver's host, by its path or by the link to it that stands
+        in `runs/`; None where the run is trained in its own folder."""
+        parts = str(self.path).rsplit("/", 3)
+        if parts[-3:-2] != [ATTEMPTS]:
+            try:
+                parts = os.readlink(self.path).rsplit("/", 3)
+            except OSError:
+                return None
+        return "/".join(parts[-2:]) if parts[-3:-2] == [ATTEMPTS] else None
+
+    @property
+    def runs(self) -> Path:
+        """Where the folders of its store's runs lie; it may lie elsewhere in the store itself."""
+        above = self.path.parent.parent
+        return (above.parent if above.name == ATTEMPTS else above) / RUNS
+
     def of_parent(self, run: str) -> RunDir:
-        """The folder of a run that this one starts from, also where this one is trained a second
-        time, in another folder of its store than the first."""
-        return RunDir(self.path.parent.parent / RUNS / run)
+        """The folder of a run that this one starts from."""
+        return RunDir(self.runs / run)
 
     def predictions_on(self, name: str) -> Path:
         """As `predictions`, of a set of `eval.also`."""

@@ -47,6 +47,31 @@ def connect(file: Path, mode: str, timeout: float = 30) -> sqlite3.Connection:
     )
 
 
+# Whatever else a mount may be, it may be another host's disk: the memory that SQLite's WAL shares
+# between processes is not shared there.
+_OWN_DISKS = {
+    *("bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs"),
+    *("tmpfs", "xfs", "zfs"),
+}
+
+
+def journal_mode(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """WAL where the disk of `folder` is this host's own, so that readers and the driver don't wait
+    for each other; elsewhere DELETE, which asks for locks alone."""
+    try:
+        text = mounts.read_text()
+    except OSError:  # not Linux
+        return "WAL"
+    kinds = {}
+    for line in text.splitlines():
+        first, _, last = line.partition(" - ")
+        point = first.split()[4].encode().decode("unicode_escape")  # a space is \040
+        kinds[Path(point)] = last.split()[0]  # the last mounted there covers the others
+    place = folder.resolve()
+    kind = next((kinds[p] for p in (place, *place.parents) if p in kinds), "")
+    return "WAL" if kind in _OWN_DISKS else "DELETE"
+
+
 def open_reader(file: Path) -> sqlite3.Connection:
     """To read. Where nothing can be written SQLite lacks what readers and writers share, unless a
     writer has it open: then the file is read as it stands."""

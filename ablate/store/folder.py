@@ -5,15 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
+import signal
 from pathlib import Path
 
 from ablate.planning.plan import Plan, file_name
 from ablate.shared.errors import Failure
-from ablate.shared.files import make_folder, read_file, read_hashed, write_whole
+from ablate.shared.files import (
+    make_folder,
+    read_file,
+    read_hashed,
+    read_json,
+    to_json,
+    write_whole,
+)
 from ablate.shared.lock import Lock
-from ablate.shared.rundir import RUNS, RunDir
+from ablate.shared.rundir import ATTEMPTS, RUNS, RunDir
 from ablate.store.events import Look, is_look
-from ablate.store.liveness import HostLock, Liveness
+from ablate.store.liveness import Liveness, WhoCanKnow
 
 
 class StoreFolder:
@@ -22,9 +31,14 @@ class StoreFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.runs = root / RUNS
+        self.attempts = root / ATTEMPTS  # of attempts off the driver's host
+        self.pilots = root / "pilots"  # what trains these attempts, and what it is told
         self.ledger = root / "ledger.db"
         self.driver = Lock(root / "driver.lock")
-        self.liveness: Liveness = HostLock()  # of its runs' workers, whoever started them
+        self._stop = root / "stop.json"  # asks the driver to
+        self.liveness: Liveness = WhoCanKnow(
+            self.pilots
+        )  # of its runs' workers, whoever started them
         self.looks = root / "looks.jsonl"
         self.cache = root / "cache"
         self.studies = root / "studies"  # searches, for optuna-dashboard
@@ -43,6 +57,25 @@ class StoreFolder:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return {name for name in os.listdir(self.runs) if name.isalnum()}
         return set()
+
+    def driven_here(self) -> bool:
+        """Is whoever noted itself as the driver a process of this host?"""
+        return self.driver.notes().get("host") in (None, platform.node())
+
+    def ask_to_stop(self) -> bool:
+        """Ask the driver to stop: by a signal on its host, else by a file that it looks for. False
+        where it can't hear yet."""
+        if self.driven_here():
+            return self.driver.signal(signal.SIGTERM)
+        write_whole(self._stop, to_json(self.driver.notes()))
+        return True
+
+    def asked_to_stop(self) -> bool:
+        """For the driver: has another host asked it?"""
+        asked = self._stop.exists() and read_json(self._stop)
+        if asked:
+            self._stop.unlink()
+        return bool(asked) and asked == self.driver.notes()
 
     def plan_path(self, name: str) -> Path:
         return self.root / "sweeps" / f"{file_name(name)}.json"

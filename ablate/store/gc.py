@@ -31,12 +31,13 @@ from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
-Kind = Literal["trash", "temporary", "diffs", "reruns", "data", "runs"]
+Kind = Literal["trash", "temporary", "diffs", "reruns", "attempts", "data", "runs"]
 WORDS: dict[Kind, str] = {
     "trash": "left in the trash by an earlier gc",
     "temporary": "temporary files of writes that a crash ended",
     "diffs": "diffs that no run refers to",
     "reruns": "runs that a killed `verify --rerun` left",
+    "attempts": "attempts on other hosts that were given up",
     "data": "files and folders of decoded data that no sweep uses",
     "runs": "runs that no sweep contains",
 }
@@ -115,7 +116,7 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
 
 def links(store: Store) -> list[Path]:
     """Folders of the store that are links, which are left alone with all that is behind them."""
-    own = (store.runs, store.cache, store.trash, store.reruns, store.diffs)
+    own = (store.runs, store.attempts, store.cache, store.trash, store.reruns, store.diffs)
     return [path for path in own if path.is_symlink()]
 
 
@@ -128,7 +129,7 @@ def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
     folders = sorted(store.runs.iterdir()) if store.runs.is_dir() else []
     free, stay = [], []
     for path in filter(Path.is_dir, folders):
-        linked = store.runs.is_symlink() or path.is_symlink()
+        linked = store.runs.is_symlink() or (path.is_symlink() and RunDir(path).attempt is None)
         if linked or path.name in runs or not re.fullmatch(ID, path.name):
             stay.append(path)
         elif store.liveness.alive(RunDir(path)):  # a worker that outlived its driver
@@ -141,8 +142,9 @@ def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
     found += [_of("temporary", path) for path in _temporary(store, stay)]
     found += [_of("diffs", path) for path in _diffs(store, stay)]
     found += _reruns(store)
+    found += _attempts(store, {path.name for path in stay})
     found += _data(store, data)
-    found += [_of("runs", path, RunDir(path).lock) for path in free]
+    found += [_of("runs", path, None if path.is_symlink() else RunDir(path).lock) for path in free]
     return found
 
 
@@ -184,6 +186,18 @@ def _reruns(store: Store) -> list[Rubbish]:
         for path in folders
         if not store.liveness.alive(RunDir(path))
     ]
+
+
+def _attempts(store: Store, stay: Collection[str]) -> Iterator[Rubbish]:
+    """What no run goes on from: a run that stays has one attempt at most that counts."""
+    for folder in _entries(store.attempts):
+        for path in _entries(folder):
+            counts = path.name in stay and store.runs / path.name
+            if counts and RunDir(counts).attempt == f"{folder.name}/{path.name}":
+                continue
+            named = re.fullmatch(r"\d+", folder.name) and re.fullmatch(ID, path.name)
+            if named and not store.liveness.alive(RunDir(path)) and not _is_young(path):
+                yield _of("attempts", path, RunDir(path).lock)
 
 
 def _data(store: Store, used: Collection[str]) -> Iterator[Rubbish]:
@@ -246,7 +260,7 @@ def _thrown(store: Store) -> list[Path]:
 
 def _empty(store: Store) -> None:
     for path in _thrown(store):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _move(item: Rubbish, place: Path) -> bool:

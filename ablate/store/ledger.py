@@ -28,6 +28,7 @@ from ablate.store.connection import (
     VERSION,
     check_version,
     connect,
+    journal_mode,
     open_reader,
     transaction,
     version_of,
@@ -106,7 +107,7 @@ class Ledger(Queries):
         make_folder(store.root)
         connection = connect(store.ledger, "rwc")
         try:
-            connection.execute("PRAGMA journal_mode = WAL")  # readers and the driver don't wait
+            connection.execute(f"PRAGMA journal_mode = {journal_mode(store.root)}")
             connection.execute("PRAGMA synchronous = FULL")
             ledger = cls(connection)
             with transaction(connection):

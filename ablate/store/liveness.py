@@ -1,22 +1,28 @@
 """The one door to workers: is a run's worker alive, what does it say, and stopping it.
 
-Whoever started a worker answers for it: a launcher for those of its own, `Store.liveness` for all
+Whoever can know answers: for a worker on this host the lock of its folder, which the kernel frees
+when it dies; for an attempt elsewhere, which the `started` event and the link to its folder name,
+the pilot that holds it. A launcher answers for the workers of its own, `Store.liveness` for all
 others, which is whom drivers ask of workers that they adopt, and readers of every one.
 """
 
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.shared.rundir import RunDir
+from ablate.store.pilots import Pilots
 
 
 class Liveness(Protocol):
     """Answers for the workers of runs. `tests/launcher_contract.py` holds every launcher to it."""
 
     def alive(self, run: RunDir) -> bool:
-        """Has the run a worker that lives? True only while it does, false only once it is gone."""
+        """Has the run a worker that lives? On this host true only while it does, false only once it
+        is gone. Elsewhere false also where it was given up for dead: what it still writes is never
+        read."""
 
     def notes(self, run: RunDir) -> dict[str, Any]:
         """What its worker notes of itself: pid, slot, phase, step, total; the last one's stay, with
@@ -37,3 +43,22 @@ class HostLock:
 
     def stop(self, run: RunDir, now: bool = False) -> None:
         run.lock.signal(signal.SIGKILL if now else signal.SIGTERM)
+
+
+class WhoCanKnow:
+    """The answer of a store for any run of it."""
+
+    def __init__(self, pilots: Path) -> None:
+        self._here, self._elsewhere = HostLock(), Pilots(pilots)
+
+    def alive(self, run: RunDir) -> bool:
+        return self._of(run).alive(run)
+
+    def notes(self, run: RunDir) -> dict[str, Any]:
+        return self._of(run).notes(run)
+
+    def stop(self, run: RunDir, now: bool = False) -> None:
+        self._of(run).stop(run, now)
+
+    def _of(self, run: RunDir) -> Liveness:
+        return self._here if run.attempt is None else self._elsewhere

@@ -12,6 +12,7 @@ from ablate.planning.plan import Plan
 from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
+from ablate.store.pilots import beats_elsewhere
 from ablate.store.store import Store
 
 GIVEN_UP = ("failed", "oom", "hung")  # not started again unless asked to
@@ -156,7 +157,7 @@ def working(store: Store, states: Mapping[str, RunState]) -> list[dict[str, Any]
 
 def driver_of(store: Store) -> Driver | None:
     """Who drives the store now; None: nobody."""
-    if not store.driver.is_held():
-        return None
     notes = store.driver.notes()
+    if not store.driver.is_held() and not beats_elsewhere(store.root):
+        return None
     return Driver(notes.get("pid"), notes.get("sweep"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -157,6 +157,17 @@ class Queries:
         """Each run's newest event of that kind, as its detail."""
         query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"
         return {run: detail_of(kind, text) for run, text in self.rows((str, str), query, (kind,))}
+
+    def starts(self, runs: Collection[str]) -> dict[str, tuple[int, int | None]]:
+        """How often each of `runs` was started, and which attempt the last was, None where it was
+        one on the driver's host; those that never were are left out."""
+        query = "SELECT run, detail FROM event WHERE kind = 'started' ORDER BY number"
+        found: dict[str, tuple[int, int | None]] = {}
+        for run, text in self.rows((str, str), query):
+            if run in runs:
+                attempt = detail_of("started", text).get("attempt")
+                found[run] = found.get(run, (0, None))[0] + 1, attempt
+        return found
 
     def seals(self, runs: Sequence[str] = ()) -> dict[str, str]:
         """The hash of each run's result as it was recorded, where it was and still counts; of all

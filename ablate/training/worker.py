@@ -246,7 +246,7 @@ def check_data(rundir: RunDir, home: Path, opened: tuple[int, int] | None, withi
     if wrong in (None, decoded.OLDER):
         return
     decoded.discard(home.parent, home.name)
-    decoded.begin_again(rundir.path.parent, home.name)
+    decoded.begin_again(rundir.runs, home.name)
     rundir.drop_checkpoints()
     raise Damaged(f"{home}: {wrong}; this run was trained on it, and begins again")
 

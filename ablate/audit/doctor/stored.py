@@ -21,7 +21,7 @@ from ablate.shared.errors import Failure
 from ablate.shared.files import read_json, write_whole
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import FINAL
-from ablate.store.connection import VERSION, connect
+from ablate.store.connection import VERSION, connect, journal_mode
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import Driver, driver_of
@@ -100,16 +100,17 @@ def _allocate(folder: Path) -> bool:
 
 def _journal(folder: Path) -> bool:
     with contextlib.closing(sqlite3.connect(folder / "ledger.db")) as db:
-        mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        wanted = journal_mode(folder)
+        mode = db.execute(f"PRAGMA journal_mode = {wanted}").fetchone()[0]
         db.execute("CREATE TABLE tried (number INTEGER)")
-        return bool(mode == "wal")
+        return bool(mode == wanted.lower())
 
 
 TRIES: tuple[tuple[str, Callable[[Path], bool]], ...] = (
     ("flock", _flock),
     ("fsync and os.replace", _replace),
     ("posix_fallocate", _allocate),
-    ("SQLite's WAL", _journal),
+    ("SQLite's journal", _journal),
 )
 
 

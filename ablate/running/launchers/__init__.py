@@ -1,21 +1,21 @@
 """Starts workers and answers for them: one small protocol, one table of launchers.
 
-A launcher owns slots; the driver gives runs to slots. The launcher answers for the workers that it
-started. The folder of a run outlives the launcher: through it `Store.liveness` answers a later
-driver, which adopts the workers, and every reader.
+A launcher offers slots, which may come and go; the driver gives runs to slots. The launcher answers
+for the workers that it started. The folder of a run outlives the launcher: through it
+`Store.liveness` answers a later driver, which adopts the workers, and every reader.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.planning.launcher import LAUNCHERS
 from ablate.running.gpus import Found
-from ablate.shared.errors import unknown
+from ablate.shared.errors import UserError, unknown
 from ablate.shared.rundir import RunDir
 from ablate.store.liveness import Liveness
 
@@ -52,7 +52,24 @@ class Launcher(Liveness, Protocol):
     """The launcher as the driver sees it. `tests/launcher_contract.py` tests every launcher."""
 
     slots: Sequence[Slot]  # offered now
-    devices: Found  # the GPUs behind them, and remarks
+    devices: Found  # the GPUs of this host behind its slots, and remarks
+
+    @property
+    def remote(self) -> bool:
+        """Are its workers on other hosts? Then each attempt has a folder of its own (see
+        `ablate.store.attempts`), and slots come and go."""
+
+    @property
+    def device(self) -> str:
+        """Of its slots, also of those that are to come: cpu | cuda."""
+
+    @property
+    def most(self) -> int:
+        """How many slots it offers at most."""
+
+    def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
+        """So many runs wait for a slot, on none of the places `without`: see to it that there are
+        more, or fewer. Returns lines to say. Raises Failure where none can be had any more."""
 
     def warm(self) -> None:
         """Begin to load the modules that workers need; return at once."""
@@ -74,6 +91,7 @@ class Launcher(Liveness, Protocol):
         """Return {run id: exit code} of own workers that ended since the last poll.
 
         Waits up to `wait_s` seconds for the first. A code is no proof of death: `alive` is.
+        EXIT_AWAY where there is no code, since the place of the worker is gone.
         """
 
     def free(self) -> None:
@@ -90,6 +108,17 @@ def make(settings: Mapping[str, Any], cache: Path) -> Launcher:
         raise unknown("launcher", name, LAUNCHERS)
     module, _, attribute = LAUNCHERS[name].path.partition(":")
     launcher: Launcher = getattr(importlib.import_module(module), attribute)(settings, cache)
+    return launcher
+
+
+def make_here(settings: Mapping[str, Any], cache: Path) -> Launcher:
+    """As `make`, for commands that train on this host alone. Raises UserError for others."""
+    launcher = make(settings, cache)
+    if launcher.remote:
+        launcher.free()
+        raise UserError(
+            f"launcher={settings['name']}: this command trains on this host; give launcher=local"
+        )
     return launcher
 
 

@@ -26,15 +26,19 @@ class ForkServer:
     """One process that is started again where it died; what it forked lives on.
 
     `environment`: what its processes need in place before an interpreter starts. `died` is called
-    when one is found dead.
+    when one is found dead. `tied`: workers are asked to stop when whoever started it dies.
     """
 
     def __init__(
-        self, environment: Mapping[str, str] | None = None, died: Callable[[], None] = lambda: None
+        self,
+        environment: Mapping[str, str] | None = None,
+        died: Callable[[], None] = lambda: None,
+        tied: bool = False,
     ) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.line: socket.socket | None = None  # to it, a packet a message; None: there is none
         self._environment, self._died = environment or {}, died
+        self._words = ["tied"] if tied else []
 
     def __enter__(self) -> ForkServer:
         return self
@@ -49,7 +53,7 @@ class ForkServer:
             with theirs:
                 self.process = subprocess.Popen(
                     # -P: not what lies in this folder
-                    [sys.executable, "-P", "-m", "ablate.running.launchers.server"],
+                    [sys.executable, "-P", "-m", "ablate.running.launchers.server", *self._words],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,  # the terminal's Ctrl-C is the driver's to handle

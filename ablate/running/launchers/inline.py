@@ -10,13 +10,12 @@ from typing import Any
 
 from ablate.running.gpus import find
 from ablate.running.launchers import Progress, Slot, worker_options
-from ablate.running.launchers.local import environment, slots
+from ablate.running.launchers.local import Here, environment, slots
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
-from ablate.store.liveness import HostLock
 
 
-class Inline(HostLock):
+class Inline(Here):
     """`start` returns when the run is done. Everything loads into this process, torch included.
 
     A signal meanwhile reaches the worker itself, and none of its own is left to stop afterwards.
@@ -30,7 +29,7 @@ class Inline(HostLock):
                 f"launcher.devices: launcher=inline trains on one, got "
                 f"{', '.join(gpu.index for gpu in gpus)}"
             )
-        self.slots: Sequence[Slot] = slots(gpus, 1) if gpus else [Slot("inline", "cpu", "cpu")]
+        self.slots = slots(gpus, 1) if gpus else [Slot("inline", "cpu", "cpu")]
         self._settings, self._cache = settings, cache
         self._exits: dict[str, int] = {}
 

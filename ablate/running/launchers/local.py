@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,38 @@ MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": str(32 << 30),
 }
 
+CPU = {**MALLOC, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
 KERNEL_S = 120.0  # until a GPU that runs no kernel is taken for one that hangs; libraries load, too
 
 
-class Local(HostLock):
+class Here(HostLock):
+    """What launchers have in common whose workers are processes of this host."""
+
+    remote = False
+    slots: Sequence[Slot]
+
+    @property
+    def device(self) -> str:
+        return self.slots[0].device
+
+    @property
+    def most(self) -> int:
+        return len(self.slots)
+
+    def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
+        return ()
+
+
+class Local(Here):
     """One worker on each GPU (`runs_per_gpu` for more); without a GPU, one thread on each core."""
 
-    def __init__(self, settings: Mapping[str, Any], cache: Path) -> None:
+    def __init__(self, settings: Mapping[str, Any], cache: Path, tied: bool = False) -> None:
+        """`tied`: workers stop when this process dies."""
         self._settings, self._cache = settings, cache
         self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
-        self.slots: Sequence[Slot] = slots(self.devices.gpus, settings["runs_per_gpu"])
-        self._server = ForkServer(environment(self.slots), self._died)
+        self.slots = slots(self.devices.gpus, settings["runs_per_gpu"])
+        self._server = ForkServer(environment(self.slots), self._died, tied)
         self._children: set[str] = set()
         self._lost: set[str] = set()  # whose server died, not told yet
 
@@ -101,7 +122,7 @@ class Local(HostLock):
 def environment(slots: Sequence[Slot]) -> dict[str, str]:
     """Return the environment variables that a worker's process needs from its start."""
     if slots[0].device == "cpu":
-        return {**MALLOC, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        return CPU
     return {  # read when CUDA starts
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic cuBLAS
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts; else the fastest is first

@@ -1,4 +1,4 @@
-"""The fork server: `python -m ablate.running.launchers.server`.
+"""The fork server: `python -m ablate.running.launchers.server [tied]`.
 
 It loads the training half once, by name, and reads requests from the socket that is its standard
 input, JSON, one a packet (see `fork`, the other end):
@@ -8,7 +8,8 @@ input, JSON, one a packet (see `fork`, the other end):
     {"run": id, "signal": number}                            pass a signal to that process
     {"ask": verb, "environment"}, with two files             fork one that answers a question
 
-When the socket closes, its driver is gone or done: it ends, and the workers go on.
+When the socket closes, its driver is gone or done: it ends, and the workers go on; `tied` they are
+asked to stop.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from typing import Any
 from ablate.shared.errors import Failure, NoRoom, UserError
 
 
-def serve() -> None:
+def serve(tied: bool) -> None:
     line = socket.socket(fileno=0)
     worker = importlib.import_module("ablate.training.worker")
     worker.preload()
@@ -61,6 +62,8 @@ def serve() -> None:
             with contextlib.suppress(ConnectionError):
                 content, files, _, _ = socket.recv_fds(line, 1 << 18, 2)
             if not content:
+                for pid in children if tied else ():
+                    os.kill(pid, signal.SIGTERM)
                 return
             match json.loads(content):
                 case {"run": run, "signal": number}:  # not yet reaped: the pid is still the child's
@@ -145,4 +148,4 @@ def _end_with(asker: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve("tied" in sys.argv[1:])

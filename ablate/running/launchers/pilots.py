@@ -1,0 +1,366 @@
+"""Trains on other hosts: an engine places pilots, and the driver gives each its runs by files.
+
+What an engine is asked for is little (`Engine`); all that a run is promised is kept here and in
+`ablate.store`: a pilot that is given up for dead is fenced, whatever it still does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+import secrets
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ablate.running.gpus import Found
+from ablate.running.launchers import Progress, Slot
+from ablate.running.launchers.fork import ForkServer
+from ablate.running.launchers.local import CPU
+from ablate.shared.errors import Failure
+from ablate.shared.files import make_folder
+from ablate.shared.rundir import EXIT_AWAY, RunDir
+from ablate.store.liveness import HostLock
+from ablate.store.pilots import (
+    BEAT_S,
+    LOOK_S,
+    STALE_S,
+    PilotDir,
+    Pilots,
+    put,
+    token_of,
+    write_proof,
+)
+
+GONE_S = (
+    10.0  # without a beat, of a pilot whose job the engine does not have: it may have forgotten
+)
+ASK_S = 5.0  # between two questions to the engine
+LEAVES_S = 30.0  # between a pilot's last word and the end of its job
+UNANSWERED = 3  # questions in a row, before a line says so
+UNSEEN = 3  # jobs in a row that ended before anybody saw their pilots: no more are asked for
+_TAKEN_AWAY = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL")  # whose pilots are not at fault
+
+
+class Engine(Protocol):
+    """What places jobs on hosts. Each method may take long, and is called in a thread."""
+
+    def submit(self, count: int, without: Collection[str]) -> list[str]:
+        """Ask for so many jobs, on none of these hosts, each of which starts pilots; their ids.
+        Raises Failure with a line that says why there are none."""
+
+    def states(self) -> Mapping[str, bool] | None:
+        """Of every job of this store that has not ended: does it run? None: no answer now."""
+
+    def ended(self, job: str) -> str:
+        """How a job ended, in the engine's words; "" where it does not know."""
+
+    def cancel(self, jobs: Collection[str]) -> None:
+        """End them."""
+
+    def log(self, job: str) -> str:
+        """Where its output is."""
+
+
+@dataclass
+class _Pilot:
+    folder: PilotDir
+    runs: dict[str, str]  # attempt -> slot, as ordered
+    beat: Mapping[str, Any] = field(default_factory=dict)
+    heard_at: float = field(default_factory=time.monotonic)
+    stops: dict[str, bool] = field(default_factory=dict)
+    close: bool = False
+    slots: Sequence[Slot] = ()
+
+    @property
+    def job(self) -> str:
+        return str(self.beat.get("job", ""))
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.beat.get("open")) and not self.close
+
+
+class PilotLauncher:
+    """The launcher of an engine's pilots."""
+
+    remote = True
+    devices = Found()
+
+    def __init__(
+        self, settings: Mapping[str, Any], cache: Path, engine: Callable[[str], Engine]
+    ) -> None:
+        """`engine`: makes it, for the token of the store."""
+        self.slots: Sequence[Slot] = ()
+        self._settings, self._root = settings, cache.parent.absolute()
+        self._all = Pilots(self._root / "pilots")
+        self._token = token_of(self._root) or secrets.token_hex(8)
+        self._engine = engine(self._token)
+        self._server = ForkServer(CPU)  # for questions, which this host answers
+        self._pilots: dict[str, _Pilot] = {}
+        self._given: dict[str, _Pilot] = {}  # by attempt, also when it has ended
+        self._exits: dict[str, int] = {}
+        self._lines: list[str] = []
+        self._beats, self._beaten_at, self._looked_at = 0, -math.inf, -math.inf
+        self._waiting = 0
+        self._thread = ThreadPoolExecutor(1)
+        self._asked: Future[Mapping[str, bool] | None] | None = None
+        self._asked_at = -math.inf
+        self._submitted: Future[list[str]] | None = None
+        self._unanswered = 0  # questions in a row
+        self._patience = -math.inf  # nothing is asked for before
+        self._jobs: Mapping[str, bool] | None = None  # the engine's last word
+        self._unseen: dict[str, None] = {}  # jobs without a pilot so far
+        self._left: dict[str, float] = {}  # jobs whose pilots have left, and when
+        self._failed: list[str] = []  # why jobs in a row were of no use
+        self._drives = False  # or somebody only asks what a sweep would cost
+        self._look()
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self._settings["gpus"] and self._settings["devices"] != "cpu" else "cpu"
+
+    @property
+    def most(self) -> int:
+        return int(self._settings["jobs"]) * self._a_job
+
+    @property
+    def _a_job(self) -> int:
+        """Slots of one job."""
+        own = self._settings
+        of_a_node = own["gpus"] * own["runs_per_gpu"] if self.device == "cuda" else own["cpus"]
+        return int(own["nodes"] * of_a_node)
+
+    def warm(self) -> None:
+        with contextlib.suppress(OSError):  # a dead one is replaced when it is needed
+            self._server.open()
+
+    def ask(
+        self,
+        verb: str,
+        question: Mapping[str, Any],
+        progress: Progress = lambda done, total: None,
+    ) -> dict[str, Any]:
+        return self._server.ask(verb, question, progress)
+
+    def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
+        """Nothing here: each pilot tries its own devices."""
+        return {}
+
+    # --- Runs -----------------------------------------------------------------------------------
+
+    def start(self, run: RunDir, slot: Slot, settled: Mapping[str, Any] | None = None) -> None:
+        pilot = next((p for p in self._pilots.values() if slot in p.slots), None)
+        if pilot is None or run.attempt is None:  # it went away this moment
+            self._exits[run.id] = EXIT_AWAY
+            return
+        pilot.runs[run.attempt] = slot.name
+        self._given[run.attempt] = pilot
+        self._order(pilot)
+
+    def poll(self, wait_s: float = 0.0) -> dict[str, int]:
+        until = time.monotonic() + wait_s
+        while True:
+            if time.monotonic() - self._looked_at >= LOOK_S:
+                self._look()
+            left = until - time.monotonic()
+            if self._exits or left <= 0:
+                break
+            time.sleep(min(left, 0.05))
+        exits, self._exits = self._exits, {}
+        return exits
+
+    def alive(self, run: RunDir) -> bool:
+        if run.attempt is None:
+            return HostLock().alive(run)  # trained here by another launcher
+        return self._holder(run) is not None
+
+    def notes(self, run: RunDir) -> dict[str, Any]:
+        pilot = self._holder(run)
+        told = {} if pilot is None else pilot.beat.get("runs", {}).get(run.attempt, {})
+        return dict(told) or run.lock.notes()
+
+    def stop(self, run: RunDir, now: bool = False) -> None:
+        pilot = self._holder(run)
+        if run.attempt is None:
+            HostLock().stop(run, now)
+        elif pilot is not None and pilot.stops.get(run.attempt) is not now:
+            pilot.stops[run.attempt] = now
+            self._order(pilot)
+
+    def _holder(self, run: RunDir) -> _Pilot | None:
+        pilot = self._given.get(run.attempt or "")
+        return pilot if pilot is not None and run.attempt in pilot.runs else None
+
+    def _order(self, pilot: _Pilot) -> None:
+        pilot.stops = {a: now for a, now in pilot.stops.items() if a in pilot.runs}
+        worker = {key: self._settings.get(key) for key in ("checkpoint_s", "origin")}
+        tree = {"runs": pilot.runs, "stop": pilot.stops, "close": pilot.close, "settings": worker}
+        pilot.folder.write_orders(tree)
+
+    # --- Pilots ---------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """At every pilot's files, and at the engine's answer if there is one by now."""
+        self._looked_at = now = time.monotonic()
+        self._beat()
+        self._hear_engine()
+        for folder in self._all.all():
+            if folder.id not in self._pilots:
+                orders = folder.orders()  # of a driver that is dead
+                runs, stops = orders.get("runs", {}), orders.get("stop", {})
+                fresh = folder.is_fresh()
+                heard_at = now if fresh else now - STALE_S
+                pilot = _Pilot(folder, runs, heard_at=heard_at, stops=stops)
+                self._pilots[folder.id] = pilot
+                self._given |= dict.fromkeys(runs, pilot)
+        for pilot in list(self._pilots.values()):
+            beat = pilot.folder.beat()
+            if beat and beat != pilot.beat:
+                self._heard(pilot, beat, now)
+            code = self._gone(pilot, now) if self._drives else None
+            if code is not None:
+                self._exits |= {a.rpartition("/")[2]: code for a in pilot.runs}
+                pilot.runs = {}
+                self._left[pilot.job] = now
+                del self._pilots[pilot.folder.id]
+                pilot.folder.remove()
+        self.slots = [s for p in self._pilots.values() if p.is_open for s in p.slots]
+
+    def _heard(self, pilot: _Pilot, beat: Mapping[str, Any], now: float) -> None:
+        if not pilot.beat:  # the first time
+            remarks = [*beat.get("remarks", ())]
+            self._lines += remarks
+            self._failed = [] if beat.get("slots") else [*self._failed, *remarks]
+        if beat.get("beat") != pilot.beat.get("beat") and (pilot.beat or pilot.folder.is_fresh()):
+            pilot.heard_at = now
+        pilot.beat = beat
+        self._unseen.pop(pilot.job, None)
+        pilot.slots = [Slot(*slot) for slot in beat.get("slots", ())]
+        ended = {a: code for a, code in beat.get("ended", {}).items() if a in pilot.runs}
+        for attempt, code in ended.items():
+            del pilot.runs[attempt]
+            self._exits[attempt.rpartition("/")[2]] = code
+        if ended:
+            self._order(pilot)
+
+    def _gone(self, pilot: _Pilot, now: float) -> int | None:
+        """What is told of the workers of a pilot that has ended, or is given up for dead."""
+        if pilot.beat.get("over"):
+            return EXIT_AWAY
+        silent = now - pilot.heard_at
+        forgotten = self._jobs is not None and pilot.job not in self._jobs
+        if silent > STALE_S and not forgotten:
+            self._thread.submit(self._engine.cancel, [pilot.job])
+        elif silent <= STALE_S and not (forgotten and silent > GONE_S):
+            return None
+        how = self._engine.ended(pilot.job) if forgotten else "no sign of life"
+        self._lines.append(f"pilot {pilot.folder.id} is gone: {how or 'its job has ended'}")
+        # What takes a job down with it is a death of its runs; what takes the host away is none.
+        return -int(signal.SIGKILL) if how.startswith(("FAILED", "OUT_OF_MEMORY")) else EXIT_AWAY
+
+    def _beat(self) -> None:
+        if self._drives and time.monotonic() - self._beaten_at >= BEAT_S:
+            self._write_driver(done=False)
+
+    def _write_driver(self, done: bool) -> None:
+        self._beats, self._beaten_at = self._beats + 1, time.monotonic()
+        who = {"pid": os.getpid(), "host": platform.node(), "beat": self._beats}
+        with contextlib.suppress(OSError):  # a full disk: the next one tells
+            put(self._all.path / "driver.json", {**who, "waiting": self._waiting, "done": done})
+
+    # --- The engine -----------------------------------------------------------------------------
+
+    def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
+        if not self._drives:
+            make_folder(self._all.path)
+            write_proof(self._root, self._token)
+            self._drives = True
+            self._look()
+        self._waiting = waiting
+        for pilot in self._pilots.values():
+            if (
+                pilot.slots
+                and {slot.place for slot in pilot.slots} <= {*without}
+                and not pilot.close
+            ):
+                pilot.close = True
+                self._order(pilot)
+        if self._jobs is not None and self._submitted is None and time.monotonic() > self._patience:
+            self._fit(without)
+        lines, self._lines = self._lines, []
+        return lines
+
+    def _fit(self, without: Collection[str]) -> None:
+        """As many jobs as the runs need, `jobs` at most."""
+        held = sum(len(pilot.runs) for pilot in self._pilots.values() if pilot.is_open)
+        wanted = min(self._settings["jobs"], -(-(self._waiting + held) // self._a_job))
+        have = {p.job for p in self._pilots.values() if p.is_open} | self._unseen.keys()
+        if len(have) < wanted and self._waiting:
+            hosts = {place.partition("/")[0] for place in without}
+            count = wanted - len(have)
+            self._submitted = self._thread.submit(self._engine.submit, count, hosts)
+        queued = [job for job in self._unseen if not (self._jobs or {}).get(job, True)]
+        if queued and not self._waiting:
+            self._thread.submit(self._engine.cancel, queued)
+            self._patience = time.monotonic() + ASK_S
+
+    def _hear_engine(self) -> None:
+        if not self._drives:
+            return
+        now = time.monotonic()
+        if self._asked is not None and self._asked.done():
+            self._jobs, self._asked = self._asked.result(), None
+            self._unanswered = 0 if self._jobs is not None else self._unanswered + 1
+            if self._unanswered == UNANSWERED:
+                self._lines.append("the cluster gives no answer; runs that train go on")
+            self._count_unseen()
+        if self._asked is None and now - self._asked_at > ASK_S:
+            self._asked_at, self._asked = now, self._thread.submit(self._engine.states)
+        if self._submitted is not None and self._submitted.done():
+            submitted, self._submitted = self._submitted, None
+            self._patience = now + ASK_S
+            try:
+                self._unseen |= dict.fromkeys(submitted.result())
+            except Failure as error:
+                if not (self._pilots or self._unseen):
+                    raise
+                self._lines.append(f"{error}; asking again in a minute")
+                self._patience = now + 60
+            self._asked_at = -math.inf
+
+    def _count_unseen(self) -> None:
+        """Jobs of this store from which no pilot has come yet, and those that ended so."""
+        if self._jobs is None:
+            return
+        now = time.monotonic()
+        for job in [job for job in self._unseen if job not in self._jobs]:
+            del self._unseen[job]
+            how = self._engine.ended(job)
+            if job not in self._left and not how.startswith(_TAKEN_AWAY):
+                what = f"ended before its pilot was seen ({how or 'nobody knows how'})"
+                self._failed.append(f"job {job} {what}: {self._engine.log(job)}")
+                self._lines.append(self._failed[-1])
+        seen = {pilot.job for pilot in self._pilots.values()}
+        for job, runs in self._jobs.items():
+            ends = runs and now - self._left.get(job, -math.inf) < LEAVES_S
+            if job not in seen and not ends:  # one that was requeued comes again
+                self._unseen[job] = None
+        if len(self._failed) >= UNSEEN and not self.slots:
+            raise Failure(f"no node can be used: {self._failed[-1]}")
+
+    def free(self) -> None:
+        """Pilots end when they hold no run; jobs that still wait are not needed."""
+        if self._drives:
+            self._write_driver(done=True)
+            queued = [job for job, runs in (self._jobs or {}).items() if not runs]
+            if queued:
+                self._thread.submit(self._engine.cancel, queued).result()
+        self._thread.shutdown(cancel_futures=True)
+        self._server.free()

@@ -1,0 +1,128 @@
+"""Slurm as the engine of pilots: jobs by submitit, states by squeue, ends by sacct or scontrol."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate.running.launchers.pilot import fly
+from ablate.running.launchers.pilots import PilotLauncher
+from ablate.shared.errors import Failure, UserError
+
+PATIENCE_S = 20.0  # for an answer; a controller that is down gives none
+_ENDED = "COMPLETING"  # squeue still has it, and its processes are gone or going
+
+
+def slurm(settings: Mapping[str, Any], cache: Path) -> PilotLauncher:
+    """The launcher `slurm`. Raises UserError where submitit is not installed."""
+    root = cache.parent.absolute()
+    return PilotLauncher(settings, cache, functools.partial(Slurm, settings, root))
+
+
+class Slurm:
+    """See Engine. The jobs of a store have its token in their name, whoever submitted them."""
+
+    def __init__(self, settings: Mapping[str, Any], root: Path, token: str) -> None:
+        try:
+            import submitit
+        except ImportError as error:
+            raise UserError(
+                f"launcher=slurm: needs submitit ({error}); pip install 'ablate-sweep[slurm]'"
+            ) from error
+        self._settings, self._root = {**settings, "token": token}, root
+        self._name = f"ablate-{token}"
+        self._folder = root / "pilots" / "jobs"
+        self._executor = submitit.SlurmExecutor
+        self._parameters = _parameters(settings, self._name)
+
+    def submit(self, count: int, without: Collection[str]) -> list[str]:
+        more = {"exclude": ",".join(sorted(without))} if without else {}
+        try:
+            executor = self._executor(self._folder, max_num_timeout=0)
+            executor.update_parameters(**self._parameters, **more)
+            with executor.batch():
+                jobs = [executor.submit(_pilot, self._root, self._settings) for _ in range(count)]
+            return [job.job_id for job in jobs]
+        except (RuntimeError, OSError) as error:  # submitit's own are RuntimeErrors
+            said = re.findall(r"error: (.*)", str(error)) or [str(error).strip().split("\n")[-1]]
+            raise Failure(f"launcher=slurm: sbatch: {said[-1]}") from error
+
+    def states(self) -> Mapping[str, bool] | None:
+        said = told("squeue", "-h", "-r", "-n", self._name, "-o", "%i %T")
+        if said is None:
+            return None
+        lines = [line.split() for line in said.splitlines()]
+        return {job: state == "RUNNING" for job, state in lines if state != _ENDED}
+
+    def ended(self, job: str) -> str:
+        said = told("sacct", "-n", "-X", "-P", "-j", job, "-o", "State")
+        if said and said.strip():
+            return said.splitlines()[-1].strip()
+        found = re.search(r"JobState=(\w+)", told("scontrol", "-o", "show", "job", job) or "")
+        return found[1] if found else ""
+
+    def cancel(self, jobs: Collection[str]) -> None:
+        told("scancel", *jobs)
+
+    def log(self, job: str) -> str:
+        return str(self._folder / f"{job}_0_log.err")
+
+
+def _parameters(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What submitit's executor takes. Raises UserError for words that are no KEY=VALUE."""
+    other = {}
+    for word in shlex.split(settings["sbatch"]):
+        key, equals, value = word.partition("=")
+        other[key.removeprefix("--")] = value if equals else True
+    given = {key: settings[key] for key in ("partition", "account", "qos", "constraint")}
+    own = {"requeue": True, "time": settings["time"]}  # which submitit would write as minutes
+    if settings["mem"]:
+        own["mem"] = settings["mem"]
+    gpus, cpus = settings["gpus"], settings["cpus"]
+    return {
+        "job_name": name,
+        "nodes": settings["nodes"],
+        "ntasks_per_node": 1,
+        "cpus_per_task": max(gpus, 1) * cpus,
+        **({"gpus_per_node": gpus} if gpus else {}),
+        **{key: value for key, value in given.items() if value},
+        "signal_delay_s": settings["grace_s"],
+        "array_parallelism": settings["jobs"],
+        "setup": settings["setup"].splitlines() or None,
+        "stderr_to_stdout": False,
+        "additional_parameters": {**own, **other},
+    }
+
+
+def _pilot(root: Path, settings: Mapping[str, Any]) -> None:
+    """What a job does on each of its nodes."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    job = f"{array}_{task}" if array else os.environ["SLURM_JOB_ID"]
+    said = told("squeue", "-h", "-j", os.environ["SLURM_JOB_ID"], "-o", "%L") or ""
+    fly(root, settings, job, os.environ["SLURMD_NODENAME"], seconds(said.strip()))
+
+
+def seconds(left: str) -> float | None:
+    """Of squeue's time left, D-HH:MM:SS or shorter; None for no limit, and where it has no word."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", left)
+    if found is None:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    return ((days * 24.0 + hours) * 60 + minutes) * 60 + rest
+
+
+def told(*words: str) -> str | None:
+    """What a command of Slurm's prints; None where it fails, is not there, or takes too long."""
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,104 @@
+"""The folders of attempts off the driver's host: `attempts/N/ID`, each an attempt's own.
+
+Such an attempt may be given up for dead and still write. So `runs/ID` is a link to the folder of
+the attempt that the ledger named last: to give one up is to point the link elsewhere, and nothing
+reads what the old one writes later. Once the named attempt has left a result, its folder becomes
+`runs/ID` by one rename. Only the driver does any of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+
+from ablate.shared.files import make_folder, read_file, sync_folder, write_whole
+from ablate.shared.rundir import ATTEMPTS, RunDir
+from ablate.store.folder import StoreFolder
+
+_APPENDED = ("metrics.jsonl", "log.txt")  # all others are written whole, so a link to them is safe
+_OWN = ("lock", "result.json")  # of whoever wrote it
+
+
+def attempt_folder(store: StoreFolder, run: str, number: int) -> RunDir:
+    return RunDir(store.attempts / str(number) / run)
+
+
+def fork(store: StoreFolder, run: str, at_least: int) -> tuple[RunDir, int]:
+    """A new folder for an attempt of a run, which goes on from what the run has so far; its number,
+    which no other attempt of the run has had."""
+    names = os.listdir(store.attempts) if store.attempts.is_dir() else []
+    taken = (int(n) for n in names if n.isdecimal() and (store.attempts / n / run).exists())
+    number = max(at_least, 1 + max(taken, default=0))
+    folder = attempt_folder(store, run, number)
+    make_folder(folder.path)
+    _carry(store.rundir(run), folder)
+    return folder, number
+
+
+def appoint(store: StoreFolder, run: str, number: int) -> None:
+    """`runs/ID` is attempt `number` from now on, which the ledger names already. Says nothing where
+    it is, and mends what a crash left of `publish`."""
+    link, target = store.rundir(run).path, attempt_folder(store, run, number)
+    if store.rundir(run).attempt == target.attempt or not target.path.exists():
+        return
+    if link.is_dir() and not link.is_symlink():  # trained here so far, and carried along
+        before = attempt_folder(store, run, 0).path
+        make_folder(before.parent)
+        shutil.rmtree(before, ignore_errors=True)
+        os.rename(link, before)
+    make_folder(link.parent)
+    new = link.with_name(f".{run}.link")
+    new.unlink(missing_ok=True)
+    os.symlink(os.path.join("..", ATTEMPTS, str(number), run), new)
+    os.replace(new, link)
+    sync_folder(link.parent)
+
+
+def publish(store: StoreFolder, run: str) -> None:
+    """The folder of the attempt that the ledger names becomes `runs/ID`. The attempt has ended."""
+    link = store.rundir(run)
+    if link.attempt is None:
+        return
+    target = store.root / ATTEMPTS / link.attempt
+    link.path.unlink()
+    os.rename(target, link.path)
+    sync_folder(link.path.parent)
+    with contextlib.suppress(OSError):  # others have attempts of that number
+        target.parent.rmdir()
+
+
+def bring_home(store: StoreFolder, run: str) -> None:
+    """The run goes on in `runs/ID` itself, from what its attempt elsewhere has left: from a copy,
+    since nobody can know here whether that attempt still writes."""
+    link = store.rundir(run)
+    if link.attempt is None:
+        return
+    new = RunDir(link.path.with_name(f".{run}.home"))
+    shutil.rmtree(new.path, ignore_errors=True)
+    make_folder(new.path)
+    _carry(link, new)
+    link.path.unlink()
+    os.rename(new.path, link.path)
+    sync_folder(link.path.parent)
+
+
+def forget(store: StoreFolder, attempt: str | None) -> None:
+    """Remove the folder of an attempt that has surely ended, once another has gone on from it."""
+    if attempt is not None:
+        shutil.rmtree(store.root / ATTEMPTS / attempt, ignore_errors=True)
+
+
+def _carry(old: RunDir, new: RunDir) -> None:
+    """Whatever `old` has: the worker there may write still, and unlink a checkpoint meanwhile."""
+    names = os.listdir(old.path) if old.path.is_dir() else []
+    for name in names:
+        if name.startswith(".") or name in _OWN:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if name not in _APPENDED:
+                with contextlib.suppress(OSError):  # a file system without links
+                    os.link(old.path / name, new.path / name)
+                    continue
+            write_whole(new.path / name, read_file(old.path / name))
+    sync_folder(new.path)

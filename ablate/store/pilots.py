@@ -1,0 +1,191 @@
+"""What a driver and its pilots tell each other through the store: files renamed into `pilots/`.
+
+A pilot is a process on another host that holds devices and trains the attempts that it is given.
+
+    pilots/driver.json       the driver: its beat, how many runs wait, whether it is done
+    pilots/store.json        the driver: a token, and hashes of the decoded data
+    pilots/ID/orders.json    the driver: the attempts that this pilot has, and which shall stop
+    pilots/ID/beat.json      the pilot: its beat, its slots, notes of its workers, exit codes
+    pilots/ID/stop.json      whoever stops the workers that a dead driver left: as in orders
+
+Each file has one writer, and says everything that its writer has to say: whoever misses one state
+of it reads the next. All lie where their reader writes, too, since that is what makes a client of a
+network file system look again. A driver removes the folder of a pilot that it gives up for dead; a
+pilot without a folder kills its workers and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate.shared.decoded import META
+from ablate.shared.errors import Failure
+from ablate.shared.files import read_json, sha256_of
+from ablate.shared.rundir import RunDir
+
+BEAT_S = 2.0  # between two beats
+LOOK_S = 0.5  # between two looks at the files of the other side
+STALE_S = 60.0  # without a beat, before a driver or a pilot counts as gone
+
+_numbers = itertools.count()
+
+
+class PilotDir:
+    """The folder of one pilot."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+        self._orders, self._beat, self._stop = (
+            path / f"{name}.json" for name in ("orders", "beat", "stop")
+        )
+
+    def create(self) -> None:
+        self.path.mkdir(parents=True)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def write_beat(self, tree: Mapping[str, Any]) -> None:
+        """Raises FileNotFoundError where the driver has given the pilot up."""
+        put(self._beat, tree)
+
+    def write_orders(self, tree: Mapping[str, Any]) -> None:
+        with contextlib.suppress(FileNotFoundError):  # a pilot that has ended
+            put(self._orders, tree)
+
+    def write_stop(self, attempt: str, now: bool) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            put(self._stop, {**self.stops(), attempt: now})
+
+    def beat(self) -> dict[str, Any]:
+        """{} before the first."""
+        return _object(self._beat)
+
+    def orders(self) -> dict[str, Any]:
+        return _object(self._orders)
+
+    def stops(self) -> dict[str, bool]:
+        """attempt -> at once? Of all that shall stop."""
+        return {**_object(self._orders).get("stop", {}), **_object(self._stop)}
+
+    def is_fresh(self) -> bool:
+        """Has it beaten lately?"""
+        return _is_fresh(self._beat)
+
+    def held(self) -> dict[str, dict[str, Any]]:
+        """attempt -> notes of its worker, of those that it was given and has told no end of."""
+        beat = self.beat()
+        if beat.get("over"):
+            return {}
+        ended, notes = beat.get("ended", {}), beat.get("runs", {})
+        return {a: notes.get(a, {}) for a in self.orders().get("runs", {}) if a not in ended}
+
+
+class Pilots:
+    """Those of a store, as every reader sees them: who answers for attempts off this host."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._held: dict[str, tuple[PilotDir, dict[str, Any]]] = {}
+        self._looked_at = -math.inf
+
+    def all(self) -> Iterator[PilotDir]:
+        """Every one that has beaten."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for name in sorted(os.listdir(self.path)):
+                if (self.path / name / "beat.json").exists():
+                    yield PilotDir(self.path / name)
+
+    def alive(self, run: RunDir) -> bool:
+        return run.attempt in self._now()
+
+    def notes(self, run: RunDir) -> dict[str, Any]:
+        """By its pilot's beat while it lives: what a worker writes into an open file may reach
+        other hosts late."""
+        _, told = self._now().get(run.attempt or "", (None, {}))
+        return told or run.lock.notes()
+
+    def stop(self, run: RunDir, now: bool = False) -> None:
+        attempt = run.attempt or ""
+        if attempt in self._now():
+            self._held[attempt][0].write_stop(attempt, now)
+
+    def _now(self) -> dict[str, tuple[PilotDir, dict[str, Any]]]:
+        """Of every attempt that lives; looked up again after a moment: a question comes for each of
+        many runs, the files are those of a few pilots."""
+        if time.monotonic() - self._looked_at > LOOK_S:
+            living = (pilot for pilot in self.all() if pilot.is_fresh())
+            self._held = {a: (pilot, told) for pilot in living for a, told in pilot.held().items()}
+            self._looked_at = time.monotonic()
+        return self._held
+
+
+def beats_elsewhere(root: Path) -> dict[str, Any]:
+    """What the driver of another host says, {} where none beats; its lock may not reach here."""
+    file = root / "pilots" / "driver.json"
+    told = _object(file)
+    if told.get("done") or told.get("host") == platform.node() or not _is_fresh(file):
+        return {}
+    return told
+
+
+def _is_fresh(file: Path) -> bool:
+    """Was it written lately, by this host's clock?"""
+    with contextlib.suppress(OSError):
+        return time.time() - file.stat().st_mtime < STALE_S
+    return False
+
+
+def write_proof(root: Path, token: str) -> None:
+    """What a node must see of the store in `root` to be used: the token, and its decoded data."""
+    data = {meta.parent.name: sha256_of(meta) for meta in root.glob(f"cache/*/{META}")}
+    put(root / "pilots" / "store.json", {"token": token, "data": data})
+
+
+def token_of(root: Path) -> str | None:
+    """The store's own; None before its first pilot."""
+    token = _object(root / "pilots" / "store.json").get("token")
+    return token if isinstance(token, str) else None
+
+
+def prove(root: Path, token: str) -> None:
+    """Raises Failure where this host does not see the store of that token, and its data."""
+    told = _object(root / "pilots" / "store.json")
+    if told.get("token") != token:
+        raise Failure(f"{platform.node()} does not see the driver's store in {root}")
+    for fingerprint, sha256 in told.get("data", {}).items():
+        try:
+            same = sha256_of(root / "cache" / fingerprint / META) == sha256
+        except OSError:
+            same = False
+        if not same:
+            raise Failure(f"{platform.node()} does not see the data {fingerprint} in {root}/cache")
+
+
+def put(path: Path, tree: Mapping[str, Any]) -> None:
+    """Whole or not at all; not forced to the disk, since what counts is in the ledger and in the
+    folders of runs."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{next(_numbers)}")
+    try:
+        temporary.write_text(json.dumps(tree))
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _object(path: Path) -> dict[str, Any]:
+    tree = read_json(path)
+    return tree if isinstance(tree, dict) else {}

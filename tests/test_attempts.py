@@ -1,0 +1,274 @@
+"""Folders of attempts off the driver's host: at every moment the run has one folder, and what the
+ledger names last is what it has, whenever the driver dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from test_ledger import small_plan
+
+from ablate.running import turns
+from ablate.running.folders import Folders
+from ablate.shared.rundir import RunDir
+from ablate.store import attempts
+from ablate.store.connection import journal_mode
+from ablate.store.gc import collect, rubbish
+from ablate.store.ledger import Ledger
+from ablate.store.pilots import put
+from ablate.store.progress import Driver, driver_of
+from ablate.store.store import Store
+
+RUN = "a0"
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "runs")
+
+
+@pytest.fixture
+def ledger(store):
+    with Ledger.driving(store) as opened:
+        opened.plan(small_plan())
+        yield opened
+
+
+def start(store: Store, ledger: Ledger, folders: Folders) -> RunDir:
+    folder, attempt = folders.begin(RUN)
+    folder.create({})
+    ledger.record(RUN, "started", step=folder.newest_step(), slot="s", **attempt)
+    folders.began(RUN)
+    return folder
+
+
+def work(folder: RunDir, step: int) -> None:
+    """As a worker that has come so far and writes as workers do: whole files, appended ones."""
+    folder.write_checkpoint(step, 0, f"state {step}".encode())
+    with open(folder.log, "a") as log:
+        log.write(f"{step}\n")
+
+
+def loaded(store: Store, ledger: Ledger, remote: bool = True) -> Folders:
+    """As the next driver finds them."""
+    folders = Folders(store, ledger, remote)
+    folders.add([RUN])
+    return folders
+
+
+def test_each_attempt_goes_on_from_the_one_before_and_the_last_is_the_run(store, ledger):
+    first = start(store, ledger, folders := loaded(store, ledger))
+    work(first, 5)
+    second = start(store, ledger, folders)
+    assert (first.attempt, second.attempt) == (f"1/{RUN}", f"2/{RUN}")
+    assert second.newest_step() == 5
+    work(first, 7)  # it was given up, and is not dead
+    work(second, 6)
+    assert store.rundir(RUN).newest_step() == 6
+    assert store.rundir(RUN).log.read_text() == "5\n6\n"
+    assert store.rundir(RUN).attempt == f"2/{RUN}"
+    assert second.of_parent("b0").path == store.rundir("b0").path
+
+    second.result.write_text("{}")
+    folders.publish(RUN)
+    assert store.rundir(RUN).attempt is None
+    assert store.rundir(RUN).has_result()
+    work(first, 9)
+    first.result.write_text("another")
+    assert store.rundir(RUN).result.read_text() == "{}"
+    folders.publish(RUN)  # again: nothing
+    loaded(store, ledger)
+    assert store.rundir(RUN).result.read_text() == "{}"
+
+
+def test_an_attempt_that_told_its_end_is_removed_once_another_has_gone_on(store, ledger):
+    first = start(store, ledger, folders := loaded(store, ledger))
+    work(first, 5)
+    folders.ended(store.rundir(RUN))
+    second = start(store, ledger, folders)
+    assert not first.path.exists()
+    assert second.newest_step() == 5
+    third = start(store, ledger, folders)
+    assert second.path.exists()  # nobody knows whether it ended
+    assert third.newest_step() == 5
+
+
+def test_a_run_goes_from_here_to_a_cluster_and_back(store, ledger):
+    here = start(store, ledger, loaded(store, ledger, remote=False))
+    assert here.path == store.rundir(RUN).path
+    assert here.attempt is None
+    work(here, 3)
+    away = start(store, ledger, loaded(store, ledger))
+    assert (away.attempt, away.newest_step()) == (f"2/{RUN}", 3)
+    work(away, 4)
+    back = start(store, ledger, loaded(store, ledger, remote=False))
+    assert (back.attempt, back.newest_step()) == (None, 4)
+    assert away.lock.path.parent != back.path
+    work(away, 8)
+    assert store.rundir(RUN).newest_step() == 4
+    assert start(store, ledger, loaded(store, ledger)).attempt == f"4/{RUN}"
+
+
+class Crash(BaseException):
+    pass
+
+
+def crashing(monkeypatch, after: int) -> list[str]:
+    """The driver dies before its change number `after` of the store's names."""
+    done: list[str] = []
+
+    def dying(name, real):
+        def call(*args, **more):
+            if len(done) == after:
+                raise Crash
+            done.append(name)
+            return real(*args, **more)
+
+        return call
+
+    for name in ("rename", "replace", "symlink", "unlink", "mkdir", "link"):
+        monkeypatch.setattr(os, name, dying(name, getattr(os, name)))
+    return done
+
+
+@pytest.mark.parametrize("after", range(14))
+@pytest.mark.parametrize("what", ["publish", "from here", "next", "back"])
+def test_whenever_the_driver_dies_the_next_one_has_what_the_ledger_names(
+    store, ledger, monkeypatch, what, after
+):
+    before = start(store, ledger, loaded(store, ledger, remote=what != "from here"))
+    work(before, 5)
+    if what == "publish":
+        before.result.write_text("{}")
+    with monkeypatch.context() as patch:
+        crashing(patch, after)
+        try:
+            folders = loaded(store, ledger, remote=what != "back")
+            folders.publish(RUN) if what == "publish" else start(store, ledger, folders)
+        except Crash:
+            pass
+    folders = loaded(store, ledger, remote=what != "back")
+    assert store.rundir(RUN).has_result() is (what == "publish")
+    assert store.rundir(RUN).newest_step() == 5
+    if what == "publish":
+        folders.publish(RUN)
+        assert store.rundir(RUN).has_result()
+        assert store.rundir(RUN).attempt is None
+    else:
+        assert start(store, ledger, folders).newest_step() == 5
+        assert store.rundir(RUN).newest_step() == 5
+
+
+def test_what_was_prepared_for_a_start_that_the_ledger_does_not_have_is_made_again(store, ledger):
+    first = start(store, ledger, folders := loaded(store, ledger))
+    stray, _ = folders.begin(RUN)
+    work(stray, 99)
+    work(first, 5)
+    folders = loaded(store, ledger)
+    assert store.rundir(RUN).newest_step() == 5
+    again = start(store, ledger, folders)
+    assert (again.newest_step(), again.attempt) == (5, f"3/{RUN}")
+    store.root.joinpath("ledger.db").unlink()  # its numbers are lost, and not given again
+    with Ledger.driving(store) as new:
+        new.plan(small_plan())
+        assert start(store, new, loaded(store, new)).attempt == f"4/{RUN}"
+
+
+def test_links_are_copied_where_there_are_none(store, ledger, monkeypatch):
+    def fail(*_):
+        raise PermissionError
+
+    first = start(store, ledger, folders := loaded(store, ledger))
+    work(first, 5)
+    monkeypatch.setattr(os, "link", fail)
+    second = start(store, ledger, folders)
+    assert second.checkpoints()[0][1].read_bytes() == b"state 5"
+    shutil.rmtree(first.path)
+    assert second.newest_step() == 5
+
+
+def test_gc_removes_attempts_that_do_not_count_and_keeps_the_one_that_does(store, ledger):
+    run, other = "a" * 16, "b" * 16
+    folders = [attempts.fork(store, run, 1)[0] for _ in range(2)]
+    folders.append(attempts.fork(store, other, 1)[0])
+    attempts.appoint(store, run, 2)
+    attempts.appoint(store, other, 1)
+    for folder in folders:
+        work(folder, 5)
+        os.utime(folder.path, (0, 0))
+    plan = small_plan()
+    kept = dataclasses.replace(plan, cells=(dataclasses.replace(plan.cells[0], ids={0: run}),))
+    spec = {"data": {"fingerprint": "f"}}
+    kept = dataclasses.replace(kept, cells=(dataclasses.replace(kept.cells[0], spec=spec),))
+    found = rubbish(store, [kept])
+    assert [(item.kind, item.path) for item in found] == [
+        ("attempts", folders[0].path),
+        ("attempts", folders[2].path),
+        ("runs", store.rundir(other).path),
+    ]
+    collect(store, ledger, [kept], found, [])
+    assert store.rundir(run).newest_step() == 5
+    assert not os.path.lexists(store.rundir(other).path)
+    assert rubbish(store, [kept]) == []
+
+
+def test_a_driver_on_another_host_is_seen_by_its_beat(store, monkeypatch):
+    """Where locks don't reach other hosts: ours is free."""
+    beat = store.root / "pilots" / "driver.json"
+    beat.parent.mkdir(parents=True)
+    put(beat, {"pid": 1, "host": "another", "beat": 3, "done": False})
+    assert store.driver.acquire()
+    store.driver.note(pid=1, host="another", sweep="p")
+    store.driver.release()
+    assert driver_of(store) == Driver(1, "p")
+    assert not turns._take_turn(store, 0.0)
+    store.ask_to_stop()
+    assert store.driver.acquire()
+    store.driver.note(pid=2, host="another", sweep="p")
+    assert not store.asked_to_stop()  # it was for the driver before
+    store.ask_to_stop()
+    assert store.asked_to_stop()
+    assert not store.asked_to_stop()
+    store.driver.release()
+
+    os.utime(beat, (0, 0))
+    assert driver_of(store) is None
+    assert turns._take_turn(store, 0.0)
+    store.driver.release()
+    put(beat, {"pid": 1, "host": "another", "beat": 4, "done": True})
+    assert driver_of(store) is None
+
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+31 22 0:44 / /home rw,relatime shared:9 - nfs4 server:/home rw,vers=4.2
+32 31 0:45 / /home/scratch rw - xfs /dev/sdb rw
+33 22 0:46 / /mnt/with\\040space rw - lustre mds@tcp:/x rw,flock
+34 22 0:47 / /mnt/bound rw - fuse.bindfs /data rw
+35 22 0:48 / /mnt/over rw - tmpfs tmpfs rw
+36 35 0:49 / /mnt/over rw - nfs server:/x rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "mode"),
+    [
+        ("/var/runs", "WAL"),
+        ("/home/me/runs", "DELETE"),
+        ("/homely", "WAL"),
+        ("/home/scratch/runs", "WAL"),
+        ("/mnt/with space/runs", "DELETE"),
+        ("/mnt/bound/runs", "DELETE"),
+        ("/mnt/over/runs", "DELETE"),
+    ],
+)
+def test_the_ledger_has_a_wal_on_this_hosts_own_disks_alone(tmp_path, place, mode):
+    (tmp_path / "mounts").write_text(MOUNTS)
+    assert journal_mode(Path(place), tmp_path / "mounts") == mode
+
+
+def test_where_nobody_tells_of_mounts_it_has_one(tmp_path):
+    assert journal_mode(tmp_path, tmp_path / "none") == "WAL"

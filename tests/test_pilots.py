@@ -1,0 +1,197 @@
+"""Pilots, on an engine of processes: the launchers' contract, and what is only theirs: hosts that
+die, drivers that come back, limits, and workers that wake up after they were given up."""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import process_engine
+import pytest
+from launcher_contract import BesideContract, end, settings, until
+from test_ledger import small_plan
+
+from ablate.running.launchers import pilots, slurm
+from ablate.running.launchers.pilots import PilotLauncher
+from ablate.shared.errors import Failure
+from ablate.shared.rundir import RunDir
+from ablate.store import attempts
+from ablate.store.ledger import Ledger
+from ablate.store.pilots import prove, write_proof
+from ablate.store.store import Store
+
+CPUS = settings("slurm", gpus=0, cpus=2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick():
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("BEAT_S", "LOOK_S", "ASK_S"):
+            patch.setattr(pilots, name, 0.1)
+        patch.setattr(pilots, "GONE_S", 0.5)
+        yield
+
+
+def offered(launcher: PilotLauncher) -> PilotLauncher:
+    """Once it has slots."""
+
+    def has_slots() -> bool:
+        launcher.poll(0.1)
+        assert not launcher.offer(1, ())
+        return bool(launcher.slots)
+
+    until(has_slots)
+    return launcher
+
+
+class TestPilots(BesideContract):
+    name = "slurm"
+    numbers = itertools.count(1)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls, tmp_path_factory, cache) -> Store:
+        root = tmp_path_factory.mktemp("shared")
+        cache.mkdir(exist_ok=True)
+        (root / "cache").symlink_to(cache)
+        return Store(root)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def launcher(cls, store) -> Iterator[PilotLauncher]:
+        made, engine = process_engine.launcher(CPUS, store.root)
+        yield offered(made)
+        made.free()
+        assert [job.wait(20) for job in engine.jobs.values()] == [0]
+
+    @pytest.fixture(autouse=True)
+    def _root(self, store) -> None:
+        self.store = store
+
+    def prepared(self, root: Path, run: str, tree: dict[str, Any]) -> RunDir:
+        """An attempt's own folder in the launcher's store, as new as the run."""
+        number = next(self.numbers)
+        created = attempts.attempt_folder(self.store, run, number)
+        created.create(tree)
+        attempts.appoint(self.store, run, number)
+        return created
+
+    def again(self, run: RunDir) -> RunDir:
+        forked, number = attempts.fork(self.store, run.id, next(self.numbers))
+        attempts.appoint(self.store, run.id, number)
+        return forked
+
+    def test_a_worker_that_was_given_up_wakes_up_and_writes_where_nobody_reads(
+        self, launcher, folder
+    ):
+        """Stopped through its successor's whole run, it then goes on to a result of its own."""
+        first = folder("train.steps=30")
+        launcher.start(first, launcher.slots[0])
+        until(lambda: first.lock.notes().get("step", 0) > 0, pause=0.001)
+        os.kill(first.lock.notes()["pid"], signal.SIGSTOP)
+        assert not first.has_result()
+        second = self.again(first)
+        launcher.start(second, launcher.slots[1])
+        assert end(launcher, second) == [0]
+        attempts.publish(self.store, first.id)
+        published = self.store.rundir(first.id)
+        before = files(published)
+        assert "result.json" in before
+        assert not published.path.is_symlink()
+        assert not second.path.exists()
+
+        os.kill(first.lock.notes()["pid"], signal.SIGCONT)
+        assert end(launcher, first) == [0]
+        assert first.has_result()
+        assert files(published) == before
+
+
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [
+        *(("1-02:03:04", 93784.0), ("2:03:04", 7384.0), ("5:30", 330.0), ("0:00", 0.0)),
+        *(("UNLIMITED", None), ("INVALID", None), ("", None)),
+    ],
+)
+def test_the_time_left_as_squeue_says_it(told, left):
+    assert slurm.seconds(told) == left
+
+
+def test_settings_become_sbatchs_own():
+    pytest.importorskip("submitit")
+    words = {"sbatch": "reservation=vit --exclusive", "mem": "64G", "account": "me", "time": "1:00"}
+    parameters = slurm._parameters(settings("slurm", gpus=2, cpus=8, jobs=3, **words), "name")
+    text = submitit_script(parameters)
+    for line in (
+        *("job-name=name", "nodes=1", "ntasks-per-node=1", "cpus-per-task=16", "gpus-per-node=2"),
+        *("account=me", "mem=64G", "time=1:00", "reservation=vit", "exclusive", "requeue"),
+        *("signal=USR2@90",),
+    ):
+        assert f"\n#SBATCH --{line}\n" in text, line
+
+
+def submitit_script(parameters: dict[str, Any]) -> str:
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    return _make_sbatch_string("command", "folder", **parameters)
+
+
+def test_a_host_without_the_store_or_its_data_is_no_pilot(tmp_path):
+    (tmp_path / "pilots").mkdir()
+    meta = tmp_path / "cache" / "f" / "meta.json"
+    meta.parent.mkdir(parents=True)
+    meta.write_text("{}")
+    write_proof(tmp_path, "token")
+    prove(tmp_path, "token")
+    with pytest.raises(Failure, match=r"does not see the driver's store in "):
+        prove(tmp_path, "another")
+    meta.write_text("{ }")
+    with pytest.raises(Failure, match=r"does not see the data f in .*/cache"):
+        prove(tmp_path, "token")
+    with pytest.raises(Failure, match="does not see the driver's store"):
+        prove(tmp_path / "elsewhere", "token")
+
+
+MOUNT = ("bindfs", "-o", "direct_io")  # a FUSE file system on which no memory can be shared
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(shutil.which(MOUNT[0]) is None, reason=f"needs {MOUNT[0]}")
+class TestPilotsOnFuse(TestPilots):
+    """The same on a mount without shared memory; data lies elsewhere, since it is mapped."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls, tmp_path_factory, cache) -> Iterator[Store]:
+        behind, root = (tmp_path_factory.mktemp(name) for name in ("behind", "mounted"))
+        subprocess.run([*MOUNT, str(behind), str(root)], check=True)
+        try:
+            cache.mkdir(exist_ok=True)
+            (root / "cache").symlink_to(cache)
+            yield Store(root)
+        finally:
+            subprocess.run(["fusermount3", "-u", str(root)], check=True)
+
+    def test_no_memory_is_shared_here_and_the_ledger_works(self, store):
+        with open(store.root / "file", "w+b") as file:
+            file.write(b"one page" * 512)
+            file.flush()
+            with pytest.raises(OSError, match="No such device"):
+                mmap.mmap(file.fileno(), 4096)
+        with Ledger.driving(store) as ledger:
+            assert ledger.rows((str,), "PRAGMA journal_mode") == [("delete",)]
+            ledger.plan(small_plan())
+            with Ledger.reading(store) as reader:
+                ledger.record("a0", "started", step=0)
+                assert reader.states()["a0"].status == "started"
+
+
+def files(run: RunDir) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in run.path.iterdir()}

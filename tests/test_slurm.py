@@ -1,0 +1,269 @@
+"""A sweep on a real Slurm: whatever dies meanwhile, nothing is lost, doubled or changed.
+
+The cluster is this host's own (see `slurm_cluster`): three nodes with fake GPUs. Runs take long
+because their norm sleeps, not because they compute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import slurm_cluster
+from conftest import Shell
+from slurm_cluster import SlurmCluster
+
+from ablate.store.ledger import Ledger
+from ablate.store.pilots import token_of
+from ablate.store.store import Store
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(bool(slurm_cluster.lacks()), reason=slurm_cluster.lacks() or "-"),
+]
+NORM = """
+import os, time
+from torch import nn
+
+class Norm(nn.LayerNorm):
+    def __init__(self, shape):
+        super().__init__(shape.width)
+
+    def forward(self, x):
+        if self.training:
+            time.sleep(float(os.environ.get("SLEEP", "0")))
+        return super().forward(x)
+"""
+ROWS = ("norm=sleepy:Norm", "block.attn=pre,post", "model.depth=1", "train.steps=60", "--as", "s")
+OFTEN = ("launcher.checkpoint_s=1", "launcher.attempts=1000")
+CPU = ("launcher.gpus=1", "launcher.devices=cpu", "launcher.cpus=1")
+SLURM = ("launcher=slurm", *CPU, "launcher.jobs=2", "launcher.grace_s=15")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    base = Path(tempfile.mkdtemp(prefix="sl", dir="/tmp"))
+    made = SlurmCluster(base)
+    yield made
+    made.end()
+    shutil.rmtree(base)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory) -> Shell:
+    """The sweep, trained here."""
+    shell = Shell(tmp_path_factory.mktemp("calm"))
+    (shell.folder / "sleepy.py").write_text(NORM)
+    shell("sweep", *ROWS, "seeds=2", "launcher=inline")
+    return shell
+
+
+def start(shell: Shell, cluster: SlurmCluster, calm: Shell, *words: str, sleep: float = 0.06):
+    """The sweep, on the cluster."""
+    if not (shell.folder / "sleepy.py").exists():
+        shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
+        (shell.folder / "sleepy.py").write_text(NORM)
+    environment = {**cluster.environment, "SLEEP": str(sleep)}
+    return shell.start("sweep", *ROWS, *OFTEN, *SLURM, *words, **environment)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def long(cluster, calm, tmp_path_factory) -> Iterator[tuple[Shell, subprocess.Popen]]:
+    """Runs of three minutes in jobs of one, beside all other tests and what happens there."""
+    shell = Shell(tmp_path_factory.mktemp("long"))
+    words = ("seeds=1", "launcher.time=1")
+    process = start(shell, cluster, calm, *words, sleep=1.0)
+    yield shell, process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def sweep(shell, cluster, calm) -> Iterator[Callable[..., subprocess.Popen]]:
+    """Starts the sweep, of four runs; in the end its jobs are gone."""
+    started = []
+
+    def begin(*words: str, sleep: float = 0.06) -> subprocess.Popen:
+        words = ("seeds=2", "launcher.time=10", *words)
+        started.append(start(shell, cluster, calm, *words, sleep=sleep))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+    name = f"ablate-{token_of(shell.folder / 'runs')}"
+    cluster.told("scancel", "-n", name)
+    until(lambda: not cluster.told("squeue", "-h", "-n", name))
+
+
+def until(condition: Callable[[], object], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def beats(shell: Shell) -> list[dict]:
+    """Of pilots with a run that has made steps."""
+    found = []
+    for path in (shell.folder / "runs" / "pilots").glob("*/beat.json"):
+        beat = json.loads(path.read_text())
+        if any(notes.get("step", 0) > 3 for notes in beat["runs"].values()):
+            found.append(beat)
+    return found
+
+
+def train(shell: Shell, pilots: int = 2) -> list[dict]:
+    """Wait until so many pilots train."""
+    until(lambda: len(beats(shell)) >= pilots)
+    return beats(shell)
+
+
+def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -> list[int]:
+    """The sweep ends with the calm one's table and files; how often each run was started."""
+    done = shell.end(process, timeout=400)
+    assert done.code == 0, done.out + done.err
+    ours, theirs = (Store(one.folder / "runs") for one in (shell, calm))
+    if runs == 4:
+        tables = [one("table", "s", "--format", "csv").out for one in (shell, calm)]
+        assert tables[0] == tables[1]
+    starts = []
+    with Ledger.reading(ours) as ledger:
+        for run in ours.read_plan("s").runs():
+            kinds = [kind for _, kind, _ in ledger.events(run.id)]
+            assert kinds.count("finished") == 1
+            starts.append(kinds.count("started"))
+            one, other = ours.rundir(run.id), theirs.rundir(run.id)
+            assert not one.path.is_symlink()
+            for name in ("metrics", "predictions", "weights"):
+                assert getattr(one, name).read_bytes() == getattr(other, name).read_bytes()
+    assert shell("verify", "s").out.startswith(f"verified: {runs} runs")
+    assert len(starts) == runs
+    return starts
+
+
+def test_a_sweep_is_byte_for_byte_the_local_one_with_data_on_the_nodes(
+    shell, sweep, calm, tmp_path
+):
+    process = sweep(f"launcher.cache={tmp_path}/node", sleep=0)
+    assert check(shell, process, calm) == [1, 1, 1, 1]
+    (shared,) = (shell.folder / "runs" / "cache").glob("*/meta.json")
+    (copied,) = (tmp_path / "node").glob("*/meta.json")
+    assert copied.read_bytes() == shared.read_bytes()
+
+
+def test_a_killed_pilot(shell, sweep, calm):
+    process = sweep()
+    os.kill(train(shell)[0]["pid"], signal.SIGKILL)
+    assert 5 <= sum(check(shell, process, calm)) <= 6
+
+
+def test_a_pilot_that_is_cancelled_by_hand(shell, sweep, calm, cluster):
+    process = sweep()
+    cluster.told("scancel", train(shell)[0]["job"])
+    assert 5 <= sum(check(shell, process, calm)) <= 6
+
+
+def test_a_killed_slurmd_takes_its_node_away_for_a_while(shell, sweep, calm, cluster):
+    process = sweep()
+    node = train(shell)[0]["host"]
+    cluster.kill(f"slurmd.{node}")
+    until(lambda: "down" in cluster.told("sinfo", "-h", "-n", node, "-o", "%T"))
+    cluster.start_node(node)
+    check(shell, process, calm)
+    cluster.wait_for_nodes()
+
+
+def test_a_killed_slurmctld_is_not_missed(shell, sweep, calm, cluster):
+    process = sweep()
+    train(shell)
+    cluster.kill("slurmctld")
+    time.sleep(10)
+    cluster.start_controller()
+    assert sum(check(shell, process, calm)) <= 5
+
+
+def test_a_killed_driver_is_followed_by_one_that_adopts(shell, sweep, calm):
+    process = sweep()
+    train(shell)
+    process.kill()
+    process.wait()
+    assert check(shell, sweep(), calm) == [1, 1, 1, 1]
+
+
+def test_preempted_pilots_leave_checkpoints_and_come_again(shell, sweep, calm, cluster):
+    process = sweep()
+    train(shell)
+    cluster.told(
+        *("sbatch", "-p", "high", "-N", "3", "--exclusive", "-o", "/dev/null"),
+        *("--wrap", "sleep 5"),
+    )
+    until(lambda: cluster.jobs("-p", "high"))
+    assert 5 <= sum(check(shell, process, calm)) <= 6
+
+
+def test_stop_status_and_log_from_another_host(shell, sweep, calm, monkeypatch):
+    process = sweep(sleep=1)
+    train(shell)
+    with monkeypatch.context() as patch:
+        patch.setattr(platform, "node", lambda: "another")
+        assert shell("status", "s").out.count("running: ") == 2
+        run = next((shell.folder / "runs" / "runs").iterdir())
+        assert shell("show", run.name, "--log").out == (run / "log.txt").read_text()
+        assert "stopped s after 0 of 4" in shell("stop").out
+    assert shell.end(process).code == 128 + signal.SIGTERM
+    assert len(list((shell.folder / "runs" / "runs").glob("*/checkpoint-*"))) >= 2
+    check(shell, sweep(sleep=0), calm)
+
+
+@pytest.mark.parametrize("where", ["here", "job"])
+def test_a_driver_that_is_left_behind(shell, sweep, calm, where):
+    done = shell.end(sweep("--detach", where, sleep=0))
+    assert done.code == 0, done.err
+    assert " drives " in done.out
+    log = shell.folder / "runs" / "driver.log"
+    until(lambda: log.exists() and "**s**" in log.read_text())
+    assert check(shell, sweep(sleep=0), calm) == [1, 1, 1, 1]
+
+
+def test_a_node_that_does_not_see_the_store_is_not_used(shell, sweep, cluster):
+    process = sweep("launcher.setup=mv runs/cache runs/hidden")
+    done = shell.end(process)
+    assert done.code == 1
+    assert "no node can be used: job " in done.err
+    assert "ended before its pilot was seen" in done.out
+
+
+@pytest.mark.skipif(
+    bool(slurm_cluster.lacks(accounting=True)), reason=slurm_cluster.lacks(accounting=True) or "-"
+)
+def test_a_killed_and_a_cancelled_pilot_where_slurm_keeps_accounts(shell, calm):
+    base = Path(tempfile.mkdtemp(prefix="sa", dir="/tmp"))
+    cluster = SlurmCluster(base, accounting=True)
+    try:
+        process = start(shell, cluster, calm, "seeds=2", "launcher.time=10")
+        killed, cancelled = train(shell)
+        os.kill(killed["pid"], signal.SIGKILL)
+        cluster.told("scancel", cancelled["job"])
+        assert 6 <= sum(check(shell, process, calm)) <= 7
+        states = cluster.told("sacct", "-n", "-X", "-P", "-o", "JobID,State")
+        assert f"{killed['job']}|FAILED" in states
+        assert f"{cancelled['job']}|CANCELLED" in states
+    finally:
+        cluster.end()
+        shutil.rmtree(base)
+
+
+def test_runs_of_three_minutes_in_jobs_of_one(long, calm):
+    shell, process = long
+    assert min(check(shell, process, calm, runs=2)) >= 3
