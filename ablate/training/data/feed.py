@@ -50,7 +50,7 @@ class CudaLink:
 
     def send(self, batch: Split) -> tuple[Split, torch.cuda.Event]:
         with torch.cuda.stream(self._stream):
-            there, event = batch.to(self._device), torch.cuda.Event()
+            there, event = batch.to(self._device), torch.cuda.Event(blocking=True)
             event.record(self._stream)
         return there, event
 
