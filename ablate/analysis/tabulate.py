@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,7 @@ def tabulate(
         if strict:
             _refuse_mixed(column.label, block)
         columns.append(_column(plan, column, block, judge, footnotes, extra))
-        for name in sets_of(plan, block[0].cell):
+        for name in sets_of(plan, column.label):
             tested = results_on(results, name)
             other = [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
             made = _column(plan, column, other, judge, footnotes, extra)
@@ -161,7 +162,7 @@ def _column(
         footnotes.of(row_notes(confounds[found.cell.row]))  # numbered where it first shows
         entries.append(_entry(plan, found, gain, base, judge, footnotes, extra))
     tested = [result["test"] for found in block for result in found.results if "test" in result]
-    own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, block[0].cell) else ""
+    own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, of.label) else ""
     return TableColumn(
         label=of.label,
         heading=of.heading or own,
@@ -211,9 +212,9 @@ def method_of(plan: Plan, column: str) -> Method:
     from ablate.analysis import stats
 
     analysis = plan.analysis
-    others = [cell for cell in plan.cells if cell.row != plan.baseline]
-    comparisons = max(1, sum(cell.column == column for cell in others))
-    whole = max(1, sum(1 + len(sets_of(plan, cell)) for cell in others))
+    contrasts = Counter(cell.column for cell in plan.cells if cell.row != plan.baseline)
+    comparisons = max(1, contrasts[column])
+    whole = max(1, sum(n * (1 + len(sets_of(plan, at))) for at, n in contrasts.items()))
     return stats.Method(
         spread=analysis.spread,
         screen=analysis.screen,
