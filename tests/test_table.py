@@ -606,6 +606,8 @@ def test_the_json_is_the_table():
     del tree["task"]  # said where it is another than that of older tables
     for line in (line for block in tree["blocks"] for line in block["lines"]):
         assert line.pop("where") == ""  # said of trends
+    for column in tree["columns"]:
+        assert column.pop("on") == ""  # so is this
     assert json.loads(render(table, "json")) == json.loads(json.dumps(tree))
 
 

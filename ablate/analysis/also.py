@@ -3,6 +3,7 @@ and the cells of its column."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,11 +14,13 @@ from ablate.planning.plan import Plan
 from ablate.shared.spec import also_of
 
 
-def sets_of(plan: Plan, cell: Cell) -> list[str]:
-    """The names of the sets that the table has columns of; none of a metric of no test set."""
+def sets_of(plan: Plan, column: str) -> list[str]:
+    """The names of the sets that the table has columns of beside this one, the same for all of its
+    rows; none of a metric of no test set."""
     if plan.metric not in plan.task.metrics:
         return []
-    return [other["name"] for other in also_of(cell.spec)]
+    cells = (cell for cell in plan.cells if cell.column == column)
+    return [other["name"] for cell in itertools.islice(cells, 1) for other in also_of(cell.spec)]
 
 
 def column_of(cell: Cell, name: str) -> str:
@@ -38,7 +41,9 @@ def results_on(results: Results, name: str) -> Results:
     return {run: result and _on(result, name) for run, result in results.items()}
 
 
-def _on(result: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A run that did not finish was tested on nothing."""
+def _on(result: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """One that did not finish was tested on nothing."""
+    if result["status"] != "finished":
+        return result
     told = (result.get("also") or {}).get(name)
-    return result if told is None else {**result, "left_out": {}, "overlap": {}, **told}
+    return told and {**result, "left_out": {}, "overlap": {}, **told}

@@ -6,6 +6,7 @@ The same plan, results and looks give the same table, in whatever order the resu
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,7 @@ def tabulate(
         if strict:
             _refuse_mixed(column.label, block)
         columns.append(_column(plan, column, block, judge, footnotes, extra))
-        for name, other in _on_others(plan, block, results, also, curves):
+        for name, other in _on_others(plan, column.label, block, results, also, curves):
             made = _column(plan, column, other, judge, footnotes, extra)
             columns.append(_named(made, other[0].cell.column, name))
     rows = tuple(
@@ -125,13 +126,14 @@ def tabulate(
 
 def _on_others(
     plan: Plan,
+    column: str,
     block: Sequence[Scores],
     results: Results,
     also: Sequence[str],
     curves: Curves | None,
 ) -> Iterator[tuple[str, list[Scores]]]:
     """By set of `eval.also`: the scores of the same runs on it."""
-    for name in sets_of(plan, block[0].cell):
+    for name in sets_of(plan, column):
         tested = results_on(results, name)
         yield name, [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
 
@@ -163,7 +165,7 @@ def _column(
         footnotes.of(row_notes(confounds[found.cell.row]))  # numbered where it first shows
         entries.append(make_entry(plan, found, gain, base, judge, footnotes, extra))
     tested = [result["test"] for found in block for result in found.results if "test" in result]
-    own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, block[0].cell) else ""
+    own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, of.label) else ""
     return TableColumn(
         label=of.label,
         heading=of.heading or own,
@@ -213,9 +215,9 @@ def method_of(plan: Plan, column: str) -> Method:
     from ablate.analysis import stats
 
     analysis = plan.analysis
-    others = [cell for cell in plan.cells if cell.row != plan.baseline]
-    comparisons = max(1, sum(cell.column == column for cell in others))
-    whole = max(1, sum(1 + len(sets_of(plan, cell)) for cell in others))
+    contrasts = Counter(cell.column for cell in plan.cells if cell.row != plan.baseline)
+    comparisons = max(1, contrasts[column])
+    whole = max(1, sum(n * (1 + len(sets_of(plan, at))) for at, n in contrasts.items()))
     return stats.Method(
         spread=analysis.spread,
         screen=analysis.screen,
