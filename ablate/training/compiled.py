@@ -80,9 +80,9 @@ def compile_step(
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str((cache / FOLDER).absolute())
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     beat(phase="compile")
-    import torch._dynamo  # as long as torch itself
+    from torch import _dynamo  # which takes as long as torch itself
 
-    torch._dynamo.reset()  # of the runs before it in this process it keeps a few
+    _dynamo.reset()  # of the runs before it in this process it keeps a few
     training.compile()
     if begins and asked == "auto" and (why := _hindered(training)) is not None:
         say(f"not compiled: {why}")
