@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from ablate.running.next_step import NextStep, next_step
-from ablate.shared.rundir import FINAL
+from ablate.shared.result import FINAL
 from ablate.store.events import RunState, Status
 
 LIMIT = 3

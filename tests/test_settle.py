@@ -26,6 +26,8 @@ BOTH = ("train.micro_batch=auto", "train.deterministic=auto", "seeds=2")
 class Asked:
     """A launcher that answers `settle` with as many images as its deepest model leaves."""
 
+    remote = False
+
     def __init__(self, device="cuda", model="H100", slots=1):
         self.slots = [Slot(f"gpu:0.{n}", "gpu:0", device) for n in range(slots)]
         gpus = (Gpu("0", "GPU-0", model, "GPU-0"),) if device == "cuda" else ()
@@ -33,6 +35,7 @@ class Asked:
         self.asked = []
 
     def ask(self, verb, question):
+        assert not self.remote
         assert verb == "settle"
         self.asked.append(question)
         images = min(256 // spec["model"]["depth"] for spec in question["specs"])
@@ -62,6 +65,13 @@ def test_a_column_has_one_decision_and_is_asked_once(tmp_path):
     # alone on the GPU, or on another one
     assert len(decided(store, Asked(), f"model.depth={depths}")[1]) == 1
     assert len(decided(store, Asked(model="A100", slots=2), f"model.depth={depths}")[1]) == 1
+
+
+def test_nobody_here_is_asked_about_devices_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(Asked, "remote", True)
+    asked = Asked()
+    asked.slots = []  # no node is there yet
+    assert decided(Store(tmp_path), asked, "model.depth=1,2") == ({"1": {}, "2": {}}, [])
 
 
 def test_rows_that_join_a_column_take_its_decision_or_lower_it(tmp_path):

@@ -15,7 +15,8 @@ from ablate.audit.verify import remake
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError, unknown
 from ablate.shared.files import is_number, read_json, to_json
-from ablate.shared.rundir import FINAL, RunDir
+from ablate.shared.result import FINAL
+from ablate.shared.rundir import RunDir
 from ablate.store.events import History, Look
 from ablate.store.find import computed, driven, instance, sweeps
 from ablate.store.ledger import Ledger, Unrecorded

@@ -27,7 +27,8 @@ from ablate.shared import decoded, spec
 from ablate.shared.errors import UserError
 from ablate.shared.files import is_number, read_file, read_json, sha256_of
 from ablate.shared.metrics import TASKS
-from ablate.shared.rundir import FINAL, RunDir
+from ablate.shared.result import FINAL
+from ablate.shared.rundir import RunDir
 from ablate.shared.spec import also_of, classes_of, datasets_of, task_of
 from ablate.store.events import History, RunState
 from ablate.store.ledger import Ledger

@@ -167,7 +167,7 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     from ablate.report.live import duration
     from ablate.running.estimate import costs
     from ablate.running.preflight import preflight
-    from ablate.shared.rundir import FINAL
+    from ablate.shared.result import FINAL
     from ablate.store.progress import working
 
     ids = {run.id for run in plan.runs()}

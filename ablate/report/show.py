@@ -21,7 +21,7 @@ from ablate.report.status import speed
 from ablate.shared.errors import Failure
 from ablate.shared.files import is_number
 from ablate.shared.metrics import TASKS, TaskChoice
-from ablate.shared.rundir import FINAL
+from ablate.shared.result import FINAL
 from ablate.shared.spec import task_of
 from ablate.store.ledger import Ledger
 from ablate.store.progress import worker_notes

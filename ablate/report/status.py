@@ -19,7 +19,7 @@ from ablate.planning.plan import Plan
 from ablate.report.live import Clock, counts_line, duration, parts_done
 from ablate.running import gpus
 from ablate.running.estimate import Costs
-from ablate.shared.rundir import FINAL
+from ablate.shared.result import FINAL
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, Worker, observe

@@ -28,13 +28,13 @@ from ablate.running.streak import Ending, way
 from ablate.running.told import View, summary, variant, words_of
 from ablate.running.working import Working
 from ablate.shared.files import FULL
+from ablate.shared.result import FINAL
 from ablate.shared.rundir import (
     DISK_FULL,
     EXIT_AWAY,
     EXIT_DISK_FULL,
     EXIT_TAKEN,
     FAILED,
-    FINAL,
     LOST,
     NO_DEVICE,
     OOM,

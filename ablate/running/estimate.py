@@ -17,7 +17,7 @@ from ablate.running.launchers import Ask, Launcher
 from ablate.shared import spec
 from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
 from ablate.shared.metrics import TASKS
-from ablate.shared.rundir import FINAL
+from ablate.shared.result import FINAL
 from ablate.store.events import RunState
 from ablate.store.store import Store
 from ablate.version import __version__

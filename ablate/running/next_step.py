@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ablate.shared.rundir import DISK_FULL, FAILED, FINAL, NO_DEVICE, OOM, STOPPED
+from ablate.shared.result import FINAL
+from ablate.shared.rundir import DISK_FULL, FAILED, NO_DEVICE, OOM, STOPPED
 from ablate.store.events import RunState
 
 Then = Literal["start", "adopt", "wait", "leave", "again"]

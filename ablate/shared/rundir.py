@@ -14,14 +14,11 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ablate.shared.files import (
-    is_number,
-    is_shallow,
-    is_text,
     make_folder,
     read_file,
     read_json,
@@ -29,7 +26,7 @@ from ablate.shared.files import (
     write_whole,
 )
 from ablate.shared.lock import Lock
-from ablate.shared.metrics import TASKS
+from ablate.shared.result import is_scored, parse_result
 
 RUNS = "runs"  # where the folders of a store's runs lie
 ATTEMPTS = "attempts"  # where those of attempts off the driver's host lie: attempts/N/ID
@@ -47,86 +44,6 @@ CHECK = "check"  # the phase in which a worker looks at its data once more, its 
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
 EXIT_AWAY = 79  # told of a worker whose place is gone: it counts as no attempt
-
-FINAL = ("finished", "diverged", "pruned")  # results: a retry would give the same bits
-
-# --- What a result is ---------------------------------------------------------------------------
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _some(one: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Names, each with such a value or null."""
-    return lambda value: (
-        isinstance(value, dict) and all(v is None or one(v) for v in value.values())
-    )
-
-
-def _is_shares(value: Any) -> bool:
-    """{split: [images, of how many]}"""
-    return isinstance(value, dict) and all(
-        split in ("train", "validation", "test")
-        and isinstance(share, list)
-        and [type(number) for number in share] == [int, int]
-        for split, share in value.items()
-    )
-
-
-def _is_also(value: Any) -> bool:
-    """{name of a set: what it was tested with, as the result says of the own set}"""
-    return isinstance(value, dict) and all(
-        isinstance(one, dict)
-        and _some(is_number)(one.get("test"))
-        and is_text(one.get("predictions_sha256"))
-        and is_text(one.get("data_sha256"))
-        and all(_is_shares(one.get(key, {})) for key in ("left_out", "shared"))
-        for one in value.values()
-    )
-
-
-_NUMBERS = (
-    *("step", "seconds", "train_loss", "prior_loss", "micro_batch", "threads", "parameters"),
-    *("multiply_adds", "peak_bytes", "images_per_s", "utilisation"),
-)
-_TEXTS = (
-    *("metrics_sha256", "predictions_sha256", "weights_sha256", "env_sha256", "start_sha256"),
-    *("kernel", "digest", "fingerprint", "device", "torch", "execution"),
-)
-_RESULT: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(_NUMBERS, is_number),
-    **dict.fromkeys(_TEXTS, is_text),
-    **dict.fromkeys(("collapsed", "deterministic", "tf32", "cudnn_benchmark"), _is_bool),
-    **{"test": _some(is_number), "validation": _some(is_number)},
-    **{"plugins": _some(is_text), "probes_sha256": _some(is_text)},
-    **dict.fromkeys(("left_out", "overlap"), _is_shares),
-    "also": _is_also,
-}
-# What a test set's scores have in every finished run, by its task, which a result does not say.
-_SCORES = [{"n", *(m.key for m in task.metrics if not m.needs)} for task in TASKS.values()]
-
-
-def _result(content: bytes) -> dict[str, Any] | None:
-    """The result that a file's bytes are; None where they are none that a worker writes."""
-    try:
-        tree = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(tree, dict) or tree.get("status") not in FINAL:
-        return None
-    for key, value in tree.items():
-        if value is not None and not _RESULT.get(key, is_shallow)(value):
-            return None
-    return tree
-
-
-def _is_scored(result: Mapping[str, Any]) -> bool:
-    """Has it what tables and searches read of it?"""
-    if result["status"] != "finished":
-        return True
-    test = result.get("test") or {}
-    return any(all(test.get(name) is not None for name in names) for names in _SCORES)
 
 
 class Metrics:
@@ -279,7 +196,7 @@ class RunDir:
     def read_result(self) -> dict[str, Any] | None:
         """The result, or None where there is no whole one, or other JSON in its place."""
         try:
-            return _result(read_file(self.result))
+            return parse_result(read_file(self.result))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -297,8 +214,8 @@ class RunDir:
         except (FileNotFoundError, NotADirectoryError):
             return None, ""
         edited = sha256 is not None and hashlib.sha256(content).hexdigest() != sha256
-        result = _result(content)
-        if result is None or not (edited or _is_scored(result)):
+        result = parse_result(content)
+        if result is None or not (edited or is_scored(result)):
             return None, f"{self.result}: missing or not whole"
         if edited:
             return None, f"{self.result} was edited since it was recorded"

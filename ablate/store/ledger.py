@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import make_folder, read_json, sha256_of, write_whole
-from ablate.shared.rundir import FINAL, RunDir
+from ablate.shared.result import FINAL
+from ablate.shared.rundir import RunDir
 from ablate.store.connection import (
     VERSION,
     check_version,

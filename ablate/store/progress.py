@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
-from ablate.shared.rundir import FINAL
+from ablate.shared.result import FINAL
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import beats_elsewhere

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ablate.shared.errors import Failure
-from ablate.shared.rundir import FINAL
+from ablate.shared.result import FINAL
 from ablate.store.events import (
     LOOK,
     PLAN,

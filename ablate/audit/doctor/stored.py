@@ -20,7 +20,7 @@ from ablate.shared import decoded
 from ablate.shared.errors import Failure
 from ablate.shared.files import read_json, write_whole
 from ablate.shared.lock import Lock
-from ablate.shared.rundir import FINAL
+from ablate.shared.result import FINAL
 from ablate.store.connection import VERSION, connect, journal_mode
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
