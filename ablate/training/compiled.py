@@ -24,7 +24,7 @@ from ablate.training.training import Training
 
 FOLDER = "compiled"  # in the store's cache
 # Multiply-adds, backward passes among them.
-STEP = 1e9  # of a step: to call a compiled one takes more of a shorter one than is gained
+STEP = 1e9  # of a step: of a shorter one, calling it takes as much as is gained
 REPAYS = 5e13  # of a run, half an hour of a core: beyond, it gains more than it costs
 
 
@@ -47,9 +47,10 @@ def check_compile(run: Run, device: torch.device) -> None:
 
 def repays(run: Run, steps: int, multiply_adds: int, device: torch.device) -> bool:
     """Does compiling gain more than it costs? `auto`, by the run alone and not by the machine's
-    speed, so that the runs of a column agree. Not in bfloat16 nor with dropout, where it gains
-    nothing (benchmarks/results/compiled.txt); nor on a GPU, where nobody has measured it. Never
-    with classes of the user's own, which may do what can't be captured."""
+    speed, so that the runs of a column agree. Not with dropout, where it loses, nor in bfloat16 or
+    in short steps, where it gained in one measurement and lost in another (benchmarks/results/
+    compiled.txt); nor on a GPU, where nobody has measured it. Never with classes of the user's own,
+    which may do what can't be captured."""
     own = any(getattr(run, kind).plugin is not None for kind in choices.CHOICES)
     each = 3 * multiply_adds * run.train.batch
     plain = run.train.precision == "fp32" and not run.model.dropout and not own
