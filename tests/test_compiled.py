@@ -149,6 +149,17 @@ def test_auto_compiles_runs_that_repay_it_on_a_cpu():
         assert not repays(tiny.run({"train.batch": 64, **slower}), LONG, 10**7, CPU)
 
 
+def test_a_run_that_is_trained_again_is_trained_as_it_was(tmp_path, monkeypatch):
+    training, asked = made({}), []
+    monkeypatch.setattr(Training, "compile", lambda self: asked.append(self))
+    monkeypatch.setattr(compiled, "_hindered", lambda training: None)
+    for repaid, execution, wanted in ((True, "eager", 0), (False, "compiled", 1), (True, None, 2)):
+        monkeypatch.setattr(compiled, "repays", lambda *planned, repaid=repaid: repaid)
+        how = (tmp_path, lambda **notes: None, print, execution)
+        compiled.compile_step(training, 1, *how)
+        assert len(asked) == wanted
+
+
 def test_the_choice_is_in_the_id_but_for_auto():
     ids = [tiny.run({"train.compile": choice}).id for choice in ("auto", True, False)]
     assert ids[0] == tiny.run().id

@@ -77,7 +77,9 @@ def _train(
     """Train until the worker is gone, with what was decided `before`. A signal kills the worker:
     its state is of no use."""
     slot = launcher.slots[0]
-    launcher.start(again, slot, {key: before[key] for key in AUTO if before.get(key) is not None})
+    decided = {key: before[key] for key in AUTO if before.get(key) is not None}
+    decided["execution"] = before.get("execution", "eager")  # of all, before steps were compiled
+    launcher.start(again, slot, decided)
     ended = False
     while not ended or launcher.alive(again):
         if heard:

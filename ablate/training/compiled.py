@@ -63,15 +63,18 @@ def compile_step(
     cache: Path,
     beat: Callable[..., None],
     say: Callable[[str], None],
+    execution: str | None = None,
 ) -> None:
     """Have the training compiled, if its run is to be: decided before its first step, and kept by
-    its checkpoints, for the bits are others. Raises UserError, see `check_compile`."""
+    its checkpoints, for the bits are others. `execution`: "eager" or "compiled", where the run is
+    trained again as it was. Raises UserError, see `check_compile`."""
     run, device, asked = training.run, training.device, training.run.train.compile
     check_compile(run, device)
     begins, wanted, lacks = training.steps == 0, training.compiled, missing(device)
     if begins:
         repaid = asked == "auto" and repays(run, training.lengths.total, multiply_adds, device)
         wanted = asked is True or (repaid and lacks is None)
+        wanted = wanted if execution is None else execution == "compiled"
     if not wanted:
         return
     if lacks is not None:

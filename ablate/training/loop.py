@@ -79,7 +79,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         batch = run.train.batch
         training.micro_batch = part(batch, decided) if decided else micro_batch(training)
     if total:
-        compile_step(training, journal.multiply_adds, machine.cache, beat, say)
+        execution = machine.settled.get("execution")
+        compile_step(training, journal.multiply_adds, machine.cache, beat, say, execution)
 
     # --- Train loop -----------------------------------------------------------------------------
     if total:
