@@ -358,7 +358,7 @@ def test_a_timed_step_does_what_a_trained_one_does(monkeypatch):
     monkeypatch.setattr(calibrate, "LONGEST_S", 0.0)
     settings = {"optim.name": "sgd", "train.loss": "sigmoid", "train.ema": 0.9, "optim.clip": 2.0}
     run = tiny.run(settings | {"augment.mixup": 0.2})
-    assert calibrate.seconds_per_step(run, torch.device("cpu"), 10**6) > 0
+    assert calibrate.seconds_per_step(run, run.train.batch, torch.device("cpu")) > 0
     names = ["mixed", "loss", "clip_grad_norm_", "step", "update"]
     assert [name for name, _ in done] == names  # one step: longer than LONGEST_S
     assert [last for _, last in done[1:3]] == ["sigmoid", 2.0]
