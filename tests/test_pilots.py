@@ -20,7 +20,7 @@ from test_ledger import small_plan
 
 from ablate.running.launchers import pilots, slurm
 from ablate.running.launchers.pilots import PilotLauncher
-from ablate.shared.errors import Failure
+from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
 from ablate.store import attempts
 from ablate.store.ledger import Ledger
@@ -124,14 +124,35 @@ def test_the_time_left_as_squeue_says_it(told, left):
     assert slurm.seconds(told) == left
 
 
+@pytest.mark.parametrize(
+    ("said", "limit"),
+    [
+        *(("10", 600.0), ("10:30", 630.0), ("1:00:30", 3630.0), ("2-1", 176400.0)),
+        *(("1-0:30", 88200.0), ("1-0:0:5", 86405.0), ("UNLIMITED", None), ("1:2:3:4", None)),
+    ],
+)
+def test_a_limit_as_sbatch_reads_it(said, limit):
+    assert slurm.limit_s(said) == limit
+
+
+def test_a_limit_without_time_to_train_is_refused():
+    with pytest.raises(UserError, match=r"launcher.time: 1 is not more than launcher.grace_s=90"):
+        slurm._parameters(settings("slurm", time="1"), "name")
+
+
 def test_settings_become_sbatchs_own():
     pytest.importorskip("submitit")
-    words = {"sbatch": "reservation=vit --exclusive", "mem": "64G", "account": "me", "time": "1:00"}
+    words = {
+        "sbatch": "reservation=vit --exclusive",
+        "mem": "64G",
+        "account": "me",
+        "time": "1:0:0",
+    }
     parameters = slurm._parameters(settings("slurm", gpus=2, cpus=8, jobs=3, **words), "name")
     text = submitit_script(parameters)
     for line in (
         *("job-name=name", "nodes=1", "ntasks-per-node=1", "cpus-per-task=16", "gpus-per-node=2"),
-        *("account=me", "mem=64G", "time=1:00", "reservation=vit", "exclusive", "requeue"),
+        *("account=me", "mem=64G", "time=1:0:0", "reservation=vit", "exclusive", "requeue"),
         *("signal=USR2@90",),
     ):
         assert f"\n#SBATCH --{line}\n" in text, line

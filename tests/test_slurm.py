@@ -6,6 +6,7 @@ because their norm sleeps, not because they compute.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -224,6 +225,25 @@ def test_stop_status_and_log_from_another_host(shell, sweep, calm, monkeypatch):
     assert shell.end(process).code == 128 + signal.SIGTERM
     assert len(list((shell.folder / "runs" / "runs").glob("*/checkpoint-*"))) >= 2
     check(shell, sweep(sleep=0), calm)
+
+
+def test_a_full_disk_is_waited_for(shell, sweep, calm):
+    runs = shell.folder / "runs"
+    runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(runs)], check=True)
+    try:
+        process = sweep()
+        train(shell)
+        with contextlib.suppress(OSError), open(runs / "fill", "wb") as file:
+            while True:
+                file.write(bytes(1 << 12))
+                file.flush()
+        said = shell.folder / f"{shell.number}.out"
+        until(lambda: "is full; free some space" in said.read_text())
+        (runs / "fill").unlink()
+        check(shell, process, calm)
+    finally:
+        subprocess.run(["umount", "-l", str(runs)], check=True)
 
 
 @pytest.mark.parametrize("where", ["here", "job"])

@@ -280,8 +280,13 @@ class _Drive:
             self.launcher.start(folder, slot, settled(self.decisions, self.runs[run]))
 
     def _offer(self) -> None:
-        for line in self.launcher.offer(len(self.pending), self.places.retired):
-            self.view.say(line)
+        try:
+            for line in self.launcher.offer(len(self.pending), self.places.retired):
+                self.view.say(line)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self.room.ran_out()
 
     def _next(self) -> tuple[str, Slot] | None:
         working = {run: worker.slot for run, worker in self.working.items() if not worker.leaves}

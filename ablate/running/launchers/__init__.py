@@ -69,7 +69,8 @@ class Launcher(Liveness, Protocol):
 
     def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
         """So many runs wait for a slot, on none of the places `without`: see to it that there are
-        more, or fewer. Returns lines to say. Raises Failure where none can be had any more."""
+        more, or fewer. Returns lines to say. Raises Failure where none can be had any more, and
+        OSError while the store's disk is full."""
 
     def warm(self) -> None:
         """Begin to load the modules that workers need; return at once."""

@@ -19,7 +19,7 @@ from typing import Any
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
 from ablate.running.launchers.node_cache import NodeCache
-from ablate.shared.files import read_json
+from ablate.shared.files import FULL, read_json
 from ablate.shared.rundir import ATTEMPTS, EXIT_AWAY, EXIT_TAKEN, RunDir
 from ablate.shared.signals import noted
 from ablate.store.pilots import BEAT_S, STALE_S, PilotDir, prove
@@ -55,6 +55,8 @@ class _Pilot:
         self.until = None if left_s is None else time.monotonic() + left_s
         # Less than this ahead, and a run would hardly outlive its first checkpoint.
         self.short_s = settings["grace_s"] + settings["checkpoint_s"]
+        if left_s is not None:  # a job that is short from the start still trains
+            self.short_s = min(self.short_s, left_s / 2)
         self.settings = {**settings}
         self.cache = NodeCache(root / "cache", settings["cache"])
         self.own: dict[str, Slot] = {}  # of this host, by the name that the driver knows
@@ -173,4 +175,9 @@ class _Pilot:
         notes |= {attempt: {"phase": "data", "beat": self.beats} for attempt in waiting}
         tree = {"beat": self.beats, "job": self.job, "host": self.host, "pid": os.getpid()}
         tree |= {"slots": slots, "open": open, "over": over, "remarks": self.remarks}
-        self.folder.write_beat({**tree, "runs": notes, "ended": self.ended})
+        try:
+            self.folder.write_beat({**tree, "runs": notes, "ended": self.ended})
+        except OSError as error:
+            if error.errno not in FULL:  # else the next one tells
+                raise
+            self.heard_at = self.beaten_at  # who can't write is silent, and not dead

@@ -24,7 +24,7 @@ from ablate.running.launchers import Progress, Slot
 from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.local import CPU
 from ablate.shared.errors import Failure
-from ablate.shared.files import make_folder
+from ablate.shared.files import FULL, make_folder
 from ablate.shared.rundir import EXIT_AWAY, RunDir
 from ablate.store.liveness import HostLock
 from ablate.store.pilots import (
@@ -76,6 +76,7 @@ class _Pilot:
     heard_at: float = field(default_factory=time.monotonic)
     stops: dict[str, bool] = field(default_factory=dict)
     close: bool = False
+    late: bool = False  # its newest orders are not written: the disk is full
     slots: Sequence[Slot] = ()
 
     @property
@@ -119,6 +120,7 @@ class PilotLauncher:
         self._unseen: dict[str, None] = {}  # jobs without a pilot so far
         self._left: dict[str, float] = {}  # jobs whose pilots have left, and when
         self._failed: list[str] = []  # why jobs in a row were of no use
+        self._full: OSError | None = None  # the disk, when the driver's last beat was to be written
         self._drives = False  # or somebody only asks what a sweep would cost
         self._look()
 
@@ -202,7 +204,13 @@ class PilotLauncher:
         pilot.stops = {a: now for a, now in pilot.stops.items() if a in pilot.runs}
         worker = {key: self._settings.get(key) for key in ("checkpoint_s", "origin")}
         tree = {"runs": pilot.runs, "stop": pilot.stops, "close": pilot.close, "settings": worker}
-        pilot.folder.write_orders(tree)
+        try:
+            pilot.folder.write_orders(tree)
+            pilot.late = False
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            pilot.late = True  # the next look tries again
 
     # --- Pilots ---------------------------------------------------------------------------------
 
@@ -224,6 +232,8 @@ class PilotLauncher:
             beat = pilot.folder.beat()
             if beat and beat != pilot.beat:
                 self._heard(pilot, beat, now)
+            if pilot.late:
+                self._order(pilot)
             code = self._gone(pilot, now) if self._drives else None
             if code is not None:
                 self._exits |= {a.rpartition("/")[2]: code for a in pilot.runs}
@@ -272,8 +282,16 @@ class PilotLauncher:
     def _write_driver(self, done: bool) -> None:
         self._beats, self._beaten_at = self._beats + 1, time.monotonic()
         who = {"pid": os.getpid(), "host": platform.node(), "beat": self._beats}
-        with contextlib.suppress(OSError):  # a full disk: the next one tells
-            put(self._all.path / "driver.json", {**who, "waiting": self._waiting, "done": done})
+        tree = {**who, "waiting": self._waiting, "done": done}
+        self._full = None
+        try:
+            put(self._all.path / "driver.json", tree)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._full = error
+            for pilot in self._pilots.values():  # who can't write is silent, and not dead
+                pilot.heard_at = self._beaten_at
 
     # --- The engine -----------------------------------------------------------------------------
 
@@ -284,6 +302,8 @@ class PilotLauncher:
             self._drives = True
             self._look()
         self._waiting = waiting
+        if self._full is not None:
+            raise self._full
         for pilot in self._pilots.values():
             if (
                 pilot.slots

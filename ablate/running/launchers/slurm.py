@@ -75,7 +75,13 @@ class Slurm:
 
 
 def _parameters(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What submitit's executor takes. Raises UserError for words that are no KEY=VALUE."""
+    """What submitit's executor takes. Raises UserError for a limit that leaves no time to train."""
+    limit, grace = limit_s(settings["time"]), settings["grace_s"]
+    if limit is not None and limit <= grace:
+        raise UserError(
+            f"launcher.time: {settings['time']} is not more than launcher.grace_s={grace}, which "
+            f"is kept for checkpoints"
+        )
     other = {}
     for word in shlex.split(settings["sbatch"]):
         key, equals, value = word.partition("=")
@@ -115,6 +121,22 @@ def seconds(left: str) -> float | None:
         return None
     days, hours, minutes, rest = (int(part or 0) for part in found.groups())
     return ((days * 24.0 + hours) * 60 + minutes) * 60 + rest
+
+
+def limit_s(limit: str) -> float | None:
+    """Of sbatch's --time: minutes, MINUTES:SECONDS, H:MM:SS, D-HH and longer; None for others."""
+    days, dash, rest = limit.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdecimal() for part in (*parts, days or "0")) or len(parts) > 3:
+        return None
+    numbers = [float(part) for part in parts]
+    if dash:
+        hours, minutes, secs = [*numbers, 0.0, 0.0][:3]
+    elif len(parts) == 3:
+        hours, minutes, secs = numbers
+    else:
+        hours, minutes, secs = [0.0, *numbers, 0.0][:3]
+    return ((float(days or 0) * 24 + hours) * 60 + minutes) * 60 + secs
 
 
 def told(*words: str) -> str | None:
