@@ -261,7 +261,12 @@ LONG = (
 )
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    """What starts a cluster of its own runs only where `-m` names it."""
+    if "cluster" not in config.option.markexpr:
+        apart = {item for item in items if item.get_closest_marker("cluster")}
+        config.hook.pytest_deselected(items=list(apart))
+        items[:] = [item for item in items if item not in apart]
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 
