@@ -262,7 +262,7 @@ def test_a_thousand_has_a_short_form():
 @pytest.mark.parametrize(
     ("key", "default"),
     [
-        (f"{section}.{name}", value)
+        (f"{section}.{name}", [*value] if isinstance(value, tuple) else value)
         for section, cls in hints(spec.Run).items()
         if section in ("data", "optim", "train", "augment", "eval")
         for name, value in added(cls).items()
