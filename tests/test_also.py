@@ -127,6 +127,9 @@ def test_each_is_a_column_of_the_table_and_of_frames(driven, monkeypatch):
     assert (frame["top1@again"] == frame["top1"]).all()
     assert set(frame["test_n@words"]) == {300}
     assert "also: again.test.loss" in driven("show", "none#0").out
+    table = driven("table").out
+    assert "| *on digits* |" in table
+    assert "| *on again* |" in table
     assert "on words" in (driven.folder / driven("plot", "gain").out.strip()).read_text()
 
 
@@ -188,12 +191,20 @@ def test_it_is_part_of_the_id_where_it_lies_is_not_and_ids_without_it_stay(drive
     [
         (("eval.also=[nosuch]",), "eval.also: expected one of cifar10, "),
         (("eval.also=[./nosuch]",), "eval.also: ./nosuch: no such folder"),
+        (("eval.also=[dark]",), "eval.also: dark: is no name of data; the folder is ./dark"),
+        (("eval.also=[./dark]",), "eval.also: ./dark: data.path: dark: holds neither [^;]+$"),
+        (
+            ("data=mnist", "data.cache=encoded", "eval.also=[digits]"),
+            "eval.also: digits: its images are in no files",
+        ),
         (("eval.also=[mnist5k,mnist5k]",), "eval.also: mnist5k: two sets have this name"),
         (("eval.also=[cifar100]",), "eval.also: cifar100: has 100 classes, data=digits has 10"),
         (("data.train=null",), "data.train: is null"),
     ],
 )
-def test_mistakes_are_told_in_a_line(tmp_path, words, said):
+def test_mistakes_are_told_in_a_line(tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    Path("dark").mkdir()
     with pytest.raises(UserError, match="^" + said):
         resolve(list(words), tmp_path / "runs")
 

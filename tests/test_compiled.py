@@ -164,7 +164,7 @@ def test_the_choice_is_in_the_id_but_for_auto():
     ids = [tiny.run({"train.compile": choice}).id for choice in ("auto", True, False)]
     assert ids[0] == tiny.run().id
     assert len(set(ids)) == 3
-    with pytest.raises(UserError, match=r"^train\.compile: expected one of auto, True, False, got"):
+    with pytest.raises(UserError, match=r"^train\.compile: expected one of auto, true, false, got"):
         tiny.run({"train.compile": "yes"})
 
 

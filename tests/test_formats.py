@@ -245,6 +245,7 @@ def test_a_column_of_bare_numbers_is_headed_by_what_they_are():
     assert "model.depth=2: spread" in text
     kept = json.loads(render(table, "json"))["columns"]
     assert [column["label"] for column in kept] == ["1", "2"]
+    assert Column("true", {"train.compile": True}).heading == "train.compile=true"
 
 
 LURES = ("=cmd|'/c calc'!A1", "@octocat", "+1-2", "![x](http://e.org/p.png)", "[x]: http://e.org")
@@ -272,6 +273,8 @@ def test_latex_is_escaped_and_signs_are_no_hyphens():
     assert escape("50 % of_a & {b} -- [x]") == r"50 \% of\_a \& \{b\} -{}- [x]"
     assert escape("中") == r"\texttt{U+4E2D}"
     assert escape("σ ≤ λΩ → µ…") == r"$\sigma$ $\leq$ $\lambda$$\Omega$ $\to$ $\mu$\ldots{}"
+    asked = render(replace(whole(), title="Does it help?"), "latex")
+    assert r"\caption{Does it help? S/4.}" in asked
     text = golden("latex")
     assert re.search(r"\$-\$\d.\d\d \[\$-\$2.", text)
     assert r"wild\_100\%" in text

@@ -143,5 +143,5 @@ def test_tf32_is_refused_where_there_is_none(gpu, tmp_path):
 
 def test_the_spec_says_it_and_older_ids_stay():
     assert tiny.run().id == "1b10adc6de6f6755"
-    with pytest.raises(UserError, match=r"train\.deterministic: expected auto or true or false"):
+    with pytest.raises(UserError, match=r"train\.deterministic: expected auto, true or false"):
         tiny.run({"train.deterministic": "sometimes"})

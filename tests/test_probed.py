@@ -270,7 +270,10 @@ def test_a_row_without_the_number_is_refused_by_name(driven):
     line = driven("table", "analysis.metric=scales:centre", code=2).err
     assert "analysis.metric: 'none' has no scales:centre, nor another number of scales;" in line
     line = driven("table", "analysis.metric=attention:3", code=2).err
-    assert "'none' has no attention:3: it has attention:mean, attention:1, attention:2;" in line
+    assert "analysis.metric: 'none' has no attention:3: its model has 2 layers;" in line
+    words = ("model.depth=1", "probe=[attention]", "analysis.metric=attention:2")
+    line = driven("plan", "stem=none,dpn", *words, code=2).err  # before anything trains
+    assert "'none' has no attention:2: its model has 1 layer; choose another metric" in line
     line = driven("table", "analysis.metric=gradnorm:embeding", code=2).err
     assert "did you mean 'gradnorm:embedding'?" in line
     line = driven("table", "--against", "paper", code=2).err

@@ -287,7 +287,7 @@ def test_a_field_that_was_added_later_leaves_ids_at_its_default_alone(key, defau
         ("optim.timescale", 0, "must be more than 0"),
         ("train.ema", 1.0, "less than 1"),
         ("train.examples", 0, "must be more than 0"),
-        ("train.micro_batch", "all", "expected auto or a whole number or null, got 'all'"),
+        ("train.micro_batch", "all", "expected auto, a whole number or null, got 'all'"),
         ("model.input", "imagenet", "data=digits has 1; set model.input=range or unit"),
         ("data.cache_size", 4, "less than data.size 8"),
     ],

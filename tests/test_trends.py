@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import json
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ablate.analysis.stats import Method
 from ablate.analysis.trends import where
 from ablate.planning.cell import Column, series
 from ablate.planning.expand import plan as expand
+from ablate.planning.plan import Plan
 from ablate.report.formats import render
 
 X = np.array([1.0, 2.0, 4.0, 7.0])
@@ -252,7 +254,10 @@ FILE = """
 base: {recipe: quick, data: digits, model.arch: mu/4}
 across: {model.depth: [1, 2, 4]}
 variants: [{pre: {}}, {post: {block.mlp: post}}]
-analysis: {contrasts: {deeper: {across: model.depth, trend: log2}}}
+analysis:
+  contrasts:
+    deeper: {across: model.depth, trend: log2}
+    again: {across: model.depth, from: 1, to: 2}
 scales: {small: {across: {model.depth: [1, 2]}}}
 """
 
@@ -260,7 +265,9 @@ scales: {small: {across: {model.depth: [1, 2]}}}
 def test_a_scale_with_few_columns_is_without_the_trend(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(FILE)
-    assert [*expand([str(file)], store=tmp_path)[0].analysis.contrasts] == ["deeper"]
+    whole = expand([str(file)], store=tmp_path)[0]
+    stored = Plan.from_tree(json.loads(whole.to_bytes()))
+    assert [*whole.analysis.contrasts] == [*stored.analysis.contrasts] == ["again", "deeper"]
     small, _ = expand([str(file)], scale="small", store=tmp_path)
-    assert not small.analysis.contrasts
+    assert [*small.analysis.contrasts] == ["again"]
     assert "contrast 'deeper' has no columns at this scale" in small.notes

@@ -193,8 +193,8 @@ def _of_curve(metric: Metric, first: Metric, run: str, curves: Curves | None) ->
     if (value := threshold(metric.key)) is None:
         if len(points) < 2:
             raise UserError(
-                f"{metric.key}: run {run} has {len(points)} validations, a curve needs two; choose "
-                f"another metric"
+                f"{metric.key}: run {run} has {len(points)} of the two validations that a "
+                f"curve needs; choose another metric"
             )
         return float(stats.auc(epochs, values))
     better = first.sign * values

@@ -140,7 +140,7 @@ def _on_others(
 
 def _named(column: TableColumn, label: str, on: str) -> TableColumn:
     """A column of the scores on another set, under its name."""
-    heading = f"{column.heading} on {on}".strip()
+    heading = f"{column.heading} on {on}" if column.label else label
     return dataclasses.replace(column, label=label, heading=heading, on=on)
 
 

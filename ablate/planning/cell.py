@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+from ablate.planning.overrides import show
 from ablate.shared.build import build_run
 from ablate.shared.keys import Key
 from ablate.shared.spec import Run, ids_of, seeded
@@ -32,9 +33,9 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """The label; where it is a bare number, of what: "model.depth=2"."""
+        """The label; where it is a bare number, true or false, of what: "model.depth=2"."""
         (key, value), *more = self.settings.items() or [("", "")]
-        bare = not more and not isinstance(value, str) and self.label == f"{value}"
+        bare = not more and not isinstance(value, str) and self.label == show(value)
         return f"{key}={self.label}" if bare else self.label
 
 

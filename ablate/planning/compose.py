@@ -192,26 +192,34 @@ class Composer:
         if not isinstance(also, list):
             raise UserError(f"eval.also: expected a list of names of data, got {also!r}")
         found = []
+        known = self.groups["data"]
         for name in also:
-            if name in self.groups["data"]:
-                merged = self.merge([SettingsLayer("", {"data": name})])
-                section = self._composed_tree(merged)["data"]
-            elif isinstance(name, str) and os.sep in name:
-                own = self._composed_tree(self.merge([SettingsLayer("", {"data": "imagefolder"})]))
-                called = os.path.basename(os.path.abspath(name))
-                section = {**own["data"], "path": name, "name": called}
-                if not (path := Path(name).expanduser()).is_dir():
-                    raise UserError(f"eval.also: {name}: no such folder")
-                if local(path, called).kind != "folder":
-                    section["classes"] = data["classes"]
-            else:
-                raise unknown("eval.also", name, [*self.groups["data"], "DIR/NAME of a folder"])
-            shown = {key: data[key] for key in SHOWN if key in data}
+            folder = isinstance(name, str) and (os.sep in name or os.path.isdir(name))
+            if not (folder or name in known):
+                raise unknown("eval.also", name, [*known, "DIR/NAME of a folder"])
             try:
+                section = self._set(name, data)
+                shown = {key: data[key] for key in SHOWN if key in data}
                 found.append(self._of_files({"cache_size": None, **section, **shown}, tested=True))
             except UserError as error:
                 raise UserError(f"eval.also: {name}: {error}") from error
         return found
+
+    def _set(self, name: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The section of one of them, as its files have it."""
+        if name in self.groups["data"]:
+            merged = self.merge([SettingsLayer("", {"data": name})])
+            return dict(self._composed_tree(merged)["data"])
+        if os.sep not in name:
+            raise UserError(f"is no name of data; the folder is ./{name}")
+        if not (folder := Path(name).expanduser()).is_dir():
+            raise UserError("no such folder")
+        own = self._composed_tree(self.merge([SettingsLayer("", {"data": "imagefolder"})]))
+        called = os.path.basename(os.path.abspath(name))
+        section = {**own["data"], "path": name, "name": called}
+        if local(folder).kind != "folder":
+            section["classes"] = data["classes"]
+        return section
 
     def _hashed(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """The section of a file of weights, with its hash. Raises UserError where there is none."""

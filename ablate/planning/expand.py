@@ -349,10 +349,11 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
 
 
 def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
-    """The analysis, without contrasts between columns that this scale does not have."""
+    """The analysis, without contrasts between columns that this scale does not have; in the order
+    of their names, which is the order of a stored plan."""
     own = "analysis.contrasts" in sweep.own
     kept = {}
-    for name, contrast in sweep.analysis.contrasts.items():
+    for name, contrast in sorted(sweep.analysis.contrasts.items()):
         key = contrast["across"]
         values = [c.settings[key] for c in sweep.columns if key in c.settings]
         ends = (contrast[end] for end in ("from", "to") if end in contrast)

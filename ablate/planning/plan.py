@@ -27,7 +27,7 @@ from ablate.planning.cell import (
     lineage,
     spec_parents,
 )
-from ablate.planning.probing import check_measured
+from ablate.planning.probing import check_layer, check_measured
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import is_number
 from ablate.shared.keys import Key, hints
@@ -150,6 +150,7 @@ class Plan:
     def metric(self) -> Metric:
         """That the table is of."""
         found = self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
+        check_layer(self, found, "analysis.metric")
         if found.neutral and self.analysis.diverged == "chance":
             raise UserError(f"analysis.diverged: guessing has no {found.key}; leave chance out")
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from ablate.shared.build import is_plugin
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import Metric
 
@@ -23,6 +24,18 @@ def check_measured(plan: Plan, metric: Metric, place: str) -> None:
             f"{place}: {metric.key}: the runs of {rows[0]!r}{more} do not measure {metric.probe}; "
             f"{again(plan, metric.probe)} trains runs that do: new ones, with ids of their own"
         )
+
+
+def check_layer(plan: Plan, metric: Metric, place: str) -> None:
+    """Raises UserError for a number of a layer that a row is known not to have. How many layers a
+    class of the user's own has, only its runs tell."""
+    for cell in plan.cells if metric.layer else ():
+        depth = cell.spec["model"]["depth"]
+        if depth < metric.layer and not is_plugin(cell.spec["block"]["name"]):
+            raise UserError(
+                f"{place}: {cell.row!r} has no {metric.key}: its model has "
+                f"{depth} layer{'s'[: depth > 1]}; choose another metric, or other rows"
+            )
 
 
 def again(plan: Plan, probe: str = "") -> str:

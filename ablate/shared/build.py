@@ -240,7 +240,8 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
         wide = [option for option in options if option is float]
         if wide and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-        names = " or ".join(_type_name(option) for option in options)
+        *names, last = (_type_name(option) for option in options)
+        names = " or ".join(filter(None, (", ".join(names), last)))
         raise UserError(f"{place}: expected {names}, got {value!r}")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)

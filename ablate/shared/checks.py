@@ -95,6 +95,11 @@ def _also(run: Run) -> None:
                 f"{place}: has {other.classes} classes, data={data.name} has {data.classes}: its "
                 f"labels must be among the classes that are learnt"
             )
+        if other.cache == "encoded" and other.source != "datasets":
+            raise UserError(
+                f"{place}: its images are in no files, so there are no bytes of their own to keep; "
+                f"leave it out, or give data.cache=decoded"
+            )
         if any(getattr(other, key) != getattr(data, key) for key in SHOWN):
             raise UserError(f"{place}: is shown otherwise than data={data.name}")
 

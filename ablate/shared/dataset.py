@@ -39,12 +39,13 @@ class Listing:
     unread: str | None = None
 
 
-def local(path: Path, name: str) -> Listing:
-    """What lies at `path`, walked once. Raises UserError where there is no data."""
-    hint = f"give data.path=FOLDER with the files of data={name}"
+def local(path: Path, name: str = "") -> Listing:
+    """What lies at `path`, walked once. Raises UserError where there is no data; `name`: of what,
+    where `data.path` names the folder."""
+    hint = f"; give data.path=FOLDER with the files of data={name}" if name else ""
     if not path.is_dir():
         what = "is not a folder" if path.exists() else "no such folder"
-        raise UserError(f"data.path: {path}: {what}; {hint}")
+        raise UserError(f"data.path: {path}: {what}{hint}")
     parquet = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
     if parquet:
         return Listing(path, "parquet", [str(file) for file in parquet])
@@ -65,9 +66,7 @@ def local(path: Path, name: str) -> Listing:
     if images:
         return Listing(path, "folder", sorted(images), unread)
     what = f" ({unread})" if unread else ""
-    raise UserError(
-        f"data.path: {path}: holds neither *.parquet nor images in folders{what}; {hint}"
-    )
+    raise UserError(f"data.path: {path}: holds neither *.parquet nor images in folders{what}{hint}")
 
 
 def _suffix(file: str) -> str:

@@ -31,7 +31,7 @@ def unknown(
 
 def expected(value: object, choices: Iterable[object], what: str = "one of") -> str:
     """What `unknown` says of the value, without the place."""
-    names = [str(choice) for choice in choices]
+    names = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
     return f"expected {what} {', '.join(names)}, got {value!r}{nearest(value, names)}"
 
 

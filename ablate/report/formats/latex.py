@@ -56,13 +56,12 @@ def latex(sheet: PrintedTable) -> str:
     lines = ["% \\usepackage{booktabs}"]
     for position, grid in enumerate(sheet.grids):
         last = position == len(sheet.grids) - 1
-        title = "" if position else sheet.title.rstrip(".")
-        title = ". ".join(filter(None, (title, grid.title)))
-        note = f" ({grid.note})" if grid.note else ""
+        first = f"{_sentence(sheet.title)} " if grid.title and not position else ""
+        title = first + (grid.title or sheet.title) + (f" ({grid.note})" if grid.note else "")
         lines += [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{escape(title + note)}.}}",
+            rf"\caption{{{escape(_sentence(title))}}}",
             r"\footnotesize\setlength{\tabcolsep}{3pt}",
             *_tabular(grid),
             *_under(sheet, grid, last),
@@ -70,6 +69,10 @@ def latex(sheet: PrintedTable) -> str:
             "",
         ]
     return "\n".join(lines)
+
+
+def _sentence(title: str) -> str:
+    return title if title.endswith((".", "?", "!")) else f"{title}."
 
 
 def _tabular(grid: Grid) -> Iterator[str]:

@@ -36,6 +36,7 @@ class Metric:
     needs: str = ""  # without which it is not measured; "" where it always is
     of_curve: bool = False  # taken from the validation curve, not from the test set
     probe: str = ""  # whose file it is a number of; "" of none
+    layer: int = 0  # whose number it is, counted from 1; 0: of no one layer
     neutral: bool = False  # neither more nor less is better
     on: str = ""  # what it is measured on, in the words of a caption; "": the test set
     how: str = ""  # a sentence of captions on what is measured

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.shared.metrics.fewshot import SHOTS
@@ -227,7 +227,9 @@ PROBED = {
             "attention",
             (_distance("mean", "over all layers"),),
             _attention,
-            layer=lambda number: _distance(number, f"in layer {number}"),
+            layer=lambda number: replace(
+                _distance(number, f"in layer {number}"), layer=int(number)
+            ),
         ),
         Probed("fewshot", tuple(map(_shots, reversed(SHOTS))), _fewshot),
     )
