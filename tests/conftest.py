@@ -1,6 +1,7 @@
 """Fixtures that several files of tests share."""
 
 import contextlib
+import copy
 import importlib
 import json
 import os
@@ -9,14 +10,16 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from ablate import cli
+from ablate.planning import compose, conf
 from ablate.shared.signals import ENDING
 
 
@@ -54,7 +57,24 @@ def machine():
         unset = ("ABLATE_STORE", "FORCE_COLOR", "NO_COLOR", "COLUMNS", "PYTHONDONTWRITEBYTECODE")
         for name in unset:
             patch.delenv(name, raising=False)
+        patch.setattr(compose, "compose_config", _composed_once(compose.compose_config))
         yield
+
+
+def _composed_once(compose_config: Callable[..., Any]) -> Callable[..., Any]:
+    """`compose_config`, the most of planning, asked once for what its answer depends on: without a
+    `conf` of the user's that is its words, and the groups that the tables of choices make."""
+    known: dict[str, Any] = {}
+
+    def composed(name: str, words: list[str]) -> Any:
+        if Path("conf").exists():
+            return compose_config(name, words)
+        key = repr((name, words, conf.generated()))
+        if key not in known:
+            known[key] = compose_config(name, words)
+        return copy.deepcopy(known[key])
+
+    return composed
 
 
 # --- Commands -----------------------------------------------------------------------------------

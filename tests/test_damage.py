@@ -4,7 +4,6 @@ have, unless the table says what it lacks; no traceback; no hang. And the sweep 
 from __future__ import annotations
 
 import contextlib
-import copy
 import csv
 import hashlib
 import io
@@ -30,7 +29,6 @@ from test_data import folders
 
 import ablate
 from ablate import cli
-from ablate.planning import compose
 from ablate.report import plot
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
@@ -175,19 +173,6 @@ def drawn_once(draw: Callable[..., bytes]) -> Callable[..., bytes]:
     return drawn
 
 
-def composed_once(compose_config: Callable[..., Any]) -> Callable[..., Any]:
-    """`compose_config`, the most of planning: what Hydra makes of files that are not damaged."""
-    known: dict[tuple[str, ...], Any] = {}
-
-    def composed(name: str, words: list[str]) -> Any:
-        key = (name, *words)
-        if key not in known:
-            known[key] = compose_config(name, words)
-        return copy.deepcopy(known[key])
-
-    return composed
-
-
 def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -199,7 +184,6 @@ def whole(tmp_path_factory) -> Iterator[Whole]:
         folder = tmp_path_factory.mktemp("damage")
         patch.chdir(folder)
         patch.setattr(plot, "draw", drawn_once(plot.draw))
-        patch.setattr(compose, "compose_config", composed_once(compose.compose_config))
         whole = Whole(folder)
         sources = (whole.store.root, whole.open, whole.bundle)
         before = [contents(source) for source in sources]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import shutil
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,7 +29,6 @@ SMALL = "variants: [{a: {}}, {b: {stem: dpn}}]\n"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with a `sweeps` in it; nothing of the user's is in reach."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compose, "compose_config", compose_once)
     (tmp_path / "sweeps").mkdir()
     return tmp_path
 
@@ -39,7 +36,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def later_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the examples of SWEEPS.md name and later issues bring, stubbed."""
-    monkeypatch.setattr(compose, "compose_config", _compose)
     shutil.copytree(STUBS, folder, dirs_exist_ok=True)
     stub = choices.Choice("a stub", "-", "nowhere:Nothing")
     for block in ("normformer", "subln", "bnffn"):
@@ -47,19 +43,6 @@ def later_choices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for stem in ("pre", "post", "post_posemb", "only_learnable", "rmsnorm", "no_learnable"):
         monkeypatch.setitem(choices.STEMS, stem, stub)
     monkeypatch.setitem(choices.ARCHS, "mnist_vit", choices.Arch(64, 4, 8, "-", patch=7))
-
-
-_compose = compose.compose_config
-
-
-@functools.cache
-def _composed(name: str, words: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
-    return _compose(name, list(words))
-
-
-def compose_once(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Without a `conf` of the user's Hydra says the same each time, and it is slow."""
-    return _composed(name, tuple(words))
 
 
 def write(text: str, name: str = "x") -> str:

@@ -7,12 +7,13 @@ What Hydra would let pass (`+typo=1`, `optim.lr=abc`, `~recipe`) is refused here
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate.planning import parents
 from ablate.planning.conf import (
@@ -35,6 +36,10 @@ from ablate.shared.choices import CHOICES
 from ablate.shared.dataset import local
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
+
+if TYPE_CHECKING:
+    from hydra.core.object_type import ObjectType
+    from hydra.plugins.config_source import ConfigSource
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class Composer:
     def __init__(self, store: Path) -> None:
         """Raises UserError where a file of `./conf` can't be composed."""
         from hydra.core.global_hydra import GlobalHydra
+        from hydra.core.object_type import ObjectType
 
         for file in Path("conf").rglob("*.yaml"):
             check_yaml(file, str(file))
@@ -81,10 +87,11 @@ class Composer:
         self._composed: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
         self._keys: dict[tuple[str, str], set[str]] = {}
         with hydra_on_conf():
-            loader = GlobalHydra.instance().config_loader()
-            self.groups: dict[str, list[str]] = {
-                group: loader.get_group_options(group)
-                for group in loader.list_groups("")
+            # By its sources: the loader copies them all whenever it is asked for a group.
+            sources = GlobalHydra.instance().config_loader().get_sources()
+            self.groups = {
+                group: _listed(sources, group, ObjectType.CONFIG)
+                for group in _listed(sources, "", ObjectType.GROUP)
                 if group != "hydra"
             }
         tree, self.defaults = compose_config("config", [])
@@ -257,6 +264,12 @@ class Composer:
         if (group, name) not in self._keys:
             self._keys[group, name] = set(leaves(compose_config(f"{group}/{name}", [])[0]))
         return key in self._keys[group, name]
+
+
+def _listed(sources: Iterable[ConfigSource], group: str, kind: ObjectType) -> list[str]:
+    """The names in a group, of options or of groups, that any of Hydra's sources has."""
+    names = (source.list(group, kind) for source in sources if source.is_group(group))
+    return sorted({*itertools.chain.from_iterable(names)})
 
 
 def resolve(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]:
