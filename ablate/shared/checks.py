@@ -16,6 +16,8 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Augment, Chosen, Data, Model, Optim, Train
 from ablate.shared.spec import DRAWS, Run
 
+GELUS = ("gelu", "geglu")  # the activations of which `model.gelu` says something
+
 # What a model without a class token says of one.
 NO_CLS = {"cls": "include", "cls_at": None, "cls_posemb": False}
 
@@ -138,7 +140,7 @@ def _mlp(run: Run) -> None:
     own = {"arch", "kind", "patch", "width", "depth", "head_dim", "head_bias", "init"}
     own |= {"norm_eps", "input"}
     expected = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
-    expected |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
+    expected |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0, "act": "gelu"}
     for key, value in dataclasses.asdict(model).items():
         if key not in own and value != expected[key]:
             raise UserError(f"model.{key}: model.arch={model.arch} has none; leave it out")
@@ -167,6 +169,8 @@ def _class_token(model: Model) -> None:
 
 
 def _model(data: Data, model: Model) -> None:
+    if model.act not in GELUS and model.gelu != "tanh":
+        raise UserError(f"model.gelu: model.act={model.act} has no GELU; leave it out")
     if model.posemb == "sincos2d" and (model.width % 4 or model.width < 8):
         raise UserError(
             f"model.posemb: sincos2d needs a width divisible by 4 and of at least 8, "

@@ -119,6 +119,10 @@ class Model:
     cls_posemb: Annotated[bool, Key("a position vector for the class token")] = False
     qkv_bias: Annotated[bool, Key("biases of queries, keys and values")] = True
     gelu: Annotated[Literal["tanh", "erf"], Key("GELU: its tanh approximation, or exact")] = "tanh"
+    act: Annotated[
+        Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu"],
+        Key("activation of the MLP; swiglu and geglu are gated, at 2/3 of its inner width"),
+    ] = "gelu"
     init: Annotated[
         Literal["big_vision", "deit", "torch"], Key("whose rules initial weights are drawn by")
     ] = "big_vision"

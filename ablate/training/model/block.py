@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ablate.training.model.act import activation
 from ablate.training.model.attention import Attention, HeadScale
 from ablate.training.model.drop import Drop, DropPath
 from ablate.training.model.mlp import MLP
@@ -54,6 +55,7 @@ class Layer:
     depth: int = 1
     qkv_bias: bool = True
     gelu: str = "tanh"
+    act: str = "gelu"
 
     def norm_if(self, present: bool) -> nn.Module:
         """A norm of its own, or nothing."""
@@ -174,13 +176,15 @@ class Block(nn.Module):
             inner=inner.context(layer, shape.heads * layer.head_dim),
             gain=gain,
         )
+        act = activation(layer.act, layer.gelu)
+        hidden = act.hidden(layer.hidden)
         perceptron = MLP(
             shape.width,
-            layer.hidden,
+            hidden,
             layer.dropout,
-            gelu=layer.gelu,
-            pre_act=inner.pre_act(layer, layer.hidden),
-            post_act=inner.post_act(layer, layer.hidden),
+            act=act,
+            pre_act=inner.pre_act(layer, act.inputs * hidden),
+            post_act=inner.post_act(layer, hidden),
             gain=gain,
         )
         self.attn = Residual(attention, PLACES[attn, post], layer)

@@ -44,7 +44,9 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
         "num_heads": model.heads,
         "mlp_ratio": model.mlp_ratio,
         "qkv_bias": model.qkv_bias,
-        "act_layer": {"tanh": "gelu_tanh", "erf": "gelu"}[model.gelu],
+        "act_layer": {"tanh": "gelu_tanh", "erf": "gelu"}[model.gelu]
+        if model.act == "gelu"
+        else model.act,
         "class_token": has_cls,
         "global_pool": "token" if has_cls else "avg",
         "no_embed_class": not model.cls_posemb,
@@ -120,6 +122,11 @@ def _check(run: spec.Run) -> None:
         "model.final_norm": (model.final_norm == "drop", False),
         "model.head_dim": (model.head_dim * model.heads, model.width),
     }
+    if model.act not in ("gelu", "relu", "silu"):
+        raise UserError(
+            f"model.act: timm's VisionTransformer, told by plain data, has gelu, relu and silu "
+            f"only, got {model.act!r}"
+        )
     for key, (value, expected) in needed.items():
         if value != expected:
             raise UserError(f"{key}: timm's VisionTransformer has {expected!r} only, got {value!r}")

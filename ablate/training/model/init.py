@@ -67,7 +67,7 @@ def uniform_fan_in(values: Tensor, generator: Generator, owner: nn.Module) -> No
 
 DENSE = [
     f"{layer}.{part}"
-    for layer in ("patch", "qkv", "out", "mlp", "rep", "head")
+    for layer in ("patch", "qkv", "out", "mlp", "glu", "rep", "head")
     for part in ("kernel", "bias")
 ]
 
@@ -91,6 +91,8 @@ BIG_VISION: dict[str, Rule] = EVERYWHERE | {
     "out.bias": constant(0),
     "mlp.kernel": xavier_uniform,
     "mlp.bias": normal(1e-6),
+    "glu.kernel": partial(xavier_uniform, parts=2),  # each of the two as if it were alone
+    "glu.bias": normal(1e-6),
     "rep.kernel": lecun_normal,
     "rep.bias": constant(0),
     "head.kernel": constant(0),

@@ -158,6 +158,7 @@ class ViT(Host):
             depth=depth,
             qkv_bias=model.qkv_bias,
             gelu=model.gelu,
+            act=model.act,
         )
         early_layer = replace(layer, norm=norm, shape=replace(shape, cls=0))
         # Stochastic depth grows linearly from 0 in the first block to its full rate in the last.

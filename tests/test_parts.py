@@ -1,0 +1,106 @@
+"""Parts of the model that are built in: each against timm, torch or x-transformers."""
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from ablate.shared.errors import UserError
+from ablate.training.model import build
+from ablate.training.model.act import ACTS, activation
+from ablate.training.model.count import describe
+from ablate.training.model.mlp import MLP
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def close(ours, theirs, tolerance=1e-10):
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+
+
+def drawn(changes, seed=0):
+    """The initial weights of a run, by name."""
+    return build(tiny.run({**changes, "seed": seed})).state_dict()
+
+
+def shared(changes):
+    """The names that both a model and the plain one have; each of one shape starts the same."""
+    plain, other = drawn({}), drawn(changes)
+    names = {n for n in plain.keys() & other.keys() if plain[n].shape == other[n].shape}
+    for name in names:
+        assert torch.equal(plain[name], other[name]), name
+    return names, plain.keys() - names, other.keys() - names
+
+
+# --- Activations --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_an_activation_is_that_of_timm_and_of_x_transformers(name, oracle):
+    timm = oracle("timm.layers")
+    tanh = lambda: nn.GELU(approximate="tanh")  # noqa: E731
+    layer = {
+        "gelu": tanh,
+        "relu": nn.ReLU,
+        "relu2": pytest.importorskip("x_transformers.x_transformers").ReluSquared,
+        "silu": timm.Swish,
+        "swiglu": nn.SiLU,
+        "geglu": tanh,
+    }[name]
+    act = activation(name)
+    hidden = act.hidden(48)
+    ours = MLP(12, hidden, 0.0, act=act).double()
+    tiny.scramble(ours)
+    if name.endswith("glu") and act.inputs == 2:
+        theirs = timm.GluMlp(12, 2 * hidden, act_layer=layer, gate_last=False).double()
+    else:
+        theirs = timm.Mlp(12, hidden, act_layer=layer).double()
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 12, dtype=torch.float64)
+    close(ours(x), theirs(x))
+
+
+@pytest.mark.parametrize("arch", ["Ti/16", "S/16", "B/16", "L/16", "H/14"])
+@pytest.mark.parametrize("act", ["swiglu", "geglu"])
+def test_a_gated_mlp_has_as_many_parameters(arch, act):
+    paper = {"data.size": 224, "data.classes": 1000, "model.arch": arch}
+    plain, gated = (
+        describe(tiny.run({**paper, "model.act": name}))["parameters"] for name in ("gelu", act)
+    )
+    assert gated == pytest.approx(plain, rel=2e-3)
+
+
+def test_each_half_of_a_gate_starts_as_if_it_were_alone():
+    weight = drawn({"model.act": "swiglu", "model.width": 96})["blocks.0.mlp.f.fc1.weight"]
+    assert weight.shape == (2 * 256, 96)
+    limit = (6 / (96 + 256)) ** 0.5
+    assert 0.99 * limit < weight.abs().max() <= limit
+
+
+def test_an_activation_changes_no_other_initial_value():
+    assert shared({"model.act": "relu2"})[1:] == (set(), set())
+    fc1, fc2 = (
+        {f"blocks.0.mlp.f.fc1.{p}" for p in ("weight", "bias")},
+        {"blocks.0.mlp.f.fc2.weight"},
+    )
+    assert shared({"model.act": "geglu"})[1:] == (fc1 | fc2, fc1 | fc2)
+
+
+def test_which_gelu_counts_where_there_is_one():
+    deit = {"model.arch": "deit_ti/4", "model.act": "relu"}
+    assert tiny.run(deit).id == tiny.run({**deit, "model.gelu": "tanh"}).id
+    assert tiny.run({**deit, "model.act": "geglu"}).model.gelu == "erf"
+    assert tiny.run({"model.act": "gelu"}).id == tiny.run().id
+    with pytest.raises(UserError, match=r"model\.gelu: model.act=relu has no GELU; leave it out"):
+        tiny.run({**deit, "model.gelu": "erf"})
+    with pytest.raises(UserError, match=r"model\.act: model.arch=mlp/2x9 has none"):
+        tiny.run({"model.arch": "mlp/2x9", "model.act": "relu"})
+
+
+@pytest.mark.parametrize("block", ["normformer", "subln", "bnffn"])
+def test_inner_norms_have_the_width_of_a_gate(block):
+    run = tiny.run({"block": block, "model.act": "swiglu"})
+    assert build(run)(tiny.images(2, run)).shape == (2, 10)
