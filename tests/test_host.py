@@ -241,6 +241,9 @@ EXPORTED = [
     {"model.arch": "deit_ti/4", "model.qkv_bias": False, "data.channels": 1},
     {"model.arch": "mu/4", "model.norm_eps": 1e-5, "model.mlp_ratio": 2.0},
     {"model.arch": "mu/4", "model.act": "silu"},
+    {"model.arch": "mu/4", "model.registers": 4},
+    {"model.arch": "mu/2", "model.registers": 4, "model.pool": "gap"},
+    {"model.arch": "deit_ti/4", "model.registers": 2},
 ]
 
 

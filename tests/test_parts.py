@@ -5,11 +5,17 @@ import tiny
 import torch
 from torch import nn
 
+from ablate.shared import choices
 from ablate.shared.errors import UserError
 from ablate.training.model import build
 from ablate.training.model.act import ACTS, activation
 from ablate.training.model.count import describe
 from ablate.training.model.mlp import MLP
+from ablate.training.model.norm import ExcludeCls
+from ablate.training.model.traits import NormTraits, traits
+from ablate.training.optim import decayed
+from ablate.training.probes.attention import AttentionDistance
+from ablate.training.probes.tokens import TokenNorms
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +110,84 @@ def test_which_gelu_counts_where_there_is_one():
 def test_inner_norms_have_the_width_of_a_gate(block):
     run = tiny.run({"block": block, "model.act": "swiglu"})
     assert build(run)(tiny.images(2, run)).shape == (2, 10)
+
+
+# --- Registers ----------------------------------------------------------------------------------
+
+REGISTERS = {"model.registers": 3, "model.depth": 4}
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *({"stem": stem} for stem in choices.STEMS),
+        *({"model.pool": "gap"}, {"model.cls": "late"}, {"model.arch": "deit_ti/4"}),
+    ],
+    ids=tiny.names,
+)
+def test_registers_stand_between_the_class_token_and_the_patches(host):
+    run = tiny.run({**REGISTERS, "data.size": 16, **host})
+    model = tiny.built(run).eval()
+    tiny.scramble(model)
+    seen = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda _, args, output: seen.append(output))
+    logits = model(tiny.images(2, run))
+    cls = int(run.model.pool == "tok")
+    late = run.model.cls_at or 0
+    assert [x.shape[1] for x in seen] == [
+        3 + 16 // run.model.patch * (16 // run.model.patch) + (cls if i >= late else 0)
+        for i in range(len(seen))
+    ]
+    normed = model.norm(seen[-1])
+    read = normed[:, 0] if cls else normed[:, 3:].mean(1)
+    close(logits, model.head(model.rep(read)), 1e-5)
+
+
+def test_registers_change_no_other_initial_value_and_do_not_decay():
+    assert shared({"model.registers": 3})[1:] == (set(), {"registers.token"})
+    token = drawn({"model.registers": 64})["registers.token"]
+    assert token.shape == (1, 64, 32)
+    assert token.std().item() == pytest.approx(1e-6, rel=0.1)
+    assert "registers.token" not in decayed(build(tiny.run(REGISTERS)))
+
+
+@pytest.mark.parametrize("norm", choices.NORMS)
+def test_norms_beside_registers(norm):
+    """One that mixes tokens leads them past itself with `exclude`; on a grid it must."""
+    tokens = torch.randn(4, 1 + 3 + 4, 32)
+    run = {**REGISTERS, "norm": norm}
+    model = build(tiny.run({**run, "model.cls": "exclude"}))
+    pre = model.blocks[0].attn.pre
+    if isinstance(pre, ExcludeCls):
+        assert traits(pre.patches, NormTraits).mixes_tokens
+        out = pre(tokens)
+        close(out[:, :4], nn.functional.layer_norm(tokens[:, :4], (32,), eps=1e-6), 1e-6)
+        close(out[:, 4:], pre.patches(tokens[:, 4:]), 1e-6)
+    elif norm != "identity":
+        assert not traits(pre, NormTraits).mixes_tokens
+    if norm.startswith("dtn"):
+        for host in ({}, {"model.pool": "gap"}, {"model.cls": "late"}):
+            with pytest.raises(UserError, match=f"norm={norm}: .*registers"):
+                describe(tiny.run({**run, **host}))
+    else:
+        describe(tiny.run({**run, "model.pool": "gap"}))
+
+
+def test_probes_leave_registers_out():
+    """What patches are in the first block, registers or not, they are for the probes."""
+    found = []
+    for changes in ({}, {"model.registers": 3}):
+        run = tiny.run({"data.size": 16, **changes})
+        model = build(run).eval()
+        tiny.scramble(model.blocks[0])
+        if run.model.registers:
+            nn.init.normal_(model.registers.token, std=10.0)
+        probes = [kind(run, model, 1) for kind in (AttentionDistance, TokenNorms)]
+        hooks = [hook for probe in probes for hook in probe.hooks()]
+        with torch.no_grad():
+            model(tiny.images(4, run))
+        assert hooks
+        found.append((probes[0].arrays(1)["distance"][0], probes[1].arrays(1)["norms"][0]))
+    for plain, beside in zip(*found, strict=True):
+        close(torch.tensor(plain), torch.tensor(beside), 1e-6)

@@ -140,7 +140,8 @@ def _mlp(run: Run) -> None:
     own = {"arch", "kind", "patch", "width", "depth", "head_dim", "head_bias", "init"}
     own |= {"norm_eps", "input"}
     expected = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
-    expected |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0, "act": "gelu"}
+    expected |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
+    expected |= {"act": "gelu", "registers": 0}
     for key, value in dataclasses.asdict(model).items():
         if key not in own and value != expected[key]:
             raise UserError(f"model.{key}: model.arch={model.arch} has none; leave it out")

@@ -123,6 +123,9 @@ class Model:
         Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu"],
         Key("activation of the MLP; swiglu and geglu are gated, at 2/3 of its inner width"),
     ] = "gelu"
+    registers: Annotated[
+        int, Key("register tokens: learned, without positions, unread by the head", least=0)
+    ] = 0
     init: Annotated[
         Literal["big_vision", "deit", "torch"], Key("whose rules initial weights are drawn by")
     ] = "big_vision"

@@ -48,6 +48,7 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
         if model.act == "gelu"
         else model.act,
         "class_token": has_cls,
+        "reg_tokens": model.registers,
         "global_pool": "token" if has_cls else "avg",
         "no_embed_class": not model.cls_posemb,
         "fc_norm": False,
@@ -66,8 +67,11 @@ def to_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
     if run.model.pool == "tok":
         theirs["cls_token"] = state["cls.token"]
-    if run.model.cls_posemb:
-        theirs["pos_embed"] = torch.cat([state["cls.posemb"], state["posemb"]], 1)
+    if run.model.registers:
+        theirs["reg_token"] = state["registers.token"]
+    if run.model.cls_posemb:  # timm's registers have positions, too, where its class token has one
+        bare = [torch.zeros_like(state["registers.token"])] if run.model.registers else []
+        theirs["pos_embed"] = torch.cat([state["cls.posemb"], *bare, state["posemb"]], 1)
     theirs |= {other: state[name] for name, other in _renamed(run).items()}
     return {name: tensor.contiguous() for name, tensor in theirs.items()}
 
@@ -83,10 +87,14 @@ def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
     if run.model.pool == "tok":
         ours["cls.token"] = state["cls_token"]
+    number = run.model.registers
+    if number:
+        ours["registers.token"] = state["reg_token"]
     if run.model.cls_posemb:
-        ours["cls.posemb"], ours["posemb"] = state["pos_embed"].split(
-            [1, state["pos_embed"].shape[1] - 1], 1
-        )
+        positions = state["pos_embed"]
+        ours["cls.posemb"], ours["posemb"] = positions[:, :1], positions[:, 1 + number :]
+        if number:
+            ours["registers.token"] = state["reg_token"] + positions[:, 1 : 1 + number]
     ours |= {name: state[other] for name, other in _renamed(run).items()}
     return {name: tensor.contiguous() for name, tensor in ours.items()}
 

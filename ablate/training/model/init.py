@@ -71,11 +71,13 @@ DENSE = [
     for part in ("kernel", "bias")
 ]
 
-# What no host says: pycls/models/vit.py leaves the convolutions of its stem as torch has them.
+# What no host says, or all say alike: pycls/models/vit.py leaves the convolutions of its stem as
+# torch has them.
 EVERYWHERE: dict[str, Rule] = {
     "scale": constant(1),
     "offset": constant(0),
     "conv.kernel": uniform_fan_in,
+    "registers": normal(1e-6),  # DINOv2's vision_transformer.py, and timm's
 }
 
 # big_vision/models/vit.py (at 26c7bc8) and flax's defaults. It has no cls.posemb.
