@@ -244,6 +244,7 @@ EXPORTED = [
     {"model.arch": "mu/4", "model.registers": 4},
     {"model.arch": "mu/2", "model.registers": 4, "model.pool": "gap"},
     {"model.arch": "deit_ti/4", "model.registers": 2},
+    {"model.arch": "mu/4", "model.layerscale": 0.1},
 ]
 
 

@@ -191,3 +191,34 @@ def test_probes_leave_registers_out():
         found.append((probes[0].arrays(1)["distance"][0], probes[1].arrays(1)["norms"][0]))
     for plain, beside in zip(*found, strict=True):
         close(torch.tensor(plain), torch.tensor(beside), 1e-6)
+
+
+# --- LayerScale ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", list(choices.BLOCKS))
+def test_layerscale_scales_each_branch_from_its_initial_value(block):
+    """Times 0 a branch adds nothing, times 1 it is as it was; test_host has timm's, by export."""
+    changes = {"block": block, "model.final_norm": "drop"}
+    run = tiny.run({**changes, "model.layerscale": 1.0})
+    plain, scaled = build(tiny.run(changes)), build(run)
+    images = tiny.images(2, run)
+    for each in (plain, scaled):
+        nn.init.normal_(each.head.weight)
+    names = {f"blocks.0.{part}.ls.gamma" for part in ("attn", "mlp")}
+    missing = scaled.load_state_dict(plain.state_dict(), strict=False)
+    assert set(missing.missing_keys) == names
+    assert not missing.unexpected_keys
+    close(scaled(images), plain(images), 1e-6)
+    for name in names:
+        nn.init.zeros_(scaled.get_parameter(name))
+    read = scaled.cls.token[0].expand(2, -1)
+    close(scaled(images), scaled.head(read), 1e-6)
+
+
+def test_layerscale_starts_as_said_and_changes_no_other_initial_value():
+    names = {"blocks.0.attn.ls.gamma", "blocks.0.mlp.ls.gamma"}
+    assert shared({"model.layerscale": 1e-5})[1:] == (set(), names)
+    start = drawn({"model.layerscale": 1e-5})
+    assert all(torch.equal(start[name], torch.full((32,), 1e-5)) for name in names)
+    assert not names & decayed(build(tiny.run({"model.layerscale": 1e-5})))

@@ -126,6 +126,10 @@ class Model:
     registers: Annotated[
         int, Key("register tokens: learned, without positions, unread by the head", least=0)
     ] = 0
+    layerscale: Annotated[
+        float | None,
+        Key("LayerScale: initial factor of every residual branch's channels; null: none", above=0),
+    ] = None
     init: Annotated[
         Literal["big_vision", "deit", "torch"], Key("whose rules initial weights are drawn by")
     ] = "big_vision"

@@ -11,7 +11,7 @@ from math import log, sqrt
 from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from ablate.training.model.act import activation
 from ablate.training.model.attention import Attention, HeadScale
@@ -56,6 +56,12 @@ class Layer:
     qkv_bias: bool = True
     gelu: str = "tanh"
     act: str = "gelu"
+    layerscale: float | None = None
+
+    def scale(self) -> nn.Module:
+        """LayerScale for a residual branch, or nothing."""
+        start = self.layerscale
+        return nn.Identity() if start is None else LayerScale(self.shape.width, start)
 
     def norm_if(self, present: bool) -> nn.Module:
         """A norm of its own, or nothing."""
@@ -123,17 +129,40 @@ class Scale(nn.Module):
         return x * self.scale
 
 
+class LayerScale(nn.Module):
+    """x times a learned number for each channel, from `start`: CaiT (Touvron et al. 2021, Eq. 3).
+
+    arXiv 2103.17239; its name and its parameter's are timm's.
+    """
+
+    roles: ClassVar[dict[str, str]] = {"gamma": "scale"}
+
+    def __init__(self, width: int, start: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.empty(width))
+        self.start = start
+
+    def initialise(self, name: str, values: Tensor, generator: Generator) -> bool:
+        """See `traits.Traits`."""
+        values.fill_(self.start)
+        return True
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
+        return x * self.gamma
+
+
 class Residual(nn.Module):
-    """post(skip(x) + drop(branch(f(pre(x))))), each norm present or the identity.
+    """post(skip(x) + drop(ls(branch(f(pre(x)))))), each norm present or the identity.
 
     ::
 
-        x -+-> pre -> f -> branch -> dropout -> drop_path -+- post ->
-           |                                               |
-           +--------------------- skip --------------------+
+        x -+-> pre -> f -> branch -> ls -> dropout -> drop_path -+- post ->
+           |                                                     |
+           +------------------------ skip -----------------------+
 
     f excludes its output dropout; a branch norm stands before it, as in fairseq's
     transformer_layer.py. Dropout before stochastic depth: scenic/projects/baselines/vit.py.
+    `ls` is `model.layerscale`, or nothing.
     """
 
     def __init__(
@@ -143,13 +172,14 @@ class Residual(nn.Module):
         self.pre = layer.norm_if(places.pre)
         self.f = f
         self.branch = layer.norm_if(places.branch)
+        self.ls = layer.scale()
         self.dropout = Drop(layer.dropout)
         self.drop_path = DropPath(layer.drop_path)
         self.skip = skip or nn.Identity()
         self.post = layer.norm_if(places.post)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
-        branch = self.dropout(self.branch(self.f(self.pre(x))))
+        branch = self.dropout(self.ls(self.branch(self.f(self.pre(x)))))
         return self.post(self.drop_path(self.skip(x), branch))
 
 

@@ -52,6 +52,7 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
         "global_pool": "token" if has_cls else "avg",
         "no_embed_class": not model.cls_posemb,
         "fc_norm": False,
+        "init_values": model.layerscale,
     }
 
 
@@ -104,12 +105,17 @@ def _renamed(run: spec.Run) -> dict[str, str]:
     layers = {"head": "head", "norm": "norm"}
     for i in range(run.model.depth):
         layers |= {f"blocks.{i}.{ours}": f"blocks.{i}.{other}" for ours, other in BLOCK.items()}
-    return {
+    same = {
         f"{ours}.{part}": f"{other}.{part}"
         for ours, other in layers.items()
         for part in ("weight", "bias")
         if run.model.qkv_bias or not f"{ours}.{part}".endswith("qkv.bias")
     }
+    if run.model.layerscale is not None:
+        for i in range(run.model.depth):
+            for ours, other in (("attn.ls", "ls1"), ("mlp.ls", "ls2")):
+                same[f"blocks.{i}.{ours}.gamma"] = f"blocks.{i}.{other}.gamma"
+    return same
 
 
 def _check(run: spec.Run) -> None:

@@ -190,6 +190,7 @@ class ViT(Host):
             qkv_bias=model.qkv_bias,
             gelu=model.gelu,
             act=model.act,
+            layerscale=model.layerscale,
         )
         early_layer = replace(layer, norm=norm, shape=replace(shape, cls=number))
         # Stochastic depth grows linearly from 0 in the first block to its full rate in the last.
