@@ -245,6 +245,7 @@ EXPORTED = [
     {"model.arch": "mu/2", "model.registers": 4, "model.pool": "gap"},
     {"model.arch": "deit_ti/4", "model.registers": 2},
     {"model.arch": "mu/4", "model.layerscale": 0.1},
+    {"model.arch": "mu/4", "model.qk_norm": True, "model.norm_eps": 1e-5},
 ]
 
 

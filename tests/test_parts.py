@@ -222,3 +222,74 @@ def test_layerscale_starts_as_said_and_changes_no_other_initial_value():
     start = drawn({"model.layerscale": 1e-5})
     assert all(torch.equal(start[name], torch.full((32,), 1e-5)) for name in names)
     assert not names & decayed(build(tiny.run({"model.layerscale": 1e-5})))
+
+
+# --- Norms of queries and keys ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_qk_norm_is_a_layernorm_of_each_heads_channels(norm):
+    """The equation, written out; whole models beside timm's: test_host, by exported weights."""
+    changes = {"model.qk_norm": True, "model.heads": 4, "model.head_dim": 5, "norm": norm}
+    layer = build(tiny.run(changes)).blocks[0].attn.f.double()
+    tiny.scramble(layer)
+    x = torch.randn(2, 3, 32, dtype=torch.float64)
+    q, k, v = (x @ layer.qkv.weight.T + layer.qkv.bias).split(20, -1)
+
+    def normed(part, by):
+        centred = part - part.mean(-1, keepdim=True)
+        unit = centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        return unit * by.weight + by.bias
+
+    heads = []
+    for i in range(4):
+        h = slice(5 * i, 5 * i + 5)
+        query, key = normed(q[..., h], layer.q_norm), normed(k[..., h], layer.k_norm)
+        heads.append((query @ key.transpose(1, 2) / 5**0.5).softmax(-1) @ v[..., h])
+    close(layer(x), torch.cat(heads, -1) @ layer.out.weight.T + layer.out.bias)
+
+
+def test_qk_norm_changes_no_other_initial_value():
+    names = {f"blocks.0.attn.f.{n}_norm.{p}" for n in "qk" for p in ("weight", "bias")}
+    assert shared({"model.qk_norm": True})[1:] == (set(), names)
+    assert not names & decayed(build(tiny.run({"model.qk_norm": True})))
+
+
+def test_the_probe_of_attention_sees_normed_queries():
+    """As large as queries may be, their norm decides; scales of 0 leave attention uniform."""
+    run = tiny.run({"model.qk_norm": True, "data.size": 8, "model.arch": "mu/4"})
+    model = build(run).eval()
+    tiny.scramble(model)
+    nn.init.zeros_(model.blocks[0].attn.f.q_norm.weight)
+    nn.init.zeros_(model.blocks[0].attn.f.q_norm.bias)
+    probe = AttentionDistance(run, model, 1)
+    assert list(probe.hooks())
+    with torch.no_grad():
+        model(tiny.images(4, run))
+    uniform = (0 + 1 + 1 + 2**0.5) / 4  # of the four corners of a square
+    close(torch.tensor(probe.arrays(1)["distance"]), torch.full((1, 2), uniform), 1e-6)
+
+
+# --- All of them together -----------------------------------------------------------------------
+
+PARTS = {
+    "model.act": "swiglu",
+    "model.registers": 2,
+    "model.layerscale": 0.1,
+    "model.qk_norm": True,
+    "model.dropout": 0.1,
+    "model.drop_path": 0.1,
+}
+
+
+def test_bfloat16_is_near_float32_and_every_parameter_has_a_gradient():
+    run = tiny.run(PARTS)
+    model = build(run).eval()
+    tiny.scramble(model)
+    images = tiny.images(4, run)
+    exact = model(images)
+    exact.square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = model(images)
+    close(rough.float(), exact, 0.1)

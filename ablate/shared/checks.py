@@ -141,7 +141,7 @@ def _mlp(run: Run) -> None:
     own |= {"norm_eps", "input"}
     expected = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
     expected |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
-    expected |= {"act": "gelu", "registers": 0, "layerscale": None}
+    expected |= {"act": "gelu", "registers": 0, "layerscale": None, "qk_norm": False}
     for key, value in dataclasses.asdict(model).items():
         if key not in own and value != expected[key]:
             raise UserError(f"model.{key}: model.arch={model.arch} has none; leave it out")

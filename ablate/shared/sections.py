@@ -130,6 +130,7 @@ class Model:
         float | None,
         Key("LayerScale: initial factor of every residual branch's channels; null: none", above=0),
     ] = None
+    qk_norm: Annotated[bool, Key("a LayerNorm on each head's queries, and one on its keys")] = False
     init: Annotated[
         Literal["big_vision", "deit", "torch"], Key("whose rules initial weights are drawn by")
     ] = "big_vision"

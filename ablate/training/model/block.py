@@ -57,6 +57,7 @@ class Layer:
     gelu: str = "tanh"
     act: str = "gelu"
     layerscale: float | None = None
+    qk_norm: MakeNorm | None = None  # makes those on queries and on keys
 
     def scale(self) -> nn.Module:
         """LayerScale for a residual branch, or nothing."""
@@ -66,6 +67,11 @@ class Layer:
     def norm_if(self, present: bool) -> nn.Module:
         """A norm of its own, or nothing."""
         return self.norm(self.shape) if present else nn.Identity()
+
+    def norm_of_heads(self) -> nn.Module:
+        """A norm of the channels of a head, or nothing."""
+        shape = replace(self.shape, width=self.head_dim, heads=1)
+        return self.qk_norm(shape) if self.qk_norm else nn.Identity()
 
     def wide(self, channels: int) -> Shape:
         """The tokens where they have another width."""
@@ -203,6 +209,8 @@ class Block(nn.Module):
             shape.heads,
             layer.head_dim,
             qkv_bias=layer.qkv_bias,
+            q_norm=layer.norm_of_heads(),
+            k_norm=layer.norm_of_heads(),
             inner=inner.context(layer, shape.heads * layer.head_dim),
             gain=gain,
         )

@@ -24,6 +24,8 @@ BLOCK = {
     "mlp.f.fc2": "mlp.fc2",
 }
 
+QK_NORM = {"attn.f.q_norm": "attn.q_norm", "attn.f.k_norm": "attn.k_norm"}
+
 
 def timm_arguments(run: spec.Run) -> dict[str, Any]:
     """What timm's VisionTransformer(**...) is told to be the run's model, as plain data.
@@ -53,6 +55,7 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
         "no_embed_class": not model.cls_posemb,
         "fc_norm": False,
         "init_values": model.layerscale,
+        "qk_norm": model.qk_norm,
     }
 
 
@@ -103,8 +106,9 @@ def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _renamed(run: spec.Run) -> dict[str, str]:
     """Ours -> timm's, of the parameters that differ in name only."""
     layers = {"head": "head", "norm": "norm"}
+    block = BLOCK | (QK_NORM if run.model.qk_norm else {})
     for i in range(run.model.depth):
-        layers |= {f"blocks.{i}.{ours}": f"blocks.{i}.{other}" for ours, other in BLOCK.items()}
+        layers |= {f"blocks.{i}.{ours}": f"blocks.{i}.{other}" for ours, other in block.items()}
     same = {
         f"{ours}.{part}": f"{other}.{part}"
         for ours, other in layers.items()

@@ -191,6 +191,7 @@ class ViT(Host):
             gelu=model.gelu,
             act=model.act,
             layerscale=model.layerscale,
+            qk_norm=plain if model.qk_norm else None,
         )
         early_layer = replace(layer, norm=norm, shape=replace(shape, cls=number))
         # Stochastic depth grows linearly from 0 in the first block to its full rate in the last.
