@@ -270,6 +270,64 @@ def test_the_probe_of_attention_sees_normed_queries():
     close(torch.tensor(probe.arrays(1)["distance"]), torch.full((1, 2), uniform), 1e-6)
 
 
+# --- Attention pooling --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("registers", [0, 2])
+def test_map_is_attention_of_torch_and_an_mlp(registers):
+    """torch's MultiheadAttention and LayerNorm, with copied weights; timm's: test_host."""
+    host = {"model.pool": "map", "model.arch": "mu/2", "model.registers": registers}
+    run = tiny.run(host)
+    model = build(run).double()
+    tiny.scramble(model)
+    seen = []
+    model.norm.register_forward_hook(lambda _, args, output: seen.append(output))
+    logits = model(tiny.images(3, run).double())
+    (tokens,) = seen
+    assert tokens.shape == (3, registers + 16, 32)
+    pool = model.pool
+    theirs = nn.MultiheadAttention(32, 2, batch_first=True).double()
+    norm = nn.LayerNorm(32, eps=1e-6).double()
+    norm.load_state_dict(pool.norm.state_dict())
+    theirs.load_state_dict(
+        {
+            "in_proj_weight": torch.cat([pool.q.weight, pool.kv.weight]),
+            "in_proj_bias": torch.cat([pool.q.bias, pool.kv.bias]),
+            "out_proj.weight": pool.proj.weight,
+            "out_proj.bias": pool.proj.bias,
+        }
+    )
+    patches = tokens[:, registers:]
+    y = theirs(pool.probe.expand(3, -1, -1), patches, patches)[0][:, 0]
+    hidden = nn.functional.gelu(pool.mlp.fc1(norm(y)), approximate="tanh")
+    close(logits, model.head(y + pool.mlp.fc2(hidden)))
+
+
+def test_map_starts_as_in_flax_and_changes_no_other_initial_value():
+    added = shared({"model.pool": "map", "model.width": 32})[2]
+    assert added
+    assert all(name.startswith("pool.") for name in added)
+    start = drawn({"model.pool": "map", "model.width": 768, "model.heads": 12})
+    within = {"probe": (1, 768), "q.weight": (768, 768), "kv.weight": (768, 768)}
+    within |= {"proj.weight": (768, 768), "mlp.fc1.weight": (768, 3072)}
+    for name, fans in within.items():
+        limit = (6 / sum(fans)) ** 0.5
+        assert 0.98 * limit < start[f"pool.{name}"].abs().max() <= limit, name
+    assert not start["pool.kv.bias"].any()
+    run = tiny.run({"model.pool": "map"})
+    assert "pool.probe" not in decayed(build(run))
+    assert "pool.kv.weight" in decayed(build(run))
+
+
+def test_map_has_no_class_token():
+    with pytest.raises(
+        UserError, match=r"model\.cls: there is no class token with model\.pool=map"
+    ):
+        tiny.run({"model.pool": "map", "model.cls": "exclude"})
+    deit = tiny.run({"model.arch": "deit_ti/4", "model.pool": "map"})
+    assert not deit.model.cls_posemb
+
+
 # --- All of them together -----------------------------------------------------------------------
 
 PARTS = {
@@ -282,8 +340,9 @@ PARTS = {
 }
 
 
-def test_bfloat16_is_near_float32_and_every_parameter_has_a_gradient():
-    run = tiny.run(PARTS)
+@pytest.mark.parametrize("pool", ["tok", "gap", "map"])
+def test_bfloat16_is_near_float32_and_every_parameter_has_a_gradient(pool):
+    run = tiny.run({**PARTS, "model.pool": pool})
     model = build(run).eval()
     tiny.scramble(model)
     images = tiny.images(4, run)

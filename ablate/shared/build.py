@@ -294,7 +294,7 @@ def _expand(tree: Any, data: Data) -> dict[str, Any]:
     model: dict[str, Any] = {
         key: defaults.get(key) if tree.get(key) is None else tree[key] for key in hints(Model)
     }
-    if model["pool"] == "gap":  # what the architecture says of its class token says nothing
+    if model["pool"] != "tok":  # what the architecture says of its class token says nothing
         model |= {key: value for key, value in NO_CLS.items() if tree.get(key) is None}
     if model["act"] not in GELUS and tree.get("gelu") is None:  # nor what it says of its GELU
         model["gelu"] = added(Model)["gelu"]

@@ -151,11 +151,12 @@ def _mlp(run: Run) -> None:
 
 
 def _class_token(model: Model) -> None:
-    if model.pool == "gap":
+    if model.pool != "tok":
         for key, value in NO_CLS.items():
             if getattr(model, key) != value:
                 raise UserError(
-                    f"model.{key}: there is no class token with model.pool=gap; leave it out"
+                    f"model.{key}: there is no class token with model.pool={model.pool}; "
+                    f"leave it out"
                 )
     if model.cls != "late":
         if model.cls_at is not None:

@@ -94,7 +94,8 @@ class Model:
     head_dim: Annotated[int, Key("channels of a head; null: width / heads", above=0)]
     mlp_ratio: Annotated[float, Key("width of the MLP inside, in widths of a token", above=0)]
     pool: Annotated[
-        Literal["tok", "gap"], Key("the head reads the class token, or the mean of all tokens")
+        Literal["tok", "gap", "map"],
+        Key("the head reads the class token, the tokens' mean, or what attends to them (MAPHead)"),
     ]
     rep: Annotated[bool, Key("a representation layer, tanh(dense), before the head")]
     posemb: Annotated[Literal["learn", "sincos2d"], Key("positions: learned, or sines and cosines")]

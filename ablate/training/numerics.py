@@ -98,7 +98,7 @@ def kernel(run: Run, device: torch.device) -> str:
     if model.kind == "mlp":
         return "math"
     patches = (run.data.size // model.patch) ** 2
-    tokens = patches + (model.pool != "gap") + model.registers
+    tokens = patches + (model.pool == "tok") + model.registers
     shape = (2, model.heads, tokens, model.head_dim)
     q, k, v = (torch.empty(shape, dtype=dtype, device=device, requires_grad=True) for _ in range(3))
     was, enable, can_use = SWITCHES[preferred]

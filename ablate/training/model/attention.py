@@ -35,6 +35,12 @@ def kernel(device: torch.device, dtype: torch.dtype) -> str:
     return "explicit" if (device.type, dtype) == ("cpu", torch.bfloat16) else "sdpa"
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """(B, H, N, d) each, where q may have another N -> the heads' contexts, (B, N, H*d)."""
+    context: Tensor = KERNELS[kernel(q.device, q.dtype)](q, k, v)
+    return context.transpose(1, 2).flatten(2)
+
+
 class HeadScale(nn.Module):
     """Each head's context times a learned number of its own."""
 
@@ -91,5 +97,4 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
         q, k, v = self.parts(x)
-        context = KERNELS[kernel(q.device, q.dtype)](q, k, v)
-        return self.out(self.inner(context.transpose(1, 2).flatten(2)))
+        return self.out(self.inner(attend(q, k, v)))

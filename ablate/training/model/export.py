@@ -25,6 +25,8 @@ BLOCK = {
 }
 
 QK_NORM = {"attn.f.q_norm": "attn.q_norm", "attn.f.k_norm": "attn.k_norm"}
+MAP = {"pool.q": "q", "pool.kv": "kv", "pool.proj": "proj", "pool.norm": "norm"}
+MAP |= {"pool.mlp.fc1": "mlp.fc1", "pool.mlp.fc2": "mlp.fc2"}
 
 
 def timm_arguments(run: spec.Run) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
         else model.act,
         "class_token": has_cls,
         "reg_tokens": model.registers,
-        "global_pool": "token" if has_cls else "avg",
+        "global_pool": {"tok": "token", "gap": "avg", "map": "map"}[model.pool],
         "no_embed_class": not model.cls_posemb,
         "fc_norm": False,
         "init_values": model.layerscale,
@@ -106,6 +108,8 @@ def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _renamed(run: spec.Run) -> dict[str, str]:
     """Ours -> timm's, of the parameters that differ in name only."""
     layers = {"head": "head", "norm": "norm"}
+    if run.model.pool == "map":
+        layers |= {ours: f"attn_pool.{other}" for ours, other in MAP.items()}
     block = BLOCK | (QK_NORM if run.model.qk_norm else {})
     for i in range(run.model.depth):
         layers |= {f"blocks.{i}.{ours}": f"blocks.{i}.{other}" for ours, other in block.items()}
@@ -115,6 +119,8 @@ def _renamed(run: spec.Run) -> dict[str, str]:
         for part in ("weight", "bias")
         if run.model.qkv_bias or not f"{ours}.{part}".endswith("qkv.bias")
     }
+    if run.model.pool == "map":
+        same["pool.probe"] = "attn_pool.latent"
     if run.model.layerscale is not None:
         for i in range(run.model.depth):
             for ours, other in (("attn.ls", "ls1"), ("mlp.ls", "ls2")):
@@ -145,6 +151,8 @@ def _check(run: spec.Run) -> None:
             f"model.act: timm's VisionTransformer, told by plain data, has gelu, relu and silu "
             f"only, got {model.act!r}"
         )
+    if model.pool == "map":  # timm's attends to registers, too
+        needed["model.registers"] = (model.registers, 0)
     for key, (value, expected) in needed.items():
         if value != expected:
             raise UserError(f"{key}: timm's VisionTransformer has {expected!r} only, got {value!r}")

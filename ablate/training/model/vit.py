@@ -17,18 +17,9 @@ from ablate.training.model.dense import Dense, Representation
 from ablate.training.model.drop import Drop
 from ablate.training.model.host import Host
 from ablate.training.model.norm import ExcludeCls, LayerNorm, MakeNorm, Shape
+from ablate.training.model.pool import POOLS
 from ablate.training.model.stem import Patches
 from ablate.training.model.traits import BlockTraits, NormTraits, StemTraits, traits
-
-
-def first_token(x: Tensor) -> Tensor:
-    """(B, N, D) -> (B, D): the class token."""
-    return x[:, 0]
-
-
-def mean_token(x: Tensor) -> Tensor:
-    """(B, N, D) -> (B, D): the mean over all tokens."""
-    return x.mean(1)
 
 
 class Registers(nn.Module):
@@ -57,9 +48,6 @@ class Behind(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, R+N, D) -> (B, N, D)
         return x[:, self.number :]
-
-
-POOLS = {"tok": first_token, "gap": mean_token}
 
 
 class ClassToken(nn.Module):
@@ -210,7 +198,7 @@ class ViT(Host):
         self.norm = make_final(shape) if final else nn.Identity()
         # The class token stands before the registers, the patches behind them.
         self.behind = Behind(number) if number and model.pool != "tok" else nn.Identity()
-        self.pool = POOLS[model.pool]
+        self.pool = POOLS[model.pool](layer, model.norm_eps)
         self.rep = Representation(model.width) if model.rep else nn.Identity()
         self.head = Dense(model.width, classes, role="head")
 
