@@ -240,6 +240,13 @@ EXPORTED = [
     {"model.arch": "deit_ti/4"},
     {"model.arch": "deit_ti/4", "model.qkv_bias": False, "data.channels": 1},
     {"model.arch": "mu/4", "model.norm_eps": 1e-5, "model.mlp_ratio": 2.0},
+    {"model.arch": "mu/4", "model.act": "silu"},
+    {"model.arch": "mu/4", "model.registers": 4},
+    {"model.arch": "mu/2", "model.registers": 4, "model.pool": "gap"},
+    {"model.arch": "deit_ti/4", "model.registers": 2},
+    {"model.arch": "mu/4", "model.layerscale": 0.1},
+    {"model.arch": "mu/2", "model.pool": "map", "model.act": "relu"},
+    {"model.arch": "mu/4", "model.qk_norm": True, "model.norm_eps": 1e-5},
 ]
 
 
@@ -281,6 +288,8 @@ def test_exporting_what_timm_has_not_says_why():
         ({"stem": "dpn"}, "stem: timm's VisionTransformer has 'none' only, got 'dpn'"),
         ({"model.rep": True}, "model.rep: timm"),
         ({"norm": "rmsnorm"}, "norm: timm"),
+        ({"model.act": "swiglu"}, "model.act: timm"),
+        ({"model.pool": "map", "model.registers": 1}, "model.registers: timm"),
         ({"block.mlp": "post"}, "block.mlp: timm"),
         ({"model.arch": "mlp/3x10"}, "model.kind: timm"),
         ({"model.cls": "exclude"}, "model.cls: timm"),

@@ -134,6 +134,8 @@ CALLS = {
         ((2, 3, 4), [3, 4], None, None, 1e-6),
         ((2, 3, 4), [3], (3,), (3,), 1e-6),
     ],
+    aten.relu.default: [((2, 3),)],
+    aten.silu.default: [((2, 3),)],
     aten._safe_softmax.default: [((2, 3), -1)],
 }
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Literal, TypeGuard, get_args, get_origin
 
-from ablate.shared.checks import NO_CLS, check
+from ablate.shared.checks import GELUS, NO_CLS, check
 from ablate.shared.choices import ARCHS, CHOICES, PROBES, Param
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import UNBOUNDED, added, hints, keys
@@ -295,8 +295,10 @@ def _expand(tree: Any, data: Data) -> dict[str, Any]:
     model: dict[str, Any] = {
         key: defaults.get(key) if tree.get(key) is None else tree[key] for key in hints(Model)
     }
-    if model["pool"] == "gap":  # what the architecture says of its class token says nothing
+    if model["pool"] != "tok":  # what the architecture says of its class token says nothing
         model |= {key: value for key, value in NO_CLS.items() if tree.get(key) is None}
+    if model["act"] not in GELUS and tree.get("gelu") is None:  # nor what it says of its GELU
+        model["gelu"] = added(Model)["gelu"]
     for key in ("width", "heads", "depth"):
         model[key] = value_of(Model, key, model[key], f"model.{key}")
     if model["cls"] == "late" and model["cls_at"] is None:

@@ -16,6 +16,8 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Augment, Chosen, Data, Model, Optim, Train
 from ablate.shared.spec import DRAWS, Run
 
+GELUS = ("gelu", "geglu")  # the activations of which `model.gelu` says something
+
 # What a model without a class token says of one.
 NO_CLS = {"cls": "include", "cls_at": None, "cls_posemb": False}
 
@@ -144,6 +146,7 @@ def _mlp(run: Run) -> None:
     own |= {"norm_eps", "input"}
     expected = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
     expected |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
+    expected |= {"act": "gelu", "registers": 0, "layerscale": None, "qk_norm": False}
     for key, value in dataclasses.asdict(model).items():
         if key not in own and value != expected[key]:
             raise UserError(f"model.{key}: model.arch={model.arch} has none; leave it out")
@@ -153,11 +156,12 @@ def _mlp(run: Run) -> None:
 
 
 def _class_token(model: Model) -> None:
-    if model.pool == "gap":
+    if model.pool != "tok":
         for key, value in NO_CLS.items():
             if getattr(model, key) != value:
                 raise UserError(
-                    f"model.{key}: there is no class token with model.pool=gap; leave it out"
+                    f"model.{key}: there is no class token with model.pool={model.pool}; "
+                    f"leave it out"
                 )
     if model.cls != "late":
         if model.cls_at is not None:
@@ -172,6 +176,8 @@ def _class_token(model: Model) -> None:
 
 
 def _model(data: Data, model: Model) -> None:
+    if model.act not in GELUS and model.gelu != "tanh":
+        raise UserError(f"model.gelu: model.act={model.act} has no GELU; leave it out")
     if model.posemb == "sincos2d" and (model.width % 4 or model.width < 8):
         raise UserError(
             f"model.posemb: sincos2d needs a width divisible by 4 and of at least 8, "

@@ -376,7 +376,7 @@ class Arch:
     patch: int | None = None
     kind: Literal["vit", "mlp"] = "vit"
     head_dim: int | None = None  # width / heads
-    pool: Literal["tok", "gap"] = "tok"
+    pool: Literal["tok", "gap", "map"] = "tok"
     posemb: Literal["learn", "sincos2d"] = "learn"
     cls: Literal["include", "exclude", "late"] = "include"
     cls_posemb: bool = False

@@ -94,7 +94,8 @@ class Model:
     head_dim: Annotated[int, Key("channels of a head; null: width / heads", above=0)]
     mlp_ratio: Annotated[float, Key("width of the MLP inside, in widths of a token", above=0)]
     pool: Annotated[
-        Literal["tok", "gap"], Key("the head reads the class token, or the mean of all tokens")
+        Literal["tok", "gap", "map"],
+        Key("the head reads the class token, the tokens' mean, or what attends to them (MAPHead)"),
     ]
     rep: Annotated[bool, Key("a representation layer, tanh(dense), before the head")]
     posemb: Annotated[Literal["learn", "sincos2d"], Key("positions: learned, or sines and cosines")]
@@ -119,6 +120,18 @@ class Model:
     cls_posemb: Annotated[bool, Key("a position vector for the class token")] = False
     qkv_bias: Annotated[bool, Key("biases of queries, keys and values")] = True
     gelu: Annotated[Literal["tanh", "erf"], Key("GELU: its tanh approximation, or exact")] = "tanh"
+    act: Annotated[
+        Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu"],
+        Key("activation of the MLP; swiglu and geglu are gated, at 2/3 of its inner width"),
+    ] = "gelu"
+    registers: Annotated[
+        int, Key("register tokens: learned, without positions, unread by the head", least=0)
+    ] = 0
+    layerscale: Annotated[
+        float | None,
+        Key("LayerScale: initial factor of every residual branch's channels; null: none", above=0),
+    ] = None
+    qk_norm: Annotated[bool, Key("a LayerNorm on each head's queries, and one on its keys")] = False
     init: Annotated[
         Literal["big_vision", "deit", "torch"], Key("whose rules initial weights are drawn by")
     ] = "big_vision"

@@ -97,7 +97,8 @@ def kernel(run: Run, device: torch.device) -> str:
     preferred = {torch.bfloat16: "flash", torch.float32: "efficient"}.get(dtype, "math")
     if model.kind == "mlp":
         return "math"
-    tokens = (run.data.size // model.patch) ** 2 + (model.pool != "gap")
+    patches = (run.data.size // model.patch) ** 2
+    tokens = patches + (model.pool == "tok") + model.registers
     shape = (2, model.heads, tokens, model.head_dim)
     q, k, v = (torch.empty(shape, dtype=dtype, device=device, requires_grad=True) for _ in range(3))
     was, enable, can_use = SWITCHES[preferred]

@@ -35,6 +35,12 @@ def kernel(device: torch.device, dtype: torch.dtype) -> str:
     return "explicit" if (device.type, dtype) == ("cpu", torch.bfloat16) else "sdpa"
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """(B, H, N, d) each, where q may have another N -> the heads' contexts, (B, N, H*d)."""
+    context: Tensor = KERNELS[kernel(q.device, q.dtype)](q, k, v)
+    return context.transpose(1, 2).flatten(2)
+
+
 class HeadScale(nn.Module):
     """Each head's context times a learned number of its own."""
 
@@ -51,6 +57,10 @@ class HeadScale(nn.Module):
 class Attention(nn.Module):
     """Every token looks at all. heads * head_dim may differ from width.
 
+    `q_norm` and `k_norm` normalise the channels of every head's queries and keys, all heads by the
+    same scales and offsets: Dehghani et al. 2023 (ViT-22B, arXiv 2302.05442, 2.1), whose norms have
+    no offsets; timm's `qk_norm` has them, as here.
+
     `inner` stands between the heads' contexts and the output projection; `gain`: see Dense, of v
     and of the projection.
     """
@@ -62,6 +72,8 @@ class Attention(nn.Module):
         head_dim: int,
         *,
         qkv_bias: bool = True,
+        q_norm: nn.Module | None = None,
+        k_norm: nn.Module | None = None,
         inner: nn.Module | None = None,
         gain: float = 1.0,
     ) -> None:
@@ -70,12 +82,19 @@ class Attention(nn.Module):
         wide = heads * head_dim
         # Rows: q, k, v; in each, head by head.
         self.qkv = Dense(width, 3 * wide, role="qkv", bias=qkv_bias, gains=(1.0, 1.0, gain))
+        self.q_norm = q_norm or nn.Identity()
+        self.k_norm = k_norm or nn.Identity()
         self.inner = inner or nn.Identity()
         self.out = Dense(wide, width, role="out", gains=(gain,))
 
-    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, N, D) -> q, k, v, each (B, H, N, d)."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, N, 3, H, d)
-        # Each (B, H, N, d). Parted first: so a kernel joins their gradients where they lie.
+        # Parted first: so a kernel joins their gradients where they lie.
         q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
-        context = KERNELS[kernel(q.device, q.dtype)](q, k, v)
-        return self.out(self.inner(context.transpose(1, 2).flatten(2)))
+        # Autocast normalises in float32; the kernel takes all three in one type.
+        return self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype), v
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
+        q, k, v = self.parts(x)
+        return self.out(self.inner(attend(q, k, v)))

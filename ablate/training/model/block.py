@@ -11,8 +11,9 @@ from math import log, sqrt
 from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
+from ablate.training.model.act import activation
 from ablate.training.model.attention import Attention, HeadScale
 from ablate.training.model.drop import Drop, DropPath
 from ablate.training.model.mlp import MLP
@@ -54,10 +55,23 @@ class Layer:
     depth: int = 1
     qkv_bias: bool = True
     gelu: str = "tanh"
+    act: str = "gelu"
+    layerscale: float | None = None
+    qk_norm: MakeNorm | None = None  # makes those on queries and on keys
+
+    def scale(self) -> nn.Module:
+        """LayerScale for a residual branch, or nothing."""
+        start = self.layerscale
+        return nn.Identity() if start is None else LayerScale(self.shape.width, start)
 
     def norm_if(self, present: bool) -> nn.Module:
         """A norm of its own, or nothing."""
         return self.norm(self.shape) if present else nn.Identity()
+
+    def norm_of_heads(self) -> nn.Module:
+        """A norm of the channels of a head, or nothing."""
+        shape = replace(self.shape, width=self.head_dim, heads=1)
+        return self.qk_norm(shape) if self.qk_norm else nn.Identity()
 
     def wide(self, channels: int) -> Shape:
         """The tokens where they have another width."""
@@ -121,17 +135,40 @@ class Scale(nn.Module):
         return x * self.scale
 
 
+class LayerScale(nn.Module):
+    """x times a learned number for each channel, from `start`: CaiT (Touvron et al. 2021, Eq. 3).
+
+    arXiv 2103.17239; its name and its parameter's are timm's.
+    """
+
+    roles: ClassVar[dict[str, str]] = {"gamma": "scale"}
+
+    def __init__(self, width: int, start: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.empty(width))
+        self.start = start
+
+    def initialise(self, name: str, values: Tensor, generator: Generator) -> bool:
+        """See `traits.Traits`."""
+        values.fill_(self.start)
+        return True
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
+        return x * self.gamma
+
+
 class Residual(nn.Module):
-    """post(skip(x) + drop(branch(f(pre(x))))), each norm present or the identity.
+    """post(skip(x) + drop(ls(branch(f(pre(x)))))), each norm present or the identity.
 
     ::
 
-        x -+-> pre -> f -> branch -> dropout -> drop_path -+- post ->
-           |                                               |
-           +--------------------- skip --------------------+
+        x -+-> pre -> f -> branch -> ls -> dropout -> drop_path -+- post ->
+           |                                                     |
+           +------------------------ skip -----------------------+
 
     f excludes its output dropout; a branch norm stands before it, as in fairseq's
     transformer_layer.py. Dropout before stochastic depth: scenic/projects/baselines/vit.py.
+    `ls` is `model.layerscale`, or nothing.
     """
 
     def __init__(
@@ -141,13 +178,14 @@ class Residual(nn.Module):
         self.pre = layer.norm_if(places.pre)
         self.f = f
         self.branch = layer.norm_if(places.branch)
+        self.ls = layer.scale()
         self.dropout = Drop(layer.dropout)
         self.drop_path = DropPath(layer.drop_path)
         self.skip = skip or nn.Identity()
         self.post = layer.norm_if(places.post)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
-        branch = self.dropout(self.branch(self.f(self.pre(x))))
+        branch = self.dropout(self.ls(self.branch(self.f(self.pre(x)))))
         return self.post(self.drop_path(self.skip(x), branch))
 
 
@@ -171,16 +209,20 @@ class Block(nn.Module):
             shape.heads,
             layer.head_dim,
             qkv_bias=layer.qkv_bias,
+            q_norm=layer.norm_of_heads(),
+            k_norm=layer.norm_of_heads(),
             inner=inner.context(layer, shape.heads * layer.head_dim),
             gain=gain,
         )
+        act = activation(layer.act, layer.gelu)
+        hidden = act.hidden(layer.hidden)
         perceptron = MLP(
             shape.width,
-            layer.hidden,
+            hidden,
             layer.dropout,
-            gelu=layer.gelu,
-            pre_act=inner.pre_act(layer, layer.hidden),
-            post_act=inner.post_act(layer, layer.hidden),
+            act=act,
+            pre_act=inner.pre_act(layer, act.inputs * hidden),
+            post_act=inner.post_act(layer, hidden),
             gain=gain,
         )
         self.attn = Residual(attention, PLACES[attn, post], layer)

@@ -65,6 +65,8 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten.mul.Scalar: _like,
     aten.mul.Tensor: _broadcast,
     aten.native_layer_norm.default: _normalised,
+    aten.relu.default: _like,
+    aten.silu.default: _like,
     aten._safe_softmax.default: _like,
 }
 

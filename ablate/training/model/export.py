@@ -24,6 +24,10 @@ BLOCK = {
     "mlp.f.fc2": "mlp.fc2",
 }
 
+QK_NORM = {"attn.f.q_norm": "attn.q_norm", "attn.f.k_norm": "attn.k_norm"}
+MAP = {"pool.q": "q", "pool.kv": "kv", "pool.proj": "proj", "pool.norm": "norm"}
+MAP |= {"pool.mlp.fc1": "mlp.fc1", "pool.mlp.fc2": "mlp.fc2"}
+
 
 def timm_arguments(run: spec.Run) -> dict[str, Any]:
     """What timm's VisionTransformer(**...) is told to be the run's model, as plain data.
@@ -44,11 +48,16 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
         "num_heads": model.heads,
         "mlp_ratio": model.mlp_ratio,
         "qkv_bias": model.qkv_bias,
-        "act_layer": {"tanh": "gelu_tanh", "erf": "gelu"}[model.gelu],
+        "act_layer": {"tanh": "gelu_tanh", "erf": "gelu"}[model.gelu]
+        if model.act == "gelu"
+        else model.act,
         "class_token": has_cls,
-        "global_pool": "token" if has_cls else "avg",
+        "reg_tokens": model.registers,
+        "global_pool": {"tok": "token", "gap": "avg", "map": "map"}[model.pool],
         "no_embed_class": not model.cls_posemb,
         "fc_norm": False,
+        "init_values": model.layerscale,
+        "qk_norm": model.qk_norm,
     }
 
 
@@ -64,8 +73,11 @@ def to_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
     if run.model.pool == "tok":
         theirs["cls_token"] = state["cls.token"]
-    if run.model.cls_posemb:
-        theirs["pos_embed"] = torch.cat([state["cls.posemb"], state["posemb"]], 1)
+    if run.model.registers:
+        theirs["reg_token"] = state["registers.token"]
+    if run.model.cls_posemb:  # timm's registers have positions, too, where its class token has one
+        bare = [torch.zeros_like(state["registers.token"])] if run.model.registers else []
+        theirs["pos_embed"] = torch.cat([state["cls.posemb"], *bare, state["posemb"]], 1)
     theirs |= {other: state[name] for name, other in _renamed(run).items()}
     return {name: tensor.contiguous() for name, tensor in theirs.items()}
 
@@ -81,10 +93,14 @@ def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
     if run.model.pool == "tok":
         ours["cls.token"] = state["cls_token"]
+    number = run.model.registers
+    if number:
+        ours["registers.token"] = state["reg_token"]
     if run.model.cls_posemb:
-        ours["cls.posemb"], ours["posemb"] = state["pos_embed"].split(
-            [1, state["pos_embed"].shape[1] - 1], 1
-        )
+        positions = state["pos_embed"]
+        ours["cls.posemb"], ours["posemb"] = positions[:, :1], positions[:, 1 + number :]
+        if number:
+            ours["registers.token"] = state["reg_token"] + positions[:, 1 : 1 + number]
     ours |= {name: state[other] for name, other in _renamed(run).items()}
     return {name: tensor.contiguous() for name, tensor in ours.items()}
 
@@ -92,14 +108,24 @@ def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _renamed(run: spec.Run) -> dict[str, str]:
     """Ours -> timm's, of the parameters that differ in name only."""
     layers = {"head": "head", "norm": "norm"}
+    if run.model.pool == "map":
+        layers |= {ours: f"attn_pool.{other}" for ours, other in MAP.items()}
+    block = BLOCK | (QK_NORM if run.model.qk_norm else {})
     for i in range(run.model.depth):
-        layers |= {f"blocks.{i}.{ours}": f"blocks.{i}.{other}" for ours, other in BLOCK.items()}
-    return {
+        layers |= {f"blocks.{i}.{ours}": f"blocks.{i}.{other}" for ours, other in block.items()}
+    same = {
         f"{ours}.{part}": f"{other}.{part}"
         for ours, other in layers.items()
         for part in ("weight", "bias")
         if run.model.qkv_bias or not f"{ours}.{part}".endswith("qkv.bias")
     }
+    if run.model.pool == "map":
+        same["pool.probe"] = "attn_pool.latent"
+    if run.model.layerscale is not None:
+        for i in range(run.model.depth):
+            for ours, other in (("attn.ls", "ls1"), ("mlp.ls", "ls2")):
+                same[f"blocks.{i}.{ours}.gamma"] = f"blocks.{i}.{other}.gamma"
+    return same
 
 
 def _check(run: spec.Run) -> None:
@@ -120,6 +146,13 @@ def _check(run: spec.Run) -> None:
         "model.final_norm": (model.final_norm == "drop", False),
         "model.head_dim": (model.head_dim * model.heads, model.width),
     }
+    if model.act not in ("gelu", "relu", "silu"):
+        raise UserError(
+            f"model.act: timm's VisionTransformer, told by plain data, has gelu, relu and silu "
+            f"only, got {model.act!r}"
+        )
+    if model.pool == "map":  # timm's attends to registers, too
+        needed["model.registers"] = (model.registers, 0)
     for key, (value, expected) in needed.items():
         if value != expected:
             raise UserError(f"{key}: timm's VisionTransformer has {expected!r} only, got {value!r}")

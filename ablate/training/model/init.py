@@ -59,6 +59,12 @@ def by_width(values: Tensor, generator: Generator, owner: nn.Module) -> None:
     values.normal_(0, values.shape[-1] ** -0.5, generator=generator)
 
 
+def one_row(values: Tensor, generator: Generator, owner: nn.Module) -> None:
+    """Uniform within sqrt(6 / (1 + D)): flax's xavier_uniform of (1, 1, D)."""
+    limit = sqrt(6 / (1 + values.shape[-1]))
+    values.uniform_(-limit, limit, generator=generator)
+
+
 def uniform_fan_in(values: Tensor, generator: Generator, owner: nn.Module) -> None:
     """Uniform within fan_in^-0.5, kernels and biases: torch's default for nn.Linear and convs."""
     limit = owner.get_parameter("weight")[0].numel() ** -0.5
@@ -67,15 +73,18 @@ def uniform_fan_in(values: Tensor, generator: Generator, owner: nn.Module) -> No
 
 DENSE = [
     f"{layer}.{part}"
-    for layer in ("patch", "qkv", "out", "mlp", "rep", "head")
+    for layer in ("patch", "qkv", "q", "kv", "out", "mlp", "glu", "rep", "head")
     for part in ("kernel", "bias")
 ]
 
-# What no host says: pycls/models/vit.py leaves the convolutions of its stem as torch has them.
+# What no host says, or all say alike: pycls/models/vit.py leaves the convolutions of its stem as
+# torch has them.
 EVERYWHERE: dict[str, Rule] = {
     "scale": constant(1),
     "offset": constant(0),
     "conv.kernel": uniform_fan_in,
+    "probe": one_row,  # of big_vision's MAPHead
+    "registers": normal(1e-6),  # DINOv2's vision_transformer.py, and timm's
 }
 
 # big_vision/models/vit.py (at 26c7bc8) and flax's defaults. It has no cls.posemb.
@@ -87,10 +96,16 @@ BIG_VISION: dict[str, Rule] = EVERYWHERE | {
     "cls.posemb": by_width,
     "qkv.kernel": partial(xavier_uniform, parts=3),
     "qkv.bias": constant(0),
+    "q.kernel": xavier_uniform,
+    "q.bias": constant(0),
+    "kv.kernel": partial(xavier_uniform, parts=2),
+    "kv.bias": constant(0),
     "out.kernel": xavier_uniform,
     "out.bias": constant(0),
     "mlp.kernel": xavier_uniform,
     "mlp.bias": normal(1e-6),
+    "glu.kernel": partial(xavier_uniform, parts=2),  # each of the two as if it were alone
+    "glu.bias": normal(1e-6),
     "rep.kernel": lecun_normal,
     "rep.bias": constant(0),
     "head.kernel": constant(0),

@@ -17,21 +17,37 @@ from ablate.training.model.dense import Dense, Representation
 from ablate.training.model.drop import Drop
 from ablate.training.model.host import Host
 from ablate.training.model.norm import ExcludeCls, LayerNorm, MakeNorm, Shape
+from ablate.training.model.pool import POOLS
 from ablate.training.model.stem import Patches
 from ablate.training.model.traits import BlockTraits, NormTraits, StemTraits, traits
 
 
-def first_token(x: Tensor) -> Tensor:
-    """(B, N, D) -> (B, D): the class token."""
-    return x[:, 0]
+class Registers(nn.Module):
+    """Joins learned tokens before the patches; they have no positions, and the head reads none.
+
+    Darcet et al. 2023 (arXiv 2309.16588). They stand behind the class token, as in DINOv2's and
+    timm's vision_transformer.py.
+    """
+
+    roles: ClassVar[dict[str, str]] = {"token": "registers"}
+
+    def __init__(self, number: int, width: int) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.empty(1, number, width))
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, R+N, D)
+        return torch.cat([self.token.expand(len(x), -1, -1), x], 1)
 
 
-def mean_token(x: Tensor) -> Tensor:
-    """(B, N, D) -> (B, D): the mean over all tokens."""
-    return x.mean(1)
+class Behind(nn.Module):
+    """All but the first tokens."""
 
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
-POOLS = {"tok": first_token, "gap": mean_token}
+    def forward(self, x: Tensor) -> Tensor:  # (B, R+N, D) -> (B, N, D)
+        return x[:, self.number :]
 
 
 class ClassToken(nn.Module):
@@ -68,7 +84,7 @@ def class_token(model: sections.Model) -> nn.Module:
 
 
 def past_cls(norm: MakeNorm, plain: MakeNorm) -> MakeNorm:
-    """Makes `norm`; where it mixes tokens, for the patches only, and `plain` for the class token.
+    """Makes `norm`; where it mixes tokens, for the patches only, and `plain` for those before.
 
     A norm that does not say whether it mixes tokens (`NormTraits`) is taken to.
     """
@@ -77,7 +93,7 @@ def past_cls(norm: MakeNorm, plain: MakeNorm) -> MakeNorm:
         patches = norm(replace(shape, cls=0))
         if not traits(patches, NormTraits).mixes_tokens:
             return norm(shape)
-        return ExcludeCls(patches, plain(replace(shape, grid=(1, 1), cls=0)))
+        return ExcludeCls(patches, plain(replace(shape, grid=(1, shape.cls), cls=0)), shape.cls)
 
     return make
 
@@ -110,6 +126,7 @@ class ViT(Host):
         stem -> + posemb -> after_posemb -> cls -> after_cls -> dropout -> blocks -> norm -> pool
                                              \\- cls=late: joins before block cls_at
 
+    Registers join before the class token does, and so before the first block, and stand behind it.
     `stem`, `block` and `norm` make the chosen ones. The final norm is a LayerNorm whatever the
     block's norm is, unless that is `everywhere` or the block brings one: only what is ablated
     changes. So are the norms behind a class token that joins late.
@@ -135,13 +152,15 @@ class ViT(Host):
             self.posemb = nn.Parameter(torch.empty(1, patches.number, model.width))
         else:
             self.register_buffer("posemb", sincos2d(patches.grid, model.width), persistent=False)
+        number = model.registers
+        self.registers = Registers(number, model.width) if number else nn.Identity()
         self.cls = class_token(model)
         self.dropout = Drop(model.dropout)
 
         # --- Blocks, and which norm each has ---
         depth, joins = blocks_of(model, self.stem), model.cls_at or 0
         plain = partial(LayerNorm, eps=model.norm_eps)
-        shape = Shape(model.width, model.heads, patches.grid, cls=int(model.pool == "tok"))
+        shape = Shape(model.width, model.heads, patches.grid, cls=number + (model.pool == "tok"))
         by_cls: dict[str, MakeNorm] = {
             "include": norm,
             "exclude": past_cls(norm, plain),
@@ -158,8 +177,11 @@ class ViT(Host):
             depth=depth,
             qkv_bias=model.qkv_bias,
             gelu=model.gelu,
+            act=model.act,
+            layerscale=model.layerscale,
+            qk_norm=plain if model.qk_norm else None,
         )
-        early_layer = replace(layer, norm=norm, shape=replace(shape, cls=0))
+        early_layer = replace(layer, norm=norm, shape=replace(shape, cls=number))
         # Stochastic depth grows linearly from 0 in the first block to its full rate in the last.
         rates = [model.drop_path * i / max(depth - 1, 1) for i in range(depth)]
         self.blocks = nn.Sequential(
@@ -174,7 +196,9 @@ class ViT(Host):
         final = {"keep": True, "auto": not last.ends_normed, "drop": False}[model.final_norm]
         make_final = last.final or layer.final
         self.norm = make_final(shape) if final else nn.Identity()
-        self.pool = POOLS[model.pool]
+        # The class token stands before the registers, the patches behind them.
+        self.behind = Behind(number) if number and model.pool != "tok" else nn.Identity()
+        self.pool = POOLS[model.pool](layer, model.norm_eps)
         self.rep = Representation(model.width) if model.rep else nn.Identity()
         self.head = Dense(model.width, classes, role="head")
 
@@ -182,7 +206,7 @@ class ViT(Host):
         stem_says, blocks = traits(self.stem, StemTraits), tuple(self.blocks)
         early = (self.dropout, *blocks[:joins]) if joins else ()
         late = blocks[joins:] if joins else (self.dropout, *blocks)
-        self.on_patches: tuple[nn.Module, ...] = (stem_says.after_posemb, *early)
+        self.on_patches: tuple[nn.Module, ...] = (stem_says.after_posemb, self.registers, *early)
         self.on_tokens: tuple[nn.Module, ...] = (stem_says.after_cls, *late)
         self.name_sites()
 
@@ -192,7 +216,7 @@ class ViT(Host):
         x = self.cls(x)  # (B, N, D)
         x = in_turn(self.on_tokens, x)
         x = self.norm(x)
-        x = self.pool(x)  # (B, D)
+        x = self.pool(self.behind(x))  # (B, D)
         return self.rep(x)
 
 

@@ -72,7 +72,7 @@ class AttentionDistance(Probe):
 def mean_distance(layer: Attention, x: Tensor, distances: Tensor) -> Tensor:
     """(B, H), float32, for the input of a layer (B, N, D), patches last among its tokens;
     `distances` is (patches, patches)."""
-    q, k, _ = layer.qkv(x).unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    q, k, _ = layer.parts(x)
     with torch.autocast(x.device.type, enabled=False):
         q, k = (part[:, :, -len(distances) :].float() for part in (q, k))  # (B, H, patches, d)
         attention = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)

@@ -1,4 +1,4 @@
-"""The class token beside norms that mix tokens."""
+"""The class token and registers beside norms that mix tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 
 class ExcludeCls(nn.Module):
-    """`patches` normalises the patches and never sees the class token, which has a norm of its own.
+    """`patches` normalises the patches and never sees the tokens before them, which are `number`
+    (class token, registers) and have a norm of their own.
 
     ::
 
@@ -15,10 +16,11 @@ class ExcludeCls(nn.Module):
         patches -> patches ->
     """
 
-    def __init__(self, patches: nn.Module, token: nn.Module) -> None:
+    def __init__(self, patches: nn.Module, token: nn.Module, number: int = 1) -> None:
         super().__init__()
+        self.number = number
         self.patches = patches
         self.token = token
 
-    def forward(self, x: Tensor) -> Tensor:  # (B, 1 + h*w, D) -> the same
-        return torch.cat([self.token(x[:, :1]), self.patches(x[:, 1:])], 1)
+    def forward(self, x: Tensor) -> Tensor:  # (B, number + h*w, D) -> the same
+        return torch.cat([self.token(x[:, : self.number]), self.patches(x[:, self.number :])], 1)

@@ -148,7 +148,8 @@ class DTN(Norm):
         if shape.cls:
             raise UserError(
                 f"norm={self.name}: its tokens are a grid, the class token has no place in it: "
-                f"set model.cls=late or model.cls=exclude (or model.pool=gap)"
+                f"set model.cls=late or model.cls=exclude (or model.pool=gap); registers have none "
+                f"either: beside them set model.cls=exclude"
             )
         if rows != columns:
             raise UserError(

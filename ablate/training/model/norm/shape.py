@@ -15,7 +15,10 @@ from ablate.shared.errors import UserError
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the tokens that a norm will see: (B, cls + h*w, width), the patches in rows of a grid."""
+    """Of the tokens that a norm will see: (B, cls + h*w, width), the patches in rows of a grid.
+
+    `cls`: how many tokens stand before the patches: the class token, and registers behind it.
+    """
 
     width: int
     heads: int
@@ -24,7 +27,7 @@ class Shape:
 
     @property
     def tokens(self) -> int:
-        """N, with the class token where it is among them."""
+        """N, with those before the patches."""
         return self.grid[0] * self.grid[1] + self.cls
 
     def head_dim(self, groups: int, place: str) -> int:
