@@ -182,6 +182,9 @@ class Composer:
             chosen = tree.get(kind)
             if isinstance(chosen, Mapping) and is_plugin(chosen.get("name")):
                 run[kind] = plugin.complete(kind, chosen, Path.cwd())
+        optim = tree.get("optim")
+        if isinstance(optim, Mapping) and is_plugin(optim.get("name")):
+            run["optim"] = plugin.complete_optimizer(optim, Path.cwd())
         if "weights" in tree:
             run["weights"] = self._hashed(tree["weights"])
         if "parent" in tree:

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
-from ablate.shared.errors import UserError
+from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import added
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Augment, Chosen, Data, Model, Optim, Train
@@ -185,6 +185,14 @@ def _model(data: Data, model: Model) -> None:
 
 
 def _optim(optim: Optim, model: Model) -> None:
+    if optim.name not in OPTIMIZERS and optim.version is None:
+        raise unknown("optim.name", optim.name, [*OPTIMIZERS, "module:Class"])
+    for key in ("settings", "version", "folder"):
+        if optim.name in OPTIMIZERS and getattr(optim, key) is not None:
+            raise UserError(
+                f"optim.{key}: is for optim.name=module:Class, got optim.name={optim.name}; "
+                f"leave it out"
+            )
     for key in ("warmup_lr", "min_lr"):
         rate = getattr(optim, key)
         if rate > optim.lr:

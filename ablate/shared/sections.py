@@ -156,8 +156,8 @@ class Optim:
         Literal["cosine", "linear", "rsqrt", "constant"], Key("the rate after the warm-up")
     ]
     name: Annotated[
-        Literal["adamw", "sgd", "lion", "adafactor", "muon"],
-        Key("the optimiser; muon: of the matrices in blocks, adamw of the rest"),
+        str,
+        Key("adamw, sgd, lion, adafactor, muon, or module:Class of torch.optim's kind"),
     ] = "adamw"
     decay: Annotated[
         Literal["by_lr", "independent"],
@@ -194,6 +194,15 @@ class Optim:
         Literal["match_rms_adamw", "original"],
         Key("muon: the rate by a matrix's shape: for steps as large as adamw's, or as published"),
     ] = "match_rms_adamw"
+    settings: Annotated[
+        Mapping[str, Any] | None, Key("KEY: value of that parameter of module:Class")
+    ] = None
+    version: Annotated[
+        str | None, Key("of module:Class: its code's, or its package's; computed")
+    ] = None
+    folder: Annotated[  # not part of the id
+        str | None, Key("where module:Class lies; null: an installed package; computed")
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ NOT_IDENTITY = {
     ("data", "path"),
     ("data", "overlap"),
     ("model", "arch"),
-    *((kind, "folder") for kind in CHOICES),
+    *((kind, "folder") for kind in (*CHOICES, "optim")),
 }
 
 
@@ -210,8 +210,8 @@ def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def unread(tree: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys of `optim` that every recipe gives and the optimiser of the tree doesn't read."""
-    moves = OPTIMIZERS.get(str(tree["optim"].get("name", "adamw")))
-    return moves.unread if moves else ()
+    name = str(tree["optim"].get("name", "adamw"))
+    return OPTIMIZERS[name].unread if name in OPTIMIZERS else ("b1", "b2", "eps")
 
 
 def run_id(identity: str, seed: int) -> str:

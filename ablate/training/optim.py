@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import cos, pi, sqrt
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.sections import Optim, Train
+from ablate.training.borrowed import as_tensors, blamed, construct
 
 
 def decayed(model: nn.Module) -> set[str]:
@@ -133,8 +134,18 @@ class Optimizer:
         torch._foreach_sub_(parameters, moves)
         torch._foreach_lerp_(averages, gradients, 1 - self._optim.b2)
 
+    def counts(self) -> list[dict[str, Any]]:
+        """See Borrowed: its groups keep nothing."""
+        return []
+
+    def recount(self, counts: Sequence[Mapping[str, Any]]) -> None:
+        pass
+
     def _kept(self, parameters: list[Tensor], *names: str) -> list[list[Tensor]]:
         return [[self.state[p][name] for p in parameters] for name in names]
+
+
+_MOVES = {"params", "lr", "scale"}  # of a group: what is set from outside
 
 
 class Borrowed:
@@ -146,6 +157,7 @@ class Borrowed:
         self._own, self._rest = own, rest
         self.param_groups = [*own.param_groups, *(rest.param_groups if rest else ())]
         self.state: dict[Tensor, dict[str, Any]] = own.state
+        self._began = [{k: v for k, v in g.items() if k not in _MOVES} for g in own.param_groups]
         if rest is not None:
             rest.state = self.state
 
@@ -167,6 +179,20 @@ class Borrowed:
         if self._rest is not None:
             self._rest.step()
 
+    def counts(self) -> list[dict[str, Any]]:
+        """By group: what it keeps there that steps have changed."""
+        return [
+            {k: v for k, v in group.items() if k not in _MOVES and began.get(k, ...) != v}
+            for group, began in zip(self._own.param_groups, self._began, strict=True)
+        ]
+
+    def recount(self, counts: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with these `counts`."""
+        for n, (group, began) in enumerate(zip(self._own.param_groups, self._began, strict=True)):
+            for key in group.keys() - began.keys() - _MOVES:
+                del group[key]
+            group.update(began, **(counts[n] if n < len(counts) else {}))
+
 
 def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
     """By parameter: what its rate is multiplied with, by the longest path of `optim.lr_mult` that
@@ -182,6 +208,21 @@ def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
         below = (name for name in names if f"{name}.".startswith(f"{path}."))
         found |= dict.fromkeys(below, paths[path])
     return found
+
+
+def check_optimizer(optim: Optim) -> None:
+    """Make an optimiser by import path, and let it take two steps. Raises UserError where it can't,
+    or keeps what no checkpoint holds."""
+    model = nn.Linear(3, 2)
+    optimizer = make_optimizer(model, replace(optim, lr_mult=None))
+    with blamed(optim):
+        for step in range(2):
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, 0.1 * (step + 1))
+            optimizer.set_rate(optim.lr)
+            optimizer.step()
+    for kept in (*optimizer.state.values(), *optimizer.counts()):
+        as_tensors(kept, optim)
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer | Borrowed:
@@ -240,6 +281,8 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer | Borrowed:
         )
         rest = groups(scales.keys() - matrices)
         return Borrowed(own, Optimizer(rest, replace(optim, name="adamw")) if rest else None)
+    if optim.version is not None:
+        return Borrowed(construct(groups(scales), optim))
     return Optimizer(groups(scales), optim)
 
 
