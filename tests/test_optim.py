@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ablate.shared import sections
+from ablate.shared.choices import OPTIMIZERS
 from ablate.shared.errors import UserError
 from ablate.training import calibrate
 from ablate.training.data.batches import Batches
@@ -233,6 +234,152 @@ def test_the_optimisers_are_torchs_bit_for_bit(name, b1):
     assert all(p.grad is None for p in models[0].parameters())
 
 
+def gradients(model: nn.Module, step: int) -> None:
+    """The same for every model of a shape."""
+    generator = torch.Generator().manual_seed(step)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+
+
+def against(chosen: sections.Optim, theirs: Any, run: Any = None, atol: float = 1e-7) -> None:
+    """Four steps of a model by us, and by the optimisers that `theirs` makes of a copy of it."""
+    ours, copied = build(run or tiny.run()), build(run or tiny.run())
+    optimizer, others = make_optimizer(ours, chosen), theirs(copied)
+    for step, share in enumerate((1.0, 0.5, 0.0, 0.25)):
+        gradients(ours, step)
+        gradients(copied, step)
+        optimizer.set_rate(share * chosen.lr)
+        optimizer.step()
+        for other in others:
+            for group in other.param_groups:
+                group["lr"] = share * chosen.lr
+            other.step()
+    expected = dict(copied.named_parameters())
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter, expected[name], rtol=1e-6, atol=atol, msg=name)
+
+
+def split(model: nn.Module, names: set[str], wd: float) -> list[dict[str, Any]]:
+    """The groups of these parameters, by whether they decay."""
+    found: list[dict[str, Any]] = [{"params": [], "weight_decay": share} for share in (wd, 0.0)]
+    for name, parameter in model.named_parameters():
+        if name in names:
+            found[name not in decayed(model)]["params"].append(parameter)
+    return [group for group in found if group["params"]]
+
+
+def test_lion_equals_timms(oracle):
+    lion, chosen = oracle("timm.optim.lion").Lion, optim(name="lion", lr=0.1, wd=0.3, b2=0.98)
+
+    def theirs(model):
+        every = {name for name, _ in model.named_parameters()}
+        return [lion(split(model, every, 0.3), lr=0.1, betas=(chosen.b1, 0.98))]
+
+    against(chosen, theirs)
+
+
+@pytest.mark.parametrize("adjust_lr", ["original", "match_rms_adamw"])
+def test_muon_moves_matrices_in_blocks_as_timms_does_and_adamw_the_rest(adjust_lr, oracle):
+    muon = oracle("timm.optim.muon").Muon
+    chosen = optim(name="muon", lr=0.1, wd=0.3, momentum=0.8, adjust_lr=adjust_lr)
+
+    def theirs(model):
+        every = {name for name, _ in model.named_parameters()}
+        matrices = {
+            name
+            for name in every
+            if name.startswith("blocks.") and name.split(".")[-2] in ("qkv", "out", "fc1", "fc2")
+            if name.endswith(".weight")
+        }
+        assert len(matrices) == 8
+        settings = {"momentum": 0.8, "nesterov": True, "adjust_lr_fn": adjust_lr}
+        settings["ns_coefficients"] = "original"
+        betas = {"betas": (chosen.b1, chosen.b2), "eps": chosen.eps}
+        return [
+            muon(split(model, matrices, 0.3), lr=0.1, **settings),
+            torch.optim.AdamW(split(model, every - matrices, 0.3), lr=0.1, **betas),
+        ]
+
+    # Torch orthogonalises in bfloat16, whose last bit is the order of a sum.
+    against(chosen, theirs, tiny.run({"model.depth": 2}), atol=1e-3)
+
+
+def test_adafactor_by_hand():
+    """Kernel (2, 4), all gradients g, so g / root mean square is 1: the step is
+    rms(kernel) * min(rate, 1 / sqrt(t)). The bias, at 0, moves by the least size, 1e-3."""
+    model = nn.Linear(4, 2, dtype=torch.float64)
+    nn.init.constant_(model.weight, 2.0)
+    nn.init.zeros_(model.bias)
+    optimizer = make_optimizer(model, optim(name="adafactor", lr=2.0, wd=0.05))
+    expected, bias = 2.0, 0.0
+    for step, rate in enumerate((2.0, 0.1, 0.5), start=1):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 0.5)
+        optimizer.set_rate(rate)
+        optimizer.step()
+        relative = min(rate, step**-0.5)
+        expected, bias = (
+            expected * (1 - rate * 0.05) - max(1e-3, abs(expected)) * relative,
+            bias - max(1e-3, abs(bias)) * relative,
+        )
+        assert torch.allclose(model.weight, torch.full_like(model.weight, expected), rtol=1e-12)
+        assert torch.allclose(model.bias, torch.full_like(model.bias, bias), rtol=1e-12)
+
+
+def test_adafactors_keys_reach_it():
+    def moved(**settings):
+        model = nn.Linear(4, 2)
+        nn.init.ones_(model.weight)
+        optimizer = make_optimizer(model, optim(name="adafactor", lr=0.1, wd=0.0, **settings))
+        for step in range(2):
+            gradients(model, step)
+            optimizer.step()
+        return model.weight.detach()
+
+    plain = moved()
+    assert torch.equal(plain, moved(beta2_decay=-0.8, clip_threshold=1.0))
+    assert not torch.equal(plain, moved(beta2_decay=-0.3))
+    assert not torch.equal(plain, moved(clip_threshold=1.5))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name", "said"),
+    [
+        ("momentum", 0.9, "lion", "is for optim.name=muon, got optim.name=lion; leave it out"),
+        ("adjust_lr", "original", "adamw", "is for optim.name=muon, got"),
+        ("beta2_decay", -0.5, "muon", "is for optim.name=adafactor, got"),
+        ("clip_threshold", 2.0, "sgd", "is for optim.name=adafactor, got"),
+    ],
+)
+def test_a_key_of_another_optimiser_is_refused(key, value, name, said):
+    with pytest.raises(UserError, match=rf"^optim\.{key}: {said}"):
+        optim(name=name, **{key: value})
+
+
+def test_muon_needs_matrices_in_blocks():
+    with pytest.raises(UserError, match=r"^optim\.name: muon moves matrices in blocks, and model"):
+        tiny.run({"optim.name": "muon", "model.arch": "mlp/2x8", "model.pool": "gap"})
+    frozen = tiny.run({"optim.name": "muon", "optim.lr_mult": {"blocks": 0}})
+    with pytest.raises(UserError, match=r"^optim\.name: muon: every matrix in blocks is frozen"):
+        make_optimizer(build(frozen), frozen.optim)
+
+
+def test_what_an_optimiser_does_not_read_is_no_part_of_the_id():
+    def same(name: str, **other: Any) -> bool:
+        settings = [
+            {"optim.name": name, **{f"optim.{k}": v for k, v in o.items()}} for o in ({}, other)
+        ]
+        return len({tiny.run(one).id for one in settings}) == 1
+
+    assert same("lion", eps=0.5)
+    assert same("adafactor", eps=0.5, b1=0.5, b2=0.5)
+    for name, key in (("adamw", "eps"), ("sgd", "eps"), ("sgd", "b2"), ("muon", "eps")):
+        assert not same(name, **{key: 0.5})
+    assert not same("lion", b2=0.5)
+    assert not same("muon", momentum=0.5)
+    assert not same("adafactor", beta2_decay=-0.5)
+
+
 def test_independent_decay_takes_wd_times_the_schedules_share_of_kernels_only():
     """big_vision: without gradients a step takes s(t) * 1e-4 * p, whatever the learning rate."""
     model = build(tiny.run({"stem": "dpn", "model.rep": True})).double()
@@ -265,7 +412,7 @@ def test_kernels_decay_and_nothing_else(stem):
 
 
 def test_sgd_has_no_independent_decay():
-    with pytest.raises(UserError, match=r"^optim.decay: independent is for adamw; .*by_lr"):
+    with pytest.raises(UserError, match=r"^optim.decay: independent is for adamw and .*by_lr"):
         optim(name="sgd", decay="independent")
 
 
@@ -381,7 +528,7 @@ def stepped(changes: dict[str, Any], steps: int = 3) -> tuple[nn.Module, nn.Modu
     return before, after
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_frozen_weights_keep_their_bits_and_all_others_move(name):
     changes = {"optim.name": name, "optim.lr": 0.1, "optim.wd": 0.5}
     changes["model.head_bias"] = 0.1
@@ -418,9 +565,11 @@ def test_the_longest_path_counts_and_the_rate_is_multiplied():
     assert torch.equal(once.posemb, tenfold.posemb)
 
 
-def test_decay_that_is_independent_of_the_rate_stays_so():
+@pytest.mark.parametrize("name", ["adamw", "lion", "adafactor", "muon"])
+def test_decay_that_is_independent_of_the_rate_stays_so(name):
     """The head starts at zero and has no gradient here but decay: wd of it, whatever its rate."""
-    run = tiny.run({"optim.decay": "independent", "optim.wd": 0.1, "optim.lr_mult": {"head": 10.0}})
+    chosen = {"optim.name": name, "optim.decay": "independent", "optim.wd": 0.1}
+    run = tiny.run({**chosen, "optim.lr_mult": {"head": 10.0}})
     model = build(run)
     torch.nn.init.ones_(model.head.weight)
     optimizer = make_optimizer(model, run.optim)

@@ -16,7 +16,7 @@ from ablate.shared import plugin, sections
 from ablate.shared.build import build_run, is_plugin
 from ablate.shared.errors import UserError
 from ablate.training.model import build
-from ablate.training.model.plugin import digest, load
+from ablate.training.model.plugin import digests, load
 
 SOURCE = """
 import torch
@@ -224,13 +224,16 @@ def test_the_digest_is_of_the_code_that_was_loaded(folder):
     )
     (folder / "package" / "unused.py").write_text("")
     chosen = sections.Chosen("package.own:A", {}, sections.Plugin(str(folder), "1"))
+    run = tiny.run()
+    assert digests(run) == {}
+    run = dataclasses.replace(run, norm=chosen)
     load("norm", chosen.name, folder)
-    before = digest(chosen)
+    before = digests(run)
+    assert before.keys() == {"norm"}
     (folder / "package" / "unused.py").write_text("TWO = 2\n")
-    assert digest(chosen) == before
+    assert digests(run) == before
     (folder / "package" / "helper.py").write_text("ONE = 2\n")
-    assert digest(chosen) != before
-    assert digest(sections.Chosen("layernorm", {})) is None
+    assert digests(run) != before
 
 
 @pytest.mark.parametrize(

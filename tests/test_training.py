@@ -30,6 +30,9 @@ RUNS = {
         **{"train.loss": "sigmoid", "train.micro_batch": 4, "probe": ["gradnorm"]},
     },
     "batch statistics, momentum": {"norm": "powernorm", "optim.name": "sgd", "optim.clip": None},
+    "lion": {"optim.name": "lion", "optim.lr_mult": {"stem": 0}},
+    "muon": {"optim.name": "muon", "train.ema": 0.9, "train.micro_batch": 4},
+    "adafactor": {"optim.name": "adafactor", "optim.decay": "independent"},
     "bf16": {"train.precision": "bf16", "train.label_smoothing": 0.1},
 }
 

@@ -27,7 +27,15 @@ from ablate.planning.data_section import complete
 from ablate.planning.launcher import launcher_settings
 from ablate.planning.layers import Layers, SettingsLayer
 from ablate.planning.overrides import once, parse, split_launcher
-from ablate.planning.tree import by_arch, leaves, no_length_in_vain, put, same_length, value_at
+from ablate.planning.tree import (
+    by_arch,
+    leaves,
+    no_key_in_vain,
+    no_length_in_vain,
+    put,
+    same_length,
+    value_at,
+)
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared import plugin, spec
 from ablate.shared.build import build_run, is_plugin, of_today
@@ -162,6 +170,7 @@ class Composer:
             check_resolvers(tree)
             tree = interpolated(tree)
         no_length_in_vain(tree, merged.height)
+        no_key_in_vain(tree, merged.height)
         return tree
 
     def run(self, tree: Mapping[str, Any], seed: int | None = None) -> spec.Run:
@@ -180,6 +189,9 @@ class Composer:
             chosen = tree.get(kind)
             if isinstance(chosen, Mapping) and is_plugin(chosen.get("name")):
                 run[kind] = plugin.complete(kind, chosen, Path.cwd())
+        optim = tree.get("optim")
+        if isinstance(optim, Mapping) and is_plugin(optim.get("name")):
+            run["optim"] = plugin.complete_optimizer(optim, Path.cwd())
         if "weights" in tree:
             run["weights"] = self._hashed(tree["weights"])
         if "parent" in tree:

@@ -46,6 +46,19 @@ def no_length_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> Non
                 )
 
 
+def no_key_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> None:
+    """Raises UserError for a key that the optimiser doesn't read, unless the optimiser was given
+    over it."""
+    if not isinstance(tree.get("optim"), Mapping):
+        return
+    for key in (f"optim.{key}" for key in spec.unread(tree)):
+        if height.get(key, -1) >= height.get("optim.name", 0):
+            raise UserError(
+                f"{key}: {show(value_at(tree, key))} has no effect with "
+                f"optim.name={value_at(tree, 'optim.name')}; leave it out"
+            )
+
+
 def value_at(tree: Mapping[str, Any], key: str) -> Any:
     """The value of a dotted key; None where there is none. The last part may have dots in it: a
     path of `optim.lr_mult`."""

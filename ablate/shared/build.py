@@ -220,6 +220,8 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
         value = _thousands(value)
     if isinstance(value, Mapping) and Mapping[str, float] in get_args(hint):
         return _factors(value, place)
+    if isinstance(value, Mapping) and Mapping[str, Any] in get_args(hint):
+        return dict(value) or None
     if isinstance(value, int) and abs(value) >= 1 << 63:
         raise UserError(f"{place}: expected a number of 63 bits, got {value.bit_length()}")
     if get_origin(hint) in (typing.Union, types.UnionType):
@@ -279,6 +281,8 @@ def _type_name(hint: Any) -> str:
         return " or ".join(map(str, get_args(hint)))
     if hint == Mapping[str, float]:
         return "PATH: number"
+    if hint == Mapping[str, Any]:
+        return "KEY: value"
     return "null" if hint is type(None) else _TYPES[hint]
 
 

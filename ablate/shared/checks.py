@@ -10,8 +10,9 @@ import dataclasses
 import re
 from typing import Any
 
-from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS
-from ablate.shared.errors import UserError
+from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.keys import added
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Augment, Chosen, Data, Model, Optim, Train
 from ablate.shared.spec import DRAWS, Run
@@ -33,7 +34,7 @@ def check(run: Run) -> None:
     else:
         _class_token(run.model)
     _model(run.data, run.model)
-    _optim(run.optim)
+    _optim(run.optim, run.model)
     _lengths(run.train)
     _batch(run.train, run.augment)
     _view(run)
@@ -194,13 +195,36 @@ def _model(data: Data, model: Model) -> None:
         )
 
 
-def _optim(optim: Optim) -> None:
+def _optim(optim: Optim, model: Model) -> None:
+    if optim.name not in OPTIMIZERS and optim.version is None:
+        raise unknown("optim.name", optim.name, [*OPTIMIZERS, "module:Class"])
+    for key in ("settings", "version", "folder"):
+        if optim.name in OPTIMIZERS and getattr(optim, key) is not None:
+            raise UserError(
+                f"optim.{key}: is for optim.name=module:Class, got optim.name={optim.name}; "
+                f"leave it out"
+            )
     for key in ("warmup_lr", "min_lr"):
         rate = getattr(optim, key)
         if rate > optim.lr:
             raise UserError(f"optim.{key}: must be at most optim.lr ({optim.lr}), got {rate}")
     if optim.name == "sgd" and optim.decay == "independent":
-        raise UserError("optim.decay: independent is for adamw; with optim.name=sgd it is by_lr")
+        raise UserError(
+            "optim.decay: independent is for adamw and others whose decay stands beside the "
+            "gradient; with optim.name=sgd it is by_lr"
+        )
+    for key, default in added(Optim).items():
+        readers = [name for name, moves in OPTIMIZERS.items() if key in moves.keys]
+        if readers and optim.name not in readers and getattr(optim, key) != default:
+            raise UserError(
+                f"optim.{key}: is for optim.name={' or '.join(readers)}, "
+                f"got optim.name={optim.name}; leave it out"
+            )
+    if optim.name == "muon" and model.kind == "mlp":
+        raise UserError(
+            f"optim.name: muon moves matrices in blocks, and model.arch={model.arch} has none; "
+            f"give another, such as adamw"
+        )
 
 
 def _lengths(train: Train) -> None:

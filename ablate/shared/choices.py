@@ -330,6 +330,48 @@ CHOICES: dict[str, dict[str, Choice]] = {"norm": NORMS, "stem": STEMS, "block": 
 DEFAULTS = {"norm": "layernorm", "stem": "none", "block": "vit"}  # as in conf/config.yaml
 
 
+@dataclass(frozen=True)
+class Moves:
+    """An optimiser: a line of help, a citation, and the keys of `optim` that it reads beside those
+    that all read. `sgd` came with a recipe that says more; these keys are part of ids by now."""
+
+    line: str
+    source: str
+    keys: tuple[str, ...]
+    unread: tuple[str, ...] = ()  # of the keys that every recipe gives: no part of a run's id
+
+
+OPTIMIZERS: dict[str, Moves] = {
+    "adamw": Moves(
+        "Adam, decay beside the gradient",
+        "Loshchilov, Hutter 2019 (arXiv 1711.05101)",
+        ("b1", "b2", "eps"),
+    ),
+    "sgd": Moves("heavy ball: b1 is its momentum", "torch.optim.SGD", ("b1",)),
+    "lion": Moves(
+        "the sign of gradient and momentum mixed (b1), then the momentum (b2); lr is about a "
+        "tenth of adamw's, wd ten times as much",
+        "Chen et al. 2023 (arXiv 2302.06675), Algorithm 2",
+        ("b1", "b2"),
+        unread=("eps",),
+    ),
+    "adafactor": Moves(
+        "mean squares by rows and columns, rates relative to a weight's size; lr is about 1e-2, "
+        "1 / sqrt(step) at most",
+        "Shazeer, Stern 2018 (arXiv 1804.04235), torch.optim.Adafactor; not big_vision's",
+        ("beta2_decay", "clip_threshold"),
+        unread=("b1", "b2", "eps"),
+    ),
+    "muon": Moves(
+        "momentum made orthogonal, of the matrices in blocks as they are stored (queries, keys and "
+        "values are one); adamw moves the rest",
+        "Jordan et al. 2024 (kellerjordan.github.io/posts/muon), torch.optim.Muon; the rate as in "
+        "Liu et al. 2025 (arXiv 2502.16982)",
+        ("b1", "b2", "eps", "momentum", "adjust_lr"),
+    ),
+}
+
+
 # What a run may measure beside its metrics: `probe=[NAME, ...]`, one file each in its folder.
 PROBES: dict[str, Choice] = {
     "gradnorm": Choice(

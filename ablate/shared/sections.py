@@ -150,15 +150,28 @@ class Optim:
 
     lr: Annotated[float, Key("the peak learning rate", above=0)]
     wd: Annotated[float, Key("weight decay", least=0)]
-    b1: Annotated[float, Key("adamw: decay of the mean gradient; sgd: momentum", least=0, below=1)]
-    b2: Annotated[float, Key("adamw: decay of the mean squared gradient", least=0, below=1)]
+    b1: Annotated[
+        float,
+        Key(
+            "adamw: decay of the mean gradient; sgd: momentum; lion: its share in a step",
+            least=0,
+            below=1,
+        ),
+    ]
+    b2: Annotated[
+        float,
+        Key("adamw: decay of the mean squared gradient; lion: of the momentum", least=0, below=1),
+    ]
     eps: Annotated[float, Key("adamw: added to the root of the mean square", above=0)]
     clip: Annotated[float | None, Key("the largest global gradient norm; null: any", above=0)]
     warmup_epochs: Annotated[float, Key("length of the linear warm-up, in epochs", least=0)]
     schedule: Annotated[
         Literal["cosine", "linear", "rsqrt", "constant"], Key("the rate after the warm-up")
     ]
-    name: Annotated[Literal["adamw", "sgd"], Key("the optimiser")] = "adamw"
+    name: Annotated[
+        str,
+        Key("adamw, sgd, lion, adafactor, muon, or module:Class of torch.optim's kind"),
+    ] = "adamw"
     decay: Annotated[
         Literal["by_lr", "independent"],
         Key("a step subtracts lr * wd of a weight (torch), or wd times the schedule's factor"),
@@ -182,6 +195,26 @@ class Optim:
     lr_mult: Annotated[
         Mapping[str, float] | None,
         Key("PATH: factor on the rate of the parameters below that path; 0: they are frozen"),
+    ] = None
+    beta2_decay: Annotated[
+        float, Key("adafactor: power of the step that a new square's share falls with", below=0)
+    ] = -0.8
+    clip_threshold: Annotated[
+        float, Key("adafactor: the largest root mean square of an update, in rates", least=1)
+    ] = 1.0
+    momentum: Annotated[float, Key("muon: decay of the mean gradient", least=0, below=1)] = 0.95
+    adjust_lr: Annotated[
+        Literal["match_rms_adamw", "original"],
+        Key("muon: the rate by a matrix's shape: for steps as large as adamw's, or as published"),
+    ] = "match_rms_adamw"
+    settings: Annotated[
+        Mapping[str, Any] | None, Key("KEY: value of that parameter of module:Class")
+    ] = None
+    version: Annotated[
+        str | None, Key("of module:Class: its code's, or its package's; computed")
+    ] = None
+    folder: Annotated[  # not part of the id
+        str | None, Key("where module:Class lies; null: an installed package; computed")
     ] = None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from ablate.shared import metrics
-from ablate.shared.choices import CHOICES, SAID, Param
+from ablate.shared.choices import CHOICES, OPTIMIZERS, SAID, Param
 from ablate.shared.keys import Key, added, hints
 from ablate.shared.sections import (
     Augment,
@@ -76,7 +76,7 @@ NOT_IDENTITY = {
     ("data", "path"),
     ("data", "overlap"),
     ("model", "arch"),
-    *((kind, "folder") for kind in CHOICES),
+    *((kind, "folder") for kind in (*CHOICES, "optim")),
 }
 
 
@@ -190,13 +190,15 @@ def classes_of(tree: Mapping[str, Any]) -> int:
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run without what has no effect in it: operators that it doesn't draw; of one
-    that takes no steps, how steps are taken."""
+    """The tree of a run without what has no effect in it: operators that it doesn't draw, keys that
+    its optimiser doesn't read; of one that takes no steps, how steps are taken."""
     augment = tree["augment"]
     if not augment.get("randaug") or augment.get("style", "tf") != "tf":
         augment = {key: value for key, value in augment.items() if key != "randaug_levels"}
     if trains(tree):
-        return {**tree, "augment": augment}
+        idle = unread(tree)
+        optim = {key: value for key, value in tree["optim"].items() if key not in idle}
+        return {**tree, "optim": optim, "augment": augment}
     evaluated = {key: value for key, value in tree["eval"].items() if key != "every"}
     return {
         **{key: value for key, value in tree.items() if key != "optim"},
@@ -204,6 +206,12 @@ def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
         "augment": augment if evaluated.get("augment") else {},
         "eval": evaluated,
     }
+
+
+def unread(tree: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys of `optim` that every recipe gives and the optimiser of the tree doesn't read."""
+    name = str(tree["optim"].get("name", "adamw"))
+    return OPTIMIZERS[name].unread if name in OPTIMIZERS else ("b1", "b2", "eps")
 
 
 def run_id(identity: str, seed: int) -> str:

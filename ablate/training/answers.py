@@ -38,7 +38,7 @@ from ablate.training.data.cache import count, look, prepare
 from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
-from ablate.training.optim import factors
+from ablate.training.optim import check_optimizer, factors
 from ablate.training.settle import settle
 from ablate.training.start import check_start
 
@@ -73,6 +73,8 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             check_compile(run, device)
             if run.optim.lr_mult:
                 factors(build(run, device="meta"), run.optim)
+            if run.optim.version is not None:
+                check_optimizer(run.optim)
             answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}
         if key in question["calibrate"] and examples is not None:  # else no time can be told
             numerics.chosen(run, device).use()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import cos, pi, sqrt
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.sections import Optim, Train
+from ablate.training.borrowed import as_tensors, blamed, construct
 
 
 def decayed(model: nn.Module) -> set[str]:
@@ -28,7 +30,7 @@ def decayed(model: nn.Module) -> set[str]:
 
 class Optimizer:
     """AdamW or SGD by torch's fused kernels: what torch.optim computes with `fused=True`, bit for
-    bit, and keeps by the same names.
+    bit, and keeps by the same names; or Lion, which torch has not.
 
     torch.optim's own load the whole of torch.compile with the first step, which no run uses: as
     much as torch itself, in time and in memory, paid at every start.
@@ -62,7 +64,7 @@ class Optimizer:
     @torch.no_grad()
     def step(self) -> None:
         """Move each parameter that has a gradient, at its group's `lr`."""
-        move = self._sgd if self._optim.name == "sgd" else self._adamw
+        move = {"adamw": self._adamw, "sgd": self._sgd, "lion": self._lion}[self._optim.name]
         begun = self._begin()
         for group in self.param_groups:
             alike: dict[Any, list[Tensor]] = {}  # a kernel takes what has one type, one history
@@ -82,6 +84,8 @@ class Optimizer:
                 moments = {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
                 self.state[p] = {"step": step, **moments}
             torch._foreach_add_([self.state[p]["step"] for p in moved], 1)
+        elif self._optim.name == "lion":
+            self.state |= {p: {"exp_avg": torch.zeros_like(p)} for p in begun}
         elif self._optim.b1:
             self.state |= {p: {"momentum_buffer": torch.empty_like(p)} for p in begun}
         return set(begun)
@@ -120,8 +124,74 @@ class Optimizer:
             is_first_step=first and keeps,
         )
 
+    def _lion(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
+        (averages,) = self._kept(parameters, "exp_avg")
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        moves = torch._foreach_lerp(averages, gradients, 1 - self._optim.b1)
+        torch._foreach_sign_(moves)
+        torch._foreach_mul_(moves, group["lr"])
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_sub_(parameters, moves)
+        torch._foreach_lerp_(averages, gradients, 1 - self._optim.b2)
+
+    def counts(self) -> list[dict[str, Any]]:
+        """See Borrowed: its groups keep nothing."""
+        return []
+
+    def recount(self, counts: Sequence[Mapping[str, Any]]) -> None:
+        pass
+
     def _kept(self, parameters: list[Tensor], *names: str) -> list[list[Tensor]]:
         return [[self.state[p][name] for p in parameters] for name in names]
+
+
+_MOVES = {"params", "lr", "scale"}  # of a group: what is set from outside
+
+
+class Borrowed:
+    """An optimiser of torch.optim's, and ours for the parameters that it doesn't take. The first
+    step loads all of torch.compile, which only runs that have asked for such a one pay for."""
+
+    def __init__(self, own: torch.optim.Optimizer, rest: Optimizer | None = None) -> None:
+        """`own`: its groups have a `scale`, too, as those of `rest` have."""
+        self._own, self._rest = own, rest
+        self.param_groups = [*own.param_groups, *(rest.param_groups if rest else ())]
+        self.state: dict[Tensor, dict[str, Any]] = own.state
+        self._began = [{k: v for k, v in g.items() if k not in _MOVES} for g in own.param_groups]
+        if rest is not None:
+            rest.state = self.state
+
+    def set_rate(self, rate: float) -> None:
+        """See Optimizer."""
+        for group in self._own.param_groups:
+            group["lr"] = rate * group["scale"]
+        if self._rest is not None:
+            self._rest.set_rate(rate)
+
+    def zero_grad(self) -> None:
+        self._own.zero_grad()
+        if self._rest is not None:
+            self._rest.zero_grad()
+
+    def step(self) -> None:
+        """See Optimizer."""
+        self._own.step()
+        if self._rest is not None:
+            self._rest.step()
+
+    def counts(self) -> list[dict[str, Any]]:
+        """By group: what it keeps there that steps have changed."""
+        return [
+            {k: v for k, v in group.items() if k not in _MOVES and began.get(k, ...) != v}
+            for group, began in zip(self._own.param_groups, self._began, strict=True)
+        ]
+
+    def recount(self, counts: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with these `counts`."""
+        for n, (group, began) in enumerate(zip(self._own.param_groups, self._began, strict=True)):
+            for key in group.keys() - began.keys() - _MOVES:
+                del group[key]
+            group.update(began, **(counts[n] if n < len(counts) else {}))
 
 
 def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
@@ -140,37 +210,80 @@ def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
     return found
 
 
-def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer:
+def check_optimizer(optim: Optim) -> None:
+    """Make an optimiser by import path, and let it take two steps. Raises UserError where it can't,
+    or keeps what no checkpoint holds."""
+    model = nn.Linear(3, 2)
+    optimizer = make_optimizer(model, replace(optim, lr_mult=None))
+    with blamed(optim):
+        for step in range(2):
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, 0.1 * (step + 1))
+            optimizer.set_rate(optim.lr)
+            optimizer.step()
+    for kept in (*optimizer.state.values(), *optimizer.counts()):
+        as_tensors(kept, optim)
+
+
+def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer | Borrowed:
     """The optimiser of a model, as `optim` says; s is the step's rate over `optim.lr`.
 
     adamw (Loshchilov, Hutter 2019): p <- p - s lr (Adam + wd p); with `decay: independent`
     p <- p - s (lr Adam + wd p), as big_vision/optax.py.
     sgd: heavy ball, m <- b1 m + g + wd p, p <- p - s lr m: torch's, where the decay runs through
     the momentum. Without decay that is big_vision's momentum_hp, its buffer in float32.
+    lion (Chen et al. 2023): p <- p - s lr (sign(b1 m + (1 - b1) g) + wd p), then
+    m <- b2 m + (1 - b2) g. adafactor and muon are torch.optim's, their decay as adamw's; muon moves
+    the kernels in blocks, adamw the rest at the same rate.
 
     `lr_mult` scales lr, and so by_lr's decay, of some parameters. Frozen ones have no gradient:
     they are outside the clipped norm, and nothing decays (big_vision: schedule None).
     """
     decays, scales = decayed(model), factors(model, optim)
-    groups: dict[tuple[float, bool], list[Tensor]] = {}
-    for decay in (True, False):  # the order of the kernels' calls
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(scales[name] != 0)
-            if (name in decays) == decay and scales[name]:
-                groups.setdefault((scales[name], decay), []).append(parameter)
-    if not groups:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(scales[name] != 0)
+    if not any(scales.values()):
         raise UserError("optim.lr_mult: freezes every parameter; leave one path out")
+
+    def groups(names: Collection[str]) -> list[dict[str, Any]]:
+        found: dict[tuple[float, bool], list[Tensor]] = {}
+        for decay in (True, False):  # the order of the kernels' calls
+            for name, parameter in model.named_parameters():
+                if name in names and (name in decays) == decay and scales[name]:
+                    found.setdefault((scales[name], decay), []).append(parameter)
+        return [
+            {"params": kept, "scale": scale, "weight_decay": decay_of(scale) if decay else 0.0}
+            for (scale, decay), kept in found.items()
+        ]
 
     def decay_of(scale: float) -> float:
         return optim.wd / (optim.lr * scale) if optim.decay == "independent" else optim.wd
 
-    return Optimizer(
-        [
-            {"params": kept, "scale": scale, "weight_decay": decay_of(scale) if decay else 0.0}
-            for (scale, decay), kept in groups.items()
-        ],
-        optim,
-    )
+    if optim.name == "adafactor":
+        own: torch.optim.Optimizer = torch.optim.Adafactor(
+            groups(scales), lr=optim.lr, beta2_decay=optim.beta2_decay, d=optim.clip_threshold
+        )
+        return Borrowed(own)
+    if optim.name == "muon":
+        matrices = {
+            name
+            for name, parameter in model.named_parameters()
+            if name in decays and name.startswith("blocks.") and parameter.ndim == 2
+            if scales[name]
+        }
+        if not matrices:
+            raise UserError("optim.name: muon: every matrix in blocks is frozen; give adamw")
+        own = torch.optim.Muon(
+            groups(matrices),
+            lr=optim.lr,
+            momentum=optim.momentum,
+            adjust_lr_fn=optim.adjust_lr,
+        )
+        rest = groups(scales.keys() - matrices)
+        return Borrowed(own, Optimizer(rest, replace(optim, name="adamw")) if rest else None)
+    if optim.version is not None:
+        return Borrowed(construct(groups(scales), optim))
+    return Optimizer(groups(scales), optim)
 
 
 class Lengths(NamedTuple):

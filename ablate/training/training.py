@@ -19,6 +19,7 @@ from torch.func import functional_call
 
 from ablate.shared.metrics import TASKS
 from ablate.shared.spec import Run
+from ablate.training.borrowed import as_tensors, from_tensor
 from ablate.training.data.batches import Batches, ImageView, evaluation_batches
 from ablate.training.data.cached import AnySplit
 from ablate.training.keyed import Draws, StepKey
@@ -263,8 +264,12 @@ class Training:
         self._look()
         tensors = self._held()
         for name, parameter in self.model.named_parameters():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
+            kept = as_tensors(self.optimizer.state.get(parameter, {}), self.run.optim)
+            for key, value in kept.items():
                 tensors[f"optim.{key}.{name}"] = value
+        for number, group in enumerate(self.optimizer.counts()):
+            for key, value in as_tensors(group, self.run.optim).items():
+                tensors[f"group.{number}.{key}"] = value
         return tensors, replace(self._at, seconds=self.seconds)
 
     def load(self, tensors: Mapping[str, Tensor], state: TrainState) -> None:
@@ -280,16 +285,22 @@ class Training:
         self.optimizer.zero_grad()
         self.optimizer.state.clear()
         moments: dict[str, dict[str, Any]] = {}
+        counts: list[dict[str, Any]] = [{} for _ in self.optimizer.param_groups]
         for path, tensor in tensors.items():
             if path.startswith("optim."):
                 _, key, name = path.split(".", 2)
                 moments.setdefault(name, {})[key] = tensor
+            elif path.startswith("group."):
+                _, number, key = path.split(".", 2)
+                key, value = from_tensor(key, tensor, self.device)
+                counts[int(number)][key] = value
+        self.optimizer.recount(counts)
         for name, parameter in self.model.named_parameters():
             if name in moments:
-                self.optimizer.state[parameter] = {
-                    key: value.to(parameter.device, copy=True)
+                self.optimizer.state[parameter] = dict(
+                    from_tensor(key, value, parameter.device)
                     for key, value in moments[name].items()
-                }
+                )
         self._enter(state)
 
     @property

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ablate.shared import choices
 from ablate.shared.errors import UserError
 from ablate.shared.plugin import find
-from ablate.shared.sections import Chosen
+from ablate.shared.spec import Run
 
 
 def load(kind: str, name: str, folder: Path) -> Any:
@@ -34,14 +35,20 @@ def load(kind: str, name: str, folder: Path) -> Any:
     return getattr(loaded, cls)
 
 
-def digest(chosen: Chosen) -> str | None:
-    """A hash of the code that a class of the user's own has loaded by now; None for one of ours.
+def digests(run: Run) -> dict[str, str]:
+    """Of each part of a run that is a class of the user's own: see `digest`."""
+    chosen = {kind: getattr(run, kind).plugin for kind in choices.CHOICES}
+    folders = {kind: plugin.folder for kind, plugin in chosen.items() if plugin is not None}
+    if run.optim.folder is not None:
+        folders["optim"] = run.optim.folder
+    return {kind: digest(Path(folder)) for kind, folder in folders.items()}
+
+
+def digest(folder: Path) -> str:
+    """A hash of the code that a class of the user's own, which lies there, has loaded by now.
 
     That is every file of its folder, but for environments that lie in there, too.
     """
-    if chosen.plugin is None:
-        return None
-    folder = Path(chosen.plugin.folder)
     text = hashlib.sha256()
     for name, module in sorted(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "/")

@@ -1,0 +1,229 @@
+"""Optimisers by import path: read as text, tried at plan time, gone on with bit for bit."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from ablate.planning import compose
+from ablate.shared import plugin
+from ablate.shared.errors import UserError
+from ablate.shared.spec import Run, tree_identity
+from ablate.training.calibrate import random_split
+from ablate.training.optim import check_optimizer, make_optimizer
+from ablate.training.training import Training
+
+SOURCE = """
+import torch
+
+class Signs(torch.optim.Optimizer):
+    def __init__(self, params, lr=1e-3, weight_decay=0.0, betas=(0.9, 0.99), *, each: int = 2,
+                 how=torch.sign):
+        super().__init__(params, dict(lr=lr, weight_decay=weight_decay, betas=betas, each=each))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            group["calls"] = group.get("calls", 0) + 1
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state |= {"m": torch.zeros_like(p), "n": 0, "mean": 0.5, "none": None}
+                state["n"] += 1
+                state["mean"] = 0.3 * state["mean"] + 0.7 * float(p.grad.abs().mean())
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                size = group["lr"] * (1 + (group["calls"] + state["n"]) % group["each"])
+                p.sub_(size * state["mean"] * state["m"].lerp(p.grad, 0.1).sign())
+                state["m"].lerp_(p.grad, 1 - group["betas"][1])
+
+class NoDecay(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr))
+
+class Broken(torch.optim.SGD):
+    def __init__(self, params, lr, weight_decay=0.0):
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+
+    def step(self):
+        raise KeyError("nothing")
+
+class Lists(Broken):
+    def __init__(self, params, lr, weight_decay=0.0):
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["old"] = [p.grad]
+
+class Needs(Broken):
+    def __init__(self, params, lr, weight_decay=0.0, *, rho):
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+
+class NoOptimizer:
+    def __init__(self, params, lr, weight_decay=0.0):
+        pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The user's folder, with `steps/own.py`; what is loaded from it is forgotten after."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "own.py").write_text(SOURCE)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "steps"]:
+        del sys.modules[name]
+
+
+def completed(name: str, settings: Any = None, **changes: Any) -> dict[str, Any]:
+    given = {"name": name, "lr": 0.1, "wd": 0.1, "settings": settings, **changes}
+    return plugin.complete_optimizer(given, Path.cwd())
+
+
+def run(name: str, settings: Any = None, **changes: Any) -> Run:
+    own = completed(name, settings, **changes)
+    said = {f"optim.{key}": value for key, value in own.items()}
+    return tiny.run({**said, "train.batch": 8, "train.epochs": 4, "optim.warmup_epochs": 0})
+
+
+def test_settings_are_the_parameters_but_rate_and_decay(folder):
+    section = completed("steps.own:Signs", {"each": 3})
+    assert section["settings"] == {"betas": [0.9, 0.99], "each": 3}  # `how` is left to the class
+    assert section["folder"] == str(folder)
+    assert len(section["version"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        (
+            "steps.own:Signz",
+            {},
+            r"optim\.name: steps\.own:Signz: .*own\.py: expected a class among",
+        ),
+        ("steps.no:Signs", {}, r"optim\.name: steps\.no:Signs: no steps/no\.py in .*, and no inst"),
+        ("steps.own:Signs", {"settings": {"eech": 3}}, r"optim\.settings\.eech: expected a key am"),
+        (
+            "steps.own:Signs",
+            {"settings": {"each": 0.5}},
+            r"optim\.settings\.each: expected a whole",
+        ),
+        ("steps.own:Signs", {"settings": {"lr": 1}}, r"optim\.settings\.lr: is optim\.lr in every"),
+        ("steps.own:Signs", {"version": "3"}, r"optim\.version: is read from steps\.own:Signs"),
+        ("steps.own:NoDecay", {}, r"optim\.wd: steps\.own:NoDecay takes no weight_decay; give 0"),
+        ("steps.own:Needs", {}, r"optim\.settings\.rho: missing; give optim\.settings\.rho=VALUE"),
+    ],
+)
+def test_what_the_class_does_not_take_is_refused_before_torch_is_loaded(
+    folder, name, changes, said
+):
+    with pytest.raises(UserError, match=rf"^{said}"):
+        completed(name, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Broken", r"KeyError: 'nothing' \(.*own\.py, line \d+\)"),
+        ("Lists", "keeps old, a list, which no checkpoint holds; keep tensors and numbers"),
+        ("NoOptimizer", r"is no torch\.optim\.Optimizer"),
+    ],
+)
+def test_what_does_not_work_is_told_when_it_is_planned(folder, name, said):
+    with pytest.raises(UserError, match=rf"^optim\.name: steps\.own:{name}: {said}"):
+        check_optimizer(run(f"steps.own:{name}").optim)
+
+
+def test_a_class_that_works_passes(folder):
+    check_optimizer(run("steps.own:Signs").optim)
+
+
+def test_the_id_says_the_code_and_the_settings_not_the_folder(folder):
+    def identity(tree: dict[str, Any]) -> str:
+        return tree_identity({**tree, "seed": 0})
+
+    def resolved(*words: str) -> tuple[dict[str, Any], str]:
+        return compose.resolve(["recipe=quick", *words], Path("runs"))
+
+    tree, plain = resolved("optim.name=steps.own:Signs")
+    assert tree["optim"]["folder"] == str(folder)
+    moved = {**tree, "optim": {**tree["optim"], "folder": "/elsewhere", "eps": 0.5}}
+    assert identity(moved) == identity(tree)
+    assert resolved("optim.name=steps.own:Signs", "optim.settings.each=2")[1] == plain
+    assert resolved("optim.name=steps.own:Signs", "optim.settings.each=3")[1] != plain
+    with pytest.raises(UserError, match=r"^optim\.eps: 0\.5 has no effect with optim\.name=steps"):
+        resolved("optim.name=steps.own:Signs", "optim.eps=0.5")
+    (folder / "steps" / "own.py").write_text(SOURCE + "\n# edited\n")
+    assert resolved("optim.name=steps.own:Signs")[1] != plain
+
+
+def test_a_state_with_numbers_goes_on_bit_for_bit(folder):
+    """Of parameters and of groups; also where the training was further before."""
+
+    def begun() -> Training:
+        torch.manual_seed(0)  # of the images
+        split = random_split(chosen.data, 24, torch.device("cpu"))
+        return Training(chosen, split, torch.device("cpu"))
+
+    def bits(training: Training) -> dict[str, list[Any]]:
+        tensors, _ = training.state()
+        return {name: tensor.detach().flatten().tolist() for name, tensor in tensors.items()}
+
+    chosen = run("steps.own:Signs", {"each": 3})
+    straight, stopped, fresh = begun(), begun(), begun()
+    for _ in range(6):
+        straight.step()
+    for _ in range(2):
+        stopped.step()
+    tensors, state = stopped.state()
+    kept = {name: tensor.clone() for name, tensor in tensors.items()}
+    assert {
+        "group.0.calls:int",
+        "optim.n:int.head.bias",
+        "optim.mean:float.head.bias",
+    } <= kept.keys()
+    stopped.step()
+    for training in (fresh, stopped):
+        training.load(kept, state)
+        for _ in range(4):
+            training.step()
+        assert bits(training) == bits(straight)
+    begins = {name: t for name, t in kept.items() if not name.startswith(("optim.", "group."))}
+    stopped.load(begins, replace(state, step=0))
+    assert not [name for name in bits(stopped) if name.startswith(("optim.", "group."))]
+
+
+@pytest.mark.parametrize("decay", ["by_lr", "independent"])
+def test_a_class_of_an_installed_package_is_that_packages(decay, oracle):
+    """timm's, which its `__init__` has from another file; kernels alone decay."""
+    lion = oracle("timm.optim.lion").Lion
+    section = completed("timm.optim:Lion", {"betas": [0.8, 0.95]})
+    assert section["version"].startswith("timm ")
+    assert section["folder"] is None
+    chosen = replace(run("timm.optim:Lion", {"betas": [0.8, 0.95]}).optim, decay=decay)
+    ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
+    theirs.load_state_dict(ours.state_dict())
+    optimizer = make_optimizer(ours, chosen)
+    wd = 0.1 / 0.1 if decay == "independent" else 0.1
+    groups = [{"params": [theirs.weight], "weight_decay": wd}, {"params": [theirs.bias]}]
+    other = lion(groups, lr=0.1, betas=(0.8, 0.95), weight_decay=0.0)
+    for step in range(3):
+        for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
+            one.grad = torch.randn(one.shape, generator=torch.Generator().manual_seed(step))
+            two.grad = one.grad.clone()
+        optimizer.set_rate(0.1 / (step + 1))
+        for group in other.param_groups:
+            group["lr"] = 0.1 / (step + 1)
+        optimizer.step()
+        other.step()
+    assert torch.equal(ours.weight, theirs.weight)
+    assert torch.equal(ours.bias, theirs.bias)
