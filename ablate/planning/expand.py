@@ -137,7 +137,8 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
                 cells.append(cell)
     if not cells:
         raise UserError(f"{sweep.place}: exclude: leaves no cell")
-    _same_sets(sweep, cells)
+    place = f"{sweep.place}: " if sweep.place else ""
+    _same_sets(cells, place)
     notes = [*composer.notes, *_unused(sweep, used, composer)]
     first = _first_of_equals(sweep, identities)
     _columns_differ(sweep, first, identities)
@@ -161,20 +162,17 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         notes=tuple(notes),
         tune=_searched(sweep),
     )
-    return _metric_said(made, f"{sweep.place}: " if sweep.place else "")
+    return _metric_said(made, place)
 
 
-def _same_sets(sweep: Sweep, cells: Sequence[Cell]) -> None:
+def _same_sets(cells: Sequence[Cell], place: str) -> None:
     """Raises UserError where the rows of a column are tested on other sets: each is a column."""
     first: dict[str, Cell] = {}
     for cell in cells:
         other = first.setdefault(cell.column, cell)
         if spec.also_of(cell.spec) != spec.also_of(other.spec):
-            place = f"{sweep.place}: " if sweep.place else ""
-            raise UserError(
-                f"{place}eval.also: must be the same for all rows, but {other.row!r} and "
-                f"{cell.row!r} differ; give it once for all"
-            )
+            rows = f"{other.row!r} and {cell.row!r}"
+            raise UserError(f"{place}eval.also: must be the same for all rows, not {rows}")
 
 
 def _searched(sweep: Sweep) -> Tune | None:

@@ -243,8 +243,8 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
         if wide and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         *names, last = (_type_name(option) for option in options)
-        names = " or ".join(filter(None, (", ".join(names), last)))
-        raise UserError(f"{place}: expected {names}, got {value!r}")
+        expected = " or ".join(filter(None, (", ".join(names), last)))
+        raise UserError(f"{place}: expected {expected}, got {value!r}")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
