@@ -417,7 +417,8 @@ def disturbed(shell, kills: int) -> None:
     """Kill driver, workers or both at random moments, then go on to the end: the calm table."""
     words = ("sweep", "stem=none,dpn", "from.train.epochs=4", "train.epochs=4", "model.depth=2")
     words += ("seeds=2", "launcher.checkpoint_s=0.2", "launcher.attempts=1000", "--as", "killed")
-    shell.process(*words)
+    inline = (*words, "launcher=inline")
+    shell(*inline)
     calm = shell("table", "killed", "--format", "csv").out
     for name in ("runs", "sweeps"):
         shutil.rmtree(shell.folder / "runs" / name)
@@ -430,7 +431,7 @@ def disturbed(shell, kills: int) -> None:
         kill([driver.pid, *(workers(shell.folder) if moment.random() < 0.5 else [])])
         driver.wait()
     wait_for(lambda: not workers(shell.folder))
-    shell.process(*words)
+    shell(*inline)
     assert shell("table", "killed", "--format", "csv").out == calm
 
 
