@@ -241,6 +241,8 @@ EXPORTED = [
     {"model.arch": "deit_ti/4", "model.qkv_bias": False, "data.channels": 1},
     {"model.arch": "mu/4", "model.norm_eps": 1e-5, "model.mlp_ratio": 2.0},
     {"model.arch": "mu/4", "model.act": "silu"},
+    {"model.arch": "mu/4", "model.act": "swiglu"},
+    {"model.arch": "deit_ti/4", "model.act": "geglu", "model.width": 33, "model.head_dim": 11},
     {"model.arch": "mu/4", "model.registers": 4},
     {"model.arch": "mu/2", "model.registers": 4, "model.pool": "gap"},
     {"model.arch": "deit_ti/4", "model.registers": 2},
@@ -253,7 +255,10 @@ EXPORTED = [
 def timm_model(oracle, run):
     timm = oracle("timm.models.vision_transformer")
     norm = lambda width, **_: nn.LayerNorm(width, eps=run.model.norm_eps)  # noqa: E731
-    return timm.VisionTransformer(**timm_arguments(run), norm_layer=norm).double()
+    arguments = timm_arguments(run)
+    if "mlp_layer" in arguments:
+        arguments["mlp_layer"] = getattr(oracle("timm.layers"), arguments["mlp_layer"])
+    return timm.VisionTransformer(**arguments, norm_layer=norm).double()
 
 
 @pytest.mark.parametrize("changes", EXPORTED, ids=tiny.names)
@@ -288,7 +293,8 @@ def test_exporting_what_timm_has_not_says_why():
         ({"stem": "dpn"}, "stem: timm's VisionTransformer has 'none' only, got 'dpn'"),
         ({"model.rep": True}, "model.rep: timm"),
         ({"norm": "rmsnorm"}, "norm: timm"),
-        ({"model.act": "swiglu"}, "model.act: timm"),
+        ({"model.act": "relu2"}, "model.act: timm has no 'relu2'"),
+        ({"model.act": "swiglu", "model.pool": "map"}, "model.act: timm has model.pool=map with"),
         ({"model.pool": "map", "model.registers": 1}, "model.registers: timm"),
         ({"block.mlp": "post"}, "block.mlp: timm"),
         ({"model.arch": "mlp/3x10"}, "model.kind: timm"),

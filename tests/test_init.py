@@ -187,6 +187,7 @@ def test_every_rule_is_used():
     runs = [
         tiny.run({"model.rep": True, "model.cls_posemb": True}),
         tiny.run({"stem": "conv", "model.depth": 2}),
+        tiny.run({"model.act": "swiglu", "model.registers": 1, "model.pool": "map"}),
     ]
     modules = [module for run in runs for module in build(run).modules()]
     roles = {role for module in modules for role in getattr(module, "roles", {}).values()}

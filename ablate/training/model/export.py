@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ablate.shared import spec
 from ablate.shared.errors import UserError
+from ablate.training.model.act import Gated, activation
 
 # Ours -> timm's, of each block.
 BLOCK = {
@@ -33,12 +34,15 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
     """What timm's VisionTransformer(**...) is told to be the run's model, as plain data.
 
     Its LayerNorms have torch's class with eps = `model.norm_eps` (norm_layer), which plain data
-    can't say. Raises UserError for a model that timm does not have.
+    can't say; nor a class of MLPs: `mlp_layer` is the name of one of timm.layers. Raises UserError
+    for a model that timm does not have.
     """
     _check(run)
     model = run.model
     has_cls = model.pool == "tok"
-    return {
+    act = activation(model.act)
+    gelu = {"tanh": "gelu_tanh", "erf": "gelu"}[model.gelu]
+    arguments = {
         "img_size": run.data.size,
         "patch_size": model.patch,
         "in_chans": run.data.channels,
@@ -48,17 +52,23 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
         "num_heads": model.heads,
         "mlp_ratio": model.mlp_ratio,
         "qkv_bias": model.qkv_bias,
-        "act_layer": {"tanh": "gelu_tanh", "erf": "gelu"}[model.gelu]
-        if model.act == "gelu"
-        else model.act,
+        "act_layer": {"gelu": gelu, "geglu": gelu, "swiglu": "silu"}.get(model.act, model.act),
         "class_token": has_cls,
-        "reg_tokens": model.registers,
         "global_pool": {"tok": "token", "gap": "avg", "map": "map"}[model.pool],
         "no_embed_class": not model.cls_posemb,
         "fc_norm": False,
-        "init_values": model.layerscale,
-        "qk_norm": model.qk_norm,
     }
+    if isinstance(act, Gated):
+        outputs = act.inputs * act.hidden(int(model.width * model.mlp_ratio))
+        # Half a channel more than the first layer has: timm rounds down.
+        arguments |= {"mlp_layer": "SwiGLUPacked", "mlp_ratio": (outputs + 0.5) / model.width}
+    if model.registers:
+        arguments["reg_tokens"] = model.registers
+    if model.layerscale is not None:
+        arguments["init_values"] = model.layerscale
+    if model.qk_norm:
+        arguments["qk_norm"] = True
+    return arguments
 
 
 def to_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -146,13 +156,12 @@ def _check(run: spec.Run) -> None:
         "model.final_norm": (model.final_norm == "drop", False),
         "model.head_dim": (model.head_dim * model.heads, model.width),
     }
-    if model.act not in ("gelu", "relu", "silu"):
-        raise UserError(
-            f"model.act: timm's VisionTransformer, told by plain data, has gelu, relu and silu "
-            f"only, got {model.act!r}"
-        )
-    if model.pool == "map":  # timm's attends to registers, too
+    if model.act == "relu2":
+        raise UserError("model.act: timm has no 'relu2'")
+    if model.pool == "map":  # timm's attends to registers, too, and has no gate
         needed["model.registers"] = (model.registers, 0)
+        if model.act in ("swiglu", "geglu"):
+            raise UserError(f"model.act: timm has model.pool=map without {model.act!r} only")
     for key, (value, expected) in needed.items():
         if value != expected:
             raise UserError(f"{key}: timm's VisionTransformer has {expected!r} only, got {value!r}")
