@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from pages import blocks
 from torch import nn
 
 from ablate.planning import compose
 from ablate.shared import plugin
 from ablate.shared.errors import UserError
-from ablate.shared.spec import Run, tree_identity
+from ablate.shared.spec import Run
 from ablate.training.calibrate import random_split
 from ablate.training.optim import check_optimizer, make_optimizer
 from ablate.training.training import Training
@@ -145,25 +146,23 @@ def test_what_does_not_work_is_told_when_it_is_planned(folder, name, said):
 
 def test_a_class_that_works_passes(folder):
     check_optimizer(run("steps.own:Signs").optim)
+    (folder / "steps" / "page.py").write_text(blocks("file")["myoptim.py"])
+    check_optimizer(run("steps.page:SignDescent", {"momentum": 0.8}).optim)
 
 
 def test_the_id_says_the_code_and_the_settings_not_the_folder(folder):
-    def identity(tree: dict[str, Any]) -> str:
-        return tree_identity({**tree, "seed": 0})
-
-    def resolved(*words: str) -> tuple[dict[str, Any], str]:
-        return compose.resolve(["recipe=quick", *words], Path("runs"))
-
-    tree, plain = resolved("optim.name=steps.own:Signs")
-    assert tree["optim"]["folder"] == str(folder)
-    moved = {**tree, "optim": {**tree["optim"], "folder": "/elsewhere", "eps": 0.5}}
-    assert identity(moved) == identity(tree)
-    assert resolved("optim.name=steps.own:Signs", "optim.settings.each=2")[1] == plain
-    assert resolved("optim.name=steps.own:Signs", "optim.settings.each=3")[1] != plain
+    plain = run("steps.own:Signs")
+    for changes in ({"folder": "/elsewhere"}, {"eps": 0.5}):
+        assert replace(plain, optim=replace(plain.optim, **changes)).id == plain.id
+    assert run("steps.own:Signs", {"each": 2}).id == plain.id
+    assert run("steps.own:Signs", {"each": 3}).id != plain.id
+    words = ["recipe=quick", "optim.name=steps.own:Signs", "optim.settings.each=3"]
+    tree, _ = compose.resolve(words, Path("runs"))
+    assert tree["optim"]["settings"] == {"betas": [0.9, 0.99], "each": 3}
     with pytest.raises(UserError, match=r"^optim\.eps: 0\.5 has no effect with optim\.name=steps"):
-        resolved("optim.name=steps.own:Signs", "optim.eps=0.5")
+        compose.resolve([*words, "optim.eps=0.5"], Path("runs"))
     (folder / "steps" / "own.py").write_text(SOURCE + "\n# edited\n")
-    assert resolved("optim.name=steps.own:Signs")[1] != plain
+    assert run("steps.own:Signs").id != plain.id
 
 
 def test_a_state_with_numbers_goes_on_bit_for_bit(folder):

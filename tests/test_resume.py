@@ -140,6 +140,15 @@ def test_with_every_augmentation_straight_equals_stopped_and_resumed(style, tmp_
     assert 0 < straight["utilisation"] < 1
 
 
+def test_two_optimisers_in_one_run_are_both_gone_on_with(tmp_path, cache):
+    run = digits(**{"optim.name": "muon", "train.epochs": 2})
+    straight = go(run, tmp_path / "a", cache)
+    assert go(run, tmp_path / "b", cache, stop_at=7) is None
+    resumed = go(run, tmp_path / "b", cache)
+    assert outcome(tmp_path / "a", straight) == outcome(tmp_path / "b", resumed)
+    assert straight["train_loss"] < math.log(10)
+
+
 def test_a_pruned_run_comes_to_its_last_step_again_after_a_crash(tmp_path, cache, monkeypatch):
     """The driver saw an epoch that the newest checkpoint does not have."""
     monkeypatch.setattr(journal, "BEAT_S", 0.0)
