@@ -92,9 +92,6 @@ def _started(plan: Plan) -> Iterator[str]:
             yield f"Runs start from {spec}."
 
 
-LENGTHS = ("step", "example", "epoch")  # the first that is given counts
-
-
 def parent_words(spec: Mapping[str, Any]) -> str:
     """Say what a run of this tree starts from: "a run on cifar10 (40 epochs) of its own seed"."""
     if (weights := spec.get("weights")) is not None:
@@ -102,8 +99,8 @@ def parent_words(spec: Mapping[str, Any]) -> str:
     if (parent := spec.get("parent")) is None:
         return ""
     train = parent["train"]
-    number, unit = next((train[f"{of}s"], of) for of in LENGTHS if train[f"{of}s"])
-    length = f"{number:,g} {unit}{'s' * (number != 1)}"
+    number, unit = next((train[of], of) for of in ("steps", "examples", "epochs") if train[of])
+    length = f"{number:,g} {unit[: -1 if number == 1 else None]}"
     whose = f"seed {parent['seed']}" if "seed" in parent else "their own seed"
     before = parent_words(parent)
     further = f", which starts from {before}" if before else ""
