@@ -641,6 +641,10 @@ def test_every_key_of_a_configuration_is_explained_with_its_default(shell):
         "  optim.warmup_steps=null  length of the warm-up, in steps; over examples and epochs "
         "[a whole number at least 0, null]"
     ]
+    tune = shell("list", "keys", "tune.").out.splitlines()[1:]
+    said = shell("plan", "table7", "tune.nosuch=1", code=2).err  # names the keys that words may set
+    told = said.partition("expected one of ")[2].partition(", got")[0].split(", ")
+    assert sorted(line.split("=")[0] for line in tune) == sorted(f"  tune.{key}" for key in told)
     assert "did you mean 'optim.wd'" in shell("list", "keys", "otim.wd", code=2).err
     assert shell("config", "lr=0.1", code=2).err == (
         "ablate: lr: is no key; did you mean optim.lr?\n"

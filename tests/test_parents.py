@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 from test_kill import kill, wait_for, workers
 
 import ablate
+from ablate.analysis.captions import parent_words
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
 from ablate.shared.build import build_run
@@ -443,3 +444,11 @@ def test_killed_between_and_during_parents_and_children(shell):
 @pytest.mark.timeout(1800)
 def test_killed_fifty_times(shell):
     disturbed(shell, 50)
+
+
+@pytest.mark.parametrize(("epochs", "said"), [(1.0, "1 epoch"), (1.5, "1.5 epochs")])
+def test_a_caption_counts_what_a_parent_was_trained_for(epochs, said):
+    parent = {"data": {"name": "mnist5k"}, "train": {"steps": None, "examples": None}}
+    parent["train"]["epochs"] = epochs
+    words = parent_words({"parent": parent})
+    assert words == f"the weights of a run on mnist5k ({said}) with their own seed"

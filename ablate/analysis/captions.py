@@ -99,9 +99,8 @@ def parent_words(spec: Mapping[str, Any]) -> str:
     if (parent := spec.get("parent")) is None:
         return ""
     train = parent["train"]
-    length = next(
-        f"{train[unit]:,g} {unit}" for unit in ("steps", "examples", "epochs") if train[unit]
-    )
+    number, unit = next((train[of], of) for of in ("steps", "examples", "epochs") if train[of])
+    length = f"{number:,g} {unit[: -1 if number == 1 else None]}"
     whose = f"seed {parent['seed']}" if "seed" in parent else "their own seed"
     before = parent_words(parent)
     further = f", which starts from {before}" if before else ""

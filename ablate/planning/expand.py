@@ -347,8 +347,7 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
 
 
 def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
-    """The analysis, without contrasts between columns that this scale does not have; in the order
-    of their names, which is the order of a stored plan."""
+    """The analysis without contrasts that this scale has no columns of, in a stored plan's order."""
     own = "analysis.contrasts" in sweep.own
     kept = {}
     for name, contrast in sorted(sweep.analysis.contrasts.items()):

@@ -78,7 +78,7 @@ def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
 def plain(value: Any, key: str) -> Any:
     """A value as JSON has it. Raises UserError for settings where a value belongs."""
     if isinstance(value, Mapping):
-        dotted = ", ".join(f"{key}.{name}" for name in value)
+        dotted = ", ".join(f"{key}.{name}" for name in value) or f"{key}.KEY"
         raise UserError(f"{key}: expected a value, got settings; write each key in full: {dotted}")
     if isinstance(value, list | tuple):
         return [plain(item, key) for item in value]

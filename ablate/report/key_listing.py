@@ -11,6 +11,7 @@ from ablate.planning.cell import Tune
 from ablate.planning.compose import resolve
 from ablate.planning.launcher import DRIVER, LAUNCHERS
 from ablate.planning.plan import Analysis
+from ablate.planning.tuning import OWN, TRIALS
 from ablate.shared.choices import CHOICES, Param
 from ablate.shared.keys import Bounds, added, hints, keys
 from ablate.shared.sections import Weights
@@ -37,7 +38,12 @@ def key_lines() -> Iterator[tuple[str, str, str]]:
     for key, param in DRIVER.items():
         yield f"launcher.{key}={_shown(param.default)}", _line(param.line, param.type, param), "-"
     yield from _of_fields("analysis.", Analysis, {}, keys(Analysis))
-    yield from _of_fields("tune.", Tune, {}, keys(Tune))
+    yield (
+        f"tune.trials={TRIALS}",
+        "trials of all searches of a cell [a whole number at least 1]",
+        "-",
+    )
+    yield from _of_fields("tune.", Tune, {}, OWN)
     yield "from.KEY", "a key of the run that a run starts from, or its seed", "-"
     yield "from.weights", _line(keys(Weights)["path"].line, str, keys(Weights)["path"]), "-"
     yield from _of_fields("from.", Weights, {}, ["names"])

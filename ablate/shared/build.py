@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeGuard, get_args, get_origin
 
 from ablate.shared.checks import GELUS, NO_CLS, check
 from ablate.shared.choices import ARCHS, CHOICES, PROBES, Param
-from ablate.shared.errors import UserError, unknown
+from ablate.shared.errors import UserError, near, unknown
 from ablate.shared.keys import UNBOUNDED, added, hints, keys
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Augment, Chosen, Data, Eval, Model, Optim, Plugin, Train, Weights
@@ -111,8 +111,7 @@ def same_keys(place: str, tree: Any, expected: Iterable[str], added: Collection[
     dot = f"{place}." if place else ""
     for key in tree:
         if key not in names:
-            where = [] if place else [f"{home}.{key}" for home in _homes(key)]
-            if where:
+            if not place and (where := _homes(key)):
                 raise UserError(f"{key}: is no key; did you mean {' or '.join(where)}?")
             raise unknown(f"{dot}{key}", key, names, "a key among")
     for name in names:
@@ -121,13 +120,16 @@ def same_keys(place: str, tree: Any, expected: Iterable[str], added: Collection[
 
 
 def _homes(key: Any) -> list[str]:
-    """The sections of a run that have this key."""
+    """The keys of sections that are called so or, where no section is nearly, nearly so."""
     sections = {name: cls for name, cls in hints(Run).items() if isinstance(cls, type)}
     fields = {name: keys(cls) for name, cls in sections.items() if name not in CHOICES}
     params = {
         kind: {k for c in table.values() for k in c.params} for kind, table in CHOICES.items()
     }
-    return [name for name, known in {**fields, **params}.items() if key in known]
+    known = [(name, below) for name, own in {**fields, **params}.items() for below in own]
+    if near(key, hints(Run)) is None:
+        key = near(key, [below for _, below in known])
+    return [f"{name}.{below}" for name, below in known if below == key]
 
 
 def is_plugin(name: Any) -> TypeGuard[str]:

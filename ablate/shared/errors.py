@@ -37,5 +37,11 @@ def expected(value: object, choices: Iterable[object], what: str = "one of") -> 
 
 def nearest(value: object, names: Iterable[str]) -> str:
     """ " (did you mean 'name'?)" where one of the names is near."""
-    near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    found = near(value, names)
+    return f" (did you mean {found!r}?)" if found else ""
+
+
+def near(value: object, names: Iterable[str]) -> str | None:
+    """The nearest of the names, itself if it is one; None where none is near."""
+    found = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
+    return found[0] if found else None
