@@ -275,9 +275,10 @@ def data_folder():
 
 # The longest first, by CPU seconds: two processes share the files, and neither shall end alone.
 LONG = (
-    *("test_kill", "test_damage", "test_cli", "test_tune", "test_sweep", "test_pictures"),
+    *("test_kill", "test_damage", "test_cli", "test_repair", "test_tune", "test_parents"),
+    *("test_pictures", "test_gpus", "test_truncated", "test_sweep"),
     *("test_resume", "test_faults", "test_export", "test_data", "test_prepare", "test_show"),
-    *("test_launch", "test_looks", "test_rot", "test_config", "test_truncated", "test_doctor"),
+    *("test_launch", "test_looks", "test_rot", "test_config", "test_doctor"),
 )
 
 
