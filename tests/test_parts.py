@@ -69,12 +69,12 @@ def test_an_activation_is_that_of_timm_and_of_x_transformers(name, oracle):
     close(ours(x), theirs(x))
 
 
-@pytest.mark.parametrize("arch", ["Ti/16", "S/16", "B/16", "L/16", "H/14"])
-@pytest.mark.parametrize("act", ["swiglu", "geglu"])
-def test_a_gated_mlp_has_as_many_parameters(arch, act):
+@pytest.mark.parametrize("arch", ["B/16", "L/16", "H/14"])
+def test_a_gated_mlp_has_as_many_parameters(arch):
     paper = {"data.size": 224, "data.classes": 1000, "model.arch": arch}
     plain, gated = (
-        describe(tiny.run({**paper, "model.act": name}))["parameters"] for name in ("gelu", act)
+        describe(tiny.run({**paper, "model.act": name}))["parameters"]
+        for name in ("gelu", "swiglu")
     )
     assert gated == pytest.approx(plain, rel=2e-3)
 
@@ -351,4 +351,8 @@ def test_bfloat16_is_near_float32_and_every_parameter_has_a_gradient(pool):
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
     with torch.autocast("cpu", torch.bfloat16):
         rough = model(images)
+        layer = model.blocks[0].attn.f
+        layer.q_norm.register_forward_hook(lambda _, args, output: output.float())  # as on a GPU
+        parts = layer.parts(torch.randn(2, 3, 32))
     close(rough.float(), exact, 0.1)
+    assert {part.dtype for part in parts} == {torch.bfloat16}  # what a kernel takes

@@ -92,7 +92,7 @@ class Attention(nn.Module):
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, N, 3, H, d)
         # Parted first: so a kernel joins their gradients where they lie.
         q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
-        # Autocast normalises in float32; the kernel takes all three in one type.
+        # On a GPU autocast normalises in float32; a kernel takes all three in one type.
         return self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype), v
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
