@@ -242,7 +242,7 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
         wide = [option for option in options if option is float]
         if wide and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-        *first, last = (_type_name(option) for option in options)
+        *first, last = " or ".join(map(_type_name, options)).split(" or ")
         names = " or ".join(filter(None, (", ".join(first), last)))
         raise UserError(f"{place}: expected {names}, got {value!r}")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
