@@ -347,7 +347,7 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
 
 
 def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
-    """The analysis without contrasts that this scale has no columns of, in a stored plan's order."""
+    """The analysis without contrasts that lack columns at this scale, in a stored plan's order."""
     own = "analysis.contrasts" in sweep.own
     kept = {}
     for name, contrast in sorted(sweep.analysis.contrasts.items()):
