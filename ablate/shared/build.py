@@ -244,8 +244,8 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
         wide = [option for option in options if option is float]
         if wide and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-        *names, last = (_type_name(option) for option in options)
-        expected = " or ".join(filter(None, (", ".join(names), last)))
+        *first, last = " or ".join(map(_type_name, options)).split(" or ")
+        expected = " or ".join(filter(None, (", ".join(first), last)))
         raise UserError(f"{place}: expected {expected}, got {value!r}")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
