@@ -269,7 +269,8 @@ def test_a_thousand_has_a_short_form():
     ],
 )
 def test_a_field_that_was_added_later_leaves_ids_at_its_default_alone(key, default):
-    assert build(key, default).id == build_run(GOLDEN).id
+    written = [*default] if isinstance(default, tuple) else default  # as JSON has it
+    assert build(key, written).id == build_run(GOLDEN).id
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,6 @@ class Plan:
     def metric(self) -> Metric:
         """That the table is of."""
         found = self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
-        check_layer(self, found, "analysis.metric")
         if found.neutral and self.analysis.diverged == "chance":
             raise UserError(f"analysis.diverged: guessing has no {found.key}; leave chance out")
         return found
@@ -161,6 +160,8 @@ class Plan:
         if metric is None:
             raise unknown(place, name, self.task.names)
         check_measured(self, metric, place)
+        if not place.endswith("--show"):  # which prints "-" for such a row
+            check_layer(self, metric, place)
         return metric
 
     @property
