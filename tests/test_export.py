@@ -393,6 +393,12 @@ def test_diffs_go_along_when_asked_for(exported, tmp_path):
     assert "--with-diff" in exported("export", "tiny", "no", *both, code=2).err
 
 
+def test_the_name_of_a_sweep_alone_is_no_folder(exported):
+    assert exported("export", "tiny", code=2).err == (
+        "ablate: tiny: is a sweep; name a new folder, too: ablate export tiny DIR\n"
+    )
+
+
 # --- Never half-written -------------------------------------------------------------------------
 
 

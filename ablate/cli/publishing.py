@@ -89,6 +89,10 @@ def export(
     check_folder(folder)
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
+        if not selection.words and str(folder) in ledger.sweeps():
+            raise UserError(
+                f"{folder}: is a sweep; name a new folder, too: ablate export {folder} DIR"
+            )
         made = planned(kept, ledger, selection, read=True)
         begin(f"checking the runs of {made.name}")
         told = histories(made, ledger)
