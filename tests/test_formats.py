@@ -524,7 +524,9 @@ def test_epochs_to_counts_who_never_gets_there():
     assert found["stuck"].others["auc"].values[1] == pytest.approx(float(expected))
     assert TASKS["classify"].find("epochs_to:0.9").sign == -1
     assert "lower being better" in table.caption[0]
-    with pytest.raises(UserError, match=r"auc: run .* has 0 validations"):
+    with pytest.raises(
+        UserError, match=r"auc: run .* has 0 of the two validations that a curve needs"
+    ):
         tabulate(plan, results, also=("auc",), curves=lambda run: [])
 
 

@@ -128,7 +128,7 @@ def _homes(key: Any) -> list[str]:
     }
     known = [(name, below) for name, own in {**fields, **params}.items() for below in own]
     if near(key, hints(Run)) is None:
-        key = near(key, [below for _, below in known])
+        key = near(key, [below for _, below in known], 0.8)  # of so many keys one is always like it
     return [f"{name}.{below}" for name, below in known if below == key]
 
 

@@ -41,7 +41,7 @@ def nearest(value: object, names: Iterable[str]) -> str:
     return f" (did you mean {found!r}?)" if found else ""
 
 
-def near(value: object, names: Iterable[str]) -> str | None:
-    """The nearest of the names, itself if it is one; None where none is near."""
-    found = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else []
+def near(value: object, names: Iterable[str], share: float = 0.6) -> str | None:
+    """The nearest of the names, itself if it is one; None where none has this share of it."""
+    found = difflib.get_close_matches(value, names, 1, share) if isinstance(value, str) else []
     return found[0] if found else None
