@@ -3,6 +3,7 @@ die, drivers that come back, limits, and workers that wake up after they were gi
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
@@ -216,3 +217,24 @@ class TestPilotsOnFuse(TestPilots):
 
 def files(run: RunDir) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in run.path.iterdir()}
+
+
+def test_a_cluster_that_never_answers_ends_the_sweep_and_one_that_falls_silent_does_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(pilots, "ASK_S", 0.0)
+    monkeypatch.setattr(pilots, "LOOK_S", 0.0)
+    for first, ends in ((None, True), ({}, False)):
+        root = tmp_path / str(ends)
+        (root / "cache").mkdir(parents=True)
+        made, engine = process_engine.launcher(CPUS, root)
+        answers = itertools.chain([first], itertools.repeat(None))
+        monkeypatch.setattr(engine, "states", answers.__next__)
+        said: list[str] = []
+        with pytest.raises(Failure) if ends else contextlib.nullcontext() as raised:
+            while not any("gives no answer" in line for line in said):
+                said += made.offer(0, ())
+                made.poll(0.05)
+        if ends:
+            assert str(raised.value).startswith("launcher=slurm: the cluster gives no answer; ")
+        made.free()

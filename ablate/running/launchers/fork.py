@@ -46,6 +46,11 @@ class ForkServer:
     def __exit__(self, *error: object) -> None:
         self.free()
 
+    def warm(self) -> None:
+        """Have it load what it forks, where it can be started; one that can't is told of later."""
+        with contextlib.suppress(OSError):
+            self.open()
+
     def open(self) -> socket.socket:
         """The line to it; one that does not run is started. It loads what it forks meanwhile."""
         if self.line is None:

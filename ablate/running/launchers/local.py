@@ -59,8 +59,7 @@ class Local(Here):
         self._lost: set[str] = set()  # whose server died, not told yet
 
     def warm(self) -> None:
-        with contextlib.suppress(OSError):  # a dead one is replaced when it is needed
-            self._server.open()
+        self._server.warm()
 
     def ask(
         self,

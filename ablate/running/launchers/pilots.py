@@ -6,7 +6,6 @@ What an engine is asked for is little (`Engine`); all that a run is promised is 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import platform
@@ -43,7 +42,7 @@ GONE_S = (
 )
 ASK_S = 5.0  # between two questions to the engine
 LEAVES_S = 30.0  # between a pilot's last word and the end of its job
-UNANSWERED = 3  # questions in a row, before a line says so
+UNANSWERED = 3  # questions in a row, before a line says so, or ends what never began
 UNSEEN = 3  # jobs in a row that ended before anybody saw their pilots: no more are asked for
 _TAKEN_AWAY = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL")  # whose pilots are not at fault
 
@@ -114,6 +113,7 @@ class PilotLauncher:
         self._asked: Future[Mapping[str, bool] | None] | None = None
         self._asked_at = -math.inf
         self._submitted: Future[list[str]] | None = None
+        self._answered = False  # has it ever?
         self._unanswered = 0  # questions in a row
         self._patience = -math.inf  # nothing is asked for before
         self._jobs: Mapping[str, bool] | None = None  # the engine's last word
@@ -140,8 +140,7 @@ class PilotLauncher:
         return int(own["nodes"] * of_a_node)
 
     def warm(self) -> None:
-        with contextlib.suppress(OSError):  # a dead one is replaced when it is needed
-            self._server.open()
+        self._server.warm()
 
     def ask(
         self,
@@ -337,8 +336,14 @@ class PilotLauncher:
         now = time.monotonic()
         if self._asked is not None and self._asked.done():
             self._jobs, self._asked = self._asked.result(), None
+            self._answered |= self._jobs is not None
             self._unanswered = 0 if self._jobs is not None else self._unanswered + 1
             if self._unanswered == UNANSWERED:
+                if not (self._answered or self._pilots):
+                    raise Failure(
+                        f"launcher={self._settings['name']}: the cluster gives no answer; start "
+                        f"ablate on a host that can ask for jobs"
+                    )
                 self._lines.append("the cluster gives no answer; runs that train go on")
             self._count_unseen()
         if self._asked is None and now - self._asked_at > ASK_S:
