@@ -16,7 +16,7 @@ import torch
 from damage import DAMAGES, spoil
 from safetensors.torch import load, load_file, save, save_file
 
-from ablate.shared import spec
+from ablate.shared import decoded, spec
 from ablate.shared.build import build_run
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
@@ -91,6 +91,17 @@ def run(tmp_path_factory) -> Interrupted:
     before = torch.get_num_threads()
     yield Interrupted(tmp_path_factory.mktemp("rot"))
     torch.set_num_threads(before)
+
+
+def test_nothing_goes_on_from_what_was_trained_on_damaged_data(run):
+    """Somebody else finds the damage, decodes anew, and this one's worker is killed meanwhile."""
+    rundir = run.copy("distrusted")
+    assert len(rundir.checkpoints()) == 2
+    rundir = RunDir(shutil.move(rundir.path, run.folder / "runs" / "distrusted"))
+    decoded.begin_again(rundir.runs, rundir.read_spec()["data"]["fingerprint"])
+    assert run.resume(rundir) == 0
+    assert not rundir.distrust.exists()
+    assert run.same(rundir)
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)

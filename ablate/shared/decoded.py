@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.files import read_json, to_json
+from ablate.shared.files import read_json, to_json, write_whole
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import RunDir
 
@@ -183,16 +183,14 @@ def discard(cache: Path, fingerprint: str) -> None:
 
 
 def begin_again(runs: Path, fingerprint: str) -> None:
-    """What is half trained on a damaged set has no checkpoint from now on: nobody knows since when
-    it is damaged. Left alone is what somebody trains at the moment."""
+    """What is half trained on a damaged set goes on from no checkpoint of now: nobody knows since
+    when it is damaged. Its next worker drops them, and one at work now leaves no result. To be
+    called before `discard`: whatever ends the caller between the two, the damage is found again."""
     for path in runs.glob("*"):
         run = RunDir(path)
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            if run.read_spec()["data"]["fingerprint"] != fingerprint or run.has_result():
-                continue
-            if run.lock.acquire():
-                run.drop_checkpoints()
-                run.lock.release()
+            if run.read_spec()["data"]["fingerprint"] == fingerprint and not run.has_result():
+                write_whole(run.distrust, b"")
 
 
 def stamp(home: Path) -> tuple[int, int] | None:

@@ -131,6 +131,7 @@ class RunDir:
     weights = _File("weights.safetensors")  # of the finished model
     log = _File("log.txt")
     prune = _File("prune.json")  # the driver's word that a trial is not worth going on
+    distrust = _File("distrust")  # somebody's word that it was half trained on damaged data
 
     @property
     def id(self) -> str:
@@ -299,9 +300,10 @@ class RunDir:
                 path.unlink()
 
     def drop_checkpoints(self) -> None:
-        """A run with its result needs none."""
+        """A run with its result needs none. One that is distrusted is so no more."""
         for _, path in self.checkpoints():
             path.unlink()
+        self.distrust.unlink(missing_ok=True)
 
     def say(self, text: str) -> None:
         """A line of its log, where what a worker prints stands, too. No training ends for it."""

@@ -150,6 +150,8 @@ def _train(
     torch.set_num_threads(options["threads"])
     device = torch.device(options["device"])
     run = build_run(rundir.read_spec())
+    if rundir.distrust.exists():
+        rundir.drop_checkpoints()
     settled = options.get("settled") or {}
     memory.limit(device, options.get("share", 1.0))
     numerics = asdict(chosen(run, device, settled))
@@ -190,7 +192,7 @@ def _train(
     try:
         result = train(run, rundir, machine)
     except TrainingStopped:
-        if opened not in (None, decoded.stamp(home)):
+        if rundir.distrust.exists() or opened not in (None, decoded.stamp(home)):
             rundir.drop_checkpoints()
         raise
     except Broken:  # a file's own bytes, which were an image when they were kept
@@ -236,14 +238,14 @@ class Damaged(Exception):
 def check_data(rundir: RunDir, home: Path, opened: tuple[int, int] | None, within_s: float) -> None:
     """Raises Damaged where the set in `home` rotted since it was opened, or was decoded again
     because another worker found that. Then it counts as none, and nothing goes on from it."""
-    if opened not in (None, decoded.stamp(home)):
+    if rundir.distrust.exists() or opened not in (None, decoded.stamp(home)):
         rundir.drop_checkpoints()
         raise Damaged(f"{home}: was found damaged and decoded again while this run trained on it")
     wrong = decoded.damage(home, within_s)
     if wrong in (None, decoded.OLDER):
         return
-    decoded.discard(home.parent, home.name)
     decoded.begin_again(rundir.runs, home.name)
+    decoded.discard(home.parent, home.name)
     rundir.drop_checkpoints()
     raise Damaged(f"{home}: {wrong}; this run was trained on it, and begins again")
 

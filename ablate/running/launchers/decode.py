@@ -82,6 +82,6 @@ def check(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> N
     if wrong is None:
         return
     say(f"data={data['name']}: {home}: {wrong}; decoding it again")
-    decoded.discard(cache, fingerprint)
     if wrong != decoded.OLDER:
         decoded.begin_again(store / "runs", fingerprint)
+    decoded.discard(cache, fingerprint)
