@@ -194,7 +194,9 @@ def test_the_table_has_a_line_for_each_row_and_each_setting_of_the_other_keys(sc
     assert [line.where for line in block.lines[:3]] == [
         *("helps from depth=4 on", "hurts from depth=4 on", "helps at all 4 values of depth")
     ]
-    assert {line.where for line in block.lines[3:]} == {"told at no value of depth"}
+    assert {line.where for line in block.lines[3:]} == {
+        "no verdict of a difference at any value of depth"
+    }
     facts = list(csv.DictReader(io.StringIO(render(table, "csv"))))
     told = {
         (f["column"], f["row"], f["quantity"]): f["value"] or f["text"]
@@ -236,7 +238,10 @@ def test_a_column_whose_baseline_is_unstable_is_left_out_and_named():
         (["higher", "higher", "can't tell"], "higher up to d=2"),
         (["helps", "can't tell", "helps"], "helps at d=1, 4.5"),
         (["can't tell", None, "helps"], "helps at d=4.5"),
-        (["no worse than 1", "same within 1", "unstable"], "told at no value of d"),
+        (
+            ["no worse than 1", "same within 1", "unstable"],
+            "no verdict of a difference at any value of d",
+        ),
         ([None, None, None], ""),
     ],
 )

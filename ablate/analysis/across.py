@@ -346,7 +346,8 @@ def _placements(arrays: Arrays) -> Iterable[Summary]:
                     name=reading + over,
                     title=f"{title}, {column.label}" if column.label else title,
                     note=_note(
-                        "against pre, averaged over the other's placements; x: beyond their sum",
+                        "effects against pre, averaged over the other's placements; "
+                        "x: the effect beyond their sum",
                         "each effect by its own spread: a cell's spread is out of line" * found.own,
                     ),
                     contrasts=size,

@@ -80,8 +80,8 @@ def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:
         return ""
     family = "a family of its own" if plan.analysis.family == "column" else "in the same family"
     return (
-        f"The columns on {names([*sets])} are of the same runs, tested on other images or labels, "
-        f"too: each is {family}; averages and contrasts between columns are of the own test set."
+        f"The columns on {names([*sets])} test the same runs on other images or labels. Each of "
+        f"these columns is {family}; averages and contrasts use the run's own test set only."
     )
 
 
@@ -254,13 +254,14 @@ def older_draws(plan: Plan, older: int) -> Iterator[str]:
     plan's own."""
     if any("train" in cell.spec and draws_of(cell.spec) != DRAWS for cell in plan.cells):
         yield (
-            "Its runs have the random draws of an older version (train.draws=1): they are read, "
-            "not trained any more; the same sweep trains new runs, which are never mixed with them."
+            "This sweep's runs have the random draws of an older version (train.draws=1). They are "
+            "shown and never trained again; the same sweep would train new runs, which no table "
+            "mixes with these runs."
         )
     elif older:
         yield (
             f"The store also has {count(older, 'run')} of this sweep with the random draws of an "
-            f"older version (train.draws=1): other runs, which no number here is of."
+            f"older version (train.draws=1). No number here includes these runs."
         )
 
 
@@ -356,8 +357,8 @@ def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> 
     if not paper:
         return []
     table = next(iter(paper.values())).table
-    pm = " +- is as printed: by the text a 95 % interval over at least 3 runs; it fits a standard "
-    pm += "error."
+    pm = " The paper calls its +- a 95 % interval over at least 3 runs; the printed values fit a "
+    pm += "standard error."
     pm = pm if any(beside.pm is not None for beside in paper.values()) else ""
     found = [
         f"Beside it: {table}, with its gains.{pm} Where data, resolution, steps and recipe match, "

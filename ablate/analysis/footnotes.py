@@ -81,8 +81,8 @@ def entry_notes(
         texts[-1] += f" {_fisher(plan, against, unstable)}"
     if found.main.never:
         texts.append(
-            f"{_seeds(found.main.never).capitalize()} never reached the threshold: counted, not "
-            f"averaged, so the row has no verdict."
+            f"{_seeds(found.main.never).capitalize()} never reached the threshold. The mean leaves "
+            f"these runs out, so the row has no verdict."
         )
     for name, values in found.beyond.items():
         what = plan.named(name, "--show").name
@@ -177,7 +177,7 @@ def _left(gain: RowGain | None) -> str:
 
 
 def _fisher(plan: Plan, against: Exact, unstable: str) -> str:
-    few = "" if against.tested else "; it is a test from 4 runs on"
+    few = "" if against.tested else "; the test can decide from 4 runs on"
     return (
         f"Fisher's exact test against {unstable} runs of {plan.baseline}: p = {against.p:.2g}; "
         f"the smallest p of so many runs is {against.floor:.2g}{few}."

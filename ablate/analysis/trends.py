@@ -106,4 +106,4 @@ def where(numbers: Sequence[float], verdicts: Sequence[str | None], key: str) ->
             clauses.append(f"{word} up to {key}={numbers[at[-1]]:g}")
         else:
             clauses.append(f"{word} at {key}={', '.join(f'{numbers[i]:g}' for i in at)}")
-    return "; ".join(clauses) or f"told at no value of {key}"
+    return "; ".join(clauses) or f"no verdict of a difference at any value of {key}"
