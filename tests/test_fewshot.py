@@ -365,7 +365,10 @@ SPACE = "{space: {optim.lr: {log: [1e-4, 1e-2]}}}"
     ("file", "said"),
     [
         ("tune: {space: {from.optim.lr: {log: [1, 2]}}}", "tune: from.optim.lr: is a setting of"),
-        (f"tune: {SPACE}\nfrom: {{data: digits, tune: {SPACE}}}", "tune: goes not with from.tune"),
+        (
+            f"tune: {SPACE}\nfrom: {{data: digits, tune: {SPACE}}}",
+            "tune: a sweep has tune or from.tune, not both",
+        ),
         (f"from: {{tune: {SPACE}}}", "from.tune: runs start from no"),
         (f"from: {{data: digits, from: {{tune: {SPACE}}}}}", "from.from.tune: only the parents"),
         (

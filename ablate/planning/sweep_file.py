@@ -203,8 +203,8 @@ def _tune(
     declared = [section for section in TUNE if section in parts]
     if len(declared) > 1:
         raise UserError(
-            f"{place}: tune: goes not with from.tune: searched are the runs of the table, or those "
-            f"that they start from; leave one away"
+            f"{place}: tune: a sweep has tune or from.tune, not both: it searches settings of its "
+            f"runs, or of their parents; remove one"
         )
     words = {section: section_of(line, section) for section in TUNE}
     for section in TUNE:

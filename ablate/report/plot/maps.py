@@ -69,8 +69,8 @@ def tokens(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
         sheet.figure.colorbar(image, ax=axes, shrink=0.9, panchor=False, label="length")
     sheet.foot(
         "Mean length of the token at each place before the first block (0) and behind each block, "
-        "over validation images and seeds; in brackets: the mean of a map. Every panel has colours "
-        "of its own: compare panels by their numbers."
+        "over validation images and seeds; in brackets: the mean of a map. Every panel has its "
+        "own colour scale: compare panels by their numbers."
     )
     return sheet
 
