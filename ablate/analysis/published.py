@@ -147,8 +147,8 @@ def _caption(table: PaperTable, n: int) -> Iterator[str]:
             yield "No +- is printed, so gains have no interval and no verdict."
     else:
         yield (
-            f"As printed: {table.metric} in %. Each value comes from one training, so its +- is not "
-            f"over trainings; gains have no interval and no verdict."
+            f"As printed: {table.metric} in %. Each value comes from one training, so its +- is "
+            f"not over trainings; gains have no interval and no verdict."
         )
     of: dict[str, list[str]] = {}
     for label, (_, dataset, regime) in table.columns.items():
