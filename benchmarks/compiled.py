@@ -24,6 +24,7 @@ from step import as_a_worker, small
 
 from ablate.shared import spec
 from ablate.training.calibrate import random_split
+from ablate.training.numerics import device_of
 from ablate.training.training import Training
 
 MODELS = {
@@ -45,7 +46,7 @@ def training(name: str, batch: int) -> Training:
         model=replace(run.model, **model),
         optim=replace(run.optim, clip=None),
     )
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_of("cuda" if torch.cuda.is_available() else "cpu")
     return Training(run, random_split(run.data, batch, device), device)
 
 

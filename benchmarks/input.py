@@ -46,6 +46,7 @@ from ablate.shared.sections import Augment, Data
 from ablate.training.data import augment, cache, feed, source
 from ablate.training.data.batches import Batches, ImageView, change, evaluation_batches
 from ablate.training.keyed import Draws
+from ablate.training.numerics import device_of
 
 DATA = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 BATCH, PAD, EPOCHS_GOAL = 128, 4, 5
@@ -192,7 +193,7 @@ def small_images(number: int, rounds: int) -> None:
 def photographs(rounds: int) -> None:
     shares = {"validation": 20, "test": 20}
     data = stored("imagenet_sample", size=224, cache_size=256, classes=1000, **shares)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_of("cuda" if torch.cuda.is_available() else "cpu")
     augreg = Augment(flip=True, crop_pad=0, crop_area=0.05)
     views: dict[str, tuple[Augment, ImageView] | None] = {
         "bytes": None,

@@ -23,6 +23,7 @@ from step import as_a_worker, small
 from ablate.shared import spec
 from ablate.training.calibrate import random_split
 from ablate.training.probes.gradnorm import EVERY
+from ablate.training.numerics import device_of
 from ablate.training.training import Training
 
 
@@ -50,7 +51,7 @@ def main() -> None:
         parser.add_argument(f"--{flag}", type=int, default=default)
     asked = parser.parse_args()
     as_a_worker()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_of("cuda" if torch.cuda.is_available() else "cpu")
     run = small(asked.arch, asked.side)
     tried = turns(run, device, asked.batch)
     seconds: dict[str, list[float]] = {name: [] for name in tried}

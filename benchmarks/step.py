@@ -31,6 +31,7 @@ from ablate.shared.build import build_run
 from ablate.training.calibrate import random_split
 from ablate.training.data.batches import normalise
 from ablate.training.model.export import timm_arguments
+from ablate.training.numerics import device_of
 from ablate.training.training import Training
 
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "8589934592", "MALLOC_TRIM_THRESHOLD_": "34359738368"}
@@ -104,7 +105,7 @@ def main() -> None:
     asked = parser.parse_args()
     as_a_worker()
     run = small(asked.arch, asked.side)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_of("cuda" if torch.cuda.is_available() else "cpu")
     steps = {
         "timm fp32": theirs(run, device, asked.batch),
         "ours fp32": ours(run, device, "fp32", asked.batch),

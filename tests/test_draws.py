@@ -10,6 +10,7 @@ from scipy import stats
 
 from ablate.training import keyed
 from ablate.training.keyed import Draws, StepKey, key, uniform
+from ablate.training.numerics import device_of
 from ablate.training.philox import MASK, philox
 
 # Random123, examples/kat_vectors of its 1.14: counter, key, the four words. (NumPy's Philox is
@@ -161,21 +162,28 @@ def test_every_order_is_as_likely(n: int) -> None:
     assert stats.chisquare(counts).pvalue > 0.01 if n > 1 else counts == [600]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch can use")
-def test_a_gpu_draws_the_same_bits() -> None:
-    """Its chunks are larger, and it divides otherwise."""
-
-    def seen(device: str) -> list[torch.Tensor]:
-        draws = Draws(3, device)
-        masks = StepKey(draws, 300)
-        made = [draws.order(2, 1000)]
+def drawn(device: torch.device) -> list[torch.Tensor]:
+    """Some of all that can be drawn."""
+    draws = Draws(3, device)
+    made = [draws.order(2, 1000)]
+    for dtype in (torch.float32, torch.bfloat16):
+        masks = sites(StepKey(draws, 300, dtype), "a", b=0.3)
         for masks.step in (0, 1, 700):
             made += [draws.uniform("crop", masks.step, 5, 300), draws.precise("mix", masks.step, 9)]
             made += [draws.lanes("noise", masks.step, range(7, 250), 3000)]
             for masks.rows in (slice(None), slice(100, 200)):
                 rows = len(range(300)[masks.rows])
-                made += [masks.dropped("a", (rows, 5, 64), 9000)]
-                made += [masks.kept("b", 0.3, dtype) for dtype in (torch.float32, torch.bfloat16)]
-        return [one.cpu() for one in made]
+                made += [masks.dropped("a", (rows, 5, 64), 9000), masks.kept("b")]
+    return [one.cpu() for one in made]
 
-    assert all(map(torch.equal, seen("cpu"), seen("cuda")))
+
+CUDA = pytest.param(
+    "cuda",
+    marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch can use no GPU"),
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_a_gpu_draws_the_same_bits(device: str) -> None:
+    """Its chunks are larger, and it divides otherwise."""
+    assert all(map(torch.equal, drawn(torch.device("cpu")), drawn(device_of(device))))

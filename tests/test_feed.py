@@ -100,21 +100,22 @@ def test_a_shorter_last_batch_fits_and_nothing_is_asked_for_behind_it() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_error_comes_in_the_step_that_needed_the_batch(threads: int) -> None:
     split = numbered(40)
+    torn = int(rows_of(bad)[0])
 
     class Torn(Split):
         def gather(self, rows: torch.Tensor, *rest: Any) -> None:
-            if 17 in rows.tolist():
-                raise OSError("page 17")
+            if torn in rows.tolist():
+                raise OSError(f"page {torn}")
             super().gather(rows, *rest)
 
-    torn = Torn(**vars(split))
-    fed = Feed(lambda n: (torn, rows_of(n), None), CPU, threads=threads, link=Slow())
-    for number in (0, 1, 2):
+    pages = Torn(**vars(split))
+    fed = Feed(lambda n: (pages, rows_of(n), None), CPU, threads=threads, link=Slow())
+    for number in range(bad):
         assert fed.at(number).labels.tolist() == rows_of(number).tolist()
     for _ in range(2):  # asked for again, it is tried again
-        with pytest.raises(OSError, match="page 17"):
-            fed.at(3)
-    assert fed.at(4).labels.tolist() == rows_of(4).tolist()
+        with pytest.raises(OSError, match=f"page {torn}"):
+            fed.at(bad)
+    assert fed.at(bad + 1).labels.tolist() == rows_of(bad + 1).tolist()
 
 
 def test_a_batch_is_gathered_while_the_one_before_it_is_used() -> None:

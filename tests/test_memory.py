@@ -12,6 +12,7 @@ from ablate.training import calibrate, memory
 from ablate.training.calibrate import random_split
 from ablate.training.cost import cost, matmul_rate, utilisation
 from ablate.training.model import build
+from ablate.training.numerics import device_of
 from ablate.training.training import Training
 
 
@@ -62,7 +63,7 @@ class Card:
     def __init__(self, monkeypatch, holds: int) -> None:
         self.share, self.said, self.steps = 1.0, [], []
         card, step = torch.cuda, Training.step
-        monkeypatch.setattr(card, "get_per_process_memory_fraction", lambda device: self.share)
+        monkeypatch.setattr(card, "get_per_process_memory_fraction", self.get)
         monkeypatch.setattr(card, "set_per_process_memory_fraction", self.set)
         monkeypatch.setattr(card, "empty_cache", lambda: self.said.append("empty"))
         monkeypatch.setattr(card, "reset_peak_memory_stats", lambda d: self.said.append("reset"))
@@ -75,7 +76,12 @@ class Card:
 
         monkeypatch.setattr(Training, "step", stepped)
 
+    def get(self, device):
+        assert device != torch.device("cuda")  # torch's own wants its index
+        return self.share
+
     def set(self, share, device):
+        assert device != torch.device("cuda")
         self.share = share
 
 
@@ -103,9 +109,9 @@ def test_on_a_gpu_two_steps_are_tried_in_less_than_there_is(monkeypatch):
 def test_who_shares_a_gpu_takes_its_share(monkeypatch):
     card = Card(monkeypatch, 1)
     memory.limit(torch.device("cpu"), 0.5)
-    memory.limit(torch.device("cuda"), 1.0)
+    memory.limit(device_of("cuda"), 1.0)
     assert card.share == 1.0
-    memory.limit(torch.device("cuda"), 0.25)
+    memory.limit(device_of("cuda"), 0.25)
     assert 0.2 < card.share < 0.25
 
 

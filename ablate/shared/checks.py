@@ -103,8 +103,13 @@ def _also(run: Run) -> None:
                 f"{place}: its images are in no files, so there are no bytes of their own to keep; "
                 f"leave it out, or give data.cache=decoded"
             )
-        if any(getattr(other, key) != getattr(data, key) for key in SHOWN):
-            raise UserError(f"{place}: is shown otherwise than data={data.name}")
+        for key in SHOWN:
+            theirs, ours = getattr(other, key), getattr(data, key)
+            if theirs != ours:
+                raise UserError(
+                    f"{place}: data.{key} is {theirs}, and {ours} in data={data.name}; give both "
+                    f"the same"
+                )
 
 
 def _patches(data: Data, model: Model) -> None:

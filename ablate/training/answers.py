@@ -53,7 +53,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
     `step_s` and `image_s`, seconds of a step and of an evaluated image here, with as many threads
     as a worker has.
     """
-    device = torch.device(question["device"])
+    device = numerics.device_of(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)
     cache, counts, answers = Path(question["cache"]), {}, {}
     for key, tree in question["specs"].items():

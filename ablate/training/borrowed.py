@@ -46,7 +46,9 @@ def construct(groups: list[dict[str, Any]], optim: Optim) -> torch.optim.Optimiz
             module, _, name = optim.name.partition(":")
             cls = getattr(importlib.import_module(module), name)
         if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
-            raise UserError(f"optim.name: {optim.name}: is no torch.optim.Optimizer")
+            raise UserError(
+                f"optim.name: {optim.name}: is no torch.optim.Optimizer; name a class that is one"
+            )
         given = optim.settings or {}
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
         make: Callable[..., torch.optim.Optimizer] = cls

@@ -34,6 +34,13 @@ SWITCHES = {
 }
 
 
+def device_of(name: str) -> torch.device:
+    """ "cpu", or the GPU of a name, by its index: torch tells "cuda" from the "cuda:0" of its
+    tensors, and some of its functions take none without."""
+    device = torch.device(name)
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
 @dataclass(frozen=True)
 class Numerics:
     """What was chosen, by its name in result.json. None: a CPU has no such thing."""
@@ -54,7 +61,8 @@ class Numerics:
         cudnn.benchmark = bool(self.cudnn_benchmark)
         cuda.enable_cudnn_sdp(False)
         for name, (_, enable, _) in SWITCHES.items():
-            enable(name == self.kernel)
+            # Math, too: torch takes it last, for a shape of a class of the user's own.
+            enable(name in (self.kernel, "math"))
 
 
 def chosen(run: Run, device: torch.device, settled: Mapping[str, Any] | None = None) -> Numerics:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from math import cos, pi, sqrt
 from typing import Any, NamedTuple
@@ -157,7 +158,7 @@ class Borrowed:
         self._own, self._rest = own, rest
         self.param_groups = [*own.param_groups, *(rest.param_groups if rest else ())]
         self.state: dict[Tensor, dict[str, Any]] = own.state
-        self._began = [{k: v for k, v in g.items() if k not in _MOVES} for g in own.param_groups]
+        self._began = deepcopy([_settings(group) for group in own.param_groups])
         if rest is not None:
             rest.state = self.state
 
@@ -182,7 +183,7 @@ class Borrowed:
     def counts(self) -> list[dict[str, Any]]:
         """By group: what it keeps there that steps have changed."""
         return [
-            {k: v for k, v in group.items() if k not in _MOVES and began.get(k, ...) != v}
+            {k: v for k, v in _settings(group).items() if not _equal(v, began.get(k, ...))}
             for group, began in zip(self._own.param_groups, self._began, strict=True)
         ]
 
@@ -191,7 +192,18 @@ class Borrowed:
         for n, (group, began) in enumerate(zip(self._own.param_groups, self._began, strict=True)):
             for key in group.keys() - began.keys() - _MOVES:
                 del group[key]
-            group.update(began, **(counts[n] if n < len(counts) else {}))
+            group.update(deepcopy(began), **(counts[n] if n < len(counts) else {}))
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What an optimiser may change there itself."""
+    return {key: value for key, value in group.items() if key not in _MOVES}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return type(one) is type(other) and bool(one == other)
 
 
 def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
@@ -221,8 +233,8 @@ def check_optimizer(optim: Optim) -> None:
                 parameter.grad = torch.full_like(parameter, 0.1 * (step + 1))
             optimizer.set_rate(optim.lr)
             optimizer.step()
-    for kept in (*optimizer.state.values(), *optimizer.counts()):
-        as_tensors(kept, optim)
+        for kept in (*optimizer.state.values(), *optimizer.counts()):
+            as_tensors(kept, optim)
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer | Borrowed:

@@ -24,7 +24,7 @@ from ablate.training.checkpoint import read_checkpoint
 from ablate.training.cost import peak_bytes
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.count import describe
-from ablate.training.numerics import chosen
+from ablate.training.numerics import chosen, device_of
 
 ROUNDS = 3  # of timings with and without deterministic algorithms, in turn
 
@@ -46,7 +46,7 @@ class _Until:
 
 def set_up(name: str) -> torch.device:
     """The device, with the threads and the setting of cuBLAS that a worker has."""
-    device = torch.device(name)
+    device = device_of(name)
     torch.set_num_threads(1 if device.type == "cpu" else 4)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     return device

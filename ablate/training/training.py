@@ -111,7 +111,8 @@ class Training:
     # --- A step ---------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One step of the optimiser: a global batch, in micro-batches. Waits for no device."""
+        """One step of the optimiser: a global batch, in micro-batches. Waits for no device, but
+        where an optimiser of torch.optim's does (adafactor)."""
         run, step, micro = self.run, self._at.step, self._at.micro_batch
         images, target = self.inputs()
         self.rate = learning_rate(run.optim, step, self.lengths)

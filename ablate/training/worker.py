@@ -46,7 +46,7 @@ from ablate.training.answers import answer as answer
 from ablate.training.data.picture import Broken
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.plugin import digests
-from ablate.training.numerics import chosen
+from ablate.training.numerics import chosen, device_of
 from ablate.training.start import start_sha256
 
 EXIT_STOPPED, EXIT_FAILED, EXIT_ROTTEN = 76, 1, 73
@@ -148,7 +148,7 @@ def _train(
     rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: Callable[[], bool]
 ) -> None:
     torch.set_num_threads(options["threads"])
-    device = torch.device(options["device"])
+    device = device_of(options["device"])
     run = build_run(rundir.read_spec())
     if rundir.distrust.exists():
         rundir.drop_checkpoints()
@@ -197,6 +197,8 @@ def _train(
         raise
     except Broken:  # a file's own bytes, which were an image when they were kept
         check_data(rundir, home, opened, math.inf)
+        for other in run.eval.also:
+            check_tested(machine.cache / other.fingerprint, math.inf)
         raise
     if device.type == "cuda":
         gc.collect()  # the training is in cycles

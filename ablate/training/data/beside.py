@@ -29,21 +29,21 @@ def renumbered(data: Data, cached: Cached, own: Data, learnt: Cached) -> tuple[l
     place = f"eval.also: {data.name}"
     if data.classes != own.classes:
         raise UserError(
-            f"{place}: has {data.classes} classes, which are no names of classes of "
-            f"data={own.name} ({own.classes} classes): "
-            f"{_some(theirs)}; there: {_some(ours)}"
+            f"{place}: its {data.classes} classes ({_some(theirs)}) are not among the {own.classes} "
+            f"of data={own.name} ({_some(ours)}); rename the classes, or leave the set out"
         )
     pairs = [*zip(theirs or [], ours or [], strict=False)]
     if moved := [a for a, b in pairs if a != b and (a in (ours or []) or b in (theirs or []))]:
         raise UserError(
-            f"{place}: has the class {moved[0]!r} at another number than data={own.name}, and "
-            f"classes that are not there: {_some(theirs)}; there: {_some(ours)}"
+            f"{place}: the class {moved[0]!r} has another number than in data={own.name}, and not "
+            f"all class names agree ({_some(theirs)}; there {_some(ours)}); give equal names to "
+            f"equal classes"
         )
     said = ""
     if other := next(((a, b) for a, b in pairs if a != b), None):
         said = (
-            f"{place}: its classes are called otherwise ({other[0]} for {other[1]}) and are taken "
-            f"by their numbers"
+            f"{place}: its classes have other names ({other[0]} for {other[1]}) and are matched by "
+            f"their numbers"
         )
     return [*range(data.classes)], said
 

@@ -116,7 +116,7 @@ class Feed:
         try:
             split.gather(rows, cut, buffer, self._each)
         except BaseException:
-            self._buffers = []  # other threads may still write to this one
+            self._buffers, self._gathered = [], 0  # other threads may still write to this one
             raise
         there, event = self._link.send(buffer)
         self._buffers[place] = (self._buffers[place][0], event)

@@ -124,7 +124,9 @@ class Encoded:
         for split, row in places:
             begin, end = self._offsets[split].get(row, 2)
             if end - begin != len(content):
-                raise UserError(f"data: {example.where}: changed while it was read")
+                raise UserError(
+                    f"data: {example.where}: changed while it was read; run the command again"
+                )
             self._encoded[split].put(begin, np.frombuffer(content, np.uint8))
             self._shapes[split].put(row, shape)
             self._pixels[split].put(row, np.frombuffer(pixels.digest(), np.uint8))

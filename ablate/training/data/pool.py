@@ -97,9 +97,6 @@ class Array:
         """On the disk, all that any process wrote."""
         os.fsync(self.open())
 
-    def is_whole(self) -> bool:
-        return self.path.exists() and self.path.stat().st_size == self.bytes
-
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)

@@ -161,7 +161,9 @@ def _check(run: spec.Run) -> None:
     if model.pool == "map":  # timm's attends to registers, too, and has no gate
         needed["model.registers"] = (model.registers, 0)
         if model.act in ("swiglu", "geglu"):
-            raise UserError(f"model.act: timm has model.pool=map without {model.act!r} only")
+            raise UserError(
+                f"model.act: timm's attention pooling takes no gated activation, got {model.act!r}"
+            )
     for key, (value, expected) in needed.items():
         if value != expected:
             raise UserError(f"{key}: timm's VisionTransformer has {expected!r} only, got {value!r}")
