@@ -20,7 +20,10 @@ from ablate.planning.compose import resolve
 from ablate.planning.expand import plan as make_plan
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
+from ablate.store.store import Store
+from ablate.training import worker
 from ablate.training.data.cache import prepare
+from ablate.training.data.picture import Broken
 from ablate.training.worker import Damaged, check_tested
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -56,7 +59,7 @@ def driven(tmp_path_factory) -> Shell:
     shell = Shell(tmp_path_factory.mktemp("also"))
     pictures(shell.folder)
     done = shell(*SWEEP, SETS, "launcher=inline", "--as", "beside")
-    assert "classes are called otherwise (0 zero for 0)" in done.out + done.err
+    assert "classes have other names (0 zero for 0)" in done.out + done.err
     return shell
 
 
@@ -159,6 +162,29 @@ def test_what_rotted_is_not_tested_on(driven, tmp_path, monkeypatch):
     assert not (home / "meta.json").exists()
 
 
+def test_files_that_rotted_and_can_t_be_decoded_blame_the_set_that_has_them(
+    driven, tmp_path, monkeypatch
+):
+    """Bytes that were an image when they were kept: the set is decoded again, no run has failed."""
+    monkeypatch.chdir(driven.folder)
+    store = Store(shutil.copytree(driven.folder / "runs", tmp_path / "runs"))
+    run = store.rundir(planned(driven)["none#0"].id)
+    run.result.unlink()
+    home = store.cache / run.read_spec()["eval"]["also"][0]["fingerprint"]
+    with open(home / "test.images.npy", "r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x55")
+
+    def train(*_: object) -> None:
+        raise Broken("data: not a readable image")
+
+    monkeypatch.setattr(worker, "train", train)
+    options = {"slot": "cpu", "device": "cpu", "threads": 1, "checkpoint_s": 1e9}
+    code = worker.work(str(run.path), {**options, "cache": str(store.cache)})
+    assert code == worker.EXIT_ROTTEN
+    assert not (home / "meta.json").exists()
+
+
 @pytest.mark.slow
 def test_a_second_training_and_a_bundle_have_them(driven, monkeypatch):
     monkeypatch.chdir(driven.folder)
@@ -221,5 +247,5 @@ def test_what_can_t_be_compared_is_refused_before_anything_trains(driven, monkey
     shutil.copytree("sets/again", "other/again")
     Path("other/again/0").rename("other/again/none")  # ten classes: 1 is the first, 9 the ninth
     said = driven(*words, "eval.also=[other/again]", code=2).err
-    assert "again: has the class '1' at another number than data=digits" in said
+    assert "again: the class '1' has another number than in data=digits" in said
     assert {*Path("runs/runs").iterdir()} == before

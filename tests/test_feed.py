@@ -97,8 +97,9 @@ def test_a_shorter_last_batch_fits_and_nothing_is_asked_for_behind_it() -> None:
         assert asked == [0, 1, 2]
 
 
+@pytest.mark.parametrize("bad", [2, 3])  # at either place of the ring
 @pytest.mark.parametrize("threads", [1, 2])
-def test_an_error_comes_in_the_step_that_needed_the_batch(threads: int) -> None:
+def test_an_error_comes_in_the_step_that_needed_the_batch(threads: int, bad: int) -> None:
     split = numbered(40)
     torn = int(rows_of(bad)[0])
 

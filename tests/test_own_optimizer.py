@@ -27,12 +27,16 @@ import torch
 class Signs(torch.optim.Optimizer):
     def __init__(self, params, lr=1e-3, weight_decay=0.0, betas=(0.9, 0.99), *, each: int = 2,
                  how=torch.sign):
-        super().__init__(params, dict(lr=lr, weight_decay=weight_decay, betas=betas, each=each))
+        settings = dict(lr=lr, weight_decay=weight_decay, betas=betas, each=each)
+        super().__init__(params, settings)
+        for group in self.param_groups:
+            group["seen"] = torch.zeros(2)
 
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
             group["calls"] = group.get("calls", 0) + 1
+            group["seen"] += torch.tensor([1.0, 0.5])  # in place
             for p in group["params"]:
                 state = self.state[p]
                 if not state:
@@ -41,6 +45,7 @@ class Signs(torch.optim.Optimizer):
                 state["mean"] = 0.3 * state["mean"] + 0.7 * float(p.grad.abs().mean())
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 size = group["lr"] * (1 + (group["calls"] + state["n"]) % group["each"])
+                size *= 1 + float(group["seen"].sum()) / 100
                 p.sub_(size * state["mean"] * state["m"].lerp(p.grad, 0.1).sign())
                 state["m"].lerp_(p.grad, 1 - group["betas"][1])
 
@@ -62,6 +67,10 @@ class Lists(Broken):
     def step(self):
         for p in self.param_groups[0]["params"]:
             self.state[p]["old"] = [p.grad]
+
+class Grows(Broken):
+    def step(self):
+        self.param_groups[0].setdefault("old", []).append(1)
 
 class Needs(Broken):
     def __init__(self, params, lr, weight_decay=0.0, *, rho):
@@ -136,6 +145,7 @@ def test_what_the_class_does_not_take_is_refused_before_torch_is_loaded(
     [
         ("Broken", r"KeyError: 'nothing' \(.*own\.py, line \d+\)"),
         ("Lists", "keeps old, a list, which no checkpoint holds; keep tensors and numbers"),
+        ("Grows", "keeps old, a list, which no checkpoint holds; keep tensors and numbers"),
         ("NoOptimizer", r"is no torch\.optim\.Optimizer"),
     ],
 )
@@ -187,6 +197,7 @@ def test_a_state_with_numbers_goes_on_bit_for_bit(folder):
     kept = {name: tensor.clone() for name, tensor in tensors.items()}
     assert {
         "group.0.calls:int",
+        "group.0.seen",
         "optim.n:int.head.bias",
         "optim.mean:float.head.bias",
     } <= kept.keys()

@@ -20,9 +20,15 @@ from ablate.shared.rundir import RunDir
 from ablate.shared.spec import to_tree, tree_identity
 from ablate.training import calibrate, memory
 from ablate.training.calibrate import random_split
+from ablate.training.data.cached import Split
+from ablate.training.numerics import device_of
 from ablate.training.training import Training
 
 CPU = torch.device("cpu")
+CUDA = pytest.param(
+    "cuda",
+    marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch can use no GPU"),
+)
 RUNS = {
     "everything": {
         **{"model.dropout": 0.1, "model.drop_path": 0.2, "model.depth": 2, "stem": "dpn"},
@@ -40,6 +46,21 @@ RUNS = {
 @pytest.fixture(params=RUNS, autouse=False)
 def run(request):
     return tiny.run({"train.batch": 8, "train.epochs": 4, **RUNS[request.param]})
+
+
+@pytest.mark.parametrize("name", ["cpu", CUDA])
+def test_images_that_are_on_the_device_are_evaluated_where_they_are(name, monkeypatch):
+    """A tensor is on "cuda:0", which torch tells from "cuda"."""
+    run, device = tiny.run({"train.batch": 8}), device_of(name)
+    split = random_split(run.data, 24, device)
+    training = Training(run, split, device)
+    monkeypatch.setattr(Split, "gather", None)
+    assert training.evaluate(split)[0]["n"] == 24
+
+
+def test_a_gpu_has_its_index():
+    names = ("cpu", "cuda", "cuda:1", "meta")
+    assert [str(device_of(name)) for name in names] == ["cpu", "cuda:0", "cuda:1", "meta"]
 
 
 def begun(run) -> Training:

@@ -153,7 +153,7 @@ class Optim:
     b1: Annotated[
         float,
         Key(
-            "adamw: decay of the mean gradient; sgd: momentum; lion: the momentum's share in a step",
+            "adamw: decay of the mean gradient; sgd: momentum; lion: momentum's share in a step",
             least=0,
             below=1,
         ),

@@ -55,13 +55,17 @@ def construct(groups: list[dict[str, Any]], optim: Optim) -> torch.optim.Optimiz
         return make(groups, lr=optim.lr, **settings)
 
 
-def as_tensors(kept: Mapping[str, Any], optim: Optim) -> dict[str, Tensor]:
-    """What is kept of a parameter or a group, by names that say what is a number; None is left
-    out. Raises UserError for what a checkpoint can't hold."""
+HOST = "host"  # a tensor that is kept off the GPU of its parameter, such as torch's own `step`
+
+
+def as_tensors(kept: Mapping[str, Any], optim: Optim, device: torch.device) -> dict[str, Tensor]:
+    """What is kept of a parameter or a group on `device`, by names that say what is a number, and
+    what is not on the device; None is left out. Raises UserError for what a checkpoint can't
+    hold."""
     found = {}
     for key, value in kept.items():
         if isinstance(value, Tensor):
-            found[key] = value
+            found[key if value.device == device else f"{key}:{HOST}"] = value
         elif type(value) in NUMBERS.values():
             kind = torch.float64 if isinstance(value, float) else None
             found[f"{key}:{type(value).__name__}"] = torch.tensor(value, dtype=kind)
@@ -76,4 +80,6 @@ def as_tensors(kept: Mapping[str, Any], optim: Optim) -> dict[str, Tensor]:
 def from_tensor(key: str, value: Tensor, device: torch.device) -> tuple[str, Any]:
     """The key and the value that `as_tensors` was given."""
     name, _, kind = key.partition(":")
-    return name, NUMBERS[kind](value.item()) if kind else value.to(device, copy=True)
+    if kind in NUMBERS:
+        return name, NUMBERS[kind](value.item())
+    return name, value.to("cpu" if kind == HOST else device, copy=True)

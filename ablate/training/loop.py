@@ -135,7 +135,7 @@ def _also(
         split = cached.split("test")
         numbers, _ = renumbered(other, cached, run.data, learnt)
         found = decoded.facts(read_json(cached.folder / decoded.META))
-        if shared := shared_images(train, split):
+        if shared := shared_images(train, split, lambda row: machine.beat(images=row)):
             found["shared"] = {"test": [shared, len(split)]}
         sets[other.name] = in_classes(split, numbers)
         told[other.name] = {"data_sha256": cached.sha256, **found}

@@ -234,7 +234,7 @@ def check_optimizer(optim: Optim) -> None:
             optimizer.set_rate(optim.lr)
             optimizer.step()
         for kept in (*optimizer.state.values(), *optimizer.counts()):
-            as_tensors(kept, optim)
+            as_tensors(kept, optim, model.weight.device)
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer | Borrowed:

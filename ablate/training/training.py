@@ -265,11 +265,12 @@ class Training:
         self._look()
         tensors = self._held()
         for name, parameter in self.model.named_parameters():
-            kept = as_tensors(self.optimizer.state.get(parameter, {}), self.run.optim)
+            state = self.optimizer.state.get(parameter, {})
+            kept = as_tensors(state, self.run.optim, parameter.device)
             for key, value in kept.items():
                 tensors[f"optim.{key}.{name}"] = value
         for number, group in enumerate(self.optimizer.counts()):
-            for key, value in as_tensors(group, self.run.optim).items():
+            for key, value in as_tensors(group, self.run.optim, self.device).items():
                 tensors[f"group.{number}.{key}"] = value
         return tensors, replace(self._at, seconds=self.seconds)
 

@@ -4,7 +4,7 @@ learnt, and which of their images are trained on."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 
 import torch
@@ -29,8 +29,9 @@ def renumbered(data: Data, cached: Cached, own: Data, learnt: Cached) -> tuple[l
     place = f"eval.also: {data.name}"
     if data.classes != own.classes:
         raise UserError(
-            f"{place}: its {data.classes} classes ({_some(theirs)}) are not among the {own.classes} "
-            f"of data={own.name} ({_some(ours)}); rename the classes, or leave the set out"
+            f"{place}: its {data.classes} classes ({_some(theirs)}) are not among the "
+            f"{own.classes} of data={own.name} ({_some(ours)}); rename the classes, or leave the "
+            f"set out"
         )
     pairs = [*zip(theirs or [], ours or [], strict=False)]
     if moved := [a for a, b in pairs if a != b and (a in (ours or []) or b in (theirs or []))]:
@@ -59,20 +60,26 @@ def in_classes(split: AnySplit, numbers: list[int]) -> AnySplit:
     return dataclasses.replace(split, labels=torch.tensor(numbers)[split.labels])
 
 
-def shared_images(train: AnySplit, other: AnySplit) -> int:
+def shared_images(
+    train: AnySplit, other: AnySplit, beat: Callable[[int], None] = lambda row: None
+) -> int:
     """How many images of `other` are in `train`, too, pixel for pixel; where files' own bytes are
-    kept, byte for byte."""
+    kept, byte for byte. `beat`: told from time to time which row of `train` is looked at."""
     if isinstance(train, EncodedSplit) and isinstance(other, EncodedSplit):
-        return _shared(_Files(train), _Files(other))
+        return _shared(_Files(train), _Files(other), beat)
     assert isinstance(train, Split)
     assert isinstance(other, Split)
-    return _shared(_Squares(train), _Squares(other))
+    return _shared(_Squares(train), _Squares(other), beat)
 
 
-def _shared(train: _Images, other: _Images) -> int:
+def _shared(train: _Images, other: _Images, beat: Callable[[int], None]) -> int:
     """Marks tell most images apart: of the others nothing more is read."""
-    marks = {mark for _, mark in other.marks()}
-    seen = {blake2b(train.content(row)).digest() for row, mark in train.marks() if mark in marks}
+    marks, seen = {mark for _, mark in other.marks()}, set()
+    for row, mark in train.marks():
+        if row % _AT_ONCE == 0:
+            beat(row)
+        if mark in marks:
+            seen.add(blake2b(train.content(row)).digest())
     if not seen:
         return 0
     return sum(blake2b(other.content(row)).digest() in seen for row in range(len(other)))
