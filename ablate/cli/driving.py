@@ -167,6 +167,7 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     from ablate.report.live import duration
     from ablate.running.estimate import costs
     from ablate.running.preflight import preflight
+    from ablate.running.rehearse import rehearsed
     from ablate.shared.result import FINAL
     from ablate.store.progress import working
 
@@ -181,7 +182,8 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     cost = costs(
         plan, store, launcher, states, ledger.last_detail("finished"), from_s=LONG_H * 3600
     )
-    for warning in (*cost.warnings(), *_in_use(launcher, store, states)):
+    told = rehearsed(plan, store, launcher, cost.described, own_only=True)
+    for warning in (*cost.warnings(), *told.warnings, *_in_use(launcher, store, states)):
         print(f"warning: {warning}")
     if cost.left_s > LONG_H * 3600 and not yes:
         text = f"{plan.name}: more than a month on {cost.where}"
@@ -283,6 +285,7 @@ def plan(
     from ablate.running import launchers
     from ablate.running.devices import Devices
     from ablate.running.estimate import costs
+    from ablate.running.rehearse import rehearsed
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
@@ -304,6 +307,7 @@ def plan(
     launcher = launchers.make(settings, kept.cache)
     try:
         cost = costs(made, kept, launcher, states, finished, on=devices)
+        told = rehearsed(made, kept, launcher, cost.described)
     finally:
         launcher.free()
     detection: Detection | None = None
@@ -313,10 +317,12 @@ def plan(
         detection = forecast(made, detect, spread, cost, results, kept.metrics, kept.probe)
     amiss = [*launcher.devices.remarks, *_in_use(launcher, kept, states)] if on is None else []
     if format is Format.json:
-        tree = trees.of_plan(made, states, cost, settings, detection, withheld.values(), amiss)
+        tree = trees.of_plan(
+            made, states, cost, told, settings, detection, withheld.values(), amiss
+        )
         print_json(tree)
         return
-    show_plan(made, states, cost, settings, amiss)
+    show_plan(made, states, cost, told, settings, amiss)
     if detection is not None:
         print()
         for line in (*(f"withheld: {why}" for why in withheld.values()), *detection.lines()):
