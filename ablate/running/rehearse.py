@@ -31,17 +31,14 @@ OWN, SHIPPED = 2e10, 5e7
 MOST = 24  # rows of shipped parts alone
 
 # Keys that act in the first steps of every run, wherever they act at all. Others act later (a
-# schedule), seldom (a rate of erasing), beyond a bound (clipping), or on the machine's arithmetic.
+# schedule), at times (erasing, a small rotation), beyond a bound (clipping), or on arithmetic.
 JUDGED = {
     "optim": {
         *("name", "lr", "wd", "b1", "b2", "eps", "decay", "lr_mult", "beta2_decay", "momentum"),
         *("adjust_lr", "settings", "version", "folder"),
     },
     "train": {"loss", "label_smoothing"},
-    "augment": {
-        *("flip", "crop_pad", "crop_area", "randaug", "style", "jitter", "rotate", "translate"),
-        *("mixup", "cutmix"),
-    },
+    "augment": {"flip", "crop_pad", "randaug", "style", "jitter"},
 }
 WHOLE = ("norm", "stem", "block")  # groups that are judged with all of their keys
 LATER = ("drop_path",)  # of model, where all else is judged
@@ -134,10 +131,13 @@ def _asked(cell: Cell, size: Mapping[str, float]) -> dict[str, Any]:
 def _unchanged(
     plan: Plan, baseline: Cell, rows: Sequence[Cell], found: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    settings = {row.label: row.settings for row in plan.rows}
+    settings = {
+        row.label: ", ".join(f"{key}={show(value)}" for key, value in row.settings.items())
+        for row in plan.rows
+    }
     return [
-        f"{cell.row}: changes nothing: after 4 steps all weights are those of {baseline.row}, bit "
-        f"for bit ({', '.join(f'{key}={show(value)}' for key, value in settings[cell.row].items())})"
+        f"{cell.row}: after 4 steps at the full rate every weight is that of {baseline.row}, bit "
+        f"for bit: {settings[cell.row]} changes nothing, or nothing so early"
         for cell in rows
         if cell.row != baseline.row
         and found.get(cell.row, {}).get("same")
@@ -153,14 +153,17 @@ def _idle(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if paths:
             rows.setdefault(tuple(paths), []).append(row)
     return [
-        f"{', '.join(labels)}: no gradient reaches {', '.join(paths[:SHOWN])}"
-        f"{f' and {len(paths) - SHOWN} more' if len(paths) > SHOWN else ''}: no step of the first "
-        f"4 moves {'them' if len(paths) > 1 or '*' in paths[0] else 'it'}"
+        f"{', '.join(labels)}: no gradient reaches {_first(paths)} in 4 steps"
         for paths, labels in rows.items()
     ]
 
 
-SHOWN = 4  # paths of a line
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+SHOWN = 4  # names of parameters in a line
 
 
 def _differing(tree: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> set[str]:
