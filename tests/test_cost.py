@@ -12,6 +12,7 @@ from ablate.planning.launcher import launcher_settings
 from ablate.report.status import planned_runs, show_plan
 from ablate.running import estimate
 from ablate.running.devices import Devices
+from ablate.running.rehearse import Rehearsals
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 
@@ -59,7 +60,8 @@ def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):
     costs, timed = told(int(1.01 * MONTH))
     assert timed == []
     assert math.isinf(costs.left_s)
-    show_plan(told.plan, {}, costs, launcher_settings({"name": "local", "attempts": 5}), [])
+    settings = launcher_settings({"name": "local", "attempts": 5})
+    show_plan(told.plan, {}, costs, Rehearsals({}, []), settings, [])
     assert (
         "left: more than a month on these 2 slots; `ablate plan stem=none,dpn seeds=3 "
         "train.steps=1000 --on h100:8` shows the time on GPUs\n"

@@ -74,6 +74,8 @@ def test_plan(ask):
     assert (found["total"], found["states"], found["seeds"]) == (4, {"planned": 4}, [0, 1])
     none, dpn = found["variants"]
     assert (none["row"], dpn["row"]) == ("none", "dpn")
+    assert none["step"] == 1
+    assert dpn["step"] > 0
     assert dpn["parameters"] - none["parameters"] == 2 * (16 + 32)  # a norm of 16, one of 32
     assert found["left"].keys() == {"device_seconds", "wall_seconds", "where", "how"}
     assert found["left"]["device_seconds"] is None  # more than a month: it is not timed

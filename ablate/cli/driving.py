@@ -166,7 +166,8 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     of a long sweep."""
     from ablate.report.live import duration
     from ablate.running.estimate import costs
-    from ablate.running.preflight import preflight
+    from ablate.running.preflight import in_use, preflight
+    from ablate.running.rehearse import rehearsed
     from ablate.shared.result import FINAL
     from ablate.store.progress import working
 
@@ -181,7 +182,8 @@ def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bo
     cost = costs(
         plan, store, launcher, states, ledger.last_detail("finished"), from_s=LONG_H * 3600
     )
-    for warning in (*cost.warnings(), *_in_use(launcher, store, states)):
+    told = rehearsed(plan, store, launcher, cost.described, own_only=True)
+    for warning in (*cost.warnings(), *told.warnings, *in_use(launcher, store, states)):
         print(f"warning: {warning}")
     if cost.left_s > LONG_H * 3600 and not yes:
         text = f"{plan.name}: more than a month on {cost.where}"
@@ -283,7 +285,8 @@ def plan(
     from ablate.running import launchers
     from ablate.running.devices import Devices
     from ablate.running.estimate import costs
-    from ablate.store.ledger import Ledger
+    from ablate.running.preflight import in_use
+    from ablate.running.rehearse import rehearsed
     from ablate.store.store import Store
 
     _check_options(detect, spread, on, mfu)
@@ -296,14 +299,11 @@ def plan(
     if made.tune:
         seals = kept.seals()
         made = Search(made).grow(lambda run: kept.result(run, seals.get(run)), kept.metrics) or made
-    states, finished = {}, {}
-    if kept.ledger.exists():
-        with Ledger.reading(kept) as ledger:
-            states = ledger.states({run.id for run in made.runs()})
-            finished = ledger.last_detail("finished")
+    states, finished = _told_by_ledger(made, kept)
     launcher = launchers.make(settings, kept.cache)
     try:
         cost = costs(made, kept, launcher, states, finished, on=devices)
+        told = rehearsed(made, kept, launcher, cost.described)
     finally:
         launcher.free()
     detection: Detection | None = None
@@ -311,27 +311,26 @@ def plan(
     if detect is not None:
         results, withheld = kept.results(made.runs(), curves=True, probes=True)
         detection = forecast(made, detect, spread, cost, results, kept.metrics, kept.probe)
-    amiss = [*launcher.devices.remarks, *_in_use(launcher, kept, states)] if on is None else []
+    amiss = [*launcher.devices.remarks, *in_use(launcher, kept, states)] if on is None else []
     if format is Format.json:
-        tree = trees.of_plan(made, states, cost, settings, detection, withheld.values(), amiss)
-        print_json(tree)
+        why = withheld.values()
+        print_json(trees.of_plan(made, states, cost, told, settings, detection, why, amiss))
         return
-    show_plan(made, states, cost, settings, amiss)
+    show_plan(made, states, cost, told, settings, amiss)
     if detection is not None:
         print()
         for line in (*(f"withheld: {why}" for why in withheld.values()), *detection.lines()):
             print(line)
 
 
-def _in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
-    """Lines on GPUs that others use."""
-    from ablate.running.gpus import NoAnswer, busy
-    from ablate.store.progress import working
+def _told_by_ledger(plan: Plan, store: Store) -> tuple[dict[str, RunState], dict[str, Any]]:
+    """The states of the plan's runs, and the details of all "finished" events."""
+    from ablate.store.ledger import Ledger
 
-    ours = [note.get("pid") for note in working(store, states)]
-    with contextlib.suppress(NoAnswer):  # which the launcher's remarks say
-        return busy(launcher.devices.gpus, ours)
-    return []
+    if not store.ledger.exists():
+        return {}, {}
+    with Ledger.reading(store) as ledger:
+        return ledger.states({run.id for run in plan.runs()}), ledger.last_detail("finished")
 
 
 def _check_options(

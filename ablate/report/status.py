@@ -19,6 +19,7 @@ from ablate.planning.plan import Plan
 from ablate.report.live import Clock, counts_line, duration, parts_done
 from ablate.running import gpus
 from ablate.running.estimate import Costs
+from ablate.running.rehearse import Rehearsals
 from ablate.shared.result import FINAL
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
@@ -40,12 +41,14 @@ def show_plan(
     plan: Plan,
     states: Mapping[str, RunState],
     costs: Costs,
+    told: Rehearsals,
     launcher: Mapping[str, Any],
     amiss: Sequence[str],
 ) -> None:
     """Print a row a variant with its size, cost and runs by state; then the time left, the
     launcher, notes and warnings. `launcher`: the launcher group, `amiss`: more warnings."""
-    rows = []
+    steps = {row: f"{ratio:.1f}x" for (row, _), ratio in told.steps.items()}
+    rows: list[tuple[str, ...]] = []
     for row in plan.rows:
         cells = [cell for cell in plan.cells if cell.row == row.label]
         sizes = [costs.described[cell.row, cell.column] for cell in cells]
@@ -55,6 +58,7 @@ def show_plan(
                 row.label + also,
                 _range([size["parameters"] for size in sizes]),
                 _range([size["multiply_adds"] for size in sizes]),
+                *([steps.get(row.label, "")] if steps else []),
                 _range([costs.seconds[cell.row, cell.column] for cell in cells], duration),
                 _states(
                     [run for cell in cells for run in cell.ids.values()],
@@ -63,8 +67,9 @@ def show_plan(
                 ),
             )
         )
-    rows += _parents(plan, states, costs)
-    show_grid(("variant", "parameters", "multiply-adds", "time a run", "runs"), rows)
+    rows += _parents(plan, states, costs, bool(steps))
+    head = ("variant", "parameters", "multiply-adds", *["a step"] * bool(steps), "time a run")
+    show_grid((*head, "runs"), rows)
     what = _states([run.id for run in plan.runs()], states, plan.to_come)
     print(f"\n{planned_runs(plan)} ({what})")
     if plan.tune is not None:
@@ -80,13 +85,13 @@ def show_plan(
     print(f"launcher: {launcher_line(launcher)}")
     for note in plan.notes:
         print(f"note: {note}")
-    for warning in (*costs.warnings(), *amiss):
+    for warning in (*costs.warnings(), *told.warnings, *amiss):
         print(f"warning: {warning}")
 
 
 def _parents(
-    plan: Plan, states: Mapping[str, RunState], costs: Costs
-) -> list[tuple[str, str, str, str, str]]:
+    plan: Plan, states: Mapping[str, RunState], costs: Costs, steps: bool
+) -> list[tuple[str, ...]]:
     """A row for all runs that others start from."""
     cells = plan.parents()
     if not cells:
@@ -97,6 +102,7 @@ def _parents(
             PARENTS,
             _range([costs.described[key]["parameters"] for key in keys]),
             _range([costs.described[key]["multiply_adds"] for key in keys]),
+            *[""] * steps,
             _range([costs.seconds[key] for key in keys], duration),
             _states([run for cell in cells for run in cell.ids.values()], states, 0),
         )

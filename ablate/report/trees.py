@@ -13,6 +13,7 @@ from ablate.planning.plan import Plan
 from ablate.report.power import Detection
 from ablate.report.show import configuration, sides
 from ablate.running.estimate import Costs
+from ablate.running.rehearse import Rehearsals
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import GIVEN_UP, SweepProgress
@@ -24,13 +25,15 @@ def of_plan(
     plan: Plan,
     states: Mapping[str, RunState],
     costs: Costs,
+    told: Rehearsals,
     launcher: Mapping[str, Any],
     detection: Detection | None,
     withheld: Iterable[str],
     amiss: Sequence[str],
 ) -> dict[str, Any]:
     """Keys: sweep, title, words; total: runs, planned and to come; states: {status: runs}; to_come;
-    variants: a cell each, with its size and seconds a run; left: device_seconds and wall_seconds
+    variants: a cell each, with its size, what a step costs in steps of the baseline, and seconds a
+    run; left: device_seconds and wall_seconds
     (null: more than a month), where, how; launcher: name and settings; tuning: null or the search;
     detect: null or the answer to --detect; withheld: runs whose results are not used; notes,
     warnings, `amiss` among them.
@@ -54,6 +57,7 @@ def of_plan(
                 ],
                 "parameters": costs.described[cell.row, cell.column]["parameters"],
                 "multiply_adds": costs.described[cell.row, cell.column]["multiply_adds"],
+                "step": told.steps.get((cell.row, cell.column)),
                 "seconds": costs.seconds[cell.row, cell.column],
                 "states": _counts(cell.ids.values(), states),
                 "runs": {str(seed): run for seed, run in cell.ids.items()},
@@ -80,7 +84,7 @@ def of_plan(
         "detect": None if detection is None else detection.tree(),
         "withheld": list(withheld),
         "notes": list(plan.notes),
-        "warnings": [*costs.warnings(), *amiss],
+        "warnings": [*costs.warnings(), *told.warnings, *amiss],
     }
 
 

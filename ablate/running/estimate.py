@@ -17,6 +17,7 @@ from ablate.running.launchers import Ask, Launcher
 from ablate.shared import spec
 from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
 from ablate.shared.metrics import TASKS
+from ablate.shared.plugin import own_code
 from ablate.shared.result import FINAL
 from ablate.store.events import RunState
 from ablate.store.store import Store
@@ -385,5 +386,5 @@ def _spread(keys: list[str]) -> list[str]:
 
 
 def _key(cell: Cell, device: str) -> str:
-    identity = spec.tree_identity(cell.spec)
-    return hashlib.sha256(f"{__version__} {device} {identity}".encode()).hexdigest()[:16]
+    what = f"{__version__} {device} {spec.tree_identity(cell.spec)}{own_code(cell.spec)}"
+    return hashlib.sha256(what.encode()).hexdigest()[:16]

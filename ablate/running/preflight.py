@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Mapping
 
+from ablate.running.gpus import NoAnswer, busy
 from ablate.running.launchers import Launcher
 from ablate.shared.errors import Failure
+from ablate.store.events import RunState
+from ablate.store.progress import working
+from ablate.store.store import Store
 
 
 def preflight(launcher: Launcher, held: Collection[str], say: Callable[[str], None]) -> None:
@@ -32,3 +37,11 @@ def preflight(launcher: Launcher, held: Collection[str], say: Callable[[str], No
     for line in lines:
         say(f"not used: {line}")
     launcher.slots = left
+
+
+def in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
+    """Lines on GPUs that others use."""
+    ours = [note.get("pid") for note in working(store, states)]
+    with contextlib.suppress(NoAnswer):  # which the launcher's remarks say
+        return busy(launcher.devices.gpus, ours)
+    return []

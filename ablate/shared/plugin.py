@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.shared.build import PLUGIN_KEYS, same_keys, settings_of
-from ablate.shared.choices import Param
+from ablate.shared.build import PLUGIN_KEYS, is_plugin, same_keys, settings_of
+from ablate.shared.choices import CHOICES, Param
 from ablate.shared.errors import UserError, unknown
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
@@ -47,6 +47,26 @@ def _file(folder: Path, parts: Sequence[str]) -> Path | None:
     place = folder.joinpath(*parts)
     files = (place.with_name(f"{place.name}.py"), place / "__init__.py")
     return next((file for file in files if file.is_file()), None)
+
+
+def is_own(tree: Mapping[str, Any]) -> bool:
+    """Does the plain tree of a run name a class by its import path?"""
+    names = [tree["optim"].get("name"), *(tree[kind]["name"] for kind in CHOICES)]
+    return any(map(is_plugin, names))
+
+
+def own_code(tree: Mapping[str, Any]) -> str:
+    """A hash of the files beside the classes of the user's own that the plain tree of a run names,
+    their own among them: a class may declare its version, and what it imports has none. "" where
+    there are no such classes."""
+    parts = [tree["optim"], *(tree[kind] for kind in CHOICES)]
+    code = hashlib.sha256()
+    for part in parts:
+        folder, name = part.get("folder"), part.get("name")
+        file = _file(Path(folder), name.partition(":")[0].split(".")) if folder else None
+        for beside in sorted(file.parent.glob("*.py")) if file else ():
+            code.update(beside.name.encode() + b"\0" + beside.read_bytes())
+    return code.hexdigest()[:16] if any(part.get("folder") for part in parts) else ""
 
 
 def complete(kind: str, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:

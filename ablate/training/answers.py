@@ -38,7 +38,9 @@ from ablate.training.data.cache import count, look, prepare
 from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
+from ablate.training.model.plugin import line_of, load, own_line
 from ablate.training.optim import check_optimizer, factors
+from ablate.training.rehearsal import Rehearsed, beside, rehearse
 from ablate.training.settle import settle
 from ablate.training.start import check_start
 
@@ -92,12 +94,15 @@ def slow(run: spec.Run, device: torch.device) -> list[str]:
 
 @contextmanager
 def blaming(run: spec.Run) -> Iterator[None]:
-    """What goes wrong in a model with a class of the user's own is the user's to mend."""
-    own = {
-        f"{kind}: {chosen.name}": chosen.plugin.folder
+    """What goes wrong in a run with a class of the user's own is the user's to mend: told in their
+    file and line; where the error came through none, in those that the class begins to work at."""
+    own = [
+        (kind, chosen.name, Path(chosen.plugin.folder), "forward")
         for kind in choices.CHOICES
         if (chosen := getattr(run, kind)).plugin is not None
-    }
+    ]
+    if run.optim.folder is not None:
+        own.append(("optim.name", run.optim.name, Path(run.optim.folder), "step"))
     try:
         yield
     except UserError:
@@ -105,13 +110,38 @@ def blaming(run: spec.Run) -> Iterator[None]:
     except Exception as error:
         if not own:
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        theirs = [f for f in frames if f.filename.startswith(tuple(own.values()))]
-        where = (theirs or frames)[-1]
+        where = own_line(error, [folder for *_, folder, _ in own]) or "; ".join(
+            line_of(load(kind, name, folder), method) for kind, name, folder, method in own
+        )
         raise UserError(
-            f"{', '.join(own)}: {type(error).__name__}: {' '.join(str(error).split())} "
-            f"({where.filename}, line {where.lineno})"
+            f"{', '.join(f'{kind}: {name}' for kind, name, *_ in own)}: {type(error).__name__}: "
+            f"{' '.join(str(error).split())} ({where})"
         ) from error
+
+
+def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """{"baseline": row, "rows": {key: row}, "cache", "device"}, a row {"spec", "multiply_adds"} ->
+    {key: what `rehearsal.beside` says of it and the baseline}; null: it could not be tried, which
+    is no mistake of the user's."""
+    wanted = torch.device(question["device"])
+    device = wanted if torch.cuda.is_available() else torch.device("cpu")
+    torch.set_num_threads(1 if device.type == "cpu" else 4)
+
+    def tried(row: dict[str, Any]) -> Rehearsed | None:
+        run = build_run(row["spec"])
+        try:
+            with blaming(run):
+                return rehearse(run, row["multiply_adds"], Path(question["cache"]), device)
+        except UserError:
+            raise
+        except Exception:
+            return None
+
+    baseline, answers = tried(question["baseline"]), dict[str, Any]()
+    for key, row in question["rows"].items():
+        found = baseline if row == question["baseline"] else tried(row)
+        answers[key] = beside(found, baseline) if found and baseline else None
+    return answers
 
 
 def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -206,6 +236,7 @@ def answer_kernel(question: dict[str, Any], progress: Progress) -> dict[str, str
 ANSWERS = {
     "kernel": answer_kernel,
     "describe": answer_describe,
+    "rehearse": answer_rehearse,
     "prepare": answer_prepare,
     "beside": answer_beside,
     "check_resume": answer_check_resume,

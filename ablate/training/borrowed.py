@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Optim
-from ablate.training.model.plugin import load
+from ablate.training.model.plugin import load, own_line
 
 NUMBERS = {"bool": bool, "int": int, "float": float}
 
@@ -27,12 +27,11 @@ def blamed(optim: Optim) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        theirs = [f for f in frames if optim.folder and f.filename.startswith(optim.folder)]
-        where = (theirs or frames)[-1]
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = own_line(error, [optim.folder]) if optim.folder else None
         raise UserError(
             f"optim.name: {optim.name}: {type(error).__name__}: {' '.join(str(error).split())} "
-            f"({where.filename}, line {where.lineno})"
+            f"({where or f'{last.filename}, line {last.lineno}'})"
         ) from error
 
 

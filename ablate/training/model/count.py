@@ -12,6 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ablate.shared import spec
 from ablate.training.model import build
+from ablate.training.model.shapes import hold_to_shapes
 from ablate.training.model.traits import Traits, traits
 
 aten = torch.ops.aten
@@ -76,9 +77,11 @@ def describe(run: spec.Run) -> dict[str, Any]:
 
     `groups` is {path of a norm: how many values it normalises together}. Multiply-adds are those
     of matrix products (and convolutions), as papers print them. A combination of choices that
-    cannot be built raises UserError.
+    cannot be built raises UserError, and so does a class of the user's own whose output is not of
+    the shape that it is to be.
     """
     model = build(run, device="meta").eval()
+    hold_to_shapes(model, run)
     groups = {path: traits(module, Traits).group for path, module in model.named_modules()}
     image = torch.empty(1, run.data.size, run.data.size, run.data.channels, device="meta")
     with _Counter() as counter, torch.no_grad():

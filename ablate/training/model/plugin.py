@@ -1,10 +1,16 @@
-"""Classes of the user's own: imported from the folder that the run names, and from nowhere else."""
+"""Classes of the user's own: imported from the folder that the run names, and from nowhere else.
+
+What goes wrong in one of them is told in its file and line.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import sys
+import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +33,41 @@ def load(kind: str, name: str, folder: Path) -> Any:
     try:
         loaded = importlib.import_module(module)
     except Exception as error:
-        raise UserError(f"{kind}: {name}: {file}: {type(error).__name__}: {error}") from error
+        place = own_line(error, [folder]) or str(file)
+        raise UserError(f"{kind}: {name}: {place}: {type(error).__name__}: {error}") from error
     if Path(loaded.__file__ or "").resolve() != file.resolve():
         raise UserError(
             f"{kind}: {name}: {module!r} is {loaded.__file__} already; give {file} another name"
         )
     return getattr(loaded, cls)
+
+
+def own_line(error: Exception, folders: Iterable[str | Path]) -> str | None:
+    """ "FILE, line 7": the last line of the user's own that an error came through; None: there is
+    none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if any(_is_own(Path(frame.filename), Path(folder)) for folder in folders):
+            return f"{frame.filename}, line {frame.lineno}"
+    return None
+
+
+def line_of(cls: Any, method: str) -> str:
+    """ "FILE, line 7": where a method of a class begins; "FILE" where it isn't of Python."""
+    code = getattr(inspect.unwrap(getattr(cls, method)), "__code__", None)
+    if code is None:
+        return inspect.getfile(cls)
+    return f"{code.co_filename}, line {code.co_firstlineno}"
+
+
+def _is_own(file: Path, folder: Path) -> bool:
+    """Is it the user's? What an environment in the same folder has is not, nor is what is ours."""
+    if not file.is_relative_to(folder) or file.is_relative_to(_OURS):
+        return False
+    inside = file.relative_to(folder).parts
+    return "site-packages" not in inside and not inside[0].startswith(".")
+
+
+_OURS = Path(__file__).parents[2]
 
 
 def digests(run: Run) -> dict[str, str]:
@@ -52,8 +87,6 @@ def digest(folder: Path) -> str:
     text = hashlib.sha256()
     for name, module in sorted(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "/")
-        if file.is_relative_to(folder):
-            inside = file.relative_to(folder).parts
-            if "site-packages" not in inside and not inside[0].startswith("."):
-                text.update(name.encode() + b"\0" + file.read_bytes())
+        if _is_own(file, folder):
+            text.update(name.encode() + b"\0" + file.read_bytes())
     return text.hexdigest()[:16]

@@ -53,13 +53,16 @@ class NormTraits(Traits):
 
 @dataclass(frozen=True)
 class StemTraits(Traits):
-    """Of a stem: built as `Stem(patches, width, **settings)`, (B, H, W, C) -> (B, N, D)."""
+    """Of a stem: built as `Stem(patches, width, **settings)`, (B, H, W, C) -> (B, R+N, D)."""
 
     # Applied to the tokens when their positions are added, and when the class token has joined.
     after_posemb: nn.Module = field(default_factory=nn.Identity)
     after_cls: nn.Module = field(default_factory=nn.Identity)
     # How many blocks fewer the encoder has with this stem.
     blocks_saved: int = 0
+    # R, tokens that its output has before the patches: registers, which have no positions and
+    # which the head does not read.
+    tokens_added: int = 0
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,15 @@ def past_cls(norm: MakeNorm, plain: MakeNorm) -> MakeNorm:
     return make
 
 
+def placed_behind(number: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Adds positions to all tokens but the first."""
+
+    def add(x: Tensor, posemb: Tensor) -> Tensor:  # (B, R+N, D), (1, N, D) -> (B, R+N, D)
+        return torch.cat([x[:, :number], x[:, number:] + posemb], 1)
+
+    return add if number else torch.add
+
+
 def in_turn(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
     """One after the other. The modules may belong to others: unlike nn.Sequential it owns none."""
     for module in modules:
@@ -126,7 +135,8 @@ class ViT(Host):
         stem -> + posemb -> after_posemb -> cls -> after_cls -> dropout -> blocks -> norm -> pool
                                              \\- cls=late: joins before block cls_at
 
-    Registers join before the class token does, and so before the first block, and stand behind it.
+    Registers join before the class token does, and so before the first block, and stand behind it;
+    behind them stand those that a stem has added.
     `stem`, `block` and `norm` make the chosen ones. The final norm is a LayerNorm whatever the
     block's norm is, unless that is `everywhere` or the block brings one: only what is ablated
     changes. So are the norms behind a class token that joins late.
@@ -152,14 +162,16 @@ class ViT(Host):
             self.posemb = nn.Parameter(torch.empty(1, patches.number, model.width))
         else:
             self.register_buffer("posemb", sincos2d(patches.grid, model.width), persistent=False)
-        number = model.registers
-        self.registers = Registers(number, model.width) if number else nn.Identity()
+        registers, said = model.registers, traits(self.stem, StemTraits)
+        self.placed = placed_behind(said.tokens_added)
+        self.registers = Registers(registers, model.width) if registers else nn.Identity()
         self.cls = class_token(model)
         self.dropout = Drop(model.dropout)
 
         # --- Blocks, and which norm each has ---
         depth, joins = blocks_of(model, self.stem), model.cls_at or 0
         plain = partial(LayerNorm, eps=model.norm_eps)
+        number = registers + said.tokens_added
         shape = Shape(model.width, model.heads, patches.grid, cls=number + (model.pool == "tok"))
         by_cls: dict[str, MakeNorm] = {
             "include": norm,
@@ -203,15 +215,15 @@ class ViT(Host):
         self.head = Dense(model.width, classes, role="head")
 
         # --- What sees the patches alone, and what sees all tokens ---
-        stem_says, blocks = traits(self.stem, StemTraits), tuple(self.blocks)
+        blocks = tuple(self.blocks)
         early = (self.dropout, *blocks[:joins]) if joins else ()
         late = blocks[joins:] if joins else (self.dropout, *blocks)
-        self.on_patches: tuple[nn.Module, ...] = (stem_says.after_posemb, self.registers, *early)
-        self.on_tokens: tuple[nn.Module, ...] = (stem_says.after_cls, *late)
+        self.on_patches: tuple[nn.Module, ...] = (said.after_posemb, self.registers, *early)
+        self.on_tokens: tuple[nn.Module, ...] = (said.after_cls, *late)
         self.name_sites()
 
     def features(self, images: Tensor) -> Tensor:
-        x = self.stem(images) + self.posemb  # (B, h*w, D)
+        x = self.placed(self.stem(images), self.posemb)  # (B, h*w, D)
         x = in_turn(self.on_patches, x)
         x = self.cls(x)  # (B, N, D)
         x = in_turn(self.on_tokens, x)

@@ -1,0 +1,221 @@
+"""What the first steps of a plan's rows tell before anything is trained: a row that changes
+nothing, parameters that nothing reaches, what a step costs.
+
+Rows are tried beside their baseline, in the column whose models are the smallest: see
+`ablate.training.rehearsal`. Answers are kept in the store's cache, by what both rows are and by the
+user's code in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablate.planning.cell import Cell
+from ablate.planning.overrides import show
+from ablate.planning.plan import Plan
+from ablate.running.launchers import Launcher
+from ablate.shared import spec
+from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
+from ablate.shared.plugin import is_own, own_code
+from ablate.store.store import Store
+from ablate.version import __version__
+
+# Multiply-adds of an image's forward, at most, of models that are tried: with a class of the
+# user's own up to B/16, of shipped parts only what takes a tenth of a second.
+OWN, SHIPPED = 2e10, 5e7
+MOST = 24  # rows of shipped parts alone
+
+# Keys that act in the first steps of every run, wherever they act at all. Others act later (a
+# schedule), at times (erasing, a small rotation), beyond a bound (clipping), or on arithmetic.
+JUDGED = {
+    "optim": {
+        *("name", "lr", "wd", "b1", "b2", "eps", "decay", "lr_mult", "beta2_decay", "momentum"),
+        *("adjust_lr", "settings", "version", "folder"),
+    },
+    "train": {"loss", "label_smoothing"},
+    "augment": {"flip", "crop_pad", "randaug", "style", "jitter"},
+}
+WHOLE = ("norm", "stem", "block")  # groups that are judged with all of their keys
+LATER = ("drop_path",)  # of model, where all else is judged
+
+
+@dataclass(frozen=True)
+class Rehearsals:
+    """By (row, column) a step's cost in steps of the baseline, where it was tried; lines."""
+
+    steps: Mapping[tuple[str, str], float]
+    warnings: Sequence[str]
+
+
+def rehearsed(
+    plan: Plan,
+    store: Store,
+    launcher: Launcher,
+    described: Mapping[tuple[str, str], Mapping[str, Any]],
+    *,
+    own_only: bool = False,
+) -> Rehearsals:
+    """What the first steps of the plan's rows tell; `described`: of each cell, see `costs`.
+
+    Asks the launcher about rows that nobody has tried yet; with `own_only` about those alone that
+    have a class of the user's own. Raises UserError for such a class that can't take a step.
+    """
+    chosen = _chosen(plan, described)
+    if chosen is None:
+        return Rehearsals({}, [])
+    baseline, rows = chosen
+    size = {cell.row: described[cell.row, cell.column]["multiply_adds"] for cell in rows}
+    size[baseline.row] = described[baseline.row, baseline.column]["multiply_adds"]
+    device = launcher.device if not launcher.remote else "cpu"
+    keys = {cell.row: _key(cell, baseline, device) for cell in rows}
+    known = _known(store)
+    wanted = [
+        cell for cell in _worth(baseline, rows, size, own_only) if keys[cell.row] not in known
+    ]
+    if wanted:
+        question = {
+            "baseline": _asked(baseline, size),
+            "rows": {keys[cell.row]: _asked(cell, size) for cell in wanted},
+            "cache": str(store.cache),
+            "device": device,
+        }
+        known |= launcher.ask("rehearse", question)
+        make_folder(_cache(store).parent)
+        write_sealed(_cache(store), known)
+    answers = {cell.row: known.get(keys[cell.row]) for cell in rows}
+    found = {row: answer for row, answer in answers.items() if answer is not None}
+    return Rehearsals(
+        {(row, baseline.column): answer["step"] for row, answer in found.items()},
+        [*_unchanged(plan, baseline, rows, found), *_idle(found)],
+    )
+
+
+def _chosen(
+    plan: Plan, described: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> tuple[Cell, list[Cell]] | None:
+    """The baseline and all rows, itself among them, of the column with the smallest baseline."""
+    bases = [cell for cell in plan.cells if cell.row == plan.baseline and spec.trains(cell.spec)]
+    if not bases:
+        return None
+    baseline = min(bases, key=lambda cell: described[cell.row, cell.column]["multiply_adds"])
+    rows = [cell for cell in plan.cells if cell.column == baseline.column]
+    return baseline, [cell for cell in rows if spec.trains(cell.spec)]
+
+
+def _worth(
+    baseline: Cell, rows: Sequence[Cell], size: Mapping[str, float], own_only: bool
+) -> list[Cell]:
+    """The rows that are tried."""
+    own = [
+        cell
+        for cell in rows
+        if (is_own(cell.spec) or is_own(baseline.spec))
+        and max(size[cell.row], size[baseline.row]) <= OWN
+    ]
+    small = max(size.values()) <= SHIPPED and len(rows) <= MOST
+    return own if own_only or not small else list(rows)
+
+
+def _asked(cell: Cell, size: Mapping[str, float]) -> dict[str, Any]:
+    return {"spec": spec.seeded(cell.spec, 0), "multiply_adds": size[cell.row]}
+
+
+# --- Lines --------------------------------------------------------------------------------------
+
+
+def _unchanged(
+    plan: Plan, baseline: Cell, rows: Sequence[Cell], found: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    settings = {
+        row.label: ", ".join(f"{key}={show(value)}" for key, value in row.settings.items())
+        for row in plan.rows
+    }
+    return [
+        f"{cell.row}: after 4 steps at the full rate every weight is that of {baseline.row}, bit "
+        f"for bit: {settings[cell.row]} changes nothing, or nothing so early"
+        for cell in rows
+        if cell.row != baseline.row
+        and found.get(cell.row, {}).get("same")
+        and _judged(_differing(cell.spec, baseline.spec))
+    ]
+
+
+def _idle(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line for each set of parameters that no gradient reaches, with the rows that have it."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for row, answer in found.items():
+        paths = dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in answer["idle"])
+        if paths:
+            rows.setdefault(tuple(paths), []).append(row)
+    return [
+        f"{', '.join(labels)}: no gradient reaches {_first(paths)} in 4 steps"
+        for paths, labels in rows.items()
+    ]
+
+
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+SHOWN = 4  # names of parameters in a line
+
+
+def _differing(tree: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> set[str]:
+    """The dotted keys in which two trees differ."""
+    found = set()
+    for key in tree.keys() | other.keys():
+        ours, theirs = tree.get(key), other.get(key)
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and key != "settings":
+            found |= _differing(ours, theirs, f"{path}{key}.")
+        elif ours != theirs:
+            found.add(path + key)
+    return found
+
+
+def _judged(keys: set[str]) -> bool:
+    """Do all of these keys act in the first steps? A parent's, where they are the child's, too."""
+    return all(_acts(key.rpartition("parent.")[2], keys) for key in keys)
+
+
+def _acts(key: str, keys: set[str]) -> bool:
+    section, _, name = key.partition(".")
+    if key not in keys:  # a parent's alone
+        return False
+    if section == "model":
+        return name not in LATER
+    return section in WHOLE or name in JUDGED.get(section, ())
+
+
+# --- Cache --------------------------------------------------------------------------------------
+
+
+def _key(cell: Cell, baseline: Cell, device: str) -> str:
+    parts = [__version__, device]
+    for each in (cell, baseline):
+        parts += [spec.tree_identity(each.spec), own_code(each.spec)]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
+
+
+def _cache(store: Store) -> Path:
+    return store.cache / "rehearsed.json"
+
+
+def _known(store: Store) -> dict[str, dict[str, Any] | None]:
+    """The answers in the store's cache, without malformed ones."""
+    read = read_sealed(_cache(store)) or {}
+    return {key: answer for key, answer in read.items() if _is_answer(answer)}
+
+
+def _is_answer(tree: Any) -> bool:
+    match tree:
+        case None:
+            return True
+        case {"same": bool(), "idle": [*names], "step": step}:
+            return is_number(step) and all(isinstance(name, str) for name in names)
+    return False

@@ -1,0 +1,144 @@
+"""The first steps of a run, taken before it is planned to be trained: what do they tell?
+
+A row of a sweep is set beside its baseline. Both take the same few steps at the full rate from the
+same initial weights, on the same images, by a head that is not zero: so a row whose weights are
+those of the baseline has changed nothing. Of a parameter without a gradient the forward pass makes
+no use. And what one step costs is told in steps of the other, taken in turns.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from ablate.shared.spec import Run
+from ablate.training.calibrate import random_split, smaller
+from ablate.training.data.batches import resident
+from ablate.training.data.cached import AnySplit, open_cached
+from ablate.training.keyed import key
+from ablate.training.training import Training
+
+STEPS = 4
+IMAGES = 4
+LARGE = 1e9  # multiply-adds of an image: of such models two images do
+WHOLE = 1e11  # multiply-adds of a batch, at most, that is tried where a few images don't work
+PAIRS, PAIRS_S = 15, 0.25  # steps of baseline and row in turns, at most, and seconds of them
+
+
+@dataclass
+class Rehearsed:
+    """A training that has taken `STEPS` steps: what it has come to, as it was then."""
+
+    training: Training
+    held: dict[str, Tensor]  # weights and buffers
+    logits: Tensor  # of the model as it is evaluated
+    moved: set[str]  # parameters that a gradient has reached
+    idle: list[str]  # and those that none has
+
+
+def rehearse(run: Run, multiply_adds: int, cache: Path, device: torch.device) -> Rehearsed:
+    """Take the steps, on a few images of the run's own data where these are decoded in `cache`,
+    else on random ones.
+
+    A class of the user's own may want more images than a few: then it gets a whole batch. Raises
+    whatever the run raises with that.
+    """
+    few = min(run.train.batch, IMAGES if multiply_adds < LARGE else IMAGES // 2)
+    try:
+        return _rehearsed(run, few, cache, device)
+    except Exception:
+        if few == run.train.batch or multiply_adds * run.train.batch > WHOLE:
+            raise
+        return _rehearsed(run, run.train.batch, cache, device)
+
+
+def beside(row: Rehearsed, baseline: Rehearsed) -> dict[str, Any]:
+    """{"same": has the row changed nothing, "idle": names of its parameters without a gradient,
+    "step": what a step takes, in steps of the baseline}."""
+    begun, ratios = time.perf_counter(), [1.0] * (row is baseline)
+    while row is not baseline and len(ratios) < PAIRS and time.perf_counter() - begun < PAIRS_S:
+        theirs, ours = _step_s(baseline.training), _step_s(row.training)
+        ratios.append(ours / theirs)
+    return {"same": _same(row, baseline), "idle": row.idle, "step": median(ratios)}
+
+
+def _step_s(training: Training) -> float:
+    """Seconds that its next step takes."""
+    start = time.perf_counter()
+    training.step()
+    training.bad_step()  # waits for the device
+    return time.perf_counter() - start
+
+
+def _rehearsed(run: Run, images: int, cache: Path, device: torch.device) -> Rehearsed:
+    some = at_full_rate(run, images, device)
+    training = Training(some, _images(some, images, cache, device), device)
+    model = training.model
+    model.fit([training.inputs()[0]])
+    _wake(model.head, run.seed)
+    found = Rehearsed(training, {}, torch.empty(0), set(), [])
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    for _ in range(STEPS):
+        training.step()
+        found.moved |= {n for n, p in trained if p.grad is not None and bool(p.grad.any())}
+    found.idle = [name for name, _ in trained if name not in found.moved]
+    found.held = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.eval()
+    with torch.inference_mode():
+        found.logits = model(training.inputs()[0])
+    model.train()
+    return found
+
+
+def at_full_rate(run: Run, images: int, device: torch.device) -> Run:
+    """The run with a batch of so many images and without what acts later than in its first steps:
+    warm-up, schedule, averages. It starts from weights of its own."""
+    some = smaller(run, images)
+    optim = replace(some.optim, schedule="constant", min_lr=0.0, warmup_steps=0, cooldown_steps=0)
+    train = replace(some.train, ema=None)
+    if device.type == "cpu" and train.precision in ("bf16", "tf32"):
+        train = replace(train, precision="fp32")
+    return replace(some, optim=optim, train=train, parent=None, weights=None)
+
+
+def _images(run: Run, images: int, cache: Path, device: torch.device) -> AnySplit:
+    """As many training images, from all over the set; the same for all rows."""
+    cached = open_cached(run.data, cache)
+    if cached is not None:
+        split = cached.split("train")
+        if len(split) >= images:
+            every = len(split) // images
+            return resident(split.take(slice(0, every * images, every)), device)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        return random_split(run.data, images, torch.device("cpu")).to(device)
+
+
+@torch.no_grad()
+def _wake(head: torch.nn.Module, seed: int) -> None:
+    """Give the kernel of a head that starts at zero small values: else the first step moves
+    nothing but the head."""
+    for name, parameter in head.named_parameters():
+        if parameter.ndim > 1 and not parameter.any():
+            values = torch.empty(parameter.shape)
+            values.normal_(0, 0.02, generator=Generator().manual_seed(key(seed, "wake", name)))
+            parameter.copy_(values)
+
+
+def _same(row: Rehearsed, baseline: Rehearsed) -> bool:
+    """Bit for bit: the weights that both have, and what comes out. Weights of one alone are no
+    change where nothing reaches them."""
+    both = row.held.keys() & baseline.held.keys()
+    alone = row.held.keys() ^ baseline.held.keys()
+    return (
+        bool(both)
+        and torch.equal(row.logits, baseline.logits)
+        and all(torch.equal(row.held[name], baseline.held[name]) for name in both)
+        and not alone & (row.moved | baseline.moved)
+    )

@@ -1,0 +1,360 @@
+"""What is told of a variant before anything is trained: by name, in the user's file and line."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tiny
+import torch
+
+from ablate.planning import expand
+from ablate.running import rehearse as rehearsals
+from ablate.shared import plugin, sections
+from ablate.shared.errors import UserError
+from ablate.store.store import Store
+from ablate.training.answers import answer_rehearse, blaming
+from ablate.training.model import build
+from ablate.training.model.count import describe
+from ablate.training.model.plugin import own_line
+from ablate.training.probes.attention import AttentionDistance
+from ablate.training.probes.tokens import TokenNorms
+from ablate.training.rehearsal import beside, rehearse
+
+SOURCE = '''
+import torch
+from torch import nn
+
+class Pass(nn.Module):
+    """The identity, which says that it has a power and a scale."""
+    version = 1
+    mixes_tokens = False
+    roles = {"weight": "scale"}
+
+    def __init__(self, shape, *, power: float = 1.0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(shape.width))
+
+    def forward(self, x):
+        return x
+
+class Root(nn.Module):
+    mixes_tokens = False
+
+    def __init__(self, shape, *, eps: float = 1e-6):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x):
+        return x / (x.square().mean(-1, keepdim=True) + self.eps).sqrt()
+
+class Wider(Root):
+    def forward(self, x):
+        return torch.cat([x, x[..., :1]], -1)  # wider
+
+class Doubles(Root):
+    def forward(self, x):
+        return x.double()  # doubles
+
+class Pair(Root):
+    def forward(self, x):
+        return x, x  # pair
+
+class InPlace(Root):
+    def forward(self, x):
+        y = x.exp()  # in place: what exp has kept for its gradient is gone
+        y.mul_(2)
+        return y
+
+class Eights(Root):
+    def forward(self, x):
+        if x.device.type != "meta":
+            x = x.unflatten(0, (8, -1)).flatten(0, 1)
+        return x
+
+class Registered(nn.Module):
+    roles = {"token": "registers"}
+
+    def __init__(self, patches, width, *, number: int = 3, says: int = 3):
+        super().__init__()
+        self.patches, self.tokens_added = patches, says
+        self.dense = nn.Linear(patches.values, width)
+        self.token = nn.Parameter(torch.empty(1, number, width))
+
+    def forward(self, images):
+        x = self.dense(self.patches.cut(images))
+        return torch.cat([self.token.expand(len(x), -1, -1), x], 1)  # registered
+
+class Joins(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+
+    def forward(self, x):
+        return torch.cat([x[:, :1], x], 1)  # joins
+
+class Flat(torch.optim.Optimizer):
+    def __init__(self, params, lr, weight_decay=0.0):
+        super().__init__(params, dict(lr=lr, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(group["lr"] * p.grad.view(len(p), -1).T.T.squeeze(2))  # flat
+'''
+CPU, NOWHERE = torch.device("cpu"), Path("nowhere")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The user's folder, with `mine.py`; what is loaded from it is forgotten after."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "mine.py").write_text(SOURCE)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+def with_own(kind: str, cls: str, changes=None, **settings):
+    """A small run with this class of the user's, who works in this folder."""
+    whole = plugin.complete(kind, {"name": f"mine:{cls}", **settings}, Path.cwd())
+    given = {key: whole.pop(key) for key in ("name", "folder", "version")}
+    own = sections.Plugin(given["folder"], given["version"])
+    run = tiny.run({"model.depth": 2, **(changes or {})})
+    return replace(run, **{kind: sections.Chosen(given["name"], whole, own)})
+
+
+def line(text: str) -> int:
+    """The number of the line of SOURCE that has the text, from 1."""
+    [found] = [n for n, each in enumerate(SOURCE.splitlines(), 1) if text in each]
+    return found
+
+
+def told(run, baseline):
+    """What the first steps say of a run beside its baseline."""
+    return beside(rehearse(run, 0, NOWHERE, CPU), rehearse(baseline, 0, NOWHERE, CPU))
+
+
+# --- Shapes, in the user's file and line --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "cls", "settings", "said", "mark"),
+    [
+        ("norm", "Wider", {}, r"\(1, 5, 33\) and not \(1, 5, 32\): a norm gives what has", "wider"),
+        ("norm", "Doubles", {}, "float64 and not float32, the type of its input", "doubles"),
+        ("norm", "Pair", {}, "a tuple and not a tensor", "pair"),
+        ("block", "Joins", {}, r"\(1, 6, 32\) and not \(1, 5, 32\): .* model.registers", "joins"),
+        (
+            "stem",
+            "Registered",
+            {"says": 0},
+            r"\(1, 7, 32\) and not \(1, 4, 32\): .*tokens_added = N",
+            "registered",
+        ),
+        ("stem", "Registered", {"says": 2}, r".* not \(1, 6, 32\): .* the 2 of its", "registered"),
+    ],
+)
+def test_a_wrong_shape_is_told_where_the_class_gives_it(folder, kind, cls, settings, said, mark):
+    with pytest.raises(UserError, match=f"^{kind}: mine:{cls}: forward gives {said}") as told:
+        describe(with_own(kind, cls, **settings))
+    place, number = re.search(r"\((\S+), line (\d+)\)$", str(told.value)).groups()
+    assert place == str(folder / "mine.py")
+    assert number == str(max(n for n in _forwards() if n < line(f"# {mark}")))
+
+
+def _forwards() -> list[int]:
+    return [n for n, each in enumerate(SOURCE.splitlines(), 1) if "def forward" in each]
+
+
+def test_an_error_of_the_backward_pass_names_the_users_file(folder):
+    """It comes through no line of the user's: torch raises it when forward is long over."""
+    run = with_own("norm", "InPlace")
+    describe(run)
+    begins = max(n for n in _forwards() if n < line("# in place"))
+    place = f"{folder / 'mine.py'}, line {begins}"
+    with (
+        pytest.raises(UserError, match=rf"^norm: mine:InPlace: RuntimeError: .*\({place}\)$"),
+        blaming(run),
+    ):
+        rehearse(run, 0, NOWHERE, CPU)
+
+
+def test_an_environment_in_the_users_folder_is_not_the_users(folder, monkeypatch):
+    libraries = folder / "venv" / "lib" / "site-packages" / "helper.py"
+    libraries.parent.mkdir(parents=True)
+    libraries.write_text("def fails():\n    raise ValueError('inside')\n")
+    (folder / "calls.py").write_text("import helper\n\ndef call():\n    helper.fails()\n")
+    monkeypatch.setattr(sys, "path", [str(folder), str(libraries.parent), *sys.path])
+    import calls
+
+    with pytest.raises(ValueError, match="inside") as raised:
+        calls.call()
+    del sys.modules["calls"], sys.modules["helper"]
+    assert own_line(raised.value, [folder]) == f"{folder / 'calls.py'}, line 4"
+    assert own_line(raised.value, [folder / "other"]) is None
+    assert own_line(raised.value, [f"{folder}"[:-1]]) is None  # no folder, but a beginning of one
+
+
+def test_an_optimiser_is_tried_on_the_weights_of_the_model(folder):
+    own = {"name": "mine:Flat", "lr": 0.1, "wd": 0.0, "settings": None}
+    own = plugin.complete_optimizer(own, Path.cwd())
+    run = tiny.run({f"optim.{key}": value for key, value in own.items()})
+    said = rf"^optim\.name: mine:Flat: \w+Error: .*mine\.py, line {line('# flat')}\)$"
+    with pytest.raises(UserError, match=said), blaming(run):
+        rehearse(run, 0, NOWHERE, CPU)
+
+
+def test_a_class_that_wants_more_images_than_a_few_gets_them(folder):
+    run = with_own("norm", "Eights", {"train.batch": 16})
+    assert told(run, tiny.run({"model.depth": 2, "train.batch": 16}))["same"] is False
+    with pytest.raises(RuntimeError, match="unflatten"):
+        rehearse(replace(run, train=replace(run.train, batch=6)), 0, NOWHERE, CPU)
+
+
+# --- What changes nothing, and what nothing reaches ----------------------------------------------
+
+
+def test_a_norm_that_does_nothing_changes_nothing(folder):
+    plain = tiny.run({"model.depth": 2, "norm": "identity"})
+    found = told(with_own("norm", "Pass"), plain)
+    assert found["same"]
+    assert found["idle"] == [
+        f"blocks.{block}.{part}.pre.weight" for block in (0, 1) for part in ("attn", "mlp")
+    ]
+    assert found["step"] > 0
+    assert not told(with_own("norm", "Root"), plain)["same"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"model.norm_eps": 1e-5}, False),
+        ({"block.post": "branch"}, True),  # pre-norm has no norm that it moves
+        ({"optim.lr": 0.0011}, False),
+        ({"optim.warmup_epochs": 0, "optim.schedule": "linear", "optim.min_lr": 1e-4}, True),
+        ({"train.ema": 0.9, "train.epochs": 7, "eval.every": 2}, True),
+        ({"train.loss": "sigmoid"}, False),
+        ({"augment.flip": True}, False),
+        ({"stem": "whiten"}, False),  # the identity, until it is measured on images
+        ({"model.registers": 1}, False),
+    ],
+)
+def test_shipped_keys_by_what_they_do_in_the_first_steps(changes, same):
+    found = told(tiny.run({"model.depth": 2, **changes}), tiny.run({"model.depth": 2}))
+    assert (found["same"], found["idle"]) == (same, [])
+
+
+def test_the_plan_names_rows_and_parameters(folder, shell):
+    (folder / "sweeps").mkdir()
+    (folder / "sweeps" / "mine.yaml").write_text(
+        "base: {recipe: quick, data: digits, norm: 'mine:Root', train.epochs: 1}\n"
+        "seeds: 1\n"
+        "variants:\n"
+        "  - base: {}\n"
+        "  - eps: {norm.eps: 1e-5}\n"
+        "  - end: {optim.min_lr: 1e-5}\n"
+        "  - none: {norm: identity}\n"
+        "  - pass: {norm: 'mine:Pass', optim.lr_mult.head: 1}\n"
+        "  - branch: {block.post: branch}\n"
+    )
+    said = shell("plan", "mine", "launcher=inline").out
+    warnings = [each for each in said.splitlines() if each.startswith("warning: ")]
+    assert warnings == [
+        "warning: branch: after 4 steps at the full rate every weight is that of base, bit for "
+        "bit: block.post=branch changes nothing, or nothing so early",
+        "warning: pass: no gradient reaches blocks.*.attn.pre.weight, blocks.*.mlp.pre.weight in "
+        "4 steps",
+    ]
+    rows = re.findall(r"^ (\S.*?) {2,}.* (\d+\.\dx) ", said, re.M)
+    assert [row for row, _ in rows] == ["base", "eps", "end", "none", "pass", "branch"]
+    assert rows[0][1] == "1.0x"
+    tree = json.loads(shell("plan", "mine", "launcher=inline", "--format", "json").out)
+    assert [f"warning: {text}" for text in tree["warnings"]] == warnings
+    assert tree["variants"][0]["step"] == 1
+    # what sweep tells before it trains is the same
+    swept = shell("sweep", "mine", "launcher=inline", "train.steps=1").out
+    assert [each for each in swept.splitlines() if each.startswith("warning: ")] == warnings
+
+
+# --- Who is asked, and when ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(folder):
+    """`asked(words, multiply_adds)`: the warnings, and for how many rows the worker was asked."""
+    store = Store(folder / "runs")
+
+    def find(*words: str, multiply_adds: float = 1e5, own_only: bool = False):
+        plan, _ = expand.plan(words, store=store.root)
+        rows = []
+
+        def ask(verb, question):
+            assert verb == "rehearse"
+            rows.extend(question["rows"])
+            return answer_rehearse(question, lambda done, total: None)
+
+        launcher = SimpleNamespace(device="cpu", remote=False, ask=ask)
+        sizes = {(c.row, c.column): {"multiply_adds": multiply_adds} for c in plan.cells}
+        found = rehearsals.rehearsed(plan, store, launcher, sizes, own_only=own_only)
+        return list(found.warnings), len(rows)
+
+    find.folder = folder
+    return find
+
+
+def test_a_row_is_tried_once(asked):
+    words = ("norm=identity,mine:Pass",)
+    first, rows = asked(*words)
+    assert len(first) == 2
+    assert rows == 2
+    assert asked(*words) == (first, 0)
+    assert asked(*words, "seeds=5") == (first, 0)
+    # The class declares its version, so its runs keep their ids; what was told is told anew.
+    (asked.folder / "helper.py").write_text("")
+    assert asked(*words)[1] == 1
+    (asked.folder / "runs" / "cache" / "rehearsed.json").write_text('{"seal": "torn')
+    assert asked(*words) == (first, 2)
+
+
+def test_large_models_of_shipped_parts_and_the_way_to_a_sweep_cost_nothing(asked):
+    assert asked("stem=none,dpn", multiply_adds=6e7) == ([], 0)
+    assert asked("stem=none,dpn", own_only=True) == ([], 0)
+    assert asked("norm=identity,mine:Pass", multiply_adds=3e10) == ([], 0)
+    assert asked("norm=layernorm,identity,mine:Root", own_only=True)[1] == 1
+
+
+# --- Tokens that a stem adds ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", ["tok", "gap", "map"])
+def test_a_stem_that_adds_tokens_is_as_registers_are(folder, pool):
+    """The same numbers as `model.registers` has, with the same weights: positions, pools, probes;
+    norms that mix the tokens of the grid past the others."""
+    mixing = {"norm": "dtn", "model.cls": "exclude"} if pool == "tok" else {}
+    changes = {"model.pool": pool, "model.depth": 2, **mixing}
+    theirs = with_own("stem", "Registered", changes)
+    ours = tiny.run({**changes, "model.registers": 3})
+    models = [build(run).eval() for run in (theirs, ours)]
+    tiny.scramble(models[0])
+    names = {"stem.token": "registers.token"}
+    models[1].load_state_dict({names.get(k, k): v for k, v in models[0].state_dict().items()})
+    images, seen = tiny.images(3, ours), []
+    for run, model in zip((theirs, ours), models, strict=True):
+        probes = [probe(run, model, 1) for probe in (TokenNorms, AttentionDistance)]
+        hooks = [hook for probe in probes for hook in probe.hooks()]
+        with torch.inference_mode():
+            logits = model(images)
+        seen.append([logits, *(probe.arrays(1) for probe in probes)])
+        for hook in hooks:
+            hook.remove()
+    assert torch.equal(seen[0][0], seen[1][0])
+    assert seen[0][1]["norms"].tolist() == seen[1][1]["norms"].tolist()
+    assert seen[0][2]["distance"].tolist() == seen[1][2]["distance"].tolist()
+    assert describe(theirs)["multiply_adds"] == describe(ours)["multiply_adds"]
