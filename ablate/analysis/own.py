@@ -27,6 +27,7 @@ from ablate.shared.files import is_number, read_file
 from ablate.shared.spec import also_of, classes_of
 from ablate.store.store import REMEDY, Store
 
+OLDER = ("class", "rank", "loss")  # what classification kept before `label` and `confidence`
 Measured = dict[str, dict[str, float]]  # run -> value by the set of `eval.also`, "" of its own test
 
 
@@ -101,7 +102,9 @@ def _called(
     function: Callable[..., Any], table: Any, classes: int, place: str, said: Mapping[str, Any]
 ) -> float:
     """The value of a function; `classes` is for one that has a parameter of this name."""
-    fields = ", ".join(table.dtype.names or ())
+    fields = table.dtype.names or ()
+    older = " alone, as of an older version" if fields == OLDER else ""
+    kept = f"predictions.npy has {', '.join(fields)}{older}"
     more = {"classes": classes} if "classes" in _parameters(function) else {}
     try:
         value = function(table, **more)
@@ -109,11 +112,10 @@ def _called(
     except (Exception, SystemExit) as error:
         where = _where(error, said["folder"])
         raise UserError(
-            f"{place}: {type(error).__name__}: {' '.join(str(error).split())} ({where}); its "
-            f"predictions have {fields}"
+            f"{place}: {type(error).__name__}: {' '.join(str(error).split())} ({where}); {kept}"
         ) from error
     if not is_number(value):
-        raise UserError(f"{place}: expected a finite number, got {value!r}, from fields {fields}")
+        raise UserError(f"{place}: expected a finite number, got {value!r}; {kept}")
     return float(value)
 
 

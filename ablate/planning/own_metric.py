@@ -64,15 +64,15 @@ def read(name: str, folder: Path, place: str) -> dict[str, Any]:
 
 
 def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str, Said]:
-    """What those known say of themselves, of these metrics now. One whose file lies neither where
-    it was nor in the folder that we are in is as known; a bundle's (`folder`: "") always is."""
+    """What those known say of themselves, of these metrics now. One whose file lies neither in
+    the folder that we are in nor where it was is as known; a bundle's (`folder`: "") always is."""
     found = dict(known)
     for name in filter(is_own, names):
         said, here = known.get(name), Path.cwd()
         if said is None:
             found[name] = read(name, here, place)
             continue
-        folders = [Path(said["folder"]), here] if said["folder"] else []
+        folders = [here, Path(said["folder"])] if said["folder"] else []
         module = name.partition(":")[0]
         there = next((folder for folder in folders if file_of(folder, module)), None)
         found[name] = said if there is None else read(name, there, place)

@@ -19,7 +19,7 @@ from ablate.shared import spec
 from ablate.store import events
 
 Seeds = tuple[int, ...]
-CODE = "metric_code"  # of an analysis: the version of the user's function that is its metric
+CODE = "code"  # of an analysis: the version of the user's function that is its metric
 
 
 @dataclass(frozen=True)
