@@ -27,8 +27,9 @@ def load(
     that varies (`stem`, `block.attn`, what was tuned, ...) as the run had it; `status` (finished,
     diverged, failed, planned, ...); the metrics of its task on the test set (of classification
     `top1` and `top5`, fractions, top5 from 10 classes, and `loss`, nats), `test_n` (images), the
-    same of each set of `eval.also` (`top1@dark`); the numbers of its probes (`gradnorm:embedding`,
-    ...: `ablate list metrics`);
+    same of each set of `eval.also` (`top1@dark`), and so the metric of your own that its table is
+    of (`mymetrics:ece`); the numbers of its probes (`gradnorm:embedding`, ...: `ablate list
+    metrics`);
     `step` (optimiser steps), `train_loss` (of the last epoch), `collapsed` (bool), `seconds` (of
     training), `device`; `parameters` and `multiply_adds` (of an image). What a run has not is
     missing. Where settings were tuned, `search` is the one whose winner the run has; with `trials`
@@ -45,10 +46,10 @@ def load(
     from pathlib import Path
 
     from ablate.audit.bundle import open_sweep
-    from ablate.report.frames import curves_frame, runs_frame
+    from ablate.report.frames import curves_frame, measured_records, runs_frame
     from ablate.store.record import load_records
 
     root = Path(store or os.environ.get("ABLATE_STORE", "runs"))
     plan, kept, told = open_sweep(root, name)
-    runs = load_records(plan, kept, told, probes=True)
+    runs = measured_records(plan, kept, load_records(plan, kept, told, probes=True))
     return curves_frame(plan, runs, trials) if curves else runs_frame(plan, runs, trials)

@@ -17,7 +17,7 @@ from ablate.shared.spec import also_of
 def sets_of(plan: Plan, column: str) -> list[str]:
     """The names of the sets that the table has columns of beside this one, the same for all of its
     rows; none of a metric of no test set."""
-    if plan.metric not in plan.task.metrics:
+    if plan.metric not in plan.task.metrics and not plan.metric.own:
         return []
     cells = (cell for cell in plan.cells if cell.column == column)
     return [other["name"] for cell in itertools.islice(cells, 1) for other in also_of(cell.spec)]

@@ -112,6 +112,7 @@ def _tuned(plan: Plan, tune: Tune) -> str:
     keys = ", ".join(dict.fromkeys(key for stage in tune.stages for key in stage.space))
     searches = len(tune.searches(plan.seeds))
     often = "one search" if searches == 1 else f"{searches} searches"
+    by = f" by {plan.judged.name}" if plan.metric.own else ""  # which needs a test set
     shares = [share for cell in plan.cells for c in cell.chosen for share in c.explored.values()]
     least = f"; at least {100 * min(shares):.0f} % of each range is explored" if shares else ""
     counted = (
@@ -122,7 +123,7 @@ def _tuned(plan: Plan, tune: Tune) -> str:
     return (
         f"Tuned in the same way for every variant: {keys}; {often} of "
         f"{count(tune.trials_each, 'trial')} (sampler {tune.sampler}){least}; settings are chosen "
-        f"on validation{' of the parents' * tune.parents}, with other seeds; {counted}."
+        f"on validation{' of the parents' * tune.parents}{by}, with other seeds; {counted}."
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
+from ablate.analysis.own import with_own
 from ablate.analysis.scores import Results
 from ablate.analysis.table import Table
 from ablate.analysis.tabulate import tabulate
@@ -35,6 +36,7 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
     """Make the table of a sweep with its verdicts, once the look is recorded. If it can't be
     recorded, the table has no verdicts and a note. `options`: of `tabulate`.
     """
+    results = with_own(plan, results, store, options.get("also", ()))
     now = looks.look(plan)
     options = {"curves": store.metrics, "probes": store.probe, **options}
     seen = _before(plan, store, now)

@@ -84,7 +84,7 @@ def scores(
         return _values(metric, cell, plan, tested.get(metric.key, {}), finished, diverged, curves)
 
     asked = [plan.metric, *(plan.named(name, "--show") for name in also)]
-    declared = [*plan.task.metrics, *dict.fromkeys(m for m in asked if m.probe)]
+    declared = [*plan.task.metrics, *dict.fromkeys(m for m in asked if m.probe or m.own)]
     read = {m.probe for m in asked if m.probe}
     known = {s: {**r["test"], **_probed(cell, s, read, probes)} for s, r in finished.items()}
     tested = {m.key: {s: known[s].get(m.key) for s in finished} for m in declared}

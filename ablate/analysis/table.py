@@ -157,10 +157,12 @@ class Table:
     paper: str = ""  # the published table beside it
     withheld: Mapping[str, str] = field(default_factory=dict)  # runs that count as missing -> why
     task: str = DEFAULT
+    own: Mapping[str, Metric] = field(default_factory=dict)  # of the user's own, by name
 
     def of(self, name: str | None = None) -> Metric:
         """Return the metric of the table, or another metric by its name."""
-        metric = TASKS[self.task].find(name or self.metric)
+        name = name or self.metric
+        metric = self.own.get(name) or TASKS[self.task].find(name)
         assert metric is not None
         return metric
 

@@ -121,6 +121,7 @@ def tabulate(
         paper=next((beside.table for beside in extra.paper.values()), ""),
         withheld=withheld or {},
         task=task_of(plan.cells[0].spec),
+        own=plan.task.own,
     )
 
 

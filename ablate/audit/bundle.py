@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ablate.analysis.scores import Results
 from ablate.audit.verify import remake
 from ablate.planning.plan import Plan
+from ablate.planning.tree import fits
 from ablate.shared.errors import Failure, UserError, unknown
-from ablate.shared.files import is_number, read_json, to_json
+from ablate.shared.files import is_number, read_file, read_json, to_json
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
 from ablate.store.events import History, Look
@@ -51,6 +54,8 @@ class Bundle(Store):
         self.events = root / "events.json"
         self.environment = root / "environment.json"
         self.manifest = root / "manifest.json"
+        self.own = root / "own.json"  # of metrics of the user's own: values by name, run and set
+        self.code = root / "code"  # what made them
 
     def rundir(self, run: str) -> RunDir:
         name = super().rundir(run).id
@@ -82,8 +87,10 @@ class Bundle(Store):
             raise UserError(f"{self.root}: is no bundle; `ablate export DIR` writes one")
         if self.is_sealed:
             listed = self.read_manifest()
-            for path in (self.environment, self.plan_path(""), self.events, self.looks):
-                if listed.get(path.name) != sha256_of(path):
+            for path in (self.environment, self.plan_path(""), self.events, self.looks, self.own):
+                if (path.name in listed or path.exists()) and listed.get(path.name) != sha256_of(
+                    path
+                ):
                     raise Failure(
                         f"{path}: was changed after the export; see `ablate verify {self.root}`"
                     )
@@ -115,7 +122,7 @@ class Bundle(Store):
         plan = self.read_plan("")
         if plan is None:
             raise Failure(f"{self.plan_path('')}: is missing or not whole")
-        return computed(self, plan), self._told()
+        return placeless_own(computed(self, plan)), self._told()
 
     def _told(self) -> dict[str, History]:
         events = read_json(self.events)
@@ -133,6 +140,17 @@ class Bundle(Store):
             raise Failure(
                 f"{self.events}: is not whole, or not written by `ablate export`"
             ) from error
+
+    def own_values(self, name: str) -> dict[str, dict[str, float]] | None:
+        """Raises Failure where the file was changed."""
+        try:
+            values = json.loads(read_file(self.own)).get(name) if self.own.exists() else None
+            if fits(values, Mapping[str, Mapping[str, float]] | None):
+                found: dict[str, dict[str, float]] | None = values
+                return found
+        except (ValueError, AttributeError, RecursionError):
+            pass
+        raise Failure(f"{self.own}: is not whole, or not written by `ablate export`")
 
     def seals(self) -> dict[str, str]:
         last = {run: history[-1] for run, history in self._told().items() if history}
@@ -158,6 +176,11 @@ class Bundle(Store):
             more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
             raise Failure(f"{findings[0]}{more}")
         return results
+
+
+def placeless_own(plan: Plan) -> Plan:
+    """The plan, its metrics of the user's own without a place that code could be loaded from."""
+    return replace(plan, own={name: {**said, "folder": ""} for name, said in plan.own.items()})
 
 
 def is_regular(path: Path) -> bool:
@@ -189,4 +212,4 @@ def open_sweep(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, 
     with Ledger.reading(store) as ledger:
         known = sweeps(store, ledger)
         plan = driven(store, ledger, known, (instance(name, known) or name) if name else known[0])
-        return computed(store, plan), store, histories(plan, ledger)
+        return computed(store, plan).with_own(), store, histories(plan, ledger)

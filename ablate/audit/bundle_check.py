@@ -5,12 +5,17 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ablate.analysis.own import measure
+from ablate.analysis.scores import Results
 from ablate.audit.bundle import Bundle, is_regular, sha256_of
 from ablate.audit.export import EXTENSIONS, RAW, computing_versions, derived_files
 from ablate.audit.verify import Verified, remake
+from ablate.planning.own_metric import file_of, read
+from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import Failure
 from ablate.shared.files import read_json
@@ -46,6 +51,7 @@ def check(bundle: Bundle) -> Verified:
             )
             return found
         environment = read_json(bundle.environment)
+        _own(plan, bundle, results, found)
         makers = {key: environment[key] for key in ("bundle", "ablate", "made_with")}
         made = derived_files(bundle, plan, told, results, bundle, makers)
     except Exception as error:  # whatever comes of reading what somebody else wrote
@@ -81,6 +87,23 @@ def check(bundle: Bundle) -> Verified:
             if name not in wrong
         ]
     return found
+
+
+def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
+    """Compute metrics of the author's own again, where the code that made them lies in the folder
+    that we are in: what comes with a bundle is not run by itself."""
+    for name, said in plan.own.items():
+        here, module = Path.cwd(), name.partition(":")[0]
+        now = read(name, here, "verify") if file_of(here, module) is not None else said
+        if now["version"] != said["version"] or not now["folder"]:
+            found.notes.append(
+                f"{name}: its values are as exported, since its code, version {said['version']}, "
+                f"is not in this folder; with a copy of {bundle.code} here it is run again"
+            )
+        elif measure(replace(plan, own={name: now}), results, bundle, name) != bundle.own_values(
+            name
+        ):
+            found.findings.append(f"{bundle.own.name}: the predictions give other {name}")
 
 
 def _unlike(bundle: Bundle, found: Verified) -> Iterator[tuple[str, str]]:

@@ -20,13 +20,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablate.analysis.own import measure
 from ablate.analysis.reading import read
 from ablate.analysis.scores import Results
 from ablate.planning.cell import Cell
+from ablate.planning.own_metric import file_of, files_of
 from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS, render
 from ablate.report.formats.tidy import inert
-from ablate.report.frames import curves_frame, runs_frame
+from ablate.report.frames import curves_frame, measured_records, runs_frame
 from ablate.report.page import render_page
 from ablate.report.plot import figures
 from ablate.report.show import provenance
@@ -41,7 +43,7 @@ from ablate.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
-from ablate.audit.bundle import ANONYMOUS, FORMAT, Bundle
+from ablate.audit.bundle import ANONYMOUS, FORMAT, Bundle, placeless_own
 
 EXTENSIONS = {"latex": "tex"}  # of a table's format; else its name
 COMPUTES = ("numpy", "scipy", "pandas", "pyarrow", "matplotlib")  # a table, a curve, a figure
@@ -53,7 +55,10 @@ ATTEMPT = {
 EVENT = {"sweep", "step", "seconds", "device", "result_sha256", "rebuilt", "code"}
 PLACES = {(section, key) for section, key in spec.NOT_IDENTITY if key in ("path", "folder")}
 PLACES |= {("weights", "path")}
-RAW = ("sweep.json", "specs", "predictions", "events.json", "looks.jsonl", "environment.json")
+RAW = (
+    *("sweep.json", "specs", "predictions", "events.json", "looks.jsonl", "environment.json"),
+    *("own.json", "code"),
+)
 BINARY = (".npy", ".npz", ".parquet")
 
 README = """\
@@ -95,8 +100,12 @@ looks.jsonl        the looks: seeds, rows and analysis at each reading of verdic
 diffs/             with --with-diff: changes that git had not committed when runs were trained
 environment.json   versions of the training, and versions that made this bundle
 manifest.json      the sha256 of every other file
-
+{own}
 The weights are not in the bundle: they stay in the store.
+"""
+OWN = """\
+own.json           values of metrics of the author's own, by metric, run and set ("": the test set)
+code/              the functions that made these values; `ablate table` does not run them
 """
 
 
@@ -194,7 +203,7 @@ def derived_files(
     makers: Mapping[str, Any],
 ) -> dict[str, bytes]:
     """Make every derived file, by its place. The look is recorded in `store`."""
-    runs = load_records(plan, bundle, told)
+    runs = measured_records(plan, bundle, load_records(plan, bundle, told))
     reading = read(plan, store, results, curves=bundle.metrics, probes=bundle.probe)
     table = reading.table
     drawn = figures(plan, table, bundle.rundir)
@@ -209,7 +218,11 @@ def derived_files(
         "runs.csv": _csv(runs_frame(plan, runs, trials=True)),
         "report.html": render_page(plan, table, runs, reading.looks, drawn),
         "README.txt": README.format(
-            title=title, name=plan.name, version=version, keeps=plan.task.keeps
+            title=title,
+            name=plan.name,
+            version=version,
+            keeps=plan.task.keeps,
+            own=OWN if plan.own else "",
         ),
         "looks.jsonl": "".join(f"{json.dumps(x.event(plan.name))}\n" for x in reading.looks),
     }
@@ -238,6 +251,8 @@ def _copy(
     diffs: bool,
 ) -> None:
     """Copy the raw files."""
+    _copy_own(bundle, plan, store)
+    plan = placeless_own(plan)
     bundle.write_plan(_placeless(plan) if anonymous else plan)
     events = {run: _nameless(history) for run, history in told.items()} if anonymous else told
     bundle.events.write_text(json.dumps(events, indent=1))
@@ -261,6 +276,22 @@ def _copy(
             _copy_file(source.log, target.log)
         for attempt in target.read_attempts() if diffs else ():
             _copy_diff(attempt, store, bundle)
+
+
+def _copy_own(bundle: Bundle, plan: Plan, store: Store) -> None:
+    """Write the values of the plan's metrics of the user's own, and copy the files of its folder
+    that made them. The values are of the predictions that the runs left."""
+    if not plan.own:
+        return
+    results = store.results(plan.runs()).results
+    bundle.own.write_bytes(to_json({n: measure(plan, results, store, n) for n in plan.own}))
+    for name, said in plan.own.items():
+        folder = Path(said["folder"] or "")
+        file = file_of(folder, name.partition(":")[0]) if said["folder"] else None
+        for path in files_of(file, folder) if file is not None else ():
+            target = bundle.code / path.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _copy_file(path, target)
 
 
 def _copy_file(source: Path, target: Path) -> None:

@@ -18,13 +18,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from ablate.analysis.own import with_own
 from ablate.analysis.tabulate import tabulate
 from ablate.audit.verify_ledger import check_ledger
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.report.formats import render
 from ablate.shared import decoded, spec
-from ablate.shared.errors import UserError
+from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import is_number, read_file, read_json, sha256_of
 from ablate.shared.metrics import TASKS
 from ablate.shared.result import FINAL
@@ -362,10 +363,13 @@ class _Check:
 
     def table(self) -> None:
         """Make the table from the results and from the raw files, and compare every number."""
-        tables = (
-            tabulate(self.plan, results, curves=self.store.metrics, probes=self.store.probe)
-            for results in (self.recorded, self.remade)
-        )
+        plan, store = self.plan, self.store
+        try:
+            both = [with_own(plan, results, store) for results in (self.recorded, self.remade)]
+        except (UserError, Failure) as error:
+            self.found.findings.append(str(error))
+            return
+        tables = (tabulate(plan, r, curves=store.metrics, probes=store.probe) for r in both)
         said, made = ([*csv.reader(io.StringIO(render(t, "csv")))][1:] for t in tables)
         self.found.numbers = sum(value != "" for *_, value, _ in made)
         differ = [pair for pair in zip_longest(said, made) if pair[0] != pair[1]]

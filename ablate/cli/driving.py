@@ -278,6 +278,7 @@ def plan(
     format: TextFormat = Format.text,
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
+    from ablate.analysis.own import with_own
     from ablate.planning.search import Search
     from ablate.report import trees
     from ablate.report.power import Detection, forecast
@@ -310,7 +311,8 @@ def plan(
     withheld: dict[str, str] = {}
     if detect is not None:
         results, withheld = kept.results(made.runs(), curves=True, probes=True)
-        detection = forecast(made, detect, spread, cost, results, kept.metrics, kept.probe)
+        measured = with_own(made, results, kept)
+        detection = forecast(made, detect, spread, cost, measured, kept.metrics, kept.probe)
     amiss = [*launcher.devices.remarks, *in_use(launcher, kept, states)] if on is None else []
     if format is Format.json:
         why = withheld.values()

@@ -198,6 +198,7 @@ def plot(
 ) -> None:
     """Draw a figure of a sweep, as SVG, PDF or PNG."""
     from ablate.analysis import captions
+    from ablate.analysis.own import with_own
     from ablate.analysis.reading import read
     from ablate.analysis.tabulate import tabulate
     from ablate.planning.plan import file_name
@@ -221,7 +222,7 @@ def plot(
     else:
         table = tabulate(
             made,
-            results,
+            with_own(made, results, kept),
             curves=kept.metrics,
             probes=kept.probe,
             withheld=withheld,

@@ -120,6 +120,7 @@ def print_table(
         )
     named = "params" in parts or "macs" in parts
     also = [part for part in parts if is_metric(part)]
+    plan = plan.with_own(*also, place="--show")
     asked = [plan.metric, *(plan.named(name, "--show") for name in also)]
     curves, probes = any(m.of_curve for m in asked), any(m.probe for m in asked)
     results: Results = recomputed or {}

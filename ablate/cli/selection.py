@@ -168,7 +168,7 @@ def planned(
                 f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
                 f"`report`, `plot` and `export` take a new one"
             )
-    plan = replace(plan, analysis=found)
+    plan = replace(plan, analysis=found).with_own()
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
     return plan
 

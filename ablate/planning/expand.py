@@ -379,6 +379,7 @@ def _metric_said(plan: Plan, place: str) -> Plan:
         told = ", ".join(f"{task} ({label.removesuffix('@')})" for task, label in tasks.items())
         raise UserError(f"{place}task: the runs of a sweep have one task, got {told}")
     name = plan.analysis.metric or plan.task.metrics[0].key
+    plan = plan.with_own(place=f"{place}analysis.metric")
     plan.named(name, f"{place}analysis.metric")
     return replace(plan, analysis=replace(plan.analysis, metric=name))
 

@@ -10,10 +10,10 @@ import hashlib
 import json
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Literal
 
+from ablate.planning import own_metric
 from ablate.planning.cell import (
     FIRST_TUNING_SEED,
     Cell,
@@ -28,9 +28,9 @@ from ablate.planning.cell import (
     spec_parents,
 )
 from ablate.planning.probing import check_layer, check_measured
+from ablate.planning.tree import fits
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.files import is_number
-from ablate.shared.keys import Key, hints
+from ablate.shared.keys import Key
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.spec import ids_of, task_of, tree_identity
 
@@ -45,7 +45,7 @@ METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.n
 
 
 def is_metric(name: str) -> bool:
-    return any(task.find(name) for task in TASKS.values())
+    return any(task.find(name) for task in TASKS.values()) or own_metric.is_own(name)
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Plan:
     notes: tuple[str, ...] = ()  # what `plan` says beside the table: aliases, ignored excludes
     tune: Tune | None = None
     trials: tuple[Trial, ...] = ()  # asked so far
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # see `own_metric.read`
 
     def runs(self) -> Iterator[PlannedRun]:
         """Seed-major: every variant once before any twice, so half a sweep is a fair table.
@@ -144,13 +145,16 @@ class Plan:
     @property
     def task(self) -> TaskChoice:
         """Of all its runs."""
-        return TASKS[task_of(self.cells[0].spec) if self.cells else DEFAULT]
+        task = TASKS[task_of(self.cells[0].spec) if self.cells else DEFAULT]
+        own = {name: own_metric.metric_of(name, said) for name, said in self.own.items()}
+        return replace(task, own=own) if own else task
 
     @property
     def metric(self) -> Metric:
         """That the table is of."""
         found = self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
-        if found.neutral and self.analysis.diverged == "chance":
+        guessed = not found.neutral and not (found.own and found.chance(0) is None)
+        if self.analysis.diverged == "chance" and not guessed:
             raise UserError(f"analysis.diverged: guessing has no {found.key}; leave chance out")
         return found
 
@@ -163,6 +167,13 @@ class Plan:
         if not place.endswith("--show"):  # which prints "-" for such a row
             check_layer(self, metric, place)
         return metric
+
+    def with_own(self, *names: str, place: str = "analysis.metric") -> Plan:
+        """The plan with what the files of its metric and of these say now, where they are the
+        user's own. Where a file is gone it is as kept. Raises UserError for a function that there
+        is not."""
+        own = own_metric.now(self.own, [self.analysis.metric, *names], place)
+        return replace(self, own=own) if own != self.own else self
 
     @property
     def judged(self) -> Metric:
@@ -227,7 +238,7 @@ class Plan:
     def to_tree(self) -> dict[str, Any]:
         """As plain values. Not dataclasses.asdict, which copies every spec to its leaves."""
         return {
-            **vars(self),
+            **{key: value for key, value in vars(self).items() if key != "own" or value},
             "rows": [vars(row) for row in self.rows],
             "columns": [vars(column) for column in self.columns],
             "cells": [_cell_tree(cell) for cell in self.cells],
@@ -289,6 +300,7 @@ class Plan:
             trials=tuple(
                 Trial(**{**trial, "cell": _cell(trial["cell"])}) for trial in tree.get("trials", ())
             ),
+            own=own_metric.kept(tree.get("own", {})),
         )
 
 
@@ -325,28 +337,6 @@ def _check_ids(cell: Cell) -> None:
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         place = f"{cell.row}@{cell.column}" if cell.column else cell.row
         raise ValueError(f"was edited: the configuration of {place} is another run's") from error
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Is the value, all the way down, what the annotation says? An int is taken for a float."""
-    if hint is Any:
-        return True
-    of, args = get_origin(hint), get_args(hint)
-    if of in (Union, UnionType):
-        return any(fits(value, option) for option in args)
-    if of is Literal:
-        return any(type(value) is type(option) and value == option for option in args)
-    if of is tuple:
-        return type(value) is tuple and all(fits(part, args[0]) for part in value)
-    if of is Mapping:
-        return isinstance(value, dict) and all(
-            fits(key, args[0]) and fits(part, args[1]) for key, part in value.items()
-        )
-    if is_dataclass(hint):
-        return type(value) is hint and all(
-            fits(getattr(value, name), part) for name, part in hints(type(value)).items()
-        )
-    return is_number(value) if hint in (int, float) and type(value) is int else type(value) is hint
 
 
 def _cell_tree(cell: Cell) -> dict[str, Any]:

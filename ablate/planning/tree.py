@@ -1,13 +1,18 @@
-"""The plain tree of a run: dotted keys in it, and what two of them may not say."""
+"""The plain tree of a run: dotted keys in it, what two of them may not say; and whether a value
+that was read from JSON is of its type."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import is_dataclass
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from ablate.planning.overrides import show
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.files import is_number
+from ablate.shared.keys import hints
 
 
 def by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -87,3 +92,25 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}"
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Is the value, all the way down, what the annotation says? An int is taken for a float."""
+    if hint is Any:
+        return True
+    of, args = get_origin(hint), get_args(hint)
+    if of in (Union, UnionType):
+        return any(fits(value, option) for option in args)
+    if of is Literal:
+        return any(type(value) is type(option) and value == option for option in args)
+    if of is tuple:
+        return type(value) is tuple and all(fits(part, args[0]) for part in value)
+    if of is Mapping:
+        return isinstance(value, dict) and all(
+            fits(key, args[0]) and fits(part, args[1]) for key, part in value.items()
+        )
+    if is_dataclass(hint):
+        return type(value) is hint and all(
+            fits(getattr(value, name), part) for name, part in hints(type(value)).items()
+        )
+    return is_number(value) if hint in (int, float) and type(value) is int else type(value) is hint

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ablate.analysis.own import with_own
 from ablate.planning.cell import Cell, Column, PlannedRun, Row
 from ablate.planning.parents import FROM
 from ablate.planning.plan import Plan
@@ -13,6 +15,7 @@ from ablate.planning.tree import value_at
 from ablate.shared.metrics.probed import numbers
 from ablate.shared.spec import also_of
 from ablate.store.record import RunRecord
+from ablate.store.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +54,7 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
                 **(_search(record.run, trials) if plan.tune else {}),
                 **{key: _scalar(_setting(tree, key)) for key in keys},
                 "status": record.status,
-                **{metric.key: test.get(metric.key) for metric in plan.task.metrics},
+                **{key: test.get(key) for key in _tested(plan)},
                 "test_n": test.get("n"),
                 **{key: probed[record.run.id].get(key) for key in measured},
                 **_beside(plan, sets, beside),
@@ -59,6 +62,13 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
             }
         )
     return _frame(rows)
+
+
+def measured_records(plan: Plan, store: Store, runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """The records, with the plan's metrics of the user's own in their results. Raises as
+    `analysis.own.with_own`."""
+    found = with_own(plan, {r.run.id: r.result for r in runs}, store, plan.own)
+    return [replace(record, result=found[record.run.id] or {}) for record in runs]
 
 
 def _probed(record: RunRecord) -> dict[str, float]:
@@ -73,8 +83,13 @@ def _probed(record: RunRecord) -> dict[str, float]:
 def _beside(plan: Plan, sets: Iterable[str], found: Mapping[str, Any]) -> dict[str, Any]:
     """The test metrics of the sets of `eval.also`: "top1@dark"."""
     tests = {name: found.get(name, {}).get("test", {}) for name in sets}
-    keys = {**{m.key: m.key for m in plan.task.metrics}, "test_n": "n"}
+    keys = {**{key: key for key in _tested(plan)}, "test_n": "n"}
     return {f"{k}@{name}": test.get(n) for name, test in tests.items() for k, n in keys.items()}
+
+
+def _tested(plan: Plan) -> list[str]:
+    """Metrics of a test set: declared ones, then the user's own."""
+    return [*(metric.key for metric in plan.task.metrics), *plan.own]
 
 
 def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:

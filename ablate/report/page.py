@@ -63,7 +63,7 @@ def render_page(
         named=len(plan.columns) > 1,
         measured=[
             *(m for m in plan.task.metrics if any(m.key in k.result.get("test", {}) for k in runs)),
-            *([plan.metric] if plan.metric.probe else []),
+            *([plan.metric] if plan.metric.probe or plan.metric.own else []),
         ],
         commands=commands,
         made=_made(plan, runs, read, facts),
@@ -166,7 +166,7 @@ def _score(table: Table, record: RunRecord, metric: Metric) -> float | None:
     """Return a test metric, or what the table is of, in the unit of the table; None if it was not
     measured, and for trials, which are judged on validation."""
     run = record.run
-    if metric.probe:
+    if metric.probe or metric.own:
         entries = (e for e in table.entries if (e.row, e.column) == (run.cell.row, run.cell.column))
         own = not run.above and run.trial is None
         return next((entry.values.get(run.seed) for entry in entries if own), None)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ablate.planning.plan import fits
+from ablate.planning.tree import fits
 from ablate.shared.files import is_number
 
 Status = Literal[

@@ -19,6 +19,7 @@ from ablate.shared import spec
 from ablate.store import events
 
 Seeds = tuple[int, ...]
+CODE = "code"  # of an analysis: the version of the user's function that is its metric
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ def look(plan: Plan) -> InterimLook:
         rows[cell.row][cell.column] = _hash(trained)[:8]
     analysis = asdict(plan.analysis)
     del analysis["metric"]
+    if plan.metric.own:
+        analysis[CODE] = plan.metric.own
     at = {
         "columns": list(columns),
         "rows": rows,
@@ -93,8 +96,8 @@ def changes(first: InterimLook, now: InterimLook) -> list[str]:
         parts.append(f"metric: {was['metric']} -> {is_['metric']}")
     since = _plain(asdict(Analysis())) | was["analysis"]  # a key that came later: as by default
     for key, value in is_["analysis"].items():
-        if since[key] != value:
-            parts.append(f"analysis.{key}: {_shown(since[key])} -> {_shown(value)}")
+        if since.get(key) != value and (key != CODE or was["metric"] == is_["metric"]):
+            parts.append(f"analysis.{key}: {_shown(since.get(key))} -> {_shown(value)}")
     return parts
 
 

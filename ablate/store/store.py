@@ -69,6 +69,11 @@ class Store(StoreFolder):
         """What a probe measured in a run, as arrays by name; None where it has no whole file."""
         return self.rundir(run).read_probe(name)
 
+    def own_values(self, name: str) -> dict[str, dict[str, float]] | None:
+        """The values of a metric of the user's own, by run and set, where they are kept: in a
+        bundle. None: its function makes them."""
+        return None
+
     # --- Looks ----------------------------------------------------------------------------------
 
     def read_looks(self, sweep: str) -> list[Look]:

@@ -29,6 +29,11 @@ def tree(table: Table) -> dict[str, Any]:
     whole = dataclasses.asdict(table)
     if table.task == DEFAULT:  # which older tables don't say
         del whole["task"]
+    if not table.own:
+        del whole["own"]
+    for name, metric in table.own.items():
+        said = ("name", "unit", "points", "scale", "sign", "neutral", "own")
+        whole["own"][name] = {key: getattr(metric, key) for key in said}
     for line in (line for block in whole["blocks"] for line in block["lines"]):
         if not line["where"]:  # nor this
             del line["where"]

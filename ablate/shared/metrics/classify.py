@@ -53,6 +53,7 @@ CLASSIFY = TaskChoice(
     score=score,
     outputs=lambda classes: classes,
     prior="the class prior",
-    keeps="predicted class, rank of the true class, loss",
+    keeps="class (predicted), rank (of the true class), loss, label (the true class), confidence "
+    "(the probability of the predicted class)",
     probed=PROBED,
 )

@@ -52,7 +52,7 @@ FEWSHOT = TaskChoice(
     score=score,
     outputs=lambda classes: classes,
     prior="the class prior",
-    keeps="label, predicted class by shots and draw",
+    keeps="label, class (predicted, by shots and draw)",
     how=f"Few-shot: ridge regression on frozen features of k training images a class; a run's "
     f"accuracy is its mean over {len(SEEDS)} draws of these images.",
     shown=shown,

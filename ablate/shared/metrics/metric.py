@@ -40,6 +40,7 @@ class Metric:
     neutral: bool = False  # neither more nor less is better
     on: str = ""  # what it is measured on, in the words of a caption; "": the test set
     how: str = ""  # a sentence of captions on what is measured
+    own: str = ""  # the version of the user's function that it is made by; "" of a declared one
 
     def text(self, value: float, sign: bool = False) -> str:
         """A printed value or, with its `sign`, a difference, rounded as tables print it."""
@@ -81,7 +82,8 @@ class TaskChoice:
     examples. `outputs`: how many values the model's head gives, by the number of classes. `how`: a
     sentence of captions on what every metric needs told. `shown`, of a task that trains nothing:
     how many images a run is shown, by the images of each split and the number of classes.
-    `probed`: the numbers of probes that its runs may have, by probe.
+    `probed`: the numbers of probes that its runs may have, by probe. `own`: the functions of the
+    user's own that a plan names, by their import paths.
     """
 
     line: str
@@ -94,6 +96,7 @@ class TaskChoice:
     how: str = ""
     shown: Callable[[Mapping[str, int], int], int] | None = None
     probed: Mapping[str, Probed] = field(default_factory=dict)
+    own: Mapping[str, Metric] = field(default_factory=dict)
 
     @property
     def trains(self) -> bool:
@@ -109,6 +112,8 @@ class TaskChoice:
     def find(self, name: str) -> Metric | None:
         """The metric so named, declared, of the validation curve or a probe; None: it has none."""
         first = self.metrics[0]
+        if name in self.own:
+            return self.own[name]
         probe, _, number = name.partition(":")
         if probe in self.probed:
             return self.probed[probe].find(number)

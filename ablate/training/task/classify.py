@@ -18,8 +18,11 @@ from ablate.training.data.batches import Batches
 from ablate.training.data.cached import AnySplit
 
 # What predictions.npy holds for each test example, in the test set's order. The loss is in full:
-# the metrics are those of the file, to the last bit. (Older files have it in single precision.)
-PREDICTION = np.dtype([("class", "<i4"), ("rank", "<i4"), ("loss", "<f8")])
+# the metrics are those of the file, to the last bit. (Older files have it in single precision, and
+# neither label nor confidence, which no metric of ours needs.)
+PREDICTION = np.dtype(
+    [("class", "<i4"), ("rank", "<i4"), ("loss", "<f8"), ("label", "<i4"), ("confidence", "<f8")]
+)
 Loss = Literal["softmax", "sigmoid"]
 
 
@@ -126,9 +129,10 @@ def evaluate(
 
     Metrics: n, loss (of `kind`, mean, unsmoothed, in float64), top1 and, from 10 classes, top5 as
     fractions. Predictions: an array of PREDICTION: the class with the largest logit, the rank of
-    the true class, the loss. The rank counts the other classes whose logit is not less than the
-    true one's: 0 is best, and ties count against, so that a model that says nothing (all logits
-    equal, or NaN) is right never, not always. top-k is rank < k.
+    the true class, the loss, the true class, and as the confidence the probability of the predicted
+    class (softmax or sigmoid, as the loss; in float64). The rank counts the other classes whose
+    logit is not less than the true one's: 0 is best, and ties count against, so that a model that
+    says nothing (all logits equal, or NaN) is right never, not always. top-k is rank < k.
     """
     parts, classes = [], 0
     for logits, labels in batches:
@@ -141,6 +145,9 @@ def evaluate(
         rows["class"] = wide.argmax(1).cpu().numpy()
         rows["rank"] = rank.cpu().numpy()
         rows["loss"] = each.cpu().numpy()
+        rows["label"] = labels.cpu().numpy()
+        said = wide.softmax(1) if kind == "softmax" else wide.sigmoid()
+        rows["confidence"] = said.amax(1).cpu().numpy()
         parts.append(rows)
     table = np.concatenate(parts)
     return score(table, classes), table

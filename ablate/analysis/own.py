@@ -1,0 +1,174 @@
+"""Computes metrics of the user's own from the predictions of runs, each time that they are read.
+
+Nothing of them is stored in a run: another version of the function is another analysis of the same
+runs. A bundle has the values, since nobody runs the code of a stranger to read a table.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import io
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate.analysis.scores import Results
+from ablate.planning.cell import PlannedRun
+from ablate.planning.own_metric import file_of
+from ablate.planning.plan import Plan
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.files import is_number, read_file
+from ablate.shared.spec import also_of, classes_of
+from ablate.store.store import REMEDY, Store
+
+OLDER = ("class", "rank", "loss")  # what classification kept before `label` and `confidence`
+Measured = dict[str, dict[str, float]]  # run -> value by the set of `eval.also`, "" of its own test
+
+
+def with_own(plan: Plan, results: Results, store: Store, also: Iterable[str] = ()) -> Results:
+    """The results, with the plan's metric and those of `also` that are the user's own beside the
+    metrics of their test sets.
+
+    Raises UserError, one line with the file and the line, where a function can't be loaded, raises,
+    or gives no finite number; Failure where predictions are not what their run left.
+    """
+    names = (plan.analysis.metric, *also)
+    found: dict[str, Measured] = {}
+    for name in (name for name in names if name in plan.own):
+        kept = store.own_values(name)
+        found[name] = measure(plan, results, store, name) if kept is None else kept
+    if not found:
+        return results
+    return {
+        run: result and _more(result, {name: by_run.get(run, {}) for name, by_run in found.items()})
+        for run, result in results.items()
+    }
+
+
+def measure(plan: Plan, results: Results, store: Store, name: str) -> Measured:
+    """The values of one of the plan's own metrics, of every finished run that is no trial, by its
+    function. Raises as `with_own`."""
+    function = _load(name, plan.own[name])
+    found: Measured = {}
+    for run in plan.runs():
+        result = results.get(run.id)
+        if run.trial is None and not run.above and result and result["status"] == "finished":
+            found[run.id] = dict(_of_run(function, name, plan, store, run, result))
+    return found
+
+
+def _more(result: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """A result, and on its test set and those of `eval.also` the values by metric and set."""
+
+    def on(told: Mapping[str, Any], which: str) -> dict[str, Any]:
+        own = {name: of[which] for name, of in values.items() if which in of}
+        return {**told, "test": {**told["test"], **own}}
+
+    if "test" not in result:
+        return dict(result)
+    also = {which: on(told, which) for which, told in (result.get("also") or {}).items()}
+    return {**on(result, ""), **({"also": also} if also else {})}
+
+
+def _of_run(
+    function: Callable[..., Any],
+    name: str,
+    plan: Plan,
+    store: Store,
+    run: PlannedRun,
+    result: Mapping[str, Any],
+) -> Iterable[tuple[str, float]]:
+    import numpy as np
+
+    folder, told = store.rundir(run.id), result.get("also") or {}
+    sets = [other["name"] for other in also_of(run.cell.spec) if other["name"] in told]
+    for which, of in (("", result), *((which, told[which]) for which in sets)):
+        path = folder.predictions_on(which) if which else folder.predictions
+        content = read_file(path) if path.exists() else b""
+        if hashlib.sha256(content).hexdigest() != of.get("predictions_sha256"):
+            raise Failure(f"{path}: missing, or not what the run left; {REMEDY}")
+        table = np.load(io.BytesIO(content))
+        place = f"{name}: {run.label}" + f" on {which}" * bool(which)
+        yield which, _called(function, table, classes_of(run.cell.spec), place, plan.own[name])
+
+
+def _called(
+    function: Callable[..., Any], table: Any, classes: int, place: str, said: Mapping[str, Any]
+) -> float:
+    """The value of a function; `classes` is for one that has a parameter of this name."""
+    fields = table.dtype.names or ()
+    older = " alone, as of an older version" if fields == OLDER else ""
+    kept = f"predictions.npy has {', '.join(fields)}{older}"
+    more = {"classes": classes} if "classes" in _parameters(function) else {}
+    try:
+        value = function(table, **more)
+        value = value.item() if hasattr(value, "item") else value
+    except (Exception, SystemExit) as error:
+        where = _where(error, said["folder"])
+        raise UserError(
+            f"{place}: {type(error).__name__}: {' '.join(str(error).split())} ({where}); {kept}"
+        ) from error
+    if not is_number(value):
+        raise UserError(f"{place}: expected a finite number, got {value!r}; {kept}")
+    return float(value)
+
+
+def _parameters(function: Callable[..., Any]) -> Iterable[str]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of some that are compiled
+        return ()
+
+
+def _where(error: BaseException, folder: str | None) -> str:
+    """The last place of the user's in a traceback: "mymetrics.py, line 7"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if folder and Path(f.filename).is_relative_to(folder)]
+    last = (theirs or frames)[-1]
+    return f"{last.filename}, line {last.lineno}"
+
+
+def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    if said["folder"] is None:
+        file = None
+    elif (file := file_of(Path(said["folder"]), module)) is None:
+        raise UserError(
+            f"{name}: no {module.replace('.', '/')}.py in {said['folder'] or 'this folder'} any "
+            f"more; start ablate where it lies, or give another analysis.metric"
+        )
+    try:
+        loaded = getattr(_imported(module, file, said["version"]), function)
+    except (Exception, SystemExit) as error:
+        where = _where(error, said["folder"])
+        raise UserError(
+            f"{name}: {type(error).__name__}: {' '.join(str(error).split())} ({where})"
+        ) from error
+    if not callable(loaded):
+        raise UserError(f"{name}: is no function, but {loaded!r}")
+    found: Callable[..., Any] = loaded
+    return found
+
+
+@functools.cache
+def _imported(module: str, file: Path | None, version: str) -> Any:
+    """A module, from its file under a name of its own: what is installed keeps its name. What it
+    imports of its folder is looked for last."""
+    if file is None:
+        return importlib.import_module(module)
+    folder = file.parents[len(module.split(".")) - (file.name != "__init__.py")]
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    spec = importlib.util.spec_from_file_location(f"{module}@{version}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded

@@ -1,0 +1,224 @@
+"""Metrics of the user's own, `module:function`, read as text: nothing of them runs here.
+
+The function is looked for in a file of the folder that the user works in, then among installed
+packages. What it says of itself stands in its file as `function.attribute = value`; the plan keeps
+that, so a table has names and units where the file is not there.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablate.shared.build import is_plugin
+from ablate.shared.errors import UserError, expected
+from ablate.shared.files import is_number
+from ablate.shared.metrics import Metric
+from ablate.shared.metrics.metric import CROSSING
+from ablate.shared.metrics.probed import PROBED, no_chance
+
+Said = Mapping[
+    str, Any
+]  # what a plan keeps of a metric: where it lies, its version, its attributes
+
+WORDS = ("name", "short", "unit", "points")
+DIRECTIONS = {"more": 1, "less": -1}
+ATTRIBUTES = (*WORDS, "scale", "decimals", "better", "most", "chance")
+
+
+def is_own(name: str) -> bool:
+    """Is it the import path of a function of the user's own, and no number of ours?"""
+    return is_plugin(name) and name.partition(":")[0] not in {*PROBED, CROSSING}
+
+
+def read(name: str, folder: Path, place: str) -> dict[str, Any]:
+    """What the function says of itself, as plain values, with its folder and its version.
+
+    `version`: a hash of its file and of every file of the folder that this imports; of an installed
+    package (`folder`: None) that of its distribution. Raises UserError where there is no such
+    function, or an attribute is none of ATTRIBUTES or has no such value.
+    """
+    module, _, function = name.partition(":")
+    file = file_of(folder, module)
+    if file is None:
+        return {"folder": None, "version": _distribution(name, folder, place)}
+    where = f"{place}: {name}: {file}"
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{where}: {error}") from error
+    names = dict.fromkeys(_names(tree))
+    if function not in names:
+        raise UserError(f"{where}: {expected(function, names, 'a function among')}")
+    said = {key: _checked(key, value, where) for key, value in _said(tree, function, where)}
+    code = hashlib.sha256()
+    for path in files_of(file, folder):
+        code.update(path.read_bytes())
+    return {"folder": str(folder), "version": code.hexdigest()[:12], **said}
+
+
+def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str, Said]:
+    """What those known say of themselves, of these metrics now. One whose file lies neither in
+    the folder that we are in nor where it was is as known; a bundle's (`folder`: "") always is."""
+    found = dict(known)
+    for name in filter(is_own, names):
+        said, here = known.get(name), Path.cwd()
+        if said is None:
+            found[name] = read(name, here, place)
+            continue
+        folders = [here, Path(said["folder"])] if said["folder"] else []
+        module = name.partition(":")[0]
+        there = next((folder for folder in folders if file_of(folder, module)), None)
+        found[name] = said if there is None else read(name, there, place)
+    return found
+
+
+def metric_of(name: str, said: Said) -> Metric:
+    """The metric of this name, from what it says of itself. One without a direction is neutral:
+    rows are told to be higher or lower, not to help."""
+    function = name.partition(":")[2]
+    unit, chance, better = said.get("unit", ""), said.get("chance"), said.get("better")
+    scale = said.get("scale", 100.0 if unit == "%" else 1.0)
+    most = said.get("most")
+    return Metric(
+        name,
+        said.get("name", function.replace("_", " ")),
+        said.get("short", function),
+        unit,
+        said.get("points", "points" if unit == "%" else unit or "units"),
+        scale,
+        said.get("decimals", 2 if unit == "%" else 4),
+        no_chance if chance is None else _Chance(chance),
+        sign=DIRECTIONS.get(str(better), 1),
+        most=None if most is None else scale * most,
+        neutral=better is None,
+        own=said["version"],
+        how=f"{name} is a function of the predictions, code {said['version']}.",
+    )
+
+
+def kept(tree: Any) -> dict[str, dict[str, Any]]:
+    """What a plan's file has of its metrics. Raises ValueError where `read` can't have said it."""
+    for name, said in tree.items():
+        others = {key: said[key] for key in said if key not in ("folder", "version")}
+        folder, version = said["folder"], said["version"]
+        if not (is_own(name) and isinstance(version, str) and isinstance(folder, str | None)):
+            raise ValueError(name)
+        try:
+            for key, value in others.items():
+                _checked(key, value, name)
+        except UserError as error:
+            raise ValueError(name) from error
+    return dict(tree)
+
+
+@dataclass(frozen=True)
+class _Chance:
+    """What guessing gets, however many classes there are. Equal where the value is."""
+
+    value: float
+
+    def __call__(self, classes: int) -> float:
+        return self.value
+
+
+def file_of(folder: Path, module: str) -> Path | None:
+    """The file of a module in `folder`, None where there is none."""
+    place = folder.joinpath(*module.split("."))
+    files = (place.with_name(f"{place.name}.py"), place / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
+
+
+def files_of(file: Path, folder: Path) -> list[Path]:
+    """A file, and every file of the folder that it imports, directly or by way of another."""
+    found = [file]
+    for path in found:  # grows while it is read
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):  # it says so when it is imported
+            continue
+        for module in _imported(tree, path, folder):
+            other = file_of(folder, module)
+            if other is not None and other not in found:
+                found.append(other)
+    return [file, *sorted(found[1:])]
+
+
+def _imported(tree: ast.Module, path: Path, folder: Path) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            inside = path.parents[node.level - 1].relative_to(folder).parts if node.level else ()
+            base = [*inside, *filter(None, [node.module])]
+            yield ".".join(base)
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    """What a file calls by a name: functions, what it imports, what it assigns."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            yield from (part.id for part in node.targets if isinstance(part, ast.Name))
+
+
+def _said(tree: ast.Module, function: str, where: str) -> Iterator[tuple[str, Any]]:
+    """`function.attribute = value` of a file."""
+    for node in tree.body:
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            if (
+                isinstance(target, ast.Attribute)
+                and isinstance(target.value, ast.Name)
+                and target.value.id == function
+            ):
+                try:
+                    yield target.attr, ast.literal_eval(node.value)
+                except ValueError as error:
+                    raise UserError(
+                        f"{where}, line {node.lineno}: {function}.{target.attr} is to be a plain "
+                        f"value, got {ast.unparse(node.value)}"
+                    ) from error
+
+
+def _checked(key: str, value: Any, where: str) -> Any:
+    if key not in ATTRIBUTES:
+        raise UserError(f"{where}: {expected(key, ATTRIBUTES, 'an attribute among')}")
+    if key in WORDS:
+        fits, form = isinstance(value, str), "a text"
+    elif key == "better":
+        fits, form = value in (*DIRECTIONS, None), "'more', 'less' or None"
+    elif key == "decimals":
+        fits, form = type(value) is int and 0 <= value <= 12, "a whole number from 0 to 12"
+    elif key == "chance":
+        fits, form = is_number(value), "a number"
+    else:
+        fits, form = is_number(value) and value > 0, "a number above 0"
+    if not fits:
+        raise UserError(f"{where}: {key}: expected {form}, got {value!r}")
+    return value
+
+
+def _distribution(name: str, folder: Path, place: str) -> str:
+    """ "torchmetrics 1.2.0": what brings the installed module of a function."""
+    module = name.partition(":")[0]
+    top = module.partition(".")[0]
+    named = importlib.metadata.packages_distributions().get(top, [top])[0]
+    try:
+        return f"{named} {importlib.metadata.version(named).partition('+')[0]}"
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError(
+            f"{place}: {name}: no {module.replace('.', '/')}.py in {folder}, and no installed "
+            f"package has it; start ablate where it lies"
+        ) from None
