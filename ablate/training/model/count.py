@@ -16,7 +16,7 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Whole
 from ablate.training.model import build
 from ablate.training.model.traits import Traits, traits
-from ablate.training.model.whole import check_outputs, features
+from ablate.training.model.whole import check_outputs, features, of_timm
 
 aten = torch.ops.aten
 
@@ -120,7 +120,8 @@ def _described(run: spec.Run) -> dict[str, Any]:
         raise
     except Exception:
         model = build(run).eval()
-        multiply_adds = counted("cpu")
+        with of_timm(run.model, run.data):
+            multiply_adds = counted("cpu")
     return {"parameters": parameters, "multiply_adds": multiply_adds, "groups": {}}
 
 

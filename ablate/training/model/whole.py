@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ablate.shared.errors import UserError, nearest, unknown
-from ablate.shared.sections import Whole
+from ablate.shared.sections import Data, Whole
 from ablate.shared.whole import TIMM
 from ablate.training.keyed import key
 from ablate.training.model.host import Host
@@ -93,10 +93,22 @@ def _of_timm(model: Whole, images: Images, outputs: int) -> nn.Module:
     return net
 
 
-def _said(model: Whole, error: Exception) -> UserError:
+@contextmanager
+def of_timm(model: Whole, data: Data) -> Iterator[None]:
+    """What goes wrong inside, where no code is the user's own, hangs on what images are shown."""
+    try:
+        yield
+    except Exception as error:
+        if model.folder is not None or isinstance(error, UserError):
+            raise
+        shown = f"{data.size}x{data.size}x{data.channels} images of data={data.name}"
+        raise _said(model, error, f" can't be shown the {shown}") from error
+
+
+def _said(model: Whole, error: Exception, what: str = "") -> UserError:
     told = f"{type(error).__name__}: {' '.join(str(error).split())}"
     settings = ", ".join(f"{key}={value}" for key, value in model.settings.items())
-    return UserError(f"model: {model.name}{f' with {settings}' * bool(settings)}: {told}")
+    return UserError(f"model: {model.name}{f' with {settings}' * bool(settings)}{what}: {told}")
 
 
 def _class_of(timm: Any, name: str) -> Any:
