@@ -89,7 +89,8 @@ def _model(tree: Mapping[str, Any], data: Data) -> Model | Whole:
     same_keys("model", tree, [*WHOLE_KEYS, *tree])
     own = {key: coerce(tree[key], hints(Whole)[key], f"model.{key}") for key in WHOLE_KEYS}
     coerce(own["input"], hints(Model)["input"], "model.input")
-    return Whole(**own, settings={k: v for k, v in tree.items() if k not in WHOLE_KEYS})
+    settings = {k: coerce(v, Any, f"model.{k}") for k, v in tree.items() if k not in WHOLE_KEYS}
+    return Whole(**own, settings=settings)
 
 
 def of_today(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ GIVEN = {
     "num_classes": "is the number of classes of the data",
     "in_chans": "is data.channels",
     "img_size": "is data.size",
-    "pretrained": "weights come from a file; give from.weights=FILE",
-    "checkpoint_path": "weights come from a file; give from.weights=FILE",
+    "pretrained": "weights come from a file, by from.weights=FILE",
+    "checkpoint_path": "weights come from a file, by from.weights=FILE",
 }
 
 
@@ -40,7 +40,10 @@ def complete_model(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     name, shown = section["name"], section["input"]
     settings = {key: value for key, value in section.items() if key not in ("name", "input")}
     if not name.startswith(TIMM):
-        return {**plugin.complete("model", {"name": name, **settings}, folder), "input": shown}
+        whole = plugin.complete("model", {"name": name, **settings}, folder)
+        if "input" in whole:
+            raise UserError(f"model: {name}: a setting can't be called 'input'; rename it")
+        return {**whole, "input": shown}
     for key in ("version", "folder"):
         if key in settings:
             raise UserError(f"model.{key}: is read from {name}; leave it out")
