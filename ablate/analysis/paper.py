@@ -217,7 +217,7 @@ def _column(table: PaperTable, column: Column, cell: Cell, mapped: Mapping[str, 
         if named not in table.columns:
             raise unknown(f"paper: columns: {column.label}", named, table.columns)
         return named
-    arch = str(cell.spec["model"]["arch"])
+    arch = str(cell.spec["model"].get("arch"))
     if arch in table.columns:
         ours = cell.spec["data"]["name"]
         return arch if DATA.get(table.columns[arch][1]) == ours else None
@@ -252,10 +252,11 @@ class _Recipes:
             return f"trained on {ours}, the published runs on {dataset}"
         if regime not in RECIPES:
             return f"the published training ({regime}) is no recipe of ours"
-        expected = self._of(regime, str(cell.spec["model"]["arch"]))
+        arch = str(cell.spec["model"].get("arch") or cell.spec["model"]["name"])
+        expected = self._of(regime, arch)
         words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
         if expected is None:
-            return f"{words} has no {cell.spec['model']['arch']}"
+            return f"{words} has no {arch}"
         specs = cell.specs or (cell.spec,)
         differing = [
             f"{section}.{key}"

@@ -36,14 +36,16 @@ from ablate.planning.tree import (
     same_length,
     value_at,
 )
+from ablate.planning.whole import put_whole, settled
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared import plugin, spec
-from ablate.shared.build import build_run, is_plugin, of_today
+from ablate.shared.build import build_run, is_plugin, is_whole, of_today
 from ablate.shared.checks import SHOWN, trainable
 from ablate.shared.choices import CHOICES
 from ablate.shared.dataset import local
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
+from ablate.shared.whole import complete_model
 
 if TYPE_CHECKING:
     from hydra.core.object_type import ObjectType
@@ -149,7 +151,7 @@ class Composer:
         Raises UserError as `merge` does, and for a length that another one makes void.
         """
         own, above = parents.split(layers)
-        tree = self._composed_tree(self.merge(own))
+        tree = self._composed_tree(self.merge(settled(own)))
         if above:
             parents.descend(tree, above, self.tree)
         return tree
@@ -161,11 +163,15 @@ class Composer:
         del tree["launcher"]
         for kind, name in generated.items():
             tree[kind] = self._generated[kind, name]
-        values = merged.values
+        values = dict(merged.values)
+        if (whole := values.pop("model", None)) is not None:
+            put_whole(tree, whole)
         if "by_arch" in tree:
             values = {**by_arch(tree, values), **values}
         for key, value in values.items():
             put(tree, key, value)
+        if whole is None and is_whole(tree["model"]):
+            raise UserError("model.name: a whole model is said by model=NAME, in words or a sweep")
         if "${" in repr(tree):
             check_resolvers(tree)
             tree = interpolated(tree)
@@ -189,6 +195,8 @@ class Composer:
             chosen = tree.get(kind)
             if isinstance(chosen, Mapping) and is_plugin(chosen.get("name")):
                 run[kind] = plugin.complete(kind, chosen, Path.cwd())
+        if is_whole(tree.get("model")):
+            run["model"] = complete_model(tree["model"], Path.cwd())
         optim = tree.get("optim")
         if isinstance(optim, Mapping) and is_plugin(optim.get("name")):
             run["optim"] = plugin.complete_optimizer(optim, Path.cwd())

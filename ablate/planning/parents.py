@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ablate.planning.layers import Layers, SettingsLayer
+from ablate.shared.build import is_whole
 from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError, unknown
 
@@ -73,7 +74,7 @@ def descend(
         for key in said:
             if key not in OF_FILE and key.partition(".")[0] not in SHARED:
                 raise unknown(f"{FROM}{key}", key, OF_FILE, "with from.weights one of")
-        tree["model"] = {**tree["model"], "head_bias": 0.0}
+        tree["model"] = _headless(tree["model"])
         tree["weights"] = {"names": "ablate"} | {k: said[k] for k in OF_FILE if k in said}
         return
     with of_parent():
@@ -81,10 +82,16 @@ def descend(
     if "seed" not in said:  # its child's
         del parent["seed"]
     tree["parent"] = parent
-    own = {key: tree["model"][key] for key in OWN}
-    tree["model"] = {**parent["model"], **own, "head_bias": 0.0}
+    own = {} if is_whole(parent["model"]) else {key: tree["model"][key] for key in OWN}
+    tree["model"] = _headless({**parent["model"], **own})
     for kind in CHOICES:
-        tree[kind] = parent[kind]
+        tree.pop(kind, None)
+        tree |= {kind: parent[kind]} if kind in parent else {}
+
+
+def _headless(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The section of a model whose head starts anew."""
+    return dict(model) if is_whole(model) else {**model, "head_bias": 0.0}
 
 
 def is_of_parent(key: str) -> bool:

@@ -30,6 +30,8 @@ def check_layer(plan: Plan, metric: Metric, place: str) -> None:
     """Raises UserError for a number of a layer that a row is known not to have. How many layers a
     class of the user's own has, only its runs tell."""
     for cell in plan.cells if metric.layer else ():
+        if "depth" not in cell.spec["model"]:
+            continue  # a whole model: it has no such probe either
         depth = cell.spec["model"]["depth"]
         if depth < metric.layer and not is_plugin(cell.spec["block"]["name"]):
             raise UserError(

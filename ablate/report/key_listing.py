@@ -14,9 +14,10 @@ from ablate.planning.plan import Analysis
 from ablate.planning.tuning import OWN, TRIALS
 from ablate.shared.choices import CHOICES, Param
 from ablate.shared.keys import Bounds, added, hints, keys
-from ablate.shared.sections import Weights
+from ablate.shared.sections import Model, Weights
 from ablate.shared.spec import Run
 
+WHOLE_LINE = "a size such as S/16 (model.arch), or a whole model: timm:NAME, module:Class"
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true, false"}
 
 
@@ -33,7 +34,8 @@ def key_lines() -> Iterator[tuple[str, str, str]]:
         elif section in keys(Run):
             yield from _of_fields("", Run, tree, [section])
         elif isinstance(tree.get(section), Mapping):
-            yield from _of_fields(f"{section}.", hint, tree[section], keys(hint))
+            cls = Model if section == "model" else hint  # a whole model's keys are its own
+            yield from _of_fields(f"{section}.", cls, tree[section], keys(cls))
     yield from _of_choices("launcher", {name: choice.params for name, choice in LAUNCHERS.items()})
     for key, param in DRIVER.items():
         yield f"launcher.{key}={_shown(param.default)}", _line(param.line, param.type, param), "-"
@@ -44,6 +46,8 @@ def key_lines() -> Iterator[tuple[str, str, str]]:
         "-",
     )
     yield from _of_fields("tune.", Tune, {}, OWN)
+    yield "model=NAME", WHOLE_LINE, "-"
+    yield "model.SETTING", "of a whole model: a parameter of its constructor", "-"
     yield "from.KEY", "a key of the run that a run starts from, or its seed", "-"
     yield "from.weights", _line(keys(Weights)["path"].line, str, keys(Weights)["path"]), "-"
     yield from _of_fields("from.", Weights, {}, ["names"])

@@ -66,6 +66,8 @@ def _archs() -> Lines:
     for name, arch in choices.ARCHS.items():
         size = f"width {arch.width}, depth {arch.depth}, {arch.heads} heads"
         yield name if arch.patch else f"{name}/PATCH", size, arch.source
+    yield "timm:NAME", "a model of timm; pip install 'ablate-sweep[timm]'", "-"
+    yield "module:Class", "a model of your own; docs/extending.md", "-"
 
 
 def _files(group: str) -> Lines:
@@ -88,7 +90,7 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "norms": ("norm=NAME", lambda: _choices(choices.NORMS)),
     "stems": ("stem=NAME", lambda: _choices(choices.STEMS)),
     "blocks": ("block=NAME", lambda: _choices(choices.BLOCKS)),
-    "archs": ("model.arch=NAME", _archs),
+    "archs": ("model=NAME", _archs),
     "data": ("data=NAME", lambda: _files("data")),
     "recipes": ("recipe=NAME", lambda: _files("recipe")),
     "launchers": ("launcher=NAME", _launchers),

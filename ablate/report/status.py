@@ -83,7 +83,7 @@ def show_plan(
             f"{costs.left_s / 3600:.2g} device-hours ({costs.how})"
         )
     print(f"launcher: {launcher_line(launcher)}")
-    for note in plan.notes:
+    for note in (*plan.notes, *costs.notes):
         print(f"note: {note}")
     for warning in (*costs.warnings(), *told.warnings, *amiss):
         print(f"warning: {warning}")

@@ -83,7 +83,7 @@ def of_plan(
         },
         "detect": None if detection is None else detection.tree(),
         "withheld": list(withheld),
-        "notes": list(plan.notes),
+        "notes": [*plan.notes, *costs.notes],
         "warnings": [*costs.warnings(), *told.warnings, *amiss],
     }
 

@@ -14,6 +14,7 @@ from ablate.planning.plan import Plan
 from ablate.planning.space import FACTORS
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
+from ablate.running.pairing import paired
 from ablate.shared import spec
 from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
 from ablate.shared.metrics import TASKS
@@ -44,6 +45,7 @@ class Costs:
     where: str = ""  # "2 slots", "8 x h100": what runs them
     wall_s: float = 0.0  # of all that is left, there
     searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
+    notes: Sequence[str] = ()  # of `pairing`
 
     def warnings(self) -> list[str]:
         """List the worker's warnings, and norms over so few values that only signs are left."""
@@ -89,7 +91,8 @@ def costs(
     places = launcher.most if on is None else on.count
     cells = [*plan.cells, *plan.parents(), *_searched(plan)]
     _described(_factored(plan), store, launcher.ask, device)
-    known = _described(cells, store, launcher.ask, device)
+    whole = any(spec.whole_of(cell.spec) for cell in cells)
+    known = _described(cells, store, launcher.ask, device, whole)
     works = _works(plan, states, cells, [known[_key(cell, device)] for cell in cells])
     seconds: list[float | None]
     if on is not None:
@@ -122,13 +125,14 @@ def costs(
     left_s = math.inf if beyond and None in seconds else _left_s(works, seconds)
     longest = max((s for s, w in zip(seconds, works, strict=True) if s and w.left), default=0.0)
     return Costs(
-        described={(c.row, c.column): known[_key(c, device)] for c in cells},
+        described=(told := {(c.row, c.column): known[_key(c, device)] for c in cells}),
         seconds={(c.row, c.column): s for c, s in zip(cells, seconds, strict=True)},
         how=how,
         left_s=left_s,
         where=f"{places} slot{'s'[: places != 1]}" if on is None else f"{places} x {on.name}",
         wall_s=max(left_s / places, longest),
         searches=[work.search for work in works if work.search is not None],
+        notes=paired(plan, told),
     )
 
 
@@ -300,7 +304,7 @@ def _is_timed(answer: Mapping[str, Any]) -> bool:
 
 
 def _described(
-    cells: Sequence[Cell], store: Store, ask: Ask, device: str
+    cells: Sequence[Cell], store: Store, ask: Ask, device: str, initial: bool = False
 ) -> dict[str, dict[str, Any]]:
     """Return the worker's answer for every cell, from the store's cache where possible."""
     known = _known(store)
@@ -308,9 +312,9 @@ def _described(
     new = {
         key: cell
         for key, cell in ((_key(cell, device), cell) for cell in cells)
-        if key not in known or known[key]["examples"] is None
+        if known.get(key, {}).get("examples") is None or (initial and "initial" not in known[key])
     }
-    return known | _asked(store, ask, device, new, []) if new else known
+    return known | _asked(store, ask, device, new, [], initial) if new else known
 
 
 def _timed(
@@ -335,16 +339,18 @@ def _timed(
         for key in _spread(unmeasured)
         if not any(0.5 <= size / known[key]["multiply_adds"] <= 2 for size in sizes)
     }
-    return known | _asked(store, ask, device, chosen, list(chosen)) if chosen else known
+    initial = any("initial" in known[key] for key in chosen)
+    return known | _asked(store, ask, device, chosen, list(chosen), initial) if chosen else known
 
 
 def _asked(
-    store: Store, ask: Ask, device: str, cells: Mapping[str, Cell], calibrate: list[str]
+    store: Store, ask: Ask, device: str, cells: Mapping[str, Cell], timed: list[str], initial: bool
 ) -> dict[str, dict[str, Any]]:
     """Ask the worker about cells, and keep the answers in the store's cache."""
     question = {
         "specs": {key: spec.seeded(cells[key].spec, 0) for key in sorted(cells)},
-        "calibrate": sorted(calibrate),
+        "calibrate": sorted(timed),
+        "initial": initial,
         "cache": str(store.cache),
         "device": device,
     }

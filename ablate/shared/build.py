@@ -16,10 +16,22 @@ from ablate.shared.choices import ARCHS, CHOICES, PROBES, Param
 from ablate.shared.errors import UserError, near, unknown
 from ablate.shared.keys import UNBOUNDED, added, hints, keys
 from ablate.shared.metrics import TASKS
-from ablate.shared.sections import Augment, Chosen, Data, Eval, Model, Optim, Plugin, Train, Weights
+from ablate.shared.sections import (
+    Augment,
+    Chosen,
+    Data,
+    Eval,
+    Model,
+    Optim,
+    Plugin,
+    Train,
+    Weights,
+    Whole,
+)
 from ablate.shared.spec import DRAWS, Run, as_before, task_of
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
+WHOLE_KEYS = ("name", "version", "folder", "input")  # of every whole model
 
 
 def build_run(tree: Mapping[str, Any]) -> Run:
@@ -28,10 +40,17 @@ def build_run(tree: Mapping[str, Any]) -> Run:
     Raises UserError, one line with the dotted key, the value and what was expected: for unknown
     and missing keys, wrong types, values out of range and impossible geometry.
     """
-    same_keys("", tree, hints(Run), added(Run))
+    whole = is_whole(tree.get("model"))
+    parts = [key for key in hints(Run) if not (whole and key in CHOICES)]
+    if whole:
+        none_chosen(tree, tree["model"]["name"])
+    same_keys("", tree, parts, added(Run))
     data = section(Data, tree["data"], "data")
-    model = section(Model, _expand(tree["model"], data), "model")
-    chosen = {kind: _chosen(kind, tree[kind], model) for kind in CHOICES}
+    model = _model(tree["model"], data)
+    chosen = {
+        kind: _chosen(kind, tree[kind], model) if isinstance(model, Model) else None
+        for kind in CHOICES
+    }
     run = Run(
         data=data,
         model=model,
@@ -48,6 +67,30 @@ def build_run(tree: Mapping[str, Any]) -> Run:
     )
     check(run)
     return run
+
+
+def is_whole(section: Any) -> bool:
+    """Is it the section of a model that is not the shipped one? Only such a one has a name."""
+    return isinstance(section, Mapping) and "name" in section
+
+
+def none_chosen(tree: Iterable[str], name: Any) -> None:
+    """Raises UserError for a norm, a stem or a block beside the whole model `name`. `tree`: keys of
+    a run, dotted ones, too."""
+    for key in tree:
+        if key.partition(".")[0] in CHOICES:
+            raise UserError(f"{key}: model={name} brings its own; leave it out")
+
+
+def _model(tree: Mapping[str, Any], data: Data) -> Model | Whole:
+    if not is_whole(tree):
+        shipped: Model = section(Model, _expand(tree, data), "model")
+        return shipped
+    same_keys("model", tree, [*WHOLE_KEYS, *tree])
+    own = {key: coerce(tree[key], hints(Whole)[key], f"model.{key}") for key in WHOLE_KEYS}
+    coerce(own["input"], hints(Model)["input"], "model.input")
+    settings = {k: coerce(v, Any, f"model.{k}") for k, v in tree.items() if k not in WHOLE_KEYS}
+    return Whole(**own, settings=settings)
 
 
 def of_today(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,6 +165,7 @@ def same_keys(place: str, tree: Any, expected: Iterable[str], added: Collection[
 def _homes(key: Any) -> list[str]:
     """The keys of sections that are called so or, where no section is nearly, nearly so."""
     sections = {name: cls for name, cls in hints(Run).items() if isinstance(cls, type)}
+    sections["model"] = Model
     fields = {name: keys(cls) for name, cls in sections.items() if name not in CHOICES}
     params = {
         kind: {k for c in table.values() for k in c.params} for kind, table in CHOICES.items()

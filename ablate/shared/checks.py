@@ -14,10 +14,12 @@ from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import added
 from ablate.shared.metrics import TASKS
-from ablate.shared.sections import Augment, Chosen, Data, Model, Optim, Train
+from ablate.shared.sections import Augment, Chosen, Data, Model, Optim, Train, Whole
 from ablate.shared.spec import DRAWS, Run
 
 GELUS = ("gelu", "geglu")  # the activations of which `model.gelu` says something
+
+WHOLE_PROBES = ("gradnorm", "fewshot")  # that look at no part of a model
 
 # What a model without a class token says of one.
 NO_CLS = {"cls": "include", "cls_at": None, "cls_posemb": False}
@@ -27,18 +29,43 @@ def check(run: Run) -> None:
     """What types and bounds alone do not say. Raises UserError."""
     _data(run.data)
     _also(run)
-    _patches(run.data, run.model)
-    _choices(run)
-    if run.model.kind == "mlp":
-        _mlp(run)
+    _input(run)
+    if isinstance(run.model, Whole):
+        _whole(run, run.model)
     else:
-        _class_token(run.model)
-    _model(run.data, run.model)
+        _shipped(run, run.model)
     _optim(run.optim, run.model)
     _lengths(run.train)
     _batch(run.train, run.augment)
     _view(run)
     _start(run)
+
+
+def _shipped(run: Run, model: Model) -> None:
+    """The ViT, or the MLP."""
+    _patches(run.data, model)
+    _choices(run, model)
+    if model.kind == "mlp":
+        _mlp(run, model)
+    else:
+        _class_token(model)
+    _model(model)
+
+
+def _whole(run: Run, model: Whole) -> None:
+    """A model that we know nothing of but its name."""
+    for name in run.probe:
+        if name not in WHOLE_PROBES:
+            raise UserError(
+                f"probe: {name}: looks into the shipped models, not into model={model.name}; "
+                f"leave it out"
+            )
+    if run.train.micro_batch == "auto":
+        raise UserError(
+            f"train.micro_batch: auto splits a batch as the machine needs it, and model="
+            f"{model.name} may draw and take statistics by what it is shown at once; "
+            f"set train.micro_batch=N, or null, for all rows"
+        )
 
 
 def trainable(run: Run) -> None:
@@ -121,14 +148,15 @@ def _patches(data: Data, model: Model) -> None:
         )
 
 
-def _choices(run: Run) -> None:
+def _choices(run: Run, model: Model) -> None:
     """Nothing is chosen where it would have no effect."""
-    block = BLOCKS.get(run.block.name)
-    brought = dict.fromkeys(block.brings if block else (), f"block={run.block.name}")
-    if run.model.kind == "mlp":
-        brought |= dict.fromkeys(("stem", "block"), f"model.arch={run.model.arch}")
+    name = run.block.name if run.block else ""
+    block = BLOCKS.get(name)
+    brought = dict.fromkeys(block.brings if block else (), f"block={name}")
+    if model.kind == "mlp":
+        brought |= dict.fromkeys(("stem", "block"), f"model.arch={model.arch}")
     for group, by in brought.items():
-        default = _default(group, run.model)
+        default = _default(group, model)
         if getattr(run, group) != default:
             raise UserError(
                 f"{group}: {by} has none to choose; "
@@ -146,8 +174,7 @@ def _default(group: str, model: Model) -> Chosen:
     return Chosen(name, settings)
 
 
-def _mlp(run: Run) -> None:
-    model = run.model
+def _mlp(run: Run, model: Model) -> None:
     own = {"arch", "kind", "patch", "width", "depth", "head_dim", "head_bias", "init"}
     own |= {"norm_eps", "input"}
     expected = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
@@ -181,7 +208,7 @@ def _class_token(model: Model) -> None:
         )
 
 
-def _model(data: Data, model: Model) -> None:
+def _model(model: Model) -> None:
     if model.act not in GELUS and model.gelu != "tanh":
         raise UserError(f"model.gelu: model.act={model.act} has no GELU; leave it out")
     if model.posemb == "sincos2d" and (model.width % 4 or model.width < 8):
@@ -193,14 +220,17 @@ def _model(data: Data, model: Model) -> None:
         raise UserError(
             f"model.mlp_ratio: {model.mlp_ratio} x width {model.width} is not a whole number"
         )
-    if model.input == "imagenet" and data.channels != 3:
+
+
+def _input(run: Run) -> None:
+    if run.model.input == "imagenet" and run.data.channels != 3:
         raise UserError(
-            f"model.input: imagenet is the mean of three channels, data={data.name} has "
-            f"{data.channels}; set model.input=range or unit"
+            f"model.input: imagenet is the mean of three channels, data={run.data.name} has "
+            f"{run.data.channels}; set model.input=range or unit"
         )
 
 
-def _optim(optim: Optim, model: Model) -> None:
+def _optim(optim: Optim, model: Model | Whole) -> None:
     if optim.name not in OPTIMIZERS and optim.version is None:
         raise unknown("optim.name", optim.name, [*OPTIMIZERS, "module:Class"])
     for key in ("settings", "version", "folder"):
@@ -225,9 +255,10 @@ def _optim(optim: Optim, model: Model) -> None:
                 f"optim.{key}: is for optim.name={' or '.join(readers)}, "
                 f"got optim.name={optim.name}; leave it out"
             )
-    if optim.name == "muon" and model.kind == "mlp":
+    if optim.name == "muon" and (isinstance(model, Whole) or model.kind == "mlp"):
+        named = f"={model.name}" if isinstance(model, Whole) else f".arch={model.arch}"
         raise UserError(
-            f"optim.name: muon moves matrices in blocks, and model.arch={model.arch} has none; "
+            f"optim.name: muon moves matrices in blocks, and model{named} has none; "
             f"give another, such as adamw"
         )
 

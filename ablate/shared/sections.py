@@ -145,6 +145,18 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """A model that is not the shipped one: `timm:NAME`, or the user's own `module:Class`. Every
+    other key of its section is a setting of its constructor."""
+
+    name: str
+    version: str  # of timm; of the code of module:Class
+    folder: str | None  # where module:Class lies, not part of the id; None: timm
+    input: str  # see Model
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Optim:
     """How weights move. Only kernels of dense and convolutional layers decay."""
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from ablate.shared import metrics
 from ablate.shared.choices import CHOICES, OPTIMIZERS, SAID, Param
@@ -26,6 +26,7 @@ from ablate.shared.sections import (
     Plugin,
     Train,
     Weights,
+    Whole,
 )
 
 
@@ -34,10 +35,10 @@ class Run:
     """One training: recipe + variant + seed."""
 
     data: Data
-    model: Model
-    norm: Chosen
-    stem: Chosen
-    block: Chosen
+    model: Model | Whole
+    norm: Chosen | None  # of the shipped model: a whole model brings its own
+    stem: Chosen | None
+    block: Chosen | None
     optim: Optim
     train: Train
     augment: Augment
@@ -58,6 +59,21 @@ class Run:
         return run_id(identity(self), self.seed)
 
 
+class ShippedRun(Run):
+    """A run of the shipped model, to those who read its parts: a type, of which nothing is made."""
+
+    model: Model
+    norm: Chosen
+    stem: Chosen
+    block: Chosen
+
+
+def shipped(run: Run) -> ShippedRun:
+    """The run, known to be of the shipped model: who asks has checked that."""
+    assert isinstance(run.model, Model)
+    return cast(ShippedRun, run)
+
+
 DRAWS = 2  # `train.draws` of every run that is trained
 
 # Keys that say one length: the first that is given counts.
@@ -76,7 +92,7 @@ NOT_IDENTITY = {
     ("data", "path"),
     ("data", "overlap"),
     ("model", "arch"),
-    *((kind, "folder") for kind in (*CHOICES, "optim")),
+    *((kind, "folder") for kind in (*CHOICES, "optim", "model")),
 }
 
 
@@ -227,14 +243,31 @@ def to_tree(spec: Any) -> dict[str, Any]:
         value = getattr(spec, field.name)
         if isinstance(spec, Run) and field.name in LEFT_OUT and value == field.default:
             continue
+        if isinstance(spec, Run) and field.name in CHOICES and value is None:
+            continue
         if isinstance(value, Chosen):
             own = dataclasses.asdict(value.plugin) if value.plugin else {}
             tree[field.name] = {"name": value.name, **own, **value.settings}
+        elif isinstance(value, Whole):
+            tree[field.name] = whole_tree(value)
         elif dataclasses.is_dataclass(value):
             tree[field.name] = to_tree(value)
         else:
             tree[field.name] = list(map(_plain, value)) if isinstance(value, tuple) else value
     return tree
+
+
+def whole_tree(model: Whole) -> dict[str, Any]:
+    """The section of a whole model, its settings beside what every one has."""
+    own = {key: value for key, value in vars(model).items() if key != "settings"}
+    return {**own, **model.settings}
+
+
+def whole_of(tree: Mapping[str, Any]) -> str | None:
+    """The name of the whole model that the plain tree of a run says; None: it is the shipped one,
+    of norms, stems and blocks."""
+    name = tree["model"].get("name")
+    return None if name is None else str(name)
 
 
 def _plain(value: Any) -> Any:
@@ -243,6 +276,8 @@ def _plain(value: Any) -> Any:
 
 def _added_in(section: str, tree: Any) -> dict[str, Any]:
     """`added`, of a section of a run's tree."""
+    if section == "model":
+        return {} if "name" in tree else added(Model)
     if section in CHOICES:
         choice = CHOICES[section].get(tree["name"])
         return as_before(choice.params) if choice else {}

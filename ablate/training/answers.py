@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 
-from ablate.shared import choices, spec
+from ablate.shared import spec
 from ablate.shared.build import build_run, section
 from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
@@ -38,7 +38,8 @@ from ablate.training.data.cache import count, look, prepare
 from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
-from ablate.training.model.plugin import line_of, load, own_line
+from ablate.training.model.plugin import line_of, load, own_folders, own_line
+from ablate.training.model.whole import initial
 from ablate.training.optim import check_optimizer, factors
 from ablate.training.rehearsal import Rehearsed, beside, rehearse
 from ablate.training.settle import settle
@@ -48,7 +49,8 @@ Progress = Callable[[int, int], None]
 
 
 def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """{"specs": {key: tree}, "calibrate": [key], "cache": folder, "device"} -> {key: answer}.
+    """{"specs": {key: tree}, "calibrate": [key], "cache": folder, "device", "initial": whether the
+    hashes of initial weights are asked for, too} -> {key: answer}.
 
     Of each spec `parameters`, `multiply_adds`, `groups` (see model.count), `warnings` and
     `examples` (images a split; null where only fetching the set would tell); of those to calibrate
@@ -78,6 +80,8 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             if run.optim.version is not None:
                 check_optimizer(run.optim)
             answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}
+            if question.get("initial"):
+                answers[key]["initial"] = initial(build(run))
         if key in question["calibrate"] and examples is not None:  # else no time can be told
             numerics.chosen(run, device).use()
             answers[key] |= asdict(times(run, device, answers[key]["multiply_adds"]))
@@ -97,12 +101,11 @@ def blaming(run: spec.Run) -> Iterator[None]:
     """What goes wrong in a run with a class of the user's own is the user's to mend: told in their
     file and line; where the error came through none, in those that the class begins to work at."""
     own = [
-        (kind, chosen.name, Path(chosen.plugin.folder), "forward")
-        for kind in choices.CHOICES
-        if (chosen := getattr(run, kind)).plugin is not None
+        ("optim.name", run.optim.name, Path(folder), "step")
+        if kind == "optim"
+        else (kind, getattr(run, kind).name, Path(folder), "forward")
+        for kind, folder in own_folders(run).items()
     ]
-    if run.optim.folder is not None:
-        own.append(("optim.name", run.optim.name, Path(run.optim.folder), "step"))
     try:
         yield
     except UserError:

@@ -18,6 +18,7 @@ import torch
 
 from ablate.shared import choices
 from ablate.shared.errors import UserError
+from ablate.shared.sections import Whole
 from ablate.shared.spec import Run
 from ablate.training import faults
 from ablate.training.training import Training
@@ -49,11 +50,14 @@ def repays(run: Run, steps: int, multiply_adds: int, device: torch.device) -> bo
     """Does compiling gain more than it costs? `auto`, by the run alone and not by the machine's
     speed, so that the runs of a column agree. Not with dropout, where it loses, nor in bfloat16 or
     in short steps, where it gained in one measurement and lost in another (benchmarks/results/
-    compiled.txt); nor on a GPU, where nobody has measured it. Never with classes of the user's own,
-    which may do what can't be captured."""
-    own = any(getattr(run, kind).plugin is not None for kind in choices.CHOICES)
+    compiled.txt); nor on a GPU, where nobody has measured it. Never with a whole model or
+    classes of the user's own, which may do what can't be captured."""
+    parts = [getattr(run, kind) for kind in choices.CHOICES]
+    own = any(part is None or part.plugin is not None for part in parts)
     each = 3 * multiply_adds * run.train.batch
-    plain = run.train.precision == "fp32" and not run.model.dropout and not own
+    if own or isinstance(run.model, Whole):
+        return False
+    plain = run.train.precision == "fp32" and not run.model.dropout
     return device.type == "cpu" and plain and each >= STEP and each * steps >= REPAYS
 
 

@@ -14,6 +14,7 @@ import torch.utils.deterministic
 from torch.backends import cuda, cudnn
 
 from ablate.shared.errors import UserError
+from ablate.shared.sections import Whole
 from ablate.shared.spec import Run
 from ablate.training.model import attention
 from ablate.training.training import DTYPES
@@ -62,7 +63,7 @@ class Numerics:
         cuda.enable_cudnn_sdp(False)
         for name, (_, enable, _) in SWITCHES.items():
             # Math, too: torch takes it last, for a shape of a class of the user's own.
-            enable(name in (self.kernel, "math"))
+            enable(name in (*self.kernel.split(" or "), "math"))
 
 
 def chosen(run: Run, device: torch.device, settled: Mapping[str, Any] | None = None) -> Numerics:
@@ -103,6 +104,8 @@ def kernel(run: Run, device: torch.device) -> str:
     wherever torch has no fused one for the shape or the GPU."""
     model, dtype = run.model, DTYPES[run.train.precision]
     preferred = {torch.bfloat16: "flash", torch.float32: "efficient"}.get(dtype, "math")
+    if isinstance(model, Whole):  # it may have any shapes, and masks: torch takes what fits
+        return "math" if preferred == "math" else f"{preferred} or math"
     if model.kind == "mlp":
         return "math"
     patches = (run.data.size // model.patch) ** 2

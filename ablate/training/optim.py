@@ -15,13 +15,18 @@ from torch import Tensor, nn
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.sections import Optim, Train
 from ablate.training.borrowed import as_tensors, blamed, construct
+from ablate.training.model.host import Host
+from ablate.training.model.whole import decaying
 
 
 def decayed(model: nn.Module) -> set[str]:
-    """Names of the parameters that decay: the kernels of dense and convolutional layers.
+    """Names of the parameters that decay: the kernels of dense and convolutional layers; of a whole
+    model see `whole.decaying`.
 
     No decay on biases, norms, class token and positions (big_vision: `*/kernel` only).
     """
+    if not isinstance(model, Host):
+        return decaying(model)
     return {
         f"{path}.weight" if path else "weight"
         for path, module in model.named_modules()

@@ -49,5 +49,7 @@ def rounded(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
         if isinstance(module, Conv) or (isinstance(module, Dense) and module.rounds)
         for name, _ in module.named_parameters(recurse=False)
     ]
+    if not names:  # of a whole model: autocast rounds its own
+        return {}
     weights = (model.get_parameter(name) for name in names)
     return dict(zip(names, Rounded.apply(dtype, *weights), strict=True))

@@ -8,7 +8,7 @@ with `dont_load=['head/kernel', 'head/bias']`, and `scipy.ndimage.zoom(order=1)`
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from ablate.shared.errors import UserError
 from ablate.shared.files import read_file
 from ablate.shared.rundir import RunDir
-from ablate.shared.sections import Weights
+from ablate.shared.sections import Weights, Whole
 from ablate.shared.spec import Run
-from ablate.training.model import build
+from ablate.training.model import Host, build
 from ablate.training.model.export import from_timm
+from ablate.training.model.whole import HEAD, heads
 
-HEAD, POSITIONS = "head.", "posemb"
+POSITIONS = "posemb"
 
 Shapes = Mapping[str, torch.Size]
 
@@ -47,7 +48,8 @@ def start_of(run: Run, rundir: RunDir) -> dict[str, Tensor] | None:
 
 def _of_file(run: Run, weights: Weights) -> dict[str, Tensor]:
     tensors = _read(Path(str(weights.path)), weights.sha256, "plan the sweep again")
-    return from_timm(run, tensors) if weights.names == "timm" else tensors
+    converts = weights.names == "timm" and not isinstance(run.model, Whole)
+    return from_timm(run, tensors) if converts else tensors
 
 
 def start_sha256(run: Run, rundir: RunDir) -> str | None:
@@ -73,33 +75,44 @@ def _read(path: Path, sha256: str, remedy: str) -> dict[str, Tensor]:
 
 def check_start(run: Run) -> None:
     """Raises UserError where its parent's model, or its file, has not the weights of its model."""
+    if run.parent is None and run.weights is None:
+        return
+    model = build(run, device="meta")
+    own, anew = _shapes(model), heads(model)
+    if not any(_is_in(name, anew) for name in own):
+        raise UserError(
+            f"from: {type(model).__name__} has no submodule {' or '.join(anew)}, which begins anew "
+            f"where a run starts from other weights; call its last layer so"
+        )
     if run.parent is not None:
-        check_shapes(_shapes_of(run), _shapes_of(run.parent))
+        check_shapes(own, _shapes(build(run.parent, device="meta")), anew)
     if run.weights is not None:
         tensors = _of_file(run, run.weights)
-        check_shapes(_shapes_of(run), {name: tensor.shape for name, tensor in tensors.items()})
+        check_shapes(own, {name: tensor.shape for name, tensor in tensors.items()}, anew)
 
 
 def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give the model these weights, as at its first step. Raises UserError where a name or a shape
     is not its own; then nothing has changed."""
-    check_shapes(_shapes(model), {name: tensor.shape for name, tensor in tensors.items()})
+    anew = heads(model)
+    check_shapes(_shapes(model), {name: tensor.shape for name, tensor in tensors.items()}, anew)
     with torch.no_grad():
         for name, own in model.state_dict().items():
-            if name.startswith(HEAD):
-                own.zero_()
+            if _is_in(name, anew):
+                if isinstance(model, Host):  # a whole model's is as its constructor made it
+                    own.zero_()
             elif name == POSITIONS:
                 own.copy_(resize(tensors[name], own.shape[1]))
             else:
                 own.copy_(tensors[name])
 
 
-def check_shapes(own: Shapes, theirs: Shapes) -> None:
-    """Raises UserError for the first name or shape that is not the same in both, but for the head's
-    and for the number of positions. First by the alphabet: a file's own order is another each time
-    that safetensors reads it."""
+def check_shapes(own: Shapes, theirs: Shapes, anew: Collection[str] = (HEAD,)) -> None:
+    """Raises UserError for the first name or shape that is not the same in both, but for what
+    begins `anew`, the head, and for the number of positions. First by the alphabet: a file's own
+    order is another each time that safetensors reads it."""
     for name in sorted({*own, *theirs}):
-        if name.startswith(HEAD):
+        if _is_in(name, anew):
             continue
         if name not in theirs:
             raise UserError(f"from: has no weights for {name} of this model")
@@ -112,8 +125,8 @@ def check_shapes(own: Shapes, theirs: Shapes) -> None:
             )
 
 
-def _shapes_of(run: Run) -> dict[str, torch.Size]:
-    return _shapes(build(run, device="meta"))
+def _is_in(name: str, paths: Collection[str]) -> bool:
+    return any(name.startswith(f"{path}.") for path in paths)
 
 
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:

@@ -23,7 +23,9 @@ from ablate.training.borrowed import as_tensors, from_tensor
 from ablate.training.data.batches import Batches, ImageView, evaluation_batches
 from ablate.training.data.cached import AnySplit
 from ablate.training.keyed import Draws, StepKey
-from ablate.training.model import build
+from ablate.training.model import Host, build
+from ablate.training.model.whole import drawn
+from ablate.training.model.whole import features as features_of
 from ablate.training.optim import Average, Lengths, learning_rate, lengths, make_optimizer
 from ablate.training.probes import Probes
 from ablate.training.rounded import rounded
@@ -90,10 +92,11 @@ class Training:
 
         # --- Model, optimiser, lengths in steps -------------------------------------------------
         self.model = build(run, device).to(self.weights)
-        self.model.bind(self._masks)
+        if isinstance(self.model, Host):
+            self.model.bind(self._masks)
         if start is not None:
             begin(self.model, start)
-        elif memo is not None:
+        elif memo is not None and isinstance(self.model, Host):
             self.model.fit((images for images, _ in self._shown(train)), memo)
         self.optimizer = make_optimizer(self.model, run.optim)
         self.average = Average(self.model, run.train.ema)
@@ -151,7 +154,14 @@ class Training:
         """The loss of a micro-batch, the `rows` of a global one, with its graph. `weights`: in the
         place of the model's own, see `rounded`."""
         self._masks.step, self._masks.rows = self._at.step, rows
-        return self._forward(images[rows], target[rows], dict(weights))
+        with self._drawn("step", self._at.step, rows.start or 0):
+            return self._forward(images[rows], target[rows], dict(weights))
+
+    def _drawn(self, *place: int | str) -> AbstractContextManager[None]:
+        """What a whole model draws there: `StepKey` keys the masks of the shipped ones."""
+        if isinstance(self.model, Host):
+            return nullcontext()
+        return drawn(self.run.seed, "model", *place)
 
     def _eager(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
         """What a compiler is given: no draw that is kept, no number that changes, no waiting."""
@@ -238,12 +248,12 @@ class Training:
 
         def features(images: Tensor) -> Tensor:
             with arithmetic(self.device, self.dtype):
-                return self.model.features(images.to(self.weights))
+                return features_of(self.model, images.to(self.weights))
 
         predict = Predictor(outputs, features, self._train, self._shown)
         self.model.eval()
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), self._drawn("evaluation"):
                 return (task or self.task).evaluate(predict, self._shown(split))
         finally:
             self.model.train()

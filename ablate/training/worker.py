@@ -45,7 +45,7 @@ from ablate.training import faults, memory
 from ablate.training.answers import answer as answer
 from ablate.training.data.picture import Broken
 from ablate.training.loop import Machine, TrainingStopped, train
-from ablate.training.model.plugin import digests
+from ablate.training.model.plugin import digests, own_folders
 from ablate.training.numerics import chosen, device_of
 from ablate.training.start import start_sha256
 
@@ -222,7 +222,7 @@ def _where(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str,
         "digest": joined(other.get("digest", "unknown") for other in line),
         "plugins": {
             kind: joined(other.get("plugins", {}).get(kind) for other in line)
-            for kind in (*choices.CHOICES, *(["optim"] if run.optim.folder else []))
+            for kind in dict.fromkeys((*choices.CHOICES, *own_folders(run)))
         },
         "fingerprint": run.data.fingerprint,
         "start_sha256": start_sha256(run, rundir),

@@ -24,18 +24,23 @@ from ablate.training.model.plugin import load
 from ablate.training.model.stem import Patches
 from ablate.training.model.traits import Traits, traits
 from ablate.training.model.vit import ViT
+from ablate.training.model.whole import Images, build_whole
 
-__all__ = ["Host", "Perceptron", "ViT", "build"]
+__all__ = ["Host", "Images", "Perceptron", "ViT", "build"]
 
 
-def build(run: spec.Run, device: torch.device | str = "cpu") -> Host:
-    """The run's model with its seed's weights; on the meta device without weights, to count.
+def build(run: spec.Run, device: torch.device | str = "cpu") -> nn.Module:
+    """The run's model with its seed's weights; on the meta device without weights, to count. The
+    shipped ones are a `Host`.
 
     Raises UserError for a combination of choices that cannot be built.
     """
     device = torch.device(device)
+    if isinstance(run.model, sections.Whole):
+        images = Images(run.data.size, run.data.channels)
+        return build_whole(run.model, images, _outputs(run), run.seed).to(device)
     with torch.device("meta" if device.type == "meta" else "cpu"):
-        model = HOSTS[run.model.kind](run)
+        model: Host = HOSTS[run.model.kind](spec.shipped(run))
     if run.train.micro_batch == "auto":
         _check_splittable(model)
     if device.type == "meta":
@@ -56,7 +61,7 @@ def _check_splittable(model: nn.Module) -> None:
             )
 
 
-def vit(run: spec.Run) -> ViT:
+def vit(run: spec.ShippedRun) -> ViT:
     """A Vision Transformer, not yet initialised."""
     return ViT(
         run.model,
@@ -69,7 +74,7 @@ def vit(run: spec.Run) -> ViT:
     )
 
 
-def mlp(run: spec.Run) -> Perceptron:
+def mlp(run: spec.ShippedRun) -> Perceptron:
     """A multilayer perceptron, not yet initialised."""
     values = run.data.size**2 * run.data.channels
     norm = _constructor("norm", run.norm)

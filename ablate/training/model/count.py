@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,9 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ablate.shared import spec
+from ablate.shared.errors import UserError
+from ablate.shared.metrics import TASKS
+from ablate.shared.sections import Whole
 from ablate.training.model import build
 from ablate.training.model.shapes import hold_to_shapes
 from ablate.training.model.traits import Traits, traits
+from ablate.training.model.whole import check_outputs, features, of_timm
 
 aten = torch.ops.aten
 
@@ -80,11 +84,13 @@ def describe(run: spec.Run) -> dict[str, Any]:
     cannot be built raises UserError, and so does a class of the user's own whose output is not of
     the shape that it is to be.
     """
+    if isinstance(run.model, Whole):
+        return _described(run, run.model)
     model = build(run, device="meta").eval()
-    hold_to_shapes(model, run)
+    hold_to_shapes(model, spec.shipped(run))
     groups = {path: traits(module, Traits).group for path, module in model.named_modules()}
     image = torch.empty(1, run.data.size, run.data.size, run.data.channels, device="meta")
-    with _Counter() as counter, torch.no_grad():
+    with _Counter(SHAPES) as counter, torch.no_grad():
         model(image)
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -93,12 +99,43 @@ def describe(run: spec.Run) -> dict[str, Any]:
     }
 
 
+def _described(run: spec.Run, whole: Whole) -> dict[str, Any]:
+    """`describe`, of a whole model. It is made as the training makes it; one that can't be run
+    without values, since it looks at some, is run with them."""
+    model = build(run).eval()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    images = torch.zeros(2, run.data.size, run.data.size, run.data.channels)
+    reads = run.task == "fewshot" or "fewshot" in run.probe
+    outputs = TASKS[run.task].outputs(run.data.classes)
+
+    def counted(device: str) -> int:
+        shown = images.to(device)
+        with torch.device(device), _Counter({}) as counter, torch.no_grad():
+            check_outputs(model.to(device), model(shown), (len(images), outputs))
+        if reads:
+            with torch.device(device), torch.no_grad():
+                features(model, shown)
+        return counter.multiply_adds // len(images)
+
+    try:
+        multiply_adds = counted("meta")
+    except UserError:
+        raise
+    except Exception:
+        model = build(run).eval()
+        with of_timm(whole, run.data):
+            multiply_adds = counted("cpu")
+    return {"parameters": parameters, "multiply_adds": multiply_adds, "groups": {}}
+
+
 class _Counter(TorchDispatchMode):
     """Adds up matrix products on the meta device, as torch's FlopCounterMode does, which also asks
     in which module each is."""
 
-    def __init__(self) -> None:
+    def __init__(self, shapes: Mapping[Any, Callable[..., Any]]) -> None:
+        """`shapes`: the operators that only their result's shape is told of."""
         super().__init__()
+        self._shapes = shapes
         self.multiply_adds = 0
 
     @classmethod
@@ -107,7 +144,9 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        out = SHAPES[func](*args, **kwargs) if func in SHAPES else NotImplemented
+        out = NotImplemented
+        if func in self._shapes:
+            out = self._shapes[func](*args, **kwargs)
         if out is NotImplemented:
             out = func(*args, **kwargs)
         flops = flop_registry.get(func.overloadpacket)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.shared import spec
+from ablate.shared import sections, spec
 from ablate.shared.errors import UserError
 from ablate.training.model.act import Gated, activation
 
@@ -37,7 +37,7 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
     can't say; nor a class of MLPs: `mlp_layer` is the name of one of timm.layers. Raises UserError
     for a model that timm does not have.
     """
-    _check(run)
+    run = _check(run)
     model = run.model
     has_cls = model.pool == "tok"
     act = activation(model.act)
@@ -73,7 +73,7 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
 
 def to_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """timm's state dict from ours. Raises UserError for a model that timm does not have."""
-    _check(run)
+    run = _check(run)
     kernel = state["stem.dense.weight"]  # (D, K), K = (row, column, channel)
     side, channels = run.model.patch, run.data.channels
     theirs = {
@@ -94,7 +94,7 @@ def to_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our state dict from timm's. Raises UserError for a model that timm does not have."""
-    _check(run)
+    run = _check(run)
     kernel = state["patch_embed.proj.weight"]  # (D, C, P, P)
     ours = {
         "stem.dense.weight": kernel.permute(0, 2, 3, 1).flatten(1),
@@ -115,7 +115,7 @@ def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in ours.items()}
 
 
-def _renamed(run: spec.Run) -> dict[str, str]:
+def _renamed(run: spec.ShippedRun) -> dict[str, str]:
     """Ours -> timm's, of the parameters that differ in name only."""
     layers = {"head": "head", "norm": "norm"}
     if run.model.pool == "map":
@@ -138,8 +138,11 @@ def _renamed(run: spec.Run) -> dict[str, str]:
     return same
 
 
-def _check(run: spec.Run) -> None:
+def _check(run: spec.Run) -> spec.ShippedRun:
     """UserError for a model that timm's VisionTransformer is not."""
+    if isinstance(run.model, sections.Whole):
+        raise UserError(f"timm: model={run.model.name} has its own names; give --names ablate")
+    run = spec.shipped(run)
     model = run.model
     needed = {
         "model.kind": (model.kind, "vit"),
@@ -167,3 +170,4 @@ def _check(run: spec.Run) -> None:
     for key, (value, expected) in needed.items():
         if value != expected:
             raise UserError(f"{key}: timm's VisionTransformer has {expected!r} only, got {value!r}")
+    return run

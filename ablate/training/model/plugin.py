@@ -17,6 +17,7 @@ from typing import Any
 from ablate.shared import choices
 from ablate.shared.errors import UserError
 from ablate.shared.plugin import find
+from ablate.shared.sections import Whole
 from ablate.shared.spec import Run
 
 
@@ -72,11 +73,19 @@ _OURS = Path(__file__).parents[2]
 
 def digests(run: Run) -> dict[str, str]:
     """Of each part of a run that is a class of the user's own: see `digest`."""
-    chosen = {kind: getattr(run, kind).plugin for kind in choices.CHOICES}
-    folders = {kind: plugin.folder for kind, plugin in chosen.items() if plugin is not None}
+    folders = own_folders(run)
+    return {kind: digest(Path(folder)) for kind, folder in folders.items()}
+
+
+def own_folders(run: Run) -> dict[str, str]:
+    """Where each part of a run lies that is a class of the user's own."""
+    chosen = {kind: getattr(run, kind) for kind in choices.CHOICES}
+    folders = {kind: part.plugin.folder for kind, part in chosen.items() if part and part.plugin}
+    if isinstance(run.model, Whole) and run.model.folder is not None:
+        folders["model"] = run.model.folder
     if run.optim.folder is not None:
         folders["optim"] = run.optim.folder
-    return {kind: digest(Path(folder)) for kind, folder in folders.items()}
+    return folders
 
 
 def digest(folder: Path) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ablate.shared.errors import UserError
-from ablate.shared.spec import Run
-from ablate.training.model.host import Host
+from ablate.shared.spec import ShippedRun
 from ablate.training.model.plugin import line_of, load
 from ablate.training.model.stem import Patches
 from ablate.training.model.traits import StemTraits, traits
@@ -25,7 +24,7 @@ REMEDIES = {
 }
 
 
-def hold_to_shapes(model: Host, run: Run) -> None:
+def hold_to_shapes(model: nn.Module, run: ShippedRun) -> None:
     """From now on a forward pass raises UserError where a class of the user's own gives another
     shape or type than its kind is to give. For a model that is thrown away."""
     for kind, remedy in REMEDIES.items():
@@ -40,7 +39,7 @@ def hold_to_shapes(model: Host, run: Run) -> None:
         _hold_stem(model, run)
 
 
-def _hold_stem(model: ViT, run: Run) -> None:
+def _hold_stem(model: ViT, run: ShippedRun) -> None:
     patches = Patches(run.data.size, run.model.patch, run.data.channels)
     said, place = traits(model.stem, StemTraits), f"stem: {run.stem.name}"
     where = line_of(type(model.stem), "forward")

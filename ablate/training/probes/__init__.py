@@ -14,14 +14,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from ablate.shared.choices import PROBES
 from ablate.shared.files import write_whole
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
 from ablate.training.data.cached import AnySplit
-from ablate.training.model import Host
 from ablate.training.probes.probe import Probe
 
 IMAGES = 500  # of validation, at least, that probes at the end look at
@@ -30,7 +29,7 @@ IMAGES = 500  # of validation, at least, that probes at the end look at
 class Probes:
     """Those that a run has switched on."""
 
-    def __init__(self, run: Run, model: Host, total: int) -> None:
+    def __init__(self, run: Run, model: nn.Module, total: int) -> None:
         """Raises UserError where the model has nothing that a probe could look at."""
         self._probes: dict[str, Probe] = {}
         for name in run.probe:

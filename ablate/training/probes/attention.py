@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ablate.shared.errors import UserError
-from ablate.shared.spec import Run
+from ablate.shared.spec import Run, shipped
 from ablate.training.model import Host
 from ablate.training.model.attention import Attention
 from ablate.training.probes.probe import Probe, grid_of
@@ -34,7 +34,9 @@ class AttentionDistance(Probe):
             name: module for name, module in model.named_modules() if isinstance(module, Attention)
         }
         if not self._layers:
-            raise UserError(f"probe: attention: block={run.block.name} has none; leave it out")
+            raise UserError(
+                f"probe: attention: block={shipped(run).block.name} has none; leave it out"
+            )
         self._grid = grid_of(run)
         places = torch.cartesian_prod(*(torch.arange(side) for side in self._grid)).double()
         self._distances = torch.cdist(places, places)  # (N, N)

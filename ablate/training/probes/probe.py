@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from ablate.shared.spec import Run
+from ablate.shared.spec import Run, shipped
 from ablate.training.model import Host
 from ablate.training.task import Evaluation
 
@@ -42,5 +42,5 @@ class Probe:
 
 def grid_of(run: Run) -> tuple[int, int]:
     """Places of patches in a column and in a row."""
-    side = run.data.size // run.model.patch
+    side = run.data.size // shipped(run).model.patch
     return side, side

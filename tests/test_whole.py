@@ -1,0 +1,424 @@
+"""Whole models: timm's and the user's own, beside the ViT in one table."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_kill
+import tiny
+import torch
+from pages import blocks, commands
+from torch.utils.flop_counter import FlopCounterMode
+
+from ablate.planning import compose, expand
+from ablate.shared import spec
+from ablate.shared.build import build_run
+from ablate.shared.errors import UserError
+from ablate.shared.spec import Run
+from ablate.training import answers
+from ablate.training.calibrate import random_split
+from ablate.training.model import build
+from ablate.training.model.count import describe
+from ablate.training.model.export import timm_arguments
+from ablate.training.model.whole import features
+from ablate.training.optim import decayed
+from ablate.training.start import begin, check_start
+from ablate.training.training import Training
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, images, outputs, *, width: int = 8, rate: float = 0.5):
+        super().__init__()
+        self.stem = nn.Conv2d(images.channels, width, 3, stride=2)
+        self.norm = nn.BatchNorm2d(width)
+        self.rate = rate
+        self.place = nn.Parameter(torch.randn(1, width))
+        self.names = nn.Embedding(3, width)
+        self.fc = nn.Linear(width, width)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, images):
+        x = self.norm(self.stem(images)).relu().mean((2, 3)) + self.place + self.names.weight[0]
+        x = nn.functional.dropout(self.fc(x), self.rate, self.training)
+        return self.head(x)
+
+class Wide(Net):
+    def forward(self, images):
+        return super().forward(images)[:, :7]
+
+class Wrong(Net):
+    def forward(self, images):
+        return self.head(images)
+
+class Looks(Net):
+    def forward(self, images):
+        assert images.mean().item() < 9
+        return super().forward(images)
+
+class Tied(Net):
+    def __init__(self, images, outputs):
+        super().__init__(images, outputs)
+        self.fc.weight = self.head.weight
+
+class Headless(nn.Module):
+    def __init__(self, images, outputs):
+        super().__init__()
+        self.last = nn.LazyLinear(outputs) if False else nn.Linear(images.size ** 2, outputs)
+
+    def forward(self, images):
+        return self.last(images.flatten(1))
+
+class NoModule:
+    def __init__(self, images, outputs):
+        pass
+
+class Shown(Net):
+    def __init__(self, images, outputs, *, input: str = "x"):
+        super().__init__(images, outputs)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The user's folder, with `nets/own.py`; what is loaded from it is forgotten after."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "own.py").write_text(SOURCE)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "nets"]:
+        del sys.modules[name]
+
+
+def run(*words: str, seed: int = 0) -> Run:
+    tree, _ = compose.resolve(["train.batch=8", *words, f"seed={seed}"], Path("runs"))
+    return build_run(tree)
+
+
+def own(name: str, *words: str, **options: Any) -> Run:
+    return run(f"model=nets.own:{name}", *words, **options)
+
+
+def told(run: Run, tmp_path: Path) -> dict[str, Any]:
+    """What a plan is told of it."""
+    question = {"specs": {"it": spec.to_tree(run)}, "calibrate": [], "initial": True}
+    question |= {"cache": str(tmp_path / "cache"), "device": "cpu"}
+    return answers.answer_describe(question, lambda done, total: None)["it"]
+
+
+# --- What it is ---------------------------------------------------------------------------------
+
+TIMMS = {
+    "test_vit": ["data.size=32", "model.patch_size=8", "model.drop_path_rate=0.1"],
+    "test_convnext": ["data.size=32", "model.drop_path_rate=0.1"],
+    "test_resnet": ["data.size=32"],
+}
+
+
+@pytest.mark.parametrize("name", TIMMS)
+def test_a_model_of_timm_is_timms(name, oracle):
+    """Its names, its weights, its outputs, its parameters and products."""
+    timm = oracle("timm")
+    chosen = run(f"model=timm:{name}", *TIMMS[name])
+    ours = build(chosen).eval()
+    sizes = {"img_size": 32, "patch_size": 8} if name == "test_vit" else {}
+    theirs = timm.create_model(name, num_classes=10, in_chans=1, **sizes).eval()
+    theirs.load_state_dict(ours.state_dict())
+    images = tiny.images(3, chosen)
+    shown = images.permute(0, 3, 1, 2)
+    torch.testing.assert_close(ours(images), theirs(shown), rtol=1e-5, atol=1e-6)
+    pooled = theirs.forward_head(theirs.forward_features(shown), pre_logits=True)
+    torch.testing.assert_close(features(ours, images), pooled, rtol=1e-5, atol=1e-6)
+    found = describe(chosen)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        theirs(shown[:1])
+    assert found["multiply_adds"] == counter.get_total_flops() // 2
+    assert found["parameters"] == sum(p.numel() for p in theirs.parameters())
+    if name != "test_resnet":
+        assert "drop_path1" in str(ours)  # the setting has reached it
+        assert "drop_prob=0.1" in str(ours)
+
+
+def test_only_kernels_decay(folder, oracle):
+    assert decayed(build(own("Net"))) == {"stem.weight", "fc.weight", "head.weight"}
+    optim = oracle("timm.optim")
+    for name in ("test_vit", "test_convnext"):
+        model = build(run(f"model=timm:{name}", *TIMMS[name]))
+        skip = getattr(model, "no_weight_decay", set)()
+        _, decays = optim.param_groups_weight_decay(model, 0.1, skip)
+        theirs = {id(p) for p in decays["params"]}
+        assert decayed(model) == {n for n, p in model.named_parameters() if id(p) in theirs}
+
+
+def test_the_seed_decides_the_weights_and_equal_constructors_share_them(folder):
+    torch.manual_seed(1)
+    one = build(own("Net")).state_dict()
+    torch.manual_seed(2)
+    again, other = build(own("Net", "model.rate=0.1")), build(own("Net", seed=1))
+    assert all(torch.equal(one[name], tensor) for name, tensor in again.state_dict().items())
+    assert not torch.equal(one["fc.weight"], other.get_parameter("fc.weight"))
+
+
+def test_the_id_says_model_version_and_settings(folder):
+    plain = own("Net")
+    tree = spec.to_tree(plain)
+    assert not tree.keys() & {"norm", "stem", "block"}
+    assert build_run(tree) == plain
+    assert replace(plain, model=replace(plain.model, folder="/elsewhere")).id == plain.id
+    assert own("Net", "model.width=8").id == plain.id
+    assert own("Net", "model.width=9").id != plain.id
+    assert own("Looks").id != plain.id
+    (folder / "nets" / "own.py").write_text(SOURCE + "\n# edited\n")
+    assert own("Net").id != plain.id
+    assert run("model=mu/2").id == run("model.arch=mu/2").id
+
+
+# --- What does not apply, and what does not work ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("norm=rmsnorm", r"norm: model=nets\.own:Net brings its own; leave it out"),
+        ("block.attn=post", r"block\.attn: model=nets\.own:Net brings its own; leave it out"),
+        ("stem=dpn", r"stem: model=nets\.own:Net brings its own; leave it out"),
+        ("model.arch=mu/2", r"model\.arch: expected a key among width, rate, got 'arch'"),
+        ("model.registers=2", r"model\.registers: expected a key among width, rate, got 'regis"),
+        ("model.width=x", r"model\.width: expected a whole number, got 'x'"),
+        ("model.version=2", r"model\.version: is read from nets\.own:Net; leave it out"),
+        ("model.input=imagenet", r"model\.input: imagenet is the mean of three channels"),
+        ("probe=[scales]", r"probe: scales: looks into the shipped models, not into model=nets"),
+        ("train.micro_batch=auto", r"train\.micro_batch: auto splits a batch as the machine need"),
+        ("optim.name=muon", r"optim\.name: muon moves matrices in blocks, and model=nets\.own:N"),
+        ("recipe=augreg", r"model: expected for this recipe one of Ti/16, .* got 'nets\.own:Net'"),
+    ],
+)
+def test_what_does_not_apply_is_refused_by_name(folder, words, said):
+    with pytest.raises(UserError, match=rf"^{said}"):
+        own("Net", words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("model=vit", r"model: expected a size such as S/16, timm:NAME or module:Class, got 'vit'"),
+        ("model=nets.no:Net", r"model: nets\.no:Net: no nets/no\.py in "),
+        ("model=nets.own:Nat", r"model: nets\.own:Nat: .*own\.py: expected a class among"),
+        ("model=nets.own:Shown", r"model: nets\.own:Shown: a setting can't be called 'input'"),
+        ("model.name=timm:vit", r"model\.name: a whole model is said by model=NAME"),
+    ],
+)
+def test_a_name_that_is_none_is_told(folder, words, said):
+    with pytest.raises(UserError, match=rf"^{said}"):
+        run(words)
+
+
+def test_a_timm_that_is_missing_is_told_with_the_remedy(monkeypatch):
+    found = compose.complete_model.__globals__["importlib"].metadata.version
+
+    def version(name: str) -> str:
+        if name == "timm":
+            raise compose.complete_model.__globals__["importlib"].metadata.PackageNotFoundError
+        return found(name)
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    remedy = r"timm is not installed; pip install 'ablate-sweep\[timm\]'"
+    with pytest.raises(UserError, match=rf"^model: timm:test_vit: {remedy}"):
+        run("model=timm:test_vit")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Wide", r"Wide\.forward: expected logits \(2, 10\) of 2 images, got \(2, 7\) \(.*own\.py, line 23\)"),  # noqa: E501
+        ("Wrong", r"nets\.own:Wrong: RuntimeError: .*\(.*own\.py, line 28\)"),
+        ("Tied", r"nets\.own:Tied: fc\.weight and head\.weight are one parameter; give each its"),
+        ("NoModule", r"nets\.own:NoModule: is no torch\.nn\.Module"),
+    ],
+)  # fmt: skip
+def test_a_class_that_does_not_work_is_told_in_its_file_when_it_is_planned(
+    folder, tmp_path, name, said
+):
+    with pytest.raises(UserError, match=rf"^model: {said}"):
+        told(own(name), tmp_path)
+
+
+def test_a_class_that_looks_at_values_is_counted_all_the_same(folder, tmp_path):
+    looks, plain = told(own("Looks"), tmp_path), told(own("Net"), tmp_path)
+    assert looks["multiply_adds"] == plain["multiply_adds"] > 0
+    assert looks["initial"] == plain["initial"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["timm:test_vt"], r"model: timm has no model 'test_vt' \(did you mean 'test_vit'\?\)"),
+        (
+            ["timm:test_convnext", "model.drop_path=0.1"],
+            r"model\.drop_path: expected a setting of test_convnext: .*'drop_path_rate'\?",
+        ),
+        (
+            ["timm:test_convnext", "model.act_layer=none"],
+            r"model: timm:test_convnext with act_layer=none",
+        ),
+        (
+            ["timm:test_convnext", "data.size=8"],
+            r"model: timm:test_convnext can't be shown the 8x8x1 images of data=digits: Runtime",
+        ),
+    ],
+)
+def test_what_timm_refuses_is_told_in_one_line(words, said, tmp_path, oracle):
+    oracle("timm")
+    with pytest.raises(UserError, match=rf"^{said}"):
+        told(run("data.size=32", *(f"model={words[0]}", *words[1:])), tmp_path)
+
+
+def test_what_timm_is_given_by_the_run_is_refused(oracle):
+    oracle("timm")
+    for key in ("num_classes", "in_chans", "img_size", "pretrained"):
+        with pytest.raises(UserError, match=rf"^model\.{key}: (is|weights) .*; leave it out"):
+            run("model=timm:test_vit", f"model.{key}=3")
+    with pytest.raises(UserError, match=r"^timm: model=timm:test_vit has its own names"):
+        timm_arguments(run("model=timm:test_vit"))
+
+
+# --- Training -----------------------------------------------------------------------------------
+
+
+def begun(chosen: Run) -> Training:
+    torch.manual_seed(0)  # of the images
+    split = random_split(chosen.data, 24, torch.device("cpu"))
+    return Training(chosen, split, torch.device("cpu"))
+
+
+def bits(training: Training) -> dict[str, list[Any]]:
+    tensors, _ = training.state()
+    return {name: tensor.detach().flatten().tolist() for name, tensor in tensors.items()}
+
+
+def test_masks_hang_on_seed_and_step_alone_and_a_resumed_run_is_the_straight_one(folder):
+    """With a BatchNorm's statistics, dropout and an average of weights, whatever torch's generator
+    has given by then, and none of it is moved."""
+    chosen = own("Net", "train.ema=0.9", "train.micro_batch=4", "optim.lr_mult.stem=0.5")
+    straight, stopped, fresh = begun(chosen), begun(chosen), begun(chosen)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    for _ in range(5):
+        straight.step()
+    assert torch.equal(torch.get_rng_state(), before)
+    for _ in range(2):
+        stopped.step()
+    tensors, state = stopped.state()
+    assert "model.norm.running_var" in tensors
+    torch.manual_seed(2)
+    fresh.load({name: tensor.clone() for name, tensor in tensors.items()}, state)
+    for _ in range(3):
+        fresh.step()
+    assert bits(fresh) == bits(straight)
+    still = begun(own("Net", "train.ema=0.9", "train.micro_batch=4", "model.rate=0.0"))
+    for _ in range(5):
+        still.step()
+    assert bits(still)["model.fc.weight"] != bits(straight)["model.fc.weight"]  # there were masks
+
+
+def test_each_step_and_each_micro_batch_has_masks_of_its_own(folder):
+    training = begun(own("Net", "train.micro_batch=4"))
+    training.model.head.weight.data.zero_()
+    seen = []
+    training.model.head.register_forward_pre_hook(lambda module, given: seen.append(given[0] == 0))
+    for _ in range(2):
+        training.step()
+    assert len({tuple(mask.flatten().tolist()) for mask in seen}) == 4
+
+
+def test_bfloat16_and_a_step_of_torchs_own(folder):
+    """The second is torch's AdamW, the network written out."""
+    training = begun(own("Net", "train.precision=bf16"))
+    training.step()
+    assert training.bad_step() is None
+    words = ("model.rate=0.0", "optim.clip=null", "optim.warmup_epochs=0")
+    training = begun(own("Net", *words, "optim.schedule=constant"))
+    model = build(training.run)
+    images, target = training.inputs()
+    kernels = {"stem.weight", "fc.weight", "head.weight"}
+    groups = [
+        {"params": [p for n, p in model.named_parameters() if (n in kernels) == decays], "weight_decay": wd}  # noqa: E501
+        for decays, wd in ((True, training.run.optim.wd), (False, 0.0))
+    ]  # fmt: skip
+    optim = training.run.optim
+    adamw = torch.optim.AdamW(groups, lr=optim.lr, betas=(optim.b1, optim.b2), eps=optim.eps)
+    training.task.loss(model(images), target).backward()
+    adamw.step()
+    training.step()
+    for name, parameter in training.model.named_parameters():
+        torch.testing.assert_close(parameter, model.get_parameter(name), rtol=1e-5, atol=1e-7)
+
+
+def test_a_child_takes_all_but_the_head(folder, oracle):
+    oracle("timm")
+    parts = ("data.size=32", "from.train.steps=1", "from.data.size=32")
+    for words, head in (
+        (["model=nets.own:Net"], "head."),
+        (["model=timm:test_convnext"], "head.fc."),
+    ):
+        child = run(*words, *parts)
+        assert child.parent.model == child.model
+        check_start(child)
+        theirs = build(replace(child.parent, seed=7))
+        model, before = build(child), build(child)
+        begin(model, theirs.state_dict())
+        for name, tensor in model.state_dict().items():
+            source = before if name.startswith(head) else theirs
+            assert torch.equal(tensor, source.state_dict()[name]), name
+    with pytest.raises(
+        UserError, match=r"^from: Headless has no submodule head, which begins anew"
+    ):
+        check_start(own("Headless", "from.train.steps=1"))
+    with pytest.raises(UserError, match=r"^model: Net has no features\(images\), \(B, C, H, W\)"):
+        told(own("Net", "probe=[fewshot]"), folder)
+
+
+# --- One table ----------------------------------------------------------------------------------
+
+
+def test_rows_of_a_file_replace_what_base_says_of_the_model(folder):
+    (folder / "sweeps").mkdir()
+    (folder / "sweeps" / "nets.yaml").write_text(blocks("file")["sweeps/nets.yaml"])
+    plan, _ = expand.plan(["nets"], store=Path("runs"))
+    vit, rms, net = (cell.spec for cell in plan.cells)
+    assert (vit["model"]["arch"], vit["norm"]["name"], rms["norm"]["name"]) == (
+        *("mu/4", "layernorm"),
+        "rmsnorm",
+    )
+    assert (net["model"]["name"], net["model"]["drop_path_rate"]) == ("timm:convnext_atto", 0.1)
+    assert "norm" not in net
+
+
+def test_a_convnext_against_a_vit_killed_once(shell, oracle):
+    """The command of the page, smaller: the same table as if nothing had happened."""
+    words = next(w for w in commands("docs/extending.md") if "timm:convnext_atto" in " ".join(w))
+    words = [word.replace("convnext_atto", "test_convnext") for word in words[:-1]]
+    small = [*words, "seeds=1", "train.steps=8", "optim.warmup_epochs=0", "--as", "nets"]
+    plan = shell("plan", *small[1:]).out
+    assert "test_convnext: 0 of 207,010 weights begin as the baseline's of the same name" in plan
+    often = ("launcher.checkpoint_s=0",)
+    driver = shell.start(*small, *often)
+    test_kill.wait_for(
+        lambda: (
+            list(shell.folder.glob("runs/runs/*/*/checkpoint-*"))
+            or list(shell.folder.glob("runs/runs/*/checkpoint-*"))
+        )
+    )
+    test_kill.kill([driver.pid, *test_kill.workers(shell.folder)])
+    shell.end(driver)
+    shell.process(*small, *often)
+    killed = shell("table", "nets", "--format", "csv").out
+    assert shell("verify", "nets", "--rerun").out
+    assert "timm:test_convnext" in killed
