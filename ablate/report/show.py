@@ -20,9 +20,9 @@ from ablate.report.live import duration
 from ablate.report.status import speed
 from ablate.shared.errors import Failure
 from ablate.shared.files import is_number
-from ablate.shared.metrics import TASKS, TaskChoice
+from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
 from ablate.shared.result import FINAL
-from ablate.shared.spec import task_of
+from ablate.shared.spec import task_in
 from ablate.store.ledger import Ledger
 from ablate.store.progress import worker_notes
 from ablate.store.record import RunRecord, load_record
@@ -43,7 +43,8 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     none = f"withheld: {record.withheld}" if record.withheld else ""
     where_env = _none(record.folder.env, begun)
     unsealed = f"withheld: {record.unsealed}" if record.unsealed else where_env
-    task = TASKS[task_of(configuration(record) or {})]
+    tree = configuration(record)
+    task = task_in(tree) if tree else TASKS[DEFAULT]
     return "\n".join(
         [
             f"run {run}: {record.label}",

@@ -27,6 +27,7 @@ Facts = Iterator[tuple[str, Value]]  # quantity, value
 def tree(table: Table) -> dict[str, Any]:
     """Return the whole `Table` as a plain tree."""
     whole = dataclasses.asdict(table)
+    del whole["choice"]  # which the task names
     if table.task == DEFAULT:  # which older tables don't say
         del whole["task"]
     for line in (line for block in whole["blocks"] for line in block["lines"]):
