@@ -241,6 +241,8 @@ def compare_runs(store: Store, ledger: Ledger, one: str, other: str) -> str:
     results = found.pop("result")
     lines = [" against ".join(f"{record.label} ({record.folder.id})" for record in runs)]
     for title, texts in found.items():
+        if title == "data" and not any(texts) and all(map(_spec, runs)):
+            continue  # of trainers of the user's own
         is_spec = title in ("configuration", "data")
         files = [record.folder.run if is_spec else record.folder.env for record in runs]
         lost = [str(file) for side, file in zip(texts, files, strict=True) if not side]

@@ -72,7 +72,11 @@ def hashed(content: bytes) -> str:
 # --- What it measures ---------------------------------------------------------------------------
 
 DIRECTIONS = {"more": 1, "less": -1}
-TAKEN = ("n", "step", "epoch", "predictions")  # names that mean something else where values stand
+# Names that mean something else where values stand, or columns of a table.
+TAKEN = (
+    *("step", "epoch", "predictions", "auc"),
+    *("gain", "ci", "n", "verdict", "params", "macs", "cost", "chosen", "paper"),
+)
 
 
 def metric_said(key: Any, said: Any) -> dict[str, Any]:

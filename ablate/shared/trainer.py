@@ -87,6 +87,8 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
     metrics = _mapping(section.get("metrics", {}), "metrics")
     if not metrics:
         raise UserError(f"{TRAINER}.metrics: {_needs(name)}")
+    if "accuracy" in [*metrics][1:]:  # as --show calls the first one
+        raise UserError(f"{TRAINER}.metrics.accuracy: goes first, or is called otherwise")
     for key in given:
         if key not in keys:
             raise unknown(
