@@ -12,6 +12,7 @@ from ablate.analysis.across import pooled_gains
 from ablate.analysis.scores import Scores
 from ablate.planning.cell import FIRST_TUNING_SEED, Tune
 from ablate.planning.plan import Analysis, Plan
+from ablate.shared.own import is_own
 from ablate.shared.spec import DRAWS, draws_of
 from ablate.store.looks import InterimLook, changes
 from ablate.store.looks import look as look_of
@@ -47,10 +48,9 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
     """Explain the numbers of a table, then the spread of every column."""
     analysis, of = plan.analysis, plan.metric
     sizes = sorted({size for column in columns for size in column.test_sizes})
+    none = "tested by their trainer" if is_own(plan.cells[0].spec) else "no test result yet"
     tested = (
-        f"fixed test set of {' or '.join(map(str, sizes))} images"
-        if sizes
-        else "no test result yet"
+        f"fixed test set of {' or '.join(map(str, sizes))} {plan.task.examples}" if sizes else none
     )
     tested = of.on or ("of the fixed validation set" if of.of_curve else tested)
     name = of.name[0].upper() + of.name[1:]

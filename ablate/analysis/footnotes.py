@@ -74,8 +74,8 @@ def entry_notes(
         texts.append(_diverged(plan, found, gain))
     if found.collapsed:
         texts.append(
-            f"Collapsed: {_seeds(found.collapsed)} ended with a training loss no lower than the "
-            f"loss of {plan.task.prior}; the mean includes it{_left(gain)}."
+            f"Collapsed: {_seeds(found.collapsed)} "
+            f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(gain)}."
         )
     if found.unstable and against and base and not base.unstable:  # else it is said of the column
         texts[-1] += f" {_fisher(plan, against, unstable)}"
@@ -107,6 +107,10 @@ def entry_notes(
         change = plan.metric.change
         texts.append(f"The {change} is the same in every seed: there is no spread to judge it by.")
     return texts
+
+
+def _no_lower(plan: Plan) -> str:
+    return f"ended with a training loss no lower than the loss of {plan.task.prior}"
 
 
 def _unstable(plan: Plan, found: Scores, gain: RowGain, base: Scores) -> str:

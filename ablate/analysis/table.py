@@ -11,7 +11,7 @@ from ablate.analysis.across import (
     Summary,
 )
 from ablate.planning.cell import TuningWinner
-from ablate.shared.metrics import DEFAULT, TASKS, Metric
+from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.analysis.paper import Beside
@@ -157,12 +157,11 @@ class Table:
     paper: str = ""  # the published table beside it
     withheld: Mapping[str, str] = field(default_factory=dict)  # runs that count as missing -> why
     task: str = DEFAULT
-    own: Mapping[str, Metric] = field(default_factory=dict)  # of the user's own, by name
+    choice: TaskChoice = TASKS[DEFAULT]  # that task
 
     def of(self, name: str | None = None) -> Metric:
         """Return the metric of the table, or another metric by its name."""
-        name = name or self.metric
-        metric = self.own.get(name) or TASKS[self.task].find(name)
+        metric = self.choice.find(name or self.metric)
         assert metric is not None
         return metric
 

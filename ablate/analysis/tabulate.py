@@ -121,7 +121,7 @@ def tabulate(
         paper=next((beside.table for beside in extra.paper.values()), ""),
         withheld=withheld or {},
         task=task_of(plan.cells[0].spec),
-        own=plan.task.own,
+        choice=plan.task,
     )
 
 
@@ -176,7 +176,7 @@ def _column(
         df=gains.df,
         pooled_rows=gains.kept,
         correlation=gains.correlation,
-        test_sizes=tuple(sorted({int(test["n"]) for test in tested})),
+        test_sizes=tuple(sorted({int(test["n"]) for test in tested if "n" in test})),
         footnotes=column_footnotes,
         ranks=_ranks(plan, entries),
         baseline_ratio=gains.ratio,

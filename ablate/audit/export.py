@@ -54,7 +54,7 @@ ATTEMPT = {
 }
 EVENT = {"sweep", "step", "seconds", "device", "result_sha256", "rebuilt", "code"}
 PLACES = {(section, key) for section, key in spec.NOT_IDENTITY if key in ("path", "folder")}
-PLACES |= {("weights", "path")}
+PLACES |= {("weights", "path"), ("code", "folder")}
 RAW = (
     *("sweep.json", "specs", "predictions", "events.json", "looks.jsonl", "environment.json"),
     *("own.json", "code"),

@@ -27,10 +27,10 @@ from ablate.report.formats import render
 from ablate.shared import decoded, spec
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import is_number, read_file, read_json, sha256_of
-from ablate.shared.metrics import TASKS
+from ablate.shared.own import is_own, said_by
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
-from ablate.shared.spec import also_of, classes_of, datasets_of, task_of
+from ablate.shared.spec import also_of, classes_of, datasets_of, task_in
 from ablate.store.events import History, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.record import Recorded, folded
@@ -162,6 +162,11 @@ class _Check:
         if result["status"] != "finished":
             self.recorded[run.id] = self.remade[run.id] = result
             return
+        if is_own(run.cell.spec):
+            sha256 = result.get("predictions_sha256")  # what they say, its trainer alone knows
+            if (not sha256 or self._hash(run, folder.predictions, sha256)) and last is not None:
+                self.recorded[run.id], self.remade[run.id] = result, {**result, **last}
+            return
         if self.weights:
             self._hash(run, folder.weights, result.get("weights_sha256"))
         tests = {"": self._test(run, folder.predictions, result, "test")}
@@ -203,11 +208,8 @@ class _Check:
         told = {"status": kind, **{key: detail.get(key) for key in ("seconds", "device")}}
         for key, value in told.items():
             if value != result.get(key):
-                self.finding(
-                    run,
-                    folder.result,
-                    f"{key} is {result.get(key)}, but {value} in the ledger",
-                )
+                words = f"{key} is {result.get(key)}, but {value} in the ledger"
+                self.finding(run, folder.result, words)
 
     def _spec(self, run: PlannedRun, folder: RunDir) -> None:
         content = read_json(folder.run)
@@ -250,13 +252,12 @@ class _Check:
             "train_loss": line.get("train_loss"),
             "validation": {name[4:]: line[name] for name in line if name.startswith("val_")},
         }
+        if is_own(run.cell.spec):
+            made = said_by(run.cell.spec, lines)
         for key, value in made.items():
             if value != result.get(key):
-                self.finding(
-                    run,
-                    folder.metrics,
-                    f"{key} of the last line is {value}, but {result.get(key)} in result.json",
-                )
+                words = f"{key} of the last line is {value}, but {result.get(key)} in result.json"
+                self.finding(run, folder.metrics, words)
         return made
 
     def _test(
@@ -272,7 +273,7 @@ class _Check:
         try:
             table = np.load(io.BytesIO(read_file(path)))
             tree = run.spec()  # of a parent: its task may be another than the plan's
-            made = TASKS[task_of(tree)].score(table, classes_of(tree))
+            made = task_in(tree).score(table, classes_of(tree))
         except Exception as error:  # whatever numpy says of bytes that are not its own
             self.finding(run, path, f"can't be read ({error})")
             return None

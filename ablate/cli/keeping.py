@@ -209,6 +209,7 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
     from ablate.running import launchers
     from ablate.running.launchers.decode import decode
     from ablate.shared.checks import trainable
+    from ablate.shared.own import is_own
     from ablate.store.find import find_run, planned_as
     from ablate.store.ledger import Ledger
     from ablate.store.progress import SweepProgress, Worker
@@ -222,7 +223,8 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
     if not sweeps:
         raise UserError(f"--rerun: {text}: no sweep contains this run")
     sweep, run = sweeps[0]
-    trainable(run.run())
+    if not is_own(run.cell.spec):
+        trainable(run.run())
     begin(f"training {run.label} once more")
     launcher = launchers.make_here(composer.launcher(chosen), store.cache)
     try:

@@ -104,13 +104,12 @@ def print_table(
     """Print the table of a sweep. `recomputed`: the results of a bundle."""
     from ablate.analysis.paper import beside
     from ablate.analysis.reading import older, read
-    from ablate.planning.plan import is_metric
-    from ablate.report.formats import DEFAULT, check_show
+    from ablate.report.formats import DEFAULT, SHOW, check_show
     from ablate.running.estimate import sizes
 
     if against not in (None, "paper"):
         raise unknown("--against", against, ("paper",))
-    parts = check_show(show) if show is not None else DEFAULT
+    parts = check_show(show, plan.task.names) if show is not None else DEFAULT
     if against and "paper" not in parts:
         parts = (*parts, "paper")
     if "paper" in parts and plan.metric.unit != "%":
@@ -119,7 +118,7 @@ def print_table(
             f"{plan.metric.key}; add analysis.metric={plan.task.metrics[0].key}"
         )
     named = "params" in parts or "macs" in parts
-    also = [part for part in parts if is_metric(part)]
+    also = [part for part in parts if part not in SHOW]
     plan = plan.with_own(*also, place="--show")
     asked = [plan.metric, *(plan.named(name, "--show") for name in also)]
     curves, probes = any(m.of_curve for m in asked), any(m.probe for m in asked)

@@ -185,6 +185,7 @@ def _more_than_a_name(plan: Plan, others: list[str]) -> UserError:
 def _check_said(made: Plan, plan: Plan, store: Store) -> None:
     """Raises UserError where the words that `made` is of say other runs than the driven plan."""
     from ablate.planning.expand import alike
+    from ablate.shared.spec import datasets_of
 
     if not alike(plan.words, made.words, store.root):  # by --as
         raise UserError(
@@ -200,7 +201,9 @@ def _check_said(made: Plan, plan: Plan, store: Store) -> None:
             f"of them are shown; "
             + (f"`{again}` trains more" if more else f"with --as NAME, `{again}` is another sweep")
         )
-    images = [{cell.spec["data"]["fingerprint"] for cell in p.cells} for p in (made, plan)]
+    images = [
+        {d["fingerprint"] for c in p.cells for d in datasets_of(c.spec)[:1]} for p in (made, plan)
+    ]
     if "data.path" in said and images[0] != images[1]:
         raise UserError(
             f"{said['data.path']}: {plan.name} was trained on other images; leave data.path out to "

@@ -24,10 +24,10 @@ from ablate.planning.space import (
     make_sampler,
     spread_points,
 )
-from ablate.shared import spec
-from ablate.shared.build import build_run
+from ablate.shared import own, spec
 from ablate.shared.errors import UserError
 from ablate.shared.spec import classes_of
+from ablate.shared.trainer import any_run
 
 if TYPE_CHECKING:
     import optuna
@@ -92,7 +92,7 @@ class CellSearch:
         """See Search.prune. Only the rounds before are looked at, so that nobody's speed counts."""
         for place, (trial, _) in enumerate(self._asked):
             if run in trial.cell.ids.values():
-                return self._judge(place)(metrics)
+                return self._judge(place)(self._judged(metrics))
         return None
 
     def _tell(self, found: Sequence[tuple[Mapping[str, Any], Lines]]) -> None:
@@ -107,11 +107,11 @@ class CellSearch:
             again.append(run in self._cut)
             if run not in self._cut:
                 pruned = self._tune.pruner != "none"
-                self._cut[run] = self._judge(place)(lines) if pruned else None
+                self._cut[run] = self._judge(place)(self._judged(lines)) if pruned else None
         for (trial, asked), (result, lines), paid in zip(self._asked, found, again, strict=True):
             step = self._cut[only_run(trial.cell.ids)]
             counted = [line for line in lines if step is None or line["step"] <= step]
-            for n, line in enumerate(counted, start=1):
+            for n, line in enumerate(self._judged(counted), start=1):
                 asked.report(self._score(line, "val_"), n)
                 asked.should_prune()  # for what pruners note of a trial; it is decided above
             early = step is not None or result["status"] == "pruned"
@@ -130,8 +130,7 @@ class CellSearch:
                 continue
             self._spent += _share(trial.cell.spec, counted[-1]) if early and counted else 1.0
             steps = counted[-1]["step"] if early and counted else result["step"]
-            forward = result.get("multiply_adds", 0) * trial.cell.spec["train"]["batch"]
-            self._multiply_adds += 3.0 * forward * steps
+            self._multiply_adds += 3.0 * _forward(trial.cell.spec, result) * steps
         self._told += len(self._asked)
         self._asked, self._judges = [], []
 
@@ -258,12 +257,29 @@ class CellSearch:
         guessing."""
         if result["status"] == "finished":
             return self._score(result["validation"])
+        key = self._metric.key
         chance = self._metric.chance(classes_of(tree))
-        assert chance is not None  # every declared metric has one
+        if own.is_own(tree):
+            chance = own.worst_of(tree, key)
+        if chance is None:  # every metric of ours has one
+            raise UserError(
+                f"tune: a trial diverged, and trainer.metrics.{key} says not what that counts as; "
+                f"declare its chance or its range, and sweep again"
+            )
         return chance
 
+    def _judged(self, lines: Lines) -> Lines:
+        """The lines that have what trials are judged by, as all lines of ours."""
+        return [line for line in lines if f"val_{self._metric.key}" in line]
+
     def _score(self, scores: Mapping[str, Any], prefix: str = "") -> float:
-        return float(scores[prefix + self._metric.key])
+        key = self._metric.key
+        if prefix + key not in scores:
+            raise UserError(
+                f"tune: {self.cell.row}: a trial logged no {key}, by which trials are judged; call "
+                f"run.log(step, {key}=...) with its value on validation data"
+            )
+        return float(scores[prefix + key])
 
     def _error(self, score: float | None, lines: Lines) -> float | None:
         """The binomial standard error of a share of the validation set; None of another metric."""
@@ -312,17 +328,25 @@ def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
                 one["optim"]["lr_mult"] = {**factors, own.removeprefix(FACTORS): value}
             else:
                 _section(one, section, key)[leaf] = value
-    return spec.unseeded(spec.to_tree(build_run(spec.seeded(changed, 0))), tree)
+    return spec.unseeded(spec.to_tree(any_run(spec.seeded(changed, 0))), tree)
 
 
 def _share(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
     """How much of its whole training a run had done at a line of its metrics."""
+    if own.is_own(tree):  # only its trainer knows how long that is
+        return 1.0
     train = tree["train"]
     if train["steps"] is not None:
         return float(line["step"] / train["steps"])
     if train["examples"] is not None:
         return float(line["step"] * train["batch"] / train["examples"])
     return float(line["epoch"] / train["epochs"])
+
+
+def _forward(tree: Mapping[str, Any], result: Mapping[str, Any]) -> float:
+    """Multiply-adds of a step's forward passes; 0 where nobody counted them."""
+    forward = result.get("multiply_adds", 0)
+    return float(forward * tree["train"]["batch"]) if forward else 0.0
 
 
 def _section(tree: Mapping[str, Any], section: str, key: str) -> dict[str, Any]:

@@ -38,13 +38,14 @@ from ablate.planning.tree import (
 )
 from ablate.planning.whole import put_whole, settled
 from ablate.planning.yaml_size import check_yaml
-from ablate.shared import plugin, spec
+from ablate.shared import plugin, spec, trainer
 from ablate.shared.build import build_run, is_plugin, is_whole, of_today
 from ablate.shared.checks import SHOWN, trainable
 from ablate.shared.choices import CHOICES
 from ablate.shared.dataset import local
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
+from ablate.shared.own import TRAINER, OwnRun, is_own, name_of
 from ablate.shared.whole import complete_model
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class Composer:
         self._memo = store / "cache" / "fingerprints.json"
         self._data: dict[str, dict[str, Any]] = {}
         self._weights: dict[str, str] = {}  # file -> its hash
+        self._trainers: dict[str, Any] = {}  # name -> the section that its yaml makes
+        self._codes: dict[str, dict[str, Any]] = {}  # module:function -> what it is run with
         self._composed: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
         self._keys: dict[tuple[str, str], set[str]] = {}
         with hydra_on_conf():
@@ -104,6 +107,7 @@ class Composer:
                 for group in _listed(sources, "", ObjectType.GROUP)
                 if group != "hydra"
             }
+        self.groups.setdefault(TRAINER, [])
         tree, self.defaults = compose_config("config", [])
         self._composed[tuple(sorted(self.defaults.items()))] = tree
         # The options that our tables generate stand in one section each: they need no compose.
@@ -124,6 +128,8 @@ class Composer:
                 (choices if key in self.groups else values)[key] = value
                 height[key] = n
         for group, name in choices.items():
+            if group == TRAINER and is_plugin(name):
+                raise trainer.undeclared(name)
             if group in CHOICES and is_plugin(name):
                 self._generated.setdefault((group, name), {"name": name})
             elif name not in self.groups[group]:
@@ -150,13 +156,41 @@ class Composer:
 
         Raises UserError as `merge` does, and for a length that another one makes void.
         """
-        own, above = parents.split(layers)
-        tree = self._composed_tree(self.merge(settled(own)))
+        below, above = parents.split(layers)
+        merged = self.merge(settled(below))
+        if TRAINER in merged.choices:
+            return self._own_tree(merged, [key for layer in above for key in layer.settings])
+        tree = self._composed_tree(merged)
         if above:
             parents.descend(tree, above, self.tree)
         return tree
 
+    def _own_tree(self, merged: Merged, above: Iterable[str]) -> dict[str, Any]:
+        """The tree of a run of the user's own trainer, but for its code. Raises UserError for keys
+        of what such a run has not."""
+        name = merged.choices[TRAINER]
+        below = f"{TRAINER}."
+        for key in (*above, *merged.choices, *merged.values):
+            if not (key in (TRAINER, "seed") or key.startswith(below)):
+                raise UserError(
+                    f"{key}: applies to no run of trainer={name}, which has trainer.KEY and a seed"
+                )
+        if name not in self._trainers:
+            self._trainers[name] = compose_config(f"{TRAINER}/{name}", [])[0].get(TRAINER)
+        given = {k.removeprefix(below): v for k, v in merged.values.items() if k != "seed"}
+        tree = trainer.declared(name, self._trainers[name], given)
+        tree["seed"] = merged.values.get("seed", 0)
+        if "${" in repr(tree):
+            check_resolvers(tree)
+            tree = interpolated(tree)
+        return tree
+
     def _composed_tree(self, merged: Merged) -> dict[str, Any]:
+        for key in merged.values:
+            if key.startswith(f"{TRAINER}."):
+                raise UserError(
+                    f"{key}: of which trainer? give trainer=NAME of conf/trainer/NAME.yaml"
+                )
         generated = {k: v for k, v in merged.choices.items() if (k, v) in self._generated}
         composed = {k: v for k, v in merged.choices.items() if k not in generated}
         tree = dict(self._compose(composed))
@@ -179,8 +213,12 @@ class Composer:
         no_key_in_vain(tree, merged.height)
         return tree
 
-    def run(self, tree: Mapping[str, Any], seed: int | None = None) -> spec.Run:
+    def run(self, tree: Mapping[str, Any], seed: int | None = None) -> spec.Run | OwnRun:
         """The validated run of a tree that `tree` made. Raises UserError, key first."""
+        if is_own(tree):
+            code = {**tree["code"], **self._code(name_of(tree))}
+            seeded = spec.seeded({**tree, "code": code}, tree["seed"] if seed is None else seed)
+            return trainer.build_own(seeded)
         run = self._completed(tree)
         made = build_run(of_today(spec.seeded(run, tree["seed"] if seed is None else seed)))
         trainable(made)
@@ -206,6 +244,12 @@ class Composer:
             with parents.of_parent():
                 run["parent"] = self._completed(tree["parent"])
         return run
+
+    def _code(self, name: str) -> dict[str, Any]:
+        """See `trainer.code_of`: read once a plan, so that all of its runs have the same."""
+        if name not in self._codes:
+            self._codes[name] = trainer.code_of(name, Path.cwd())
+        return self._codes[name]
 
     def _of_files(self, data: Any, tested: bool = False) -> dict[str, Any]:
         key = json.dumps([data, tested], sort_keys=True, default=repr)
@@ -279,7 +323,7 @@ class Composer:
 
     def sets(self, group: str, name: str, key: str) -> bool:
         """Does choosing `group=name` set `key`?"""
-        if (group, name) in self._generated:
+        if (group, name) in self._generated or group == TRAINER:
             return key.startswith(f"{group}.")
         if (group, name) not in self._keys:
             self._keys[group, name] = set(leaves(compose_config(f"{group}/{name}", [])[0]))
@@ -305,8 +349,8 @@ def resolve(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]:
             raise UserError(f"{key}: belongs to a sweep; for one run give seed=N")
     launcher, settings = split_launcher(settings)
     composer.launcher(launcher)
-    run = composer.run(composer.tree([SettingsLayer("", settings)]))
-    return spec.to_tree(run), run.id
+    tree = spec.to_tree(composer.run(composer.tree([SettingsLayer("", settings)])))
+    return tree, spec.run_id(spec.tree_identity(tree), tree["seed"])
 
 
 def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str, Any], list[str]]:

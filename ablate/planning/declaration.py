@@ -17,7 +17,7 @@ from ablate.planning.cell import FIRST_TUNING_SEED, LEVELS, Tune, series
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import MOST, plain, show
 from ablate.planning.parents import FROM
-from ablate.planning.plan import Analysis, check_metric
+from ablate.planning.plan import Analysis
 from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import hints
@@ -155,10 +155,7 @@ def _analysis_value(key: str, value: Any, place: str) -> Any:
                 value, place, "NAME: {across: ..., from: ..., to: ...}"
             ).items()
         }
-    value = value_of(Analysis, key, value, place)
-    if key == "metric":
-        check_metric(value, place)
-    return value
+    return value_of(Analysis, key, value, place)
 
 
 def _contrast(raw: Any, place: str) -> dict[str, Any]:

@@ -32,14 +32,7 @@ from ablate.planning.tree import fits
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import Key
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
-from ablate.shared.spec import ids_of, task_of, tree_identity
-
-
-def check_metric(name: str, place: str) -> None:
-    """Raises UserError for what no task calls a metric. A plan knows its own: `Plan.named`."""
-    if not is_metric(name):
-        raise unknown(place, name, METRICS)
-
+from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 
 METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
 
@@ -145,7 +138,7 @@ class Plan:
     @property
     def task(self) -> TaskChoice:
         """Of all its runs."""
-        task = TASKS[task_of(self.cells[0].spec) if self.cells else DEFAULT]
+        task = task_in(self.cells[0].spec) if self.cells else TASKS[DEFAULT]
         own = {name: own_metric.metric_of(name, said) for name, said in self.own.items()}
         return replace(task, own=own) if own else task
 
@@ -181,7 +174,7 @@ class Plan:
         their own task."""
         task = self.task
         if self.tune is not None and self.tune.parents:
-            task = TASKS[task_of(self.cells[0].spec["parent"])]
+            task = task_in(self.cells[0].spec["parent"])
         return self.metric if self.metric in task.metrics else task.metrics[0]
 
     @property
@@ -321,7 +314,7 @@ def _check(plan: Plan) -> None:
         if not (run.isalnum() and run.isascii()):  # a folder's name
             raise ValueError(f"is no plan of a sweep: {run!r} is no run's id")
     tasks = {task_of(cell.spec) for cell in plan.cells}  # a trial may be a parent, of another one
-    if len(tasks) > 1 or not tasks | {task_of(cell.spec) for cell in cells} <= {*TASKS}:
+    if len(tasks) > 1 or not all(has_task(cell.spec) for cell in cells):
         raise ValueError("is no plan of a sweep: its runs have no task, or several")
     metric = plan.analysis.metric
     if (metric and not plan.task.find(metric)) or not 0 < plan.analysis.alpha < 1:

@@ -27,7 +27,14 @@ TOLD = (
 )
 
 
-VALUES = ("model", "optim", "train", "augment", "eval")  # sections of a spec that are no choices
+VALUES = (
+    "model",
+    "optim",
+    "train",
+    "augment",
+    "eval",
+    "trainer",
+)  # sections of a spec that are no choices
 GROUPS = ("data", "norm", "stem", "block")
 
 

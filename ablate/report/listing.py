@@ -93,6 +93,7 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "archs": ("model=NAME", _archs),
     "data": ("data=NAME", lambda: _files("data")),
     "recipes": ("recipe=NAME", lambda: _files("recipe")),
+    "trainers": ("trainer=NAME", lambda: _files("trainer")),
     "launchers": ("launcher=NAME", _launchers),
     "paper": ("ablate table paper:NAME", paper.listing),
     "metrics": ("analysis.metric=NAME", _metrics),
@@ -116,7 +117,7 @@ class Catalogue:
         how = self.how.partition("NAME")[0]
         own = f", or {how}module:Class of your own" if how.rstrip("=") in choices.CHOICES else ""
         lines = [f"{self.name}  ({self.how}{own})"]
-        width = min(36, max(len(name) for name, *_ in self.choices))
+        width = min(36, max((len(name) for name, *_ in self.choices), default=0))
         for name, line, source in self.choices:
             lines.append(f"  {name:<{width}}  {line}" + (f"  -- {source}" if source != "-" else ""))
         return "\n".join(lines)

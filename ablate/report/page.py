@@ -23,6 +23,7 @@ from ablate.report.formats.layout import DEFAULT, sheet
 from ablate.report.live import duration
 from ablate.report.show import leaves, provenance, yaml_lines
 from ablate.shared.metrics import Metric
+from ablate.shared.spec import datasets_of
 from ablate.store.looks import InterimLook, Seeds
 from ablate.store.progress import GIVEN_UP
 from ablate.store.record import RunRecord
@@ -228,8 +229,9 @@ def _made(
         "trained": _when(runs),
         "data": ", ".join(
             dict.fromkeys(
-                f"{cell.spec['data']['name']} ({cell.spec['data']['fingerprint']})"
+                f"{data['name']} ({data['fingerprint']})"
                 for cell in plan.cells
+                for data in datasets_of(cell.spec)[:1]
             )
         ),
     }

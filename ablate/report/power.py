@@ -10,7 +10,7 @@ from ablate.analysis.captions import count
 from ablate.analysis.scores import Curves, Probes, Results, by_replicate, scores
 from ablate.analysis.tabulate import method_of
 from ablate.planning.plan import Plan
-from ablate.running.estimate import Costs
+from ablate.running.costs import Costs
 
 if TYPE_CHECKING:
     from ablate.analysis.stats import Forecast, OverSpread, Spread

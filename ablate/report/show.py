@@ -20,9 +20,9 @@ from ablate.report.live import duration
 from ablate.report.status import speed
 from ablate.shared.errors import Failure
 from ablate.shared.files import is_number
-from ablate.shared.metrics import TASKS, TaskChoice
+from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
 from ablate.shared.result import FINAL
-from ablate.shared.spec import task_of
+from ablate.shared.spec import task_in
 from ablate.store.ledger import Ledger
 from ablate.store.progress import worker_notes
 from ablate.store.record import RunRecord, load_record
@@ -43,7 +43,8 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     none = f"withheld: {record.withheld}" if record.withheld else ""
     where_env = _none(record.folder.env, begun)
     unsealed = f"withheld: {record.unsealed}" if record.unsealed else where_env
-    task = TASKS[task_of(configuration(record) or {})]
+    tree = configuration(record)
+    task = task_in(tree) if tree else TASKS[DEFAULT]
     return "\n".join(
         [
             f"run {run}: {record.label}",
@@ -240,6 +241,8 @@ def compare_runs(store: Store, ledger: Ledger, one: str, other: str) -> str:
     results = found.pop("result")
     lines = [" against ".join(f"{record.label} ({record.folder.id})" for record in runs)]
     for title, texts in found.items():
+        if title == "data" and not any(texts) and all(map(_spec, runs)):
+            continue  # of trainers of the user's own
         is_spec = title in ("configuration", "data")
         files = [record.folder.run if is_spec else record.folder.env for record in runs]
         lost = [str(file) for side, file in zip(texts, files, strict=True) if not side]

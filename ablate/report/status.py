@@ -18,7 +18,7 @@ from ablate.planning.launcher import launcher_line
 from ablate.planning.plan import Plan
 from ablate.report.live import Clock, counts_line, duration, parts_done
 from ablate.running import gpus
-from ablate.running.estimate import Costs
+from ablate.running.costs import UNKNOWN, Costs
 from ablate.running.rehearse import Rehearsals
 from ablate.shared.result import FINAL
 from ablate.store.events import RunState
@@ -77,6 +77,8 @@ def show_plan(
     if math.isinf(costs.left_s):
         on = shlex.join(["ablate", "plan", *plan.words, "--on", "h100:8"])
         print(f"left: more than a month on these {costs.where}; `{on}` shows the time on GPUs")
+    elif costs.how == UNKNOWN:
+        print(f"left: {UNKNOWN}")
     elif costs.left_s:
         print(
             f"left: about {duration(costs.wall_s)} on {costs.where}, "

@@ -12,7 +12,7 @@ from typing import Any
 from ablate.planning.plan import Plan
 from ablate.report.power import Detection
 from ablate.report.show import configuration, sides
-from ablate.running.estimate import Costs
+from ablate.running.costs import Costs
 from ablate.running.rehearse import Rehearsals
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger

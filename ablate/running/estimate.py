@@ -12,12 +12,13 @@ from typing import Any
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
 from ablate.planning.space import FACTORS
+from ablate.running.costs import Costs, mean_seconds, own_costs
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
 from ablate.running.pairing import paired
 from ablate.shared import spec
 from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
-from ablate.shared.metrics import TASKS
+from ablate.shared.own import is_own
 from ablate.shared.plugin import own_code
 from ablate.shared.result import FINAL
 from ablate.store.events import RunState
@@ -30,31 +31,6 @@ CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in 
 SLOWEST = 1e9  # multiply-adds a second in training, on any machine
 FASTEST = {"cpu": 1e12, "cuda": 1e15}  # on one slot: beyond a core with AMX, and a B200 in bf16
 MONTH_S = 30 * 86400.0
-SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
-
-
-@dataclass(frozen=True)
-class Costs:
-    """By (row, column), also of parents (`Plan.parents`): the worker's description and seconds a
-    run; `how`: their source."""
-
-    described: Mapping[tuple[str, str], Mapping[str, Any]]
-    seconds: Mapping[tuple[str, str], float | None]  # None: no data yet, or nothing was timed
-    how: str
-    left_s: float  # device-seconds of all runs that are not done; inf: beyond a month, not timed
-    where: str = ""  # "2 slots", "8 x h100": what runs them
-    wall_s: float = 0.0  # of all that is left, there
-    searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
-    notes: Sequence[str] = ()  # of `pairing`
-
-    def warnings(self) -> list[str]:
-        """List the worker's warnings, and norms over so few values that only signs are left."""
-        found = {text: text for a in self.described.values() for text in a.get("warnings", ())}
-        for (row, _), answer in self.described.items():
-            for site, group in answer["groups"].items():
-                if group < SMALLEST_GROUP:
-                    found.setdefault(row, f"{row}: {site} normalises over {group} values only")
-        return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -89,6 +65,8 @@ def costs(
     """
     device = launcher.device if on is None else "cuda"
     places = launcher.most if on is None else on.count
+    if is_own(plan.cells[0].spec):
+        return own_costs(plan, states, finished, places, device if on is None else on.name)
     cells = [*plan.cells, *plan.parents(), *_searched(plan)]
     _described(_factored(plan), store, launcher.ask, device)
     whole = any(spec.whole_of(cell.spec) for cell in cells)
@@ -105,7 +83,7 @@ def costs(
         how = on.basis(sorted({cell.spec["train"]["precision"] for cell in cells}))
         beyond = False
     else:
-        seconds = [_mean_seconds(cell, finished) for cell in cells]
+        seconds = [mean_seconds(cell, finished) for cell in cells]
         how = "from finished runs" if None not in seconds else "by a short calibration"
         beyond = _left_s(works, seconds, FASTEST[device]) > MONTH_S * places
         if None in seconds and launcher.remote and device != "cpu":  # there is none here to time
@@ -142,6 +120,8 @@ def sizes(
     """Return parameters and multiply-adds of every cell whose results lack them."""
     known = _known(store)
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    if is_own(plan.cells[0].spec):  # nobody but its trainer knows
+        return found
     lacking = {}
     for cell in plan.cells:
         if any("parameters" in (results.get(run) or {}) for run in cell.ids.values()):
@@ -247,16 +227,10 @@ def _left_s(
     )
 
 
-def _mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:
-    told = (finished.get(run, {}).get("seconds") for run in cell.ids.values())
-    done = [float(seconds or 0) for seconds in told if is_number(seconds)]
-    return sum(done) / len(done) if done else None
-
-
 def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
     """Count the images that a training sees; `examples`: of each split. An image that a run is
     only shown counts a third: a step takes three times a forward pass."""
-    train, shown = tree["train"], TASKS[spec.task_of(tree)].shown
+    train, shown = tree["train"], spec.task_in(tree).shown
     if shown is not None:
         return shown(examples, spec.classes_of(tree)) / 3
     epoch = examples["train"] // train["batch"] * train["batch"]
@@ -267,7 +241,7 @@ def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
 
 def _evaluated(tree: Mapping[str, Any], examples: Mapping[str, int]) -> int:
     """Count the images of all validations and of the test."""
-    if TASKS[spec.task_of(tree)].shown is not None:
+    if spec.task_in(tree).shown is not None:
         return 0  # `_images` counts what it shows
     batch, validation = tree["train"]["batch"], examples.get("validation", 0)
     steps = math.ceil(_images(tree, examples) / batch)
@@ -332,7 +306,7 @@ def _timed(
     unmeasured = [
         key
         for key, cell in by_key.items()
-        if known[key]["examples"] is not None and _mean_seconds(cell, finished) is None
+        if known[key]["examples"] is not None and mean_seconds(cell, finished) is None
     ]
     chosen = {
         key: by_key[key]

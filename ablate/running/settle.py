@@ -16,6 +16,7 @@ from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.plan import Plan
 from ablate.running.launchers import Launcher
 from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
+from ablate.shared.own import is_own
 from ablate.shared.spec import LENGTHS, seeded
 from ablate.store.store import Store
 
@@ -95,6 +96,8 @@ def _columns(plan: Plan) -> Iterable[list[Cell]]:
     """The cells whose runs should be alike: those of a column; those that they start from."""
     columns: dict[tuple[str, bool], list[Cell]] = {}
     for cell in plan.cells:
+        if is_own(cell.spec):  # it leaves nothing open
+            continue
         columns.setdefault((cell.column, False), []).append(cell)
     for parent in plan.parents():
         columns.setdefault((parent.column, True), []).append(parent)

@@ -36,4 +36,6 @@ def summary(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> str:
         return f"{result['status']} at step {result.get('step')}: {label}"
     score = result.get("validation", {}).get(metric.key)
     figure = "" if score is None else f", validation {metric.told(score)}"
+    if not result.get("validation"):
+        figure = ", which logged no validation"
     return f"finished: {label}{figure}, {result.get('seconds', 0):.0f} s"

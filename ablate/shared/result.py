@@ -61,6 +61,7 @@ _RESULT: dict[str, Callable[[Any], bool]] = {
     **{"plugins": _some(is_text), "probes_sha256": _some(is_text)},
     **dict.fromkeys(("left_out", "overlap"), _is_shares),
     "also": _is_also,
+    "declared": lambda value: isinstance(value, list) and all(map(is_text, value)),
 }
 # What a test set's scores have in every finished run, by its task, which a result does not say.
 _SCORES = [{"n", *(m.key for m in task.metrics if not m.needs)} for task in TASKS.values()]
@@ -85,4 +86,6 @@ def is_scored(result: Mapping[str, Any]) -> bool:
     if result["status"] != "finished":
         return True
     test = result.get("test") or {}
+    if declared := result.get("declared"):  # by a trainer of the user's own
+        return all(test.get(name) is not None for name in declared)
     return any(all(test.get(name) is not None for name in names) for names in _SCORES)

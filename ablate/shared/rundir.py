@@ -30,6 +30,7 @@ from ablate.shared.result import is_scored, parse_result
 
 RUNS = "runs"  # where the folders of a store's runs lie
 ATTEMPTS = "attempts"  # where those of attempts off the driver's host lie: attempts/N/ID
+SCRATCH = "scratch"
 FORMAT = 1  # of run.json and result.json; raised when a reader of the old would be wrong
 
 # How a worker that leaves no result says why; anything else is a death of its own.
@@ -55,36 +56,43 @@ class Metrics:
 
     def __init__(self, path: Path, content: bytes = b"") -> None:
         """`content` is what a resumed run goes on from; what it will write again is dropped."""
-        self._path, self._content = path, content
+        self._path, self._content = path, bytearray(content)
         write_whole(path, content)
 
-    def append(self, line: dict[str, Any]) -> None:
+    def append(self, line: dict[str, Any], sync: bool = True) -> None:
+        """`sync`: a checkpoint that follows counts on it; else `sync` comes before."""
         new = json.dumps(line, allow_nan=False).encode() + b"\n"
         self._content += new
         with open(self._path, "ab") as file:
             file.write(new)
             file.flush()
-            os.fsync(file.fileno())  # the checkpoint that follows counts on it
+            if sync:
+                os.fsync(file.fileno())
+
+    def sync(self) -> None:
+        """What was appended survives a power cut."""
+        with open(self._path, "ab") as file:
+            os.fsync(file.fileno())
 
     def lines(self) -> list[dict[str, Any]]:
         return parse_lines(self._content)
 
     def rewind(self, step: int) -> None:
         """Drop what came after `step`."""
-        self._content = up_to(self._content, step)
-        write_whole(self._path, self._content)
+        self._content = bytearray(up_to(self._content, step))
+        write_whole(self._path, bytes(self._content))
 
     def seal(self) -> dict[str, Any]:
         """{"bytes": length, "sha256": hash} of all that was written, which is in the file now."""
         if not self._path.exists() or self._path.read_bytes() != self._content:
-            write_whole(self._path, self._content)
+            write_whole(self._path, bytes(self._content))
         return {
             "bytes": len(self._content),
             "sha256": hashlib.sha256(self._content).hexdigest(),
         }
 
 
-def parse_lines(content: bytes) -> list[dict[str, Any]]:
+def parse_lines(content: bytes | bytearray) -> list[dict[str, Any]]:
     """Every line that is a JSON object; a torn last one is none."""
     lines = []
     for line in content.split(b"\n"):
@@ -93,7 +101,7 @@ def parse_lines(content: bytes) -> list[dict[str, Any]]:
     return [line for line in lines if isinstance(line, dict)]
 
 
-def up_to(content: bytes, step: int) -> bytes:
+def up_to(content: bytes | bytearray, step: int) -> bytes:
     """Those lines of `metrics.jsonl` that were written until `step`."""
     kept = [
         line
@@ -130,6 +138,7 @@ class RunDir:
     predictions = _File("predictions.npy")
     weights = _File("weights.safetensors")  # of the finished model
     log = _File("log.txt")
+    scratch = _File(SCRATCH)  # a folder: of a trainer of the user's own
     prune = _File("prune.json")  # the driver's word that a trial is not worth going on
     distrust = _File("distrust")  # somebody's word that it was half trained on damaged data
 

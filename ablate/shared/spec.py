@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
-from ablate.shared import metrics
+from ablate.shared import metrics, own
 from ablate.shared.choices import CHOICES, OPTIMIZERS, SAID, Param
 from ablate.shared.keys import Key, added, hints
 from ablate.shared.sections import (
@@ -104,6 +104,8 @@ def identity(run: Run) -> str:
 def tree_identity(tree: Mapping[str, Any]) -> str:
     """`identity`, of what `to_tree` made of a run, now or before fields were added; of a cell's
     tree, which has no seed."""
+    if own.is_own(tree):
+        return own.identity(tree)
     apart = ("seed", "probe", "task", "parent", "weights")
     kept = {key: value for key, value in effective(tree).items() if key not in apart}
     more = {"probe": tree["probe"]} if tree.get("probe") else {}
@@ -170,16 +172,31 @@ def ids_of(tree: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, str]:
 
 def task_of(tree: Mapping[str, Any]) -> str:
     """The name of the task that the plain tree of a run says."""
-    return str(tree.get("task", metrics.DEFAULT))
+    return own.task_name(tree) if own.is_own(tree) else str(tree.get("task", metrics.DEFAULT))
+
+
+def task_in(tree: Mapping[str, Any]) -> metrics.TaskChoice:
+    """That task. Raises LookupError where nobody knows it here."""
+    return own.task(tree) if own.is_own(tree) else metrics.TASKS[task_of(tree)]
+
+
+def has_task(tree: Mapping[str, Any]) -> bool:
+    """Is that task one that is known here?"""
+    try:
+        return bool(task_in(tree).metrics)
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return False
 
 
 def draws_of(tree: Mapping[str, Any]) -> int:
     """The version of the draws that the plain tree of a run says."""
-    return int(tree["train"].get("draws", 1))
+    return DRAWS if own.is_own(tree) else int(tree["train"].get("draws", 1))
 
 
 def older_id(tree: Mapping[str, Any], seed: int) -> str:
     """The id of the same run with the draws of before."""
+    if own.is_own(tree):
+        return run_id(tree_identity(tree), seed)
     older = {**tree, "train": {**tree["train"], "draws": 1}}
     return run_id(tree_identity(older), seed)
 
@@ -190,8 +207,9 @@ def also_of(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def datasets_of(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The sections of all sets that a run of the plain tree reads: the own one first."""
-    return [tree["data"], *also_of(tree)]
+    """The sections of all sets that a run of the plain tree reads: the own one first. [] of a
+    trainer of the user's own, which reads what it wants to."""
+    return [] if own.is_own(tree) else [tree["data"], *also_of(tree)]
 
 
 def trains(tree: Mapping[str, Any]) -> bool:
@@ -201,8 +219,8 @@ def trains(tree: Mapping[str, Any]) -> bool:
 
 
 def classes_of(tree: Mapping[str, Any]) -> int:
-    """Of the data that the plain tree of a run says."""
-    return int(tree["data"]["classes"])
+    """Of the data that the plain tree of a run says; 0 where it says none."""
+    return 0 if own.is_own(tree) else int(tree["data"]["classes"])
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:

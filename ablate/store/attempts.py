@@ -13,11 +13,11 @@ import os
 import shutil
 
 from ablate.shared.files import make_folder, read_file, sync_folder, write_whole
-from ablate.shared.rundir import ATTEMPTS, RunDir
+from ablate.shared.rundir import ATTEMPTS, SCRATCH, RunDir
 from ablate.store.folder import StoreFolder
 
 _APPENDED = ("metrics.jsonl", "log.txt")  # all others are written whole, so a link to them is safe
-_OWN = ("lock", "result.json")  # of whoever wrote it
+_OWN = ("lock", "result.json", SCRATCH)  # of whoever wrote it
 
 
 def attempt_folder(store: StoreFolder, run: str, number: int) -> RunDir:

@@ -41,6 +41,7 @@ from ablate.training.model.export import timm_arguments, to_timm
 from ablate.training.model.plugin import line_of, load, own_folders, own_line
 from ablate.training.model.whole import initial
 from ablate.training.optim import check_optimizer, factors
+from ablate.training.own.compare import compare
 from ablate.training.rehearsal import Rehearsed, beside, rehearse
 from ablate.training.settle import settle
 from ablate.training.start import check_start
@@ -201,6 +202,11 @@ def answer_check_resume(question: dict[str, Any], progress: Progress) -> dict[st
     return answer
 
 
+def answer_compare_own(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """{"one": folder, "other": folder} -> what `compare` says of them."""
+    return compare(Path(question["one"]), Path(question["other"]))
+
+
 def answer_timm(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"spec": tree, "weights": file, "file"} -> {}: writes the weights under timm's names, the
     arguments of VisionTransformer among the metadata."""
@@ -243,6 +249,7 @@ ANSWERS = {
     "prepare": answer_prepare,
     "beside": answer_beside,
     "check_resume": answer_check_resume,
+    "compare_own": answer_compare_own,
     "deterministic": answer_deterministic,
     "settle": answer_settle,
     "timm": answer_timm,

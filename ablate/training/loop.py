@@ -14,6 +14,7 @@ from ablate.shared.checks import trainable
 from ablate.shared.files import read_json
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
+from ablate.training.attempt import TrainingStopped
 from ablate.training.compiled import compile_step
 from ablate.training.data.batches import ImageView, resident, shaken_once
 from ablate.training.data.beside import in_classes, renumbered, shared_images
@@ -26,10 +27,6 @@ from ablate.training.start import start_of
 from ablate.training.training import Training
 
 LOOK_EVERY = 50  # steps between looks at the device for a non-finite loss
-
-
-class TrainingStopped(Exception):
-    """Asked to stop; the checkpoint is written."""
 
 
 @dataclass(frozen=True)

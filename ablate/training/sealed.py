@@ -8,12 +8,15 @@ wrote files without one, which are taken as they are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
+
+if TYPE_CHECKING:  # torch, which a trainer of the user's own may do without
+    import numpy as np
+    from torch import Tensor
 
 BLANK = "0" * 64
 
@@ -24,10 +27,27 @@ class Rotten(Exception):
 
 def to_bytes(tensors: Mapping[str, Tensor], **told: str) -> tuple[bytes, memoryview]:
     """The file's two parts, the header and the tensors; `told` is kept in the header."""
-    content = save(dict(tensors), {**told, "sha256": BLANK})
+    from safetensors.torch import save
+
+    return _sealed(save(dict(tensors), {**told, "sha256": BLANK}))
+
+
+def arrays_to_bytes(arrays: Mapping[str, np.ndarray], **told: str) -> tuple[bytes, memoryview]:
+    """As `to_bytes`."""
+    from safetensors.numpy import save
+
+    return _sealed(save(dict(arrays), {**told, "sha256": BLANK}))
+
+
+def _sealed(content: bytes) -> tuple[bytes, memoryview]:
     seal = hashlib.sha256(content).hexdigest()
     end = 8 + int.from_bytes(content[:8], "little")
     return content[:end].replace(BLANK.encode(), seal.encode()), memoryview(content)[end:]
+
+
+def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """As `read`, of what `arrays_to_bytes` made."""
+    return _read(path, "np", ())
 
 
 def read(path: Path, *before: str) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -37,8 +57,12 @@ def read(path: Path, *before: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     a flipped bit in the word sha256 makes no file of old. Raises OSError where there is no file or
     it can't be read, Rotten where it is not what was written.
     """
+    return _read(path, "pt", before)
+
+
+def _read(path: Path, framework: str, before: Collection[str]) -> tuple[Any, dict[str, str]]:
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework=framework) as file:
             told = file.metadata() or {}
             if told.keys() != set(before):
                 seal = told.pop("sha256")

@@ -133,7 +133,8 @@ def _cpu(on_gpu: bool, spec: Mapping[str, Any]) -> Findings:
         if fast
         else "no bf16 instructions: train.precision=bf16 is slower than fp32"
     )
-    slow = not fast and not on_gpu and spec["train"]["precision"] == "bf16"
+    asked = spec.get("train", {}).get("precision")
+    slow = not fast and not on_gpu and asked == "bf16"
     if slow:
         text += ", and this config asks for bf16; give train.precision=fp32"
     yield Finding("warning" if slow else "ok", "cpu", text)

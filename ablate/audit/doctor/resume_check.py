@@ -11,12 +11,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ablate.audit.doctor import own_check
 from ablate.audit.doctor.finding import Finding, Findings, Level, size
 from ablate.audit.doctor.machine import free_memory
 from ablate.report.live import view
 from ablate.running.launchers import Ask, Slot
 from ablate.running.launchers.decode import decode
 from ablate.shared.errors import UserError
+from ablate.shared.own import is_own, name_of
 from ablate.shared.spec import trains
 from ablate.store.store import Store
 
@@ -28,6 +30,9 @@ def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
     """Check each dataset of the specs. The dataset of the first spec is decoded if it is not yet.
 
     Raises UserError or Failure where it can't be decoded."""
+    if is_own(specs[0]):
+        yield Finding("ok", "data", f"{name_of(specs[0])} reads its data by itself")
+        return
     first, *others = {spec["data"]["fingerprint"]: spec for spec in specs}.values()
     name, cache = first["data"]["name"], str(store.cache)
     with view() as watching:
@@ -59,6 +64,9 @@ def resume(store: Store, slots: Sequence[Slot], label: str, spec: Spec, ask: Ask
     """Compare a few steps without a stop with the same steps stopped midway and resumed by another
     process: checkpoints and metrics must be the same bits. On a GPU only deterministic algorithms
     promise this, so that they are compared, too, and timed."""
+    if is_own(spec):
+        yield from own_check.resume(slots[0], label, spec, ask)
+        return
     device = slots[0].device
     if not trains(spec):
         yield Finding("ok", "resume", f"not tried: {label} takes no steps")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,12 +28,13 @@ SIDE_BY_SIDE = 3  # columns of a sweep at most
 FEW_ROWS = 3  # of which no column makes a grid of its own
 
 
-def check_show(text: str) -> tuple[str, ...]:
-    """Split and check the parts of `--show`. Raises UserError for an unknown part."""
+def check_show(text: str, own: Collection[str] = ()) -> tuple[str, ...]:
+    """Split and check the parts of `--show`. `own`: metrics of the sweep at hand. Raises UserError
+    for an unknown part."""
     show = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in show or (text,):
-        if part not in SHOW and not is_metric(part):
-            raise unknown("--show", part, (*SHOW, *NAMES))
+        if part not in (*SHOW, *own) and not is_metric(part):
+            raise unknown("--show", part, (*SHOW, *(own or NAMES)))
     if not set(show) - {"ci"}:
         raise UserError("--show: ci is the interval of another part; add accuracy or gain")
     return show

@@ -27,11 +27,12 @@ Facts = Iterator[tuple[str, Value]]  # quantity, value
 def tree(table: Table) -> dict[str, Any]:
     """Return the whole `Table` as a plain tree."""
     whole = dataclasses.asdict(table)
+    del whole["choice"]  # which the task names
     if table.task == DEFAULT:  # which older tables don't say
         del whole["task"]
-    if not table.own:
+    if not table.choice.own:
         del whole["own"]
-    for name, metric in table.own.items():
+    for name, metric in table.choice.own.items():
         said = ("name", "unit", "points", "scale", "sign", "neutral", "own")
         whole["own"][name] = {key: getattr(metric, key) for key in said}
     for line in (line for block in whole["blocks"] for line in block["lines"]):

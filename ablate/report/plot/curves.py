@@ -12,6 +12,7 @@ from ablate.planning.plan import Plan
 from ablate.planning.probing import again
 from ablate.report.plot.measured import Nothing, RunDirs, in_order, named
 from ablate.report.plot.style import Drawing, folded, inks
+from ablate.shared.own import is_own
 
 ACROSS = 3  # columns in a line
 BANDS = 8  # rows at most: of more, bands hide the lines
@@ -25,17 +26,22 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     if not plan.task.trains:
         raise Nothing(f"{plan.name}: its runs take no steps, so they have no curves")
     found: dict[tuple[str, str], dict[float, list[dict[str, Any]]]] = {}
+    first, by = plan.task.metrics[0], _by(plan)
     for run in in_order(plan, table):
         for line in rundir(run.id).read_metrics():
-            epochs = found.setdefault((run.cell.row, run.cell.column), {})
-            epochs.setdefault(line["epoch"], []).append(line)
+            if by in line and ("train_loss" in line or f"val_{first.key}" in line):
+                epochs = found.setdefault((run.cell.row, run.cell.column), {})
+                epochs.setdefault(line[by], []).append(line)
     if not found:
         raise Nothing(f"{plan.name}: no run has a validation yet; run {again(plan)}")
-    first = plan.task.metrics[0]
-    quantities = (
+    every = (
         ("train_loss", "training loss", 1.0),
         (f"val_{first.key}", first.with_unit(first.validated), first.scale),
     )
+    logged = {
+        key for epochs in found.values() for lines in epochs.values() for e in lines for key in e
+    }
+    quantities = [one for one in every if one[0] in logged]
     ink, columns = inks(plan), [column.label for column in plan.columns]
     lines, across = folded(len(columns), ACROSS)
     size = (2.6 + 3.4 * across, 6 * lines)
@@ -48,8 +54,11 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     for part, (key, name, scale) in enumerate(quantities):
         for (row, column), epochs in found.items():
             axes = panels[columns.index(column)][part]
-            x = sorted(epochs)
-            values = [[scale * line[key] for line in epochs[epoch]] for epoch in x]
+            drawn_at = {e: [line for line in epochs[e] if key in line] for e in sorted(epochs)}
+            x = [epoch for epoch, lines_there in drawn_at.items() if lines_there]
+            if not x:
+                continue
+            values = [[scale * line[key] for line in drawn_at[epoch]] for epoch in x]
             low, high = ([end(v) for v in values] for end in (min, max))
             if banded:
                 axes.fill_between(x, low, high, color=ink[row].colour, alpha=0.18, linewidth=0)
@@ -64,14 +73,20 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
                 parts[part].set_ylabel(name)
     for parts, column in zip(panels, columns, strict=True):
         parts[0].set_title(plan.heading(column), loc="left")
-        parts[-1].set_xlabel("epoch")
+        parts[-1].set_xlabel(by)
     sheet.legend(legend)
     absent = [
         named(cell.row, cell.column) for cell in plan.cells if (cell.row, cell.column) not in found
     ]
+    article = "a" if by == "step" else "an"
     bands = "; bands: from the lowest run to the highest" if banded else ""
     sheet.foot(
-        f"Lines: means over the seeds that reached an epoch{bands}.",
+        f"Lines: means over the seeds that reached {article} {by}{bands}.",
         *([f"Without a validation: {', '.join(absent)}."] if absent else []),
     )
     return sheet
+
+
+def _by(plan: Plan) -> str:
+    """What curves are over: steps, where a trainer of the user's own counts."""
+    return "step" if is_own(plan.cells[0].spec) else "epoch"

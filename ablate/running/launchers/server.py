@@ -111,7 +111,7 @@ def _train(worker: Any, request: dict[str, Any]) -> int:
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     _files(os.open(os.devnull, os.O_RDONLY), log, log)
     os.environ.update(request["environment"])
-    code: int = worker.work(request["run"], request["options"])
+    code: int = worker.work(request["run"], {**request["options"], "forked": True})
     return code
 
 

@@ -94,6 +94,8 @@ class TaskChoice:
     prior: str  # the best prediction that looks at no image, in words
     keeps: str  # what `predictions.npy` has of an example, in words
     how: str = ""
+    examples: str = "images"  # what a test set is of
+    collapse: str = ""  # how a run ends that collapsed, in words; "": by its training loss
     shown: Callable[[Mapping[str, int], int], int] | None = None
     probed: Mapping[str, Probed] = field(default_factory=dict)
     own: Mapping[str, Metric] = field(default_factory=dict)

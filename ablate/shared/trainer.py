@@ -1,0 +1,249 @@
+"""A training loop of the user's own, declared by `conf/trainer/NAME.yaml` and read as text: nothing
+of it runs here.
+
+    name: mytrain:main   # def main(settings, run), of mytrain.py where the user works
+    keys: {width: 64, lr: 0.003, act: {default: relu, choices: [relu, gelu]}}
+    metrics: {accuracy: {direction: more, unit: "%", range: [0, 1], chance: 0.1}}
+    fork_safe: false
+
+A hash of its file and of every file of that folder that it imports is in the id of its runs, and so
+are the versions of the distributions that these files import.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ablate.shared.build import build_run, coerce, is_plugin, same_keys
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.own import TRAINER, OwnRun, hashed, is_own, metric_said
+from ablate.shared.plugin import find
+from ablate.shared.spec import Run
+
+FIELDS = ("name", "keys", "metrics", "fork_safe")
+KEY_FIELDS = ("default", "type", "choices", "nullable")
+TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list}
+FORM = "{default: VALUE, type: int|float|bool|str|list, choices: [...], nullable: true}"
+
+
+def any_run(tree: Mapping[str, Any]) -> Run | OwnRun:
+    """The validated run of a plain tree, whoever trains it. Raises UserError as `build_run`."""
+    return build_own(tree) if is_own(tree) else build_run(tree)
+
+
+def build_own(tree: Mapping[str, Any]) -> OwnRun:
+    """A validated `OwnRun` from its plain tree. Raises UserError, one line with the dotted key."""
+    trainer, keys = tree[TRAINER], tree["keys"]
+    same_keys(TRAINER, trainer, ["name", *keys])
+    seed = tree["seed"]
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise UserError(f"seed: expected a whole number from 0 on, got {seed!r}")
+    settings = {key: _checked(trainer[key], keys[key], f"{TRAINER}.{key}") for key in keys}
+    whole = {"name": trainer["name"], **settings}
+    return OwnRun(whole, dict(keys), dict(tree["metrics"]), dict(tree["code"]), seed)
+
+
+def _checked(value: Any, said: Mapping[str, Any], place: str) -> Any:
+    """The value of a setting, of the type that the key declares."""
+    if value is None and said["nullable"]:
+        return None
+    if said["choices"] is not None:
+        return coerce(value, Literal[tuple(said["choices"])], place)
+    if said["type"] == "list":
+        if not isinstance(value, list):
+            raise UserError(f"{place}: expected a list, got {value!r}")
+        return value
+    return coerce(value, TYPES[said["type"]], place)
+
+
+# --- What a yaml declares -----------------------------------------------------------------------
+
+
+def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of a run, but for its code and seed: of the section that `conf/trainer/NAME.yaml`
+    makes, and the settings that are given (`trainer.KEY`). Raises UserError, one line."""
+    if not isinstance(section, Mapping):
+        raise UserError(f"{TRAINER}: conf/trainer/{name}.yaml: expected name:, keys:, metrics:")
+    for field in section:
+        if field not in FIELDS:
+            raise unknown(
+                f"{TRAINER}.{field}", field, FIELDS, f"in conf/trainer/{name}.yaml one of"
+            )
+    function = section.get("name")
+    if not is_plugin(function):
+        raise UserError(f"{TRAINER}.name: expected module:function, got {function!r}")
+    keys, defaults = {}, {}
+    for key, said in _mapping(section.get("keys", {}), "keys").items():
+        if not (isinstance(key, str) and key.isidentifier()) or key == "name":
+            raise UserError(f"{TRAINER}.keys.{key}: expected a name such as width, got {key!r}")
+        keys[key], defaults[key] = _key(key, said)
+    metrics = _mapping(section.get("metrics", {}), "metrics")
+    if not metrics:
+        raise UserError(f"{TRAINER}.metrics: {_needs(name)}")
+    if "accuracy" in [*metrics][1:]:  # as --show calls the first one
+        raise UserError(f"{TRAINER}.metrics.accuracy: goes first, or is called otherwise")
+    for key in given:
+        if key not in keys:
+            raise unknown(
+                f"{TRAINER}.{key}", key, keys, f"a key of conf/trainer/{name}.yaml, among"
+            )
+    return {
+        TRAINER: {"name": function, **defaults, **given},
+        "keys": keys,
+        "metrics": {key: metric_said(key, said) for key, said in metrics.items()},
+        "code": {"fork_safe": coerce(section.get("fork_safe", False), bool, "trainer.fork_safe")},
+    }
+
+
+def undeclared(name: str) -> UserError:
+    """The error for a function that no yaml declares."""
+    stem = name.partition(":")[0].rpartition(".")[2]
+    return UserError(
+        f"{TRAINER}: {name}: has to be declared: write `name: {name}`, `keys: {{...}}` and "
+        f"`metrics: {{accuracy: {{direction: more, unit: '%', range: [0, 1]}}}}` into "
+        f"conf/trainer/{stem}.yaml, and give trainer={stem}"
+    )
+
+
+def _needs(name: str) -> str:
+    return (
+        f"missing; conf/trainer/{name}.yaml has to declare what is measured, such as "
+        f"metrics: {{accuracy: {{direction: more, unit: '%', range: [0, 1]}}}}"
+    )
+
+
+def _mapping(said: Any, field: str) -> Mapping[Any, Any]:
+    if not isinstance(said, Mapping):
+        raise UserError(f"{TRAINER}.{field}: expected {{name: ...}}, got {said!r}")
+    return said
+
+
+def _key(key: str, said: Any) -> tuple[dict[str, Any], Any]:
+    """(what a setting may be, its default)."""
+    place = f"{TRAINER}.keys.{key}"
+    if not isinstance(said, Mapping):
+        said = {"default": said}
+    for field in said:
+        if field not in KEY_FIELDS:
+            raise unknown(f"{place}.{field}", field, KEY_FIELDS, "a key among")
+    default = said.get("default", "???")
+    choices = said.get("choices")
+    if choices is not None and (not isinstance(choices, list) or not choices):
+        raise UserError(f"{place}.choices: expected a list of values, got {choices!r}")
+    kinds = {kind: name for name, kind in TYPES.items()}
+    example = choices[0] if choices else default
+    name = said.get("type", kinds.get(type(example)) if example != "???" else None)
+    if name is None:
+        why = "null has no type" if default is None else "it has no default"
+        raise UserError(f"{place}: {why}: write {FORM}")
+    if name not in TYPES:
+        raise unknown(f"{place}.type", name, TYPES)
+    nullable = coerce(said.get("nullable", default is None), bool, f"{place}.nullable")
+    found = {"type": name, "choices": choices, "nullable": nullable}
+    if default != "???":
+        default = _checked(default, found, f"{place}.default")
+    return found, default
+
+
+# --- Its code -----------------------------------------------------------------------------------
+
+
+def code_of(name: str, folder: Path) -> dict[str, Any]:
+    """`files` and `packages` of a function `module:function` in `folder`, by what the text of its
+    file imports, and so on. Raises UserError where there is no such file or function."""
+    place = f"{TRAINER}: {name}"
+    first = find(TRAINER, name, folder)
+    files: dict[str, str] = {}
+    packages: dict[str, str | None] = {}
+    to_read = [first]
+    while to_read:
+        file = to_read.pop()
+        path = file.relative_to(folder).as_posix()
+        if path in files:
+            continue
+        content = file.read_bytes()
+        files[path] = hashed(content)
+        try:
+            tree = ast.parse(content, str(file))
+        except (SyntaxError, ValueError) as error:
+            raise UserError(f"{place}: {file}: {error}") from error
+        if file == first:
+            _check_function(tree, name, file)
+        for module in _imported(tree, file, folder):
+            own = list(_files_of(module, folder))
+            to_read += own
+            top = module.partition(".")[0]
+            if not own and top not in (*sys.stdlib_module_names, "ablate"):
+                packages |= _distribution(top)
+    return {
+        "files": dict(sorted(files.items())),
+        "packages": dict(sorted(packages.items())),
+        "folder": str(folder),
+    }
+
+
+def _check_function(tree: ast.Module, name: str, file: Path) -> None:
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    wanted = name.partition(":")[2]
+    if wanted not in functions:
+        raise unknown(f"{TRAINER}: {name}: {file}", wanted, functions, "a function among")
+    args = functions[wanted].args
+    if len(args.posonlyargs + args.args) != 2 or any(d is None for d in args.kw_defaults):
+        raise UserError(
+            f"{TRAINER}: {name}: {file}:{functions[wanted].lineno}: expected "
+            f"def {wanted}(settings, run)"
+        )
+
+
+def _imported(tree: ast.Module, file: Path, folder: Path) -> Iterator[str]:
+    """The dotted names of the modules that a file may import, wherever in it."""
+    package = file.relative_to(folder).parent.parts
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            if module:
+                yield module
+            for alias in node.names:  # which may be modules, too
+                inner = f"{module}.{alias.name}" if module else alias.name
+                if any(_files_of(inner, folder)) and _file(inner, folder) is not None:
+                    yield inner
+
+
+def _files_of(module: str, folder: Path) -> Iterator[Path]:
+    """The files of `folder` that importing a module runs: of a.b.c those of a and a.b, too."""
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        if (file := _file(".".join(parts[:end]), folder)) is not None:
+            yield file
+
+
+def _file(module: str, folder: Path) -> Path | None:
+    place = folder.joinpath(*module.split("."))
+    files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _distribution(top: str) -> dict[str, str | None]:
+    """{name: version} of what brings an installed module; without the build, which differs."""
+    found: dict[str, str | None] = {}
+    for name in dict.fromkeys(_distributions().get(top, [top])):
+        try:
+            found[name] = re.sub(r"\+.*", "", importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+@functools.cache  # it reads the list of files of every distribution
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()

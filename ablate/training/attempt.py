@@ -1,0 +1,180 @@
+"""One worker at one run, whoever trains it: it holds the folder's lock, notes what it is, and says
+why it left. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ablate.shared.files import FULL, to_json, write_whole
+from ablate.shared.rundir import (
+    DISK_FULL,
+    EXIT_DISK_FULL,
+    EXIT_TAKEN,
+    FAILED,
+    LOST,
+    NO_DEVICE,
+    OOM,
+    ROTTEN,
+    STOPPED,
+    RunDir,
+)
+from ablate.shared.signals import noted
+from ablate.training import faults
+
+EXIT_STOPPED, EXIT_FAILED, EXIT_ROTTEN = 76, 1, 73
+EXITS = {FAILED: EXIT_FAILED, OOM: 71, LOST: 72, NO_DEVICE: 77}
+
+
+class TrainingStopped(Exception):
+    """Asked to stop; the checkpoint is written."""
+
+
+class Damaged(Exception):
+    """What the run was trained on is not what was decoded: it begins again."""
+
+
+class Attempt:
+    """What this worker notes of itself in the run's `env.json`, behind those that tried before."""
+
+    def __init__(self, rundir: RunDir) -> None:
+        self.rundir = rundir
+        self.before = rundir.read_attempts()
+        self.facts: dict[str, Any] = {}
+
+    def note(self, **facts: Any) -> None:
+        """Add facts; the file is whole at every moment."""
+        if self.facts | facts != self.facts:
+            self.facts |= facts
+            self.rundir.write_attempts([*self.before, self.facts])
+
+    def end(self, exit: str, **why: str) -> None:
+        """The last word of one that had begun. A full disk must not change how a worker leaves."""
+        if self.facts:
+            with suppress(OSError):
+                self.note(exit=exit, ended=time.time(), **why)
+
+    def lineage(self) -> list[dict[str, Any]]:
+        """Those whose work is in this one's, oldest first: each went on from a checkpoint of the
+        one before it. {} is first where nobody noted who began."""
+        line = [self.facts]
+        for other in reversed(self.before):
+            if other.get("from_step", 0) < line[0]["from_step"]:
+                line.insert(0, {"from_step": 0, **other})
+        return line if line[0]["from_step"] == 0 else [{}, *line]
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Seal what was noted in the result, and write it: the run is over."""
+        self.end("result")  # the last word in env.json
+        result["env_sha256"] = hashlib.sha256(self.rundir.env.read_bytes()).hexdigest()
+        write_whole(self.rundir.result, to_json(result))
+        self.rundir.drop_checkpoints()
+
+
+Train = Callable[[RunDir, Attempt, dict[str, Any], Callable[[], bool]], None]
+
+
+def hold(
+    path: str,
+    options: dict[str, Any],
+    train: Train,
+    line: Callable[[BaseException], str] = faults.line,
+) -> int:
+    """Have `train` leave a result in the folder `path`; returns the exit code.
+
+    `options`: see `launchers.worker_options`. Takes the folder's lock first; one that finds it
+    taken returns EXIT_TAKEN. Why it left without a result stands in the lock's notes, for whoever
+    drives by then; `line`: how an error is told.
+    """
+    rundir = RunDir(Path(path))
+    with stop_signals() as stopping:
+        if not rundir.lock.acquire(wait_s=1.0):  # a probe holds it for a moment
+            return EXIT_TAKEN
+        attempt = Attempt(rundir)
+        try:
+            rundir.lock.note(pid=os.getpid(), slot=options["slot"], phase="start")
+            if not rundir.has_result():
+                train(rundir, attempt, options, stopping)
+            return 0
+        except TrainingStopped:
+            return _left(attempt, EXIT_STOPPED, STOPPED)
+        except Exception as error:
+            code, reason = _why(error, options["device"])
+            return _left(attempt, code, reason, error, line(error))
+        finally:
+            rundir.lock.release()
+
+
+def _why(error: Exception, device: str) -> tuple[int, str]:
+    if isinstance(error, Damaged):
+        return EXIT_ROTTEN, ROTTEN
+    if isinstance(error, OSError) and error.errno in FULL:
+        return EXIT_DISK_FULL, DISK_FULL
+    reason = faults.whose(error, device)
+    return EXITS[reason], reason
+
+
+def _left(
+    attempt: Attempt, code: int, reason: str, error: Exception | None = None, line: str = ""
+) -> int:
+    why = {} if error is None else {"error": line}
+    with suppress(OSError):  # on a full disk; the exit code says it, too
+        attempt.rundir.lock.note(exit=reason, **why)
+    attempt.end(reason, **why)
+    if error is not None:
+        with suppress(OSError):  # log.txt is on the same disk
+            traceback.print_exception(error)
+    return code
+
+
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """SIGTERM and SIGINT ask to stop at the next step; the handlers before are put back."""
+    heard: list[int] = []
+    try:
+        with noted(signal.SIGTERM, signal.SIGINT) as heard:
+            yield lambda: bool(heard)
+    finally:
+        for number in heard:  # in the driver's own process the driver shall hear of it, too
+            handler = signal.getsignal(number)
+            if callable(handler) and handler is not signal.default_int_handler:
+                handler(number, None)
+
+
+# --- What is noted ------------------------------------------------------------------------------
+
+
+def code_digest(package: Path) -> str:
+    """What code trains: a hash of the two folders that a worker loads."""
+    text = hashlib.sha256()
+    for folder in ("shared", "training"):
+        for file in sorted((package / folder).rglob("*.py")):
+            text.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
+    return text.hexdigest()[:16]
+
+
+def joined(digests: Iterable[str | None]) -> str | None:
+    """All that took part, each once, in order: "d1+d2"; None for none."""
+    return "+".join(dict.fromkeys(filter(None, digests))) or None
+
+
+def driver() -> str | None:
+    """The version of NVIDIA's kernel driver, as it tells it; None where it doesn't."""
+    with suppress(OSError):
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    return None
+
+
+def installed(package: str) -> str | None:
+    """Its version. A variant of it by another name is none: what trains needs no such record."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None

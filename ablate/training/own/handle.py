@@ -1,0 +1,309 @@
+"""What a trainer is given as `run`."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import math
+import operator
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.files import is_number, write_whole
+from ablate.shared.own import OwnRun, in_range
+from ablate.shared.rundir import Metrics, RunDir
+from ablate.training import sealed
+from ablate.training.own import state as states
+
+if TYPE_CHECKING:  # which a trainer may do without
+    import torch
+
+BEAT_S = 0.5  # between signs of life
+CHECKPOINT_SHARE = 0.02  # of the time, at most
+TEST = "test_"
+
+
+class Ended(BaseException):
+    """Ends the function from inside of a call: no `except Exception` of its own shall hold it up.
+
+    `result`: why the run is over; None: it was asked to stop, and its state is saved.
+    """
+
+    def __init__(self, result: dict[str, Any] | None) -> None:
+        super().__init__()
+        self.result = result
+
+
+class Handle:
+    """A run in the hands of the function that trains it.
+
+    seed; device: "cpu" or "cuda"; threads: how many it may use; folder: a scratch folder of its
+    own, which is also where it works (`open("x", "w")` writes there).
+    """
+
+    def __init__(
+        self,
+        run: OwnRun,
+        rundir: RunDir,
+        options: Mapping[str, Any],
+        stopping: Callable[[], bool],
+        note: Callable[..., None],
+    ) -> None:
+        """`note`: is told of facts of this attempt."""
+        self.seed: int = run.seed
+        self.device: str = options["device"]
+        self.threads: int = options["threads"]
+        self.folder: Path = rundir.scratch
+        self._declared, self._rundir, self._stopping, self._note = (
+            run.metrics,
+            rundir,
+            stopping,
+            note,
+        )
+        self._checkpoint_s: float = options["checkpoint_s"]
+        self._saves: int | None = options.get("saves")
+        self._metrics: Metrics | None = None  # None: nothing was said yet
+        self._step, self._number, self._beats = 0, 0, 0
+        self._total: dict[str, int] = {}
+        self._kept = 0  # the number of the checkpoint that was written last
+        self._began, self._before_s = time.monotonic(), 0.0
+        self._beat_at = 0.0
+        self._checkpoint_at = self._began + self._checkpoint_s
+        self._tried = False
+        self._final: tuple[dict[str, float], np.ndarray | None] | None = None
+
+    # --- Randomness -----------------------------------------------------------------------------
+
+    def rng(self, *place: int | str) -> np.random.Generator:
+        """numpy's generator of a place such as ("batch", step): the seed and the place decide what
+        it draws, so there is no state to save."""
+        return np.random.Generator(np.random.Philox(key=self._key("rng", *place)))
+
+    def generator(self, *place: int | str, device: str | None = None) -> torch.Generator:
+        """torch's, of a place as `rng`; `device`: the CPU, where not another is named."""
+        import torch
+
+        return torch.Generator(device or "cpu").manual_seed(self._key("torch", *place))
+
+    def _key(self, *place: int | str) -> int:
+        """63 bits."""
+        text = "\x1f".join(map(str, ("trainer", self.seed, *place))).encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+    # --- On the way -----------------------------------------------------------------------------
+
+    def progress(self, step: int, total: int | None = None) -> None:
+        """Say how far it is, which is a sign of life, too; `log`, `save` and `should_stop` are
+        others. A run that gives none for `launcher.hang_s` is taken for one that hangs."""
+        self._step = max(self._step, operator.index(step))
+        if total is not None:
+            self._total = {"total": operator.index(total)}
+        self._beat()
+
+    def log(self, step: int, **values: Any) -> None:
+        """A line of the run's curves. The value of a declared metric is that on validation data.
+
+        A value that is not finite ends the run as diverged. Raises UserError for a step below the
+        last one, for what is no number, and for a metric outside its range.
+        """
+        step = operator.index(step)
+        if step < self._step:
+            raise UserError(f"run.log: step {step} after step {self._step}")
+        self._step = step
+        line: dict[str, Any] = {"step": step}
+        for name, value in values.items():
+            number = self._number_of(name, value, "run.log", step)
+            line[f"val_{name}" if name in self._declared else name] = number
+        written = self._written()
+        written.append(line, sync=False)
+        self._beat()
+        enough = self._rundir.prune_step()
+        if enough is not None and enough in [other["step"] for other in written.lines()]:
+            self._rundir.say(f"pruned: not worth going on after step {enough}")
+            written.rewind(enough)
+            raise Ended({"status": "pruned", "step": enough, **self._validation()})
+
+    def should_stop(self) -> bool:
+        """Was the run asked to stop? Then the next `save` writes, and ends the function; one that
+        saves nothing returns."""
+        self._beat()
+        return self._stopping()
+
+    # --- The state ------------------------------------------------------------------------------
+
+    def save(self, state: Any) -> None:
+        """Keep a state from which `resume` goes on, every `launcher.checkpoint_s` seconds and when
+        the run was asked to stop; between them nothing is written, so call it as often as the state
+        is whole. Asked to stop, it doesn't return.
+
+        Raises UserError for a state that can't be saved, with the place in it.
+        """
+        stopping = self._stopping()
+        self._number = max(self._number + 1, self._step)
+        self._beat()
+        if not self._tried:
+            self._tried = True
+            states.encode(state)  # so that a mistake shows at once
+        if not stopping and time.monotonic() < self._checkpoint_at:
+            return
+        before = time.monotonic()
+        self._write(state)
+        wait = max(self._checkpoint_s, (time.monotonic() - before) / CHECKPOINT_SHARE)
+        self._checkpoint_at = time.monotonic() + wait
+        if stopping:
+            self._rundir.say(f"stopped at step {self._step}; its state is saved")
+            raise Ended(None)
+
+    def resume(self) -> Any:
+        """The state that was saved last, or None: then it begins. Before the first `log` or `save`.
+        Tensors are on the CPU."""
+        if self._metrics is not None:
+            raise UserError("run.resume: comes before run.log and run.save, once")
+        content = self._rundir.metrics_content()
+        for number, path in self._rundir.checkpoints():
+            try:
+                arrays, told = sealed.read_arrays(path)
+                about, seal = json.loads(told["about"]), json.loads(told["metrics"])
+                known = content[: seal["bytes"]]
+                if hashlib.sha256(known).hexdigest() != seal["sha256"]:
+                    raise ValueError("metrics.jsonl is not what it was")
+                state = states.decode(told["state"], arrays)
+            except (sealed.Rotten, OSError, ValueError, KeyError, TypeError):
+                self._rundir.say(f"warning: {path.name} is passed over: it is damaged")
+                continue
+            self._number = self._kept = number
+            self._step, self._before_s = about["step"], about["seconds"]
+            self._metrics = Metrics(self._rundir.metrics, known)
+            self._note(from_step=number)
+            return state
+        self._written()
+        return None
+
+    def _write(self, state: Any) -> None:
+        text, arrays = states.encode(state)
+        written = self._written()
+        written.sync()
+        content = sealed.arrays_to_bytes(
+            arrays,
+            state=text,
+            about=json.dumps({"step": self._step, "seconds": self.seconds}),
+            metrics=json.dumps(written.seal()),
+        )
+        self._rundir.write_checkpoint(self._number, self._kept, *content)
+        self._kept = self._number
+        if self._saves is not None:
+            self._saves -= 1
+            if not self._saves:  # of a check of what a kill leaves: this is one
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    # --- The end --------------------------------------------------------------------------------
+
+    def result(self, *, predictions: Any = None, **test: Any) -> None:
+        """The test: a value for every declared metric; `n`: how many examples it is of.
+        `predictions`: an array of what the model says of each example, which is kept and hashed.
+
+        A value that is not finite ends the run as diverged. Raises UserError for a metric that is
+        not declared, or is missing, and as `log` does.
+        """
+        if self._final is not None:
+            raise UserError("run.result: was called before; a run has one result")
+        for name in test:
+            if name not in (*self._declared, "n"):
+                raise unknown(f"run.result: {name}", name, self._declared, "a declared metric,")
+        if lacking := [key for key in self._declared if key not in test]:
+            raise UserError(f"run.result: lacks {', '.join(lacking)}, which its yaml declares")
+        numbers = {k: self._number_of(k, v, "run.result", self._step) for k, v in test.items()}
+        kept = None if predictions is None else _array(predictions)
+        self._final = numbers, kept
+
+    def finished(self) -> dict[str, Any] | None:
+        """What `result.json` holds of it; None where `result` was not called."""
+        if self._final is None:
+            return None
+        test, predictions = self._final
+        written = self._written()
+        if not written.lines():
+            self._rundir.say("warning: the run logged nothing: it has no curves, and no validation")
+        written.append({"step": self._step, **{f"{TEST}{k}": v for k, v in test.items()}})
+        sha256 = None
+        if predictions is not None:
+            content = io.BytesIO()
+            np.save(content, predictions, allow_pickle=False)
+            write_whole(self._rundir.predictions, content.getvalue())
+            sha256 = hashlib.sha256(content.getvalue()).hexdigest()
+        return {"status": "finished", "predictions_sha256": sha256}
+
+    def metrics_sha256(self) -> str:
+        return str(self._written().seal()["sha256"])
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Of metrics.jsonl."""
+        return self._written().lines()
+
+    @property
+    def seconds(self) -> float:
+        """Of training, with those of the attempts that this one went on from."""
+        return self._before_s + time.monotonic() - self._began
+
+    # --- Inside ---------------------------------------------------------------------------------
+
+    def _written(self) -> Metrics:
+        if self._metrics is None:  # it began again from nothing
+            self._metrics = Metrics(self._rundir.metrics)
+        return self._metrics
+
+    def _validation(self) -> dict[str, Any]:
+        found: dict[str, float] = {}
+        for line in self._written().lines():
+            found |= {k: line[f"val_{k}"] for k in self._declared if f"val_{k}" in line}
+        return {"validation": found}
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT_S
+            self._beats += 1
+            self._rundir.lock.note(phase="train", step=self._step, beat=self._beats, **self._total)
+
+    def _number_of(self, name: str, value: Any, call: str, step: int) -> float:
+        """A number as JSON has it: of Python, numpy, or a tensor of one value."""
+        if hasattr(value, "item") and getattr(value, "size", 1) != 0:
+            with contextlib.suppress(ValueError, RuntimeError, TypeError):
+                value = value.item()
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"{call}: {name}: expected a number, got {_short(value)}")
+        if not math.isfinite(value):
+            self._rundir.say(f"diverged: {call} at step {step}: {name} is {value}")
+            raise Ended({"status": "diverged", "step": step})
+        if not is_number(value):
+            raise UserError(f"{call}: {name}: {_short(value)} is too large a number")
+        if name in self._declared and not in_range(self._declared[name], value):
+            low, high = self._declared[name]["range"]
+            raise UserError(f"{call}: {name}: {value:g} lies outside its range [{low}, {high}]")
+        return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value).splitlines()[0]
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _array(predictions: Any) -> np.ndarray:
+    if hasattr(predictions, "detach"):
+        predictions = predictions.detach().cpu()
+    try:
+        found = np.asarray(predictions)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"run.result: predictions: expected an array: {error}") from error
+    if found.dtype.hasobject or not found.ndim:
+        raise UserError(f"run.result: predictions: expected an array, got {_short(predictions)}")
+    return found

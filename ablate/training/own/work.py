@@ -1,0 +1,175 @@
+"""One run of a trainer of the user's own, from its run.json to its result."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import random
+import resource
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate.shared.errors import UserError
+from ablate.shared.own import OwnRun, is_own, name_of, said_by
+from ablate.shared.rundir import RunDir
+from ablate.shared.spec import to_tree
+from ablate.shared.trainer import build_own
+from ablate.training import faults
+from ablate.training.attempt import (
+    Attempt,
+    TrainingStopped,
+    code_digest,
+    driver,
+    hold,
+    installed,
+    joined,
+)
+from ablate.training.own.code import Code
+from ablate.training.own.handle import Ended, Handle
+
+
+def tree_of(path: str) -> dict[str, Any] | None:
+    """The plain tree of a run that is such a one; None of any other, and where it is not whole."""
+    try:
+        tree = RunDir(Path(path)).read_spec()
+    except (ValueError, OSError):
+        return None  # its worker says what is wrong
+    return tree if is_own(tree) else None
+
+
+def work(path: str, options: dict[str, Any], tree: Mapping[str, Any]) -> int:
+    """As `hold`. A process that was forked from a server becomes a fresh interpreter, unless the
+    trainer says that it is `fork_safe`."""
+    if not options.get("forked") or tree["code"]["fork_safe"]:
+        return here(path, options)
+    threads = str(options["threads"])
+    environment = {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
+    words = [sys.executable, "-P", "-m", "ablate.training.own", path, json.dumps(options)]
+    os.execve(sys.executable, words, {**os.environ, **environment})
+
+
+def here(path: str, options: dict[str, Any]) -> int:
+    """As `hold`, in this process."""
+    path = os.path.abspath(path)  # it works in another folder
+    return hold(path, options, _train, lambda error: told(error, path))
+
+
+def told(error: BaseException, path: str) -> str:
+    """Where in the user's files it was raised, and what."""
+    tree = tree_of(path) or {}
+    folder = Path(tree.get("code", {}).get("folder", "/"))
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).is_relative_to(folder) and "site-packages" not in frame.filename
+    ]
+    ours = Path(__file__).parents[2]
+    own = [frame for frame in own if not Path(frame.filename).is_relative_to(ours)]
+    line = str(error) if isinstance(error, UserError) else faults.line(error)
+    if not own:
+        return line
+    return f"{Path(own[-1].filename).relative_to(folder)}:{own[-1].lineno}: {line}"
+
+
+def _train(
+    rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: Callable[[], bool]
+) -> None:
+    run = build_own(rundir.read_spec())
+    tree = to_tree(run)
+    code = Code(Path(run.code["folder"]), run.code["files"])
+    attempt.note(
+        at=time.time(),
+        pid=os.getpid(),
+        slot=options["slot"],
+        from_step=0,
+        seed=run.seed,
+        plugins={"trainer": code.digest},
+        origin=options.get("origin"),
+        **_environment(run, options),
+    )
+    if not rundir.checkpoints():  # what an attempt left that this one can't go on from
+        shutil.rmtree(rundir.scratch, ignore_errors=True)
+    rundir.scratch.mkdir(exist_ok=True)
+    handle = Handle(run, rundir, options, stopping, attempt.note)
+    rundir.lock.note(phase="import")
+    try:
+        with contextlib.chdir(rundir.scratch), code.importing(name_of(tree)) as function:
+            _seed(handle, options)
+            rundir.lock.note(phase="train")
+            function({key: run.trainer[key] for key in run.keys}, handle)
+        result = handle.finished()
+    except Ended as end:
+        if end.result is None:
+            raise TrainingStopped from None
+        result = end.result
+    except SystemExit as error:
+        raise RuntimeError(f"the trainer called sys.exit({error.code!r})") from error
+    if result is None:
+        if stopping():
+            raise TrainingStopped
+        keys = ", ".join(f"{key}=..." for key in run.metrics)
+        raise UserError(f"{name_of(tree)} returned without a result: call run.result({keys})")
+    if code.unforeseen:
+        rundir.say(
+            f"warning: {', '.join(code.unforeseen)} was imported, which no import statement that "
+            f"can be read names: an edit of it makes no new runs"
+        )
+        attempt.note(plugins={"trainer": code.digest})
+    if result["status"] == "finished":
+        result |= said_by(tree, handle.lines())
+    attempt.finish(result | _where(run, handle, attempt))
+
+
+def _seed(handle: Handle, options: Mapping[str, Any]) -> None:
+    """The generators that a library draws from where nobody names one begin at the run's seed."""
+    seed = handle._key("global")
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
+        sys.modules["torch"].set_num_threads(options["threads"])
+
+
+def _environment(run: OwnRun, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Where and with what it is trained."""
+    packages = ("ablate-sweep", "numpy", *run.code["packages"])
+    return {
+        "device": options["device"],
+        "driver": driver() if options["device"] == "cuda" else None,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {package: installed(package) for package in packages},
+        "threads": options["threads"],
+        "digest": code_digest(Path(__file__).parents[2]),
+    }
+
+
+def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
+    """Of a result: what it declares and cost, by which code, on what."""
+    line = attempt.lineage()
+    return {
+        "declared": [*run.metrics],
+        "metrics_sha256": handle.metrics_sha256(),
+        "seconds": handle.seconds,
+        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "digest": joined(other.get("digest", "unknown") for other in line),
+        "plugins": {"trainer": joined(other.get("plugins", {}).get("trainer") for other in line)},
+        "device": _device(handle),
+        "threads": handle.threads,
+    }
+
+
+def _device(handle: Handle) -> str:
+    """The GPU's name, where the trainer has loaded what knows it."""
+    torch = sys.modules.get("torch")
+    if handle.device == "cuda" and torch is not None and torch.cuda.is_available():
+        return str(torch.cuda.get_device_name())
+    return handle.device
