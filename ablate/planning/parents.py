@@ -14,10 +14,12 @@ from typing import Any
 from ablate.planning.layers import Layers, SettingsLayer
 from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.metrics import TASKS
 
 FROM = "from."
 SHARED = ("model", *CHOICES)  # sections, and groups, of both
 OWN = ("dropout", "drop_path")  # keys of `model` that a child says for itself
+OWN_DENSE = (*OWN, "input")  # of a child by a task that is `dense`
 OF_FILE = ("weights", "names")  # keys of a start from a file
 
 
@@ -81,7 +83,9 @@ def descend(
     if "seed" not in said:  # its child's
         del parent["seed"]
     tree["parent"] = parent
-    own = {key: tree["model"][key] for key in OWN}
+    task = TASKS.get(str(tree.get("task")))
+    keys = OWN_DENSE if task is not None and task.dense else OWN
+    own = {key: tree["model"][key] for key in keys if key in tree["model"]}
     tree["model"] = {**parent["model"], **own, "head_bias": 0.0}
     for kind in CHOICES:
         tree[kind] = parent[kind]

@@ -1,8 +1,9 @@
 """The weights that a training starts from: those that its parent ended with, or those of a file.
 
 All of them are taken over, the class token, norms and the representation layer included; the head
-starts anew, kernel and bias at zero, and positions are resized (big_vision/models/vit.py `load`,
-with `dont_load=['head/kernel', 'head/bias']`, and `scipy.ndimage.zoom(order=1)`).
+starts anew, kernel and bias at zero (a Segmenter's as it is initialised), and positions are resized
+(big_vision/models/vit.py `load`, with `dont_load=['head/kernel', 'head/bias']`, and
+`scipy.ndimage.zoom(order=1)`).
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from ablate.shared.files import read_file
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Weights
 from ablate.shared.spec import Run
-from ablate.training.model import build
+from ablate.training.model import Segmenter, build
 from ablate.training.model.export import from_timm
 
 HEAD, POSITIONS = "head.", "posemb"
+BEHIND = ("norm.", "rep.", "pool.")  # between the tokens and a head: a Segmenter has none of it
 
 Shapes = Mapping[str, torch.Size]
 
@@ -73,21 +75,25 @@ def _read(path: Path, sha256: str, remedy: str) -> dict[str, Tensor]:
 
 def check_start(run: Run) -> None:
     """Raises UserError where its parent's model, or its file, has not the weights of its model."""
+    own = build(run, device="meta")
     if run.parent is not None:
-        check_shapes(_shapes_of(run), _shapes_of(run.parent))
+        check_shapes(_shapes(own), _taken(own, _shapes(build(run.parent, device="meta"))))
     if run.weights is not None:
         tensors = _of_file(run, run.weights)
-        check_shapes(_shapes_of(run), {name: tensor.shape for name, tensor in tensors.items()})
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        check_shapes(_shapes(own), _taken(own, shapes))
 
 
 def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give the model these weights, as at its first step. Raises UserError where a name or a shape
     is not its own; then nothing has changed."""
-    check_shapes(_shapes(model), {name: tensor.shape for name, tensor in tensors.items()})
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    check_shapes(_shapes(model), _taken(model, shapes))
     with torch.no_grad():
         for name, own in model.state_dict().items():
             if name.startswith(HEAD):
-                own.zero_()
+                if not isinstance(model, Segmenter):
+                    own.zero_()
             elif name == POSITIONS:
                 own.copy_(resize(tensors[name], own.shape[1]))
             else:
@@ -112,8 +118,11 @@ def check_shapes(own: Shapes, theirs: Shapes) -> None:
             )
 
 
-def _shapes_of(run: Run) -> dict[str, torch.Size]:
-    return _shapes(build(run, device="meta"))
+def _taken(model: nn.Module, shapes: Shapes) -> Shapes:
+    """Those that are for the model: all, but for what a Segmenter leaves of a classifier."""
+    if not isinstance(model, Segmenter):
+        return shapes
+    return {name: shape for name, shape in shapes.items() if not name.startswith(BEHIND)}
 
 
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:
