@@ -74,7 +74,6 @@ def _check_run(run: Run) -> None:
     for place, value, expected in (
         ("augment.crop_pad", run.augment.crop_pad, 0),
         ("augment.repeats", run.augment.repeats, 1),
-        ("train.label_smoothing", run.train.label_smoothing, 0.0),
         ("train.loss", run.train.loss, "softmax"),
     ):
         if value != expected:

@@ -81,6 +81,7 @@ class Segment:
 
     def __init__(self, run: Run) -> None:
         self._classes, self._batch = run.data.classes, run.train.batch
+        self._smoothing = run.train.label_smoothing
         self._windows = Windows.of(run)
 
     def inputs(self, batches: Batches, step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -93,7 +94,12 @@ class Segment:
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
         """The cross-entropy, of which a global batch has the mean over its pixels with a class."""
         masks = target[:, 1:].view(len(target), *outputs.shape[2:])
-        each = F.cross_entropy(outputs, masks, ignore_index=NO_CLASS, reduction="none")
+        each = F.cross_entropy(
+            *(outputs, masks),
+            ignore_index=NO_CLASS,
+            reduction="none",
+            label_smoothing=self._smoothing,
+        )
         counted = target[0, 0].clamp(min=1)
         return each.sum() / counted * (self._batch / len(target))
 
@@ -101,7 +107,8 @@ class Segment:
         """That of guessing each pixel by the classes' shares in the whole images: their entropy.
         Crops have about the same shares."""
         pixels = train.labels.sum(0).double()
-        return float(torch.special.entr(pixels / pixels.sum()).sum())
+        share = (1 - self._smoothing) * pixels / pixels.sum() + self._smoothing / self._classes
+        return float(torch.special.entr(share).sum())
 
     def evaluate(
         self, predict: Callable[[Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]
