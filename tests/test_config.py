@@ -158,7 +158,14 @@ def test_every_option_of_conf_composes_and_builds(group: str, name: str) -> None
     if name in ("imagefolder", "imagenet21k", "parquet"):
         images("train/cat", "train/dog")
         words += ["data.path=images", "data.classes=2"]
-    if group == "recipe":  # those for ImageNet say something for its models and colours alone
+    if name == "camvid":
+        images("train/cat", "train/dog")
+        words += ["data.path=images", "data.train=train", "data.validation=1", "data.test=1"]
+    if group == "data" and name in ("ade20k", "camvid"):
+        words += ["task=segment"]
+    if name == "segment":
+        words += ["model.arch=B/16", "data=ade20k"]
+    elif group == "recipe":  # those for ImageNet say something for its models and colours alone
         words += ["model.arch=B/16", "data=imagenet1k"]
     if name == "mnist_bn":  # which changes the whole test set once
         words += ["data.cache=decoded"]

@@ -10,6 +10,7 @@ import csv
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,24 @@ from ablate.shared.errors import UserError, unknown
 FILE = Path(__file__).with_name("paper_tables.csv")
 VALUES = ("top1", "fewshot25_top1", "test_top1", "zeroshot_top1", "miou", "test_top1_approx")
 GAINS = {"delta_top1_vs_dpn": "dpn", "gain_top1_vs_pre_ln": "base"}  # over which variant
-# A regime in our words, on ImageNet-1k: what values may be subtracted from.
-RECIPES: Mapping[str, Mapping[str, Any]] = {
+# A regime in our words, on ImageNet-1k where they say no data: what values may be subtracted from.
+RECIPES: dict[str, Mapping[str, Any]] = {
     "AugReg 93k steps bs4096": {"recipe": "augreg", "train.examples": 380_506_500},
     "better-plain-vit": {"recipe": "s16_plus"},
     "DeiT": {"recipe": "deit"},
     "300 ep": {"recipe": "dtn"},
 }
+RECIPES |= {
+    f"train fraction {share}, linear decoder, 10 seeds": {
+        **{"recipe": "segment", "data": "ade20k", "model.rep": True},
+        "data.fraction": float(Fraction(share)),
+    }
+    for share in ("1/16", "1/8", "1/4", "1/2", "1")
+}
 # Theirs -> ours.
 DATA = {"imagenet1k": "imagenet1k", "augmented-mnist": "mnist", "sun397": "sun397"}
 DATA["imagenet21k->imagenet1k"] = "imagenet21k->imagenet1k"
+DATA["ade20k"] = "imagenet1k->ade20k"
 MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
 MACHINES = {"train.micro_batch", "train.deterministic", "train.compile", "train.draws"}
 MACHINES |= {"eval.every", "eval.batch"}
@@ -115,8 +124,14 @@ def _table(name: str, numbers: Sequence[Printed]) -> PaperTable:
     rows = dict.fromkeys(number.variant for number in numbers)
     labels: dict[tuple[str, str, str], str] = {}
     by_data = len({number.dataset for number in numbers}) > 1
+    alike = len({number.arch for number in numbers}) == 1 and not by_data
+    said = [{*number.regime.split(", ")} for number in numbers]
+    common = set.intersection(*said) if alike else set()
     for number in numbers:
         label = number.dataset.rpartition("/")[2] if by_data else number.arch
+        if common:  # one architecture, trained alike but for a part
+            own = (part for part in number.regime.split(", ") if part not in common)
+            label = ", ".join(own) or label
         if number.column not in labels and label in labels.values():
             label = f"{label} ({number.arch if by_data else number.regime})"
         labels.setdefault(number.column, label)
@@ -273,7 +288,7 @@ class _Recipes:
         from ablate.shared import spec
 
         if (regime, arch) not in self.known:
-            settings = {**RECIPES[regime], "data": "imagenet1k", "model.arch": arch}
+            settings = {"data": "imagenet1k", **RECIPES[regime], "model.arch": arch}
             try:
                 tree = self.composer.tree([SettingsLayer("", settings)])
                 run = spec.effective(spec.to_tree(self.composer.run(tree, seed=0)))
@@ -283,6 +298,6 @@ class _Recipes:
                 self.known[regime, arch] = {
                     **{section: run[section] for section in ("optim", "train", "augment", "eval")},
                     "model": {key: run["model"][key] for key in MODEL},
-                    "data": {"size": run["data"]["size"]},
+                    "data": {key: run["data"][key] for key in ("size", "fraction")},
                 }
         return self.known[regime, arch]

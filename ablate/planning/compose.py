@@ -45,6 +45,7 @@ from ablate.shared.choices import CHOICES
 from ablate.shared.dataset import local
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
+from ablate.shared.metrics import TASKS
 from ablate.shared.own import TRAINER, OwnRun, is_own, name_of
 from ablate.shared.whole import complete_model
 
@@ -367,4 +368,6 @@ def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str
     size = tree["data"].get("size") if isinstance(tree["data"], Mapping) else None
     if isinstance(size, int) and size > 0:  # a patch that divides the image, whatever its size
         tree["model"] = {**tree["model"], "arch": f"mu/{size}"}
+    if value_at(tree, "data.labels") == "masks":  # by a task that learns from them
+        tree["task"] = next(name for name, task in TASKS.items() if task.dense)
     return spec.to_tree(composer.run(tree)), composer.notes

@@ -15,10 +15,12 @@ from ablate.planning.layers import Layers, SettingsLayer
 from ablate.shared.build import is_whole
 from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.metrics import TASKS
 
 FROM = "from."
 SHARED = ("model", *CHOICES)  # sections, and groups, of both
 OWN = ("dropout", "drop_path")  # keys of `model` that a child says for itself
+OWN_DENSE = (*OWN, "input")  # of a child by a task that is `dense`
 OF_FILE = ("weights", "names")  # keys of a start from a file
 
 
@@ -82,7 +84,10 @@ def descend(
     if "seed" not in said:  # its child's
         del parent["seed"]
     tree["parent"] = parent
-    own = {} if is_whole(parent["model"]) else {key: tree["model"][key] for key in OWN}
+    task = TASKS.get(str(tree.get("task")))
+    keys = OWN_DENSE if task is not None and task.dense else OWN
+    whole = is_whole(parent["model"])
+    own = {} if whole else {key: tree["model"][key] for key in keys if key in tree["model"]}
     tree["model"] = _headless({**parent["model"], **own})
     for kind in CHOICES:
         tree.pop(kind, None)

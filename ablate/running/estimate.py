@@ -240,13 +240,14 @@ def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
 
 
 def _evaluated(tree: Mapping[str, Any], examples: Mapping[str, int]) -> int:
-    """Count the images of all validations and of the test."""
-    if spec.task_in(tree).shown is not None:
+    """Count the images of `data.size` that all validations and the test show the model."""
+    task = spec.task_in(tree)
+    if task.shown is not None:
         return 0  # `_images` counts what it shows
     batch, validation = tree["train"]["batch"], examples.get("validation", 0)
     steps = math.ceil(_images(tree, examples) / batch)
     every = max(1, tree["eval"]["every"] * (examples["train"] // batch))
-    return int(math.ceil(steps / every) * validation + examples.get("test", 0))
+    return int(math.ceil(steps / every) * validation + examples.get("test", 0)) * task.views
 
 
 Rates = Mapping[int, tuple[float, float]]

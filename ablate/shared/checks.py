@@ -13,6 +13,7 @@ from typing import Any
 from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import added
+from ablate.shared.masks import check_masks
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Augment, Chosen, Data, Model, Optim, Train, Whole
 from ablate.shared.spec import DRAWS, Run
@@ -38,6 +39,7 @@ def check(run: Run) -> None:
     _lengths(run.train)
     _batch(run.train, run.augment)
     _view(run)
+    check_masks(run)
     _start(run)
 
 

@@ -25,6 +25,9 @@ UNREAD = {
 }
 
 
+PICTURES, MASKS = "images", "annotations"  # folders, and in each a folder of each split
+
+
 @dataclass(frozen=True)
 class Listing:
     """The files of a set that lie at `path`, those whose names begin with a dot passed over.
@@ -112,8 +115,11 @@ def local_splits(found: Listing) -> list[str]:
     """The splits of what lies there, in name order.
 
     Of parquet files each file name's leading letters (`train-00000-of-00002.parquet`: train); of
-    image folders the folders beside `train`, or "train" alone where there is no such folder.
+    image folders the folders beside `train`, or "train" alone where there is no such folder; of
+    images and masks the folders in `images`.
     """
+    if found.kind == "folder" and (found.path / MASKS).is_dir():
+        return _subfolders(found.path / PICTURES)
     if found.kind == "parquet":
         return sorted({split_of(file) for file in found.files} - {""})
     return _subfolders(found.path) if _has_splits(found.path) else ["train"]

@@ -75,6 +75,8 @@ def _digest(content: Any, data: dict[str, Any]) -> str:
         reading["cache"] = data["cache"]
     if data.get("broken", "error") != "error":  # and this
         reading["broken"] = data["broken"]
+    if data.get("labels", "classes") != "classes":  # and these: pixels are counted by class
+        reading |= {key: data.get(key) for key in ("labels", "ignore", "classes")}
     text = json.dumps([content, reading], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -80,6 +80,18 @@ class Data:
     broken: Annotated[
         Literal["error", "skip"], Key("images that can't be read: refused, or left out")
     ] = "error"
+    # Masks: `label` is a column of pictures, too, whose levels are class numbers.
+    labels: Annotated[
+        Literal["classes", "masks"], Key("what is labelled: each image, or each of its pixels")
+    ] = "classes"
+    ignore: Annotated[
+        int | None,
+        Key("masks: the level of no class, beside 255; those above it count one less", least=0),
+    ] = None
+    fraction: Annotated[
+        float,
+        Key("masks: share of the training images; smaller ones are within larger", above=0, most=1),
+    ] = 1.0
 
 
 @dataclass(frozen=True)
@@ -178,7 +190,7 @@ class Optim:
     clip: Annotated[float | None, Key("the largest global gradient norm; null: any", above=0)]
     warmup_epochs: Annotated[float, Key("length of the linear warm-up, in epochs", least=0)]
     schedule: Annotated[
-        Literal["cosine", "linear", "rsqrt", "constant"], Key("the rate after the warm-up")
+        Literal["cosine", "linear", "rsqrt", "constant", "poly"], Key("the rate after the warm-up")
     ]
     name: Annotated[
         str,
@@ -309,6 +321,18 @@ class Augment:
     repeats: Annotated[
         int, Key("times that an image stands in a batch, each time changed otherwise", least=1)
     ] = 1
+    # Of images with masks, which are cut to squares of `Data.size`.
+    rescale: Annotated[
+        float | None,
+        Key("masks: resize to data.size, times 1/this to this; null: as it is", least=1),
+    ] = None
+    class_share: Annotated[
+        float,
+        Key("masks: a crop is drawn again, ten times, with so much of one class", above=0, most=1),
+    ] = 1.0
+    photometric: Annotated[
+        bool, Key("masks: shift brightness, contrast, saturation and hue, each half of the time")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -327,6 +351,10 @@ class Eval:
         Literal["keep", "squeeze"],
         Key("shows the centre of an image as it is, or of one squeezed into a square"),
     ] = "keep"
+    stride: Annotated[
+        int | None,
+        Key("masks: pixels between windows of data.size; null: two thirds of a window", above=0),
+    ] = None
     also: Annotated[
         tuple[Data, ...],
         Key("test sets beside the data's own, a list: names of data, or folders (DIR/NAME)"),

@@ -63,9 +63,10 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
     cache, counts, answers = Path(question["cache"]), {}, {}
     for key, tree in question["specs"].items():
         run = build_run(tree)
-        if run.data.fingerprint not in counts:
-            counts[run.data.fingerprint] = count(run.data, cache)
-        examples = counts[run.data.fingerprint]
+        content = run.data.fingerprint, run.data.fraction
+        if content not in counts:
+            counts[content] = count(run.data, cache)
+        examples = counts[content]
         if examples and TASKS[run.task].trains and run.train.batch > examples["train"]:
             raise UserError(
                 f"train.batch: {run.train.batch} is more than the {examples['train']} training "

@@ -113,6 +113,12 @@ def smaller(run: Run, batch: int) -> Run:
 def random_split(data: Data, images: int, device: torch.device) -> Split:
     """So many random images of the size that the model sees, with labels."""
     shape = (images, data.size, data.size, data.channels)
+    if data.labels == "masks":
+        return Split(
+            torch.randint(256, shape, dtype=torch.uint8, device=device),
+            torch.randint(data.classes, shape[:3], dtype=torch.uint8, device=device),
+            torch.full((images, 2), float(data.size), device=device),
+        )
     return Split(
         torch.randint(256, shape, dtype=torch.uint8, device=device),
         torch.randint(data.classes, (images,), device=device),

@@ -20,6 +20,7 @@ from ablate.training.data.batches import ImageView, resident, shaken_once
 from ablate.training.data.beside import in_classes, renumbered, shared_images
 from ablate.training.data.cache import prepare
 from ablate.training.data.cached import AnySplit, Cached
+from ablate.training.data.source import share
 from ablate.training.journal import Journal
 from ablate.training.memory import micro_batch, part
 from ablate.training.numerics import chosen
@@ -61,6 +62,9 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     if run.eval.augment:
         data |= {name: shaken_once(data[name], run.augment) for name in ("validation", "test")}
         also = {name: shaken_once(split, run.augment) for name, split in also.items()}
+    if run.data.fraction < 1:
+        rows = torch.from_numpy(share(run.data, len(data["train"])))
+        data["train"] = data["train"].take(rows)
     data = {name: resident(split, device) for name, split in data.items()}
 
     # --- Task, model, optimiser -----------------------------------------------------------------

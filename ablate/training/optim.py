@@ -336,7 +336,8 @@ def learning_rate(optim: Optim, step: int, lengths: Lengths) -> float:
 
     big_vision/utils.py create_learning_rate_schedule: s(0) = 0, s(warmup) = 1, s(total) = 0; rsqrt
     and constant take a linear factor in the cooldown. With `warmup_lr` and `min_lr` timm.scheduler:
-    cosine (warmup_prefix) and linear end before the cooldown, rsqrt never falls below `min_lr`.
+    cosine (warmup_prefix) and linear end before the cooldown, rsqrt never falls below `min_lr`;
+    poly is (1 - share done)^0.9, as in Segmenter's engine and mmsegmentation's poly policy.
     """
     total, warmup, cooldown = lengths
     after = step - warmup
@@ -349,6 +350,7 @@ def learning_rate(optim: Optim, step: int, lengths: Lengths) -> float:
     share = {
         "cosine": 0.5 * (1 + cos(pi * done)),
         "linear": 1 - done,
+        "poly": (1 - done) ** 0.9,
         "rsqrt": left,
         "constant": left,
     }[optim.schedule]

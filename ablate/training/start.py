@@ -1,8 +1,9 @@
 """The weights that a training starts from: those that its parent ended with, or those of a file.
 
 All of them are taken over, the class token, norms and the representation layer included; the head
-starts anew, kernel and bias at zero, and positions are resized (big_vision/models/vit.py `load`,
-with `dont_load=['head/kernel', 'head/bias']`, and `scipy.ndimage.zoom(order=1)`).
+starts anew, kernel and bias at zero (a Segmenter's as it is initialised), and positions are resized
+(big_vision/models/vit.py `load`, with `dont_load=['head/kernel', 'head/bias']`, and
+`scipy.ndimage.zoom(order=1)`).
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from ablate.shared.files import read_file
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Weights, Whole
 from ablate.shared.spec import Run
-from ablate.training.model import Host, build
+from ablate.training.model import Host, Segmenter, build
 from ablate.training.model.export import from_timm
 from ablate.training.model.whole import HEAD, heads
 
 POSITIONS = "posemb"
+BEHIND = ("norm.", "rep.", "pool.")  # between the tokens and a head: a Segmenter has none of it
 
 Shapes = Mapping[str, torch.Size]
 
@@ -85,21 +87,23 @@ def check_start(run: Run) -> None:
             f"where a run starts from other weights; call its last layer so"
         )
     if run.parent is not None:
-        check_shapes(own, _shapes(build(run.parent, device="meta")), anew)
+        check_shapes(own, _taken(model, _shapes(build(run.parent, device="meta"))), anew)
     if run.weights is not None:
         tensors = _of_file(run, run.weights)
-        check_shapes(own, {name: tensor.shape for name, tensor in tensors.items()}, anew)
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        check_shapes(own, _taken(model, shapes), anew)
 
 
 def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give the model these weights, as at its first step. Raises UserError where a name or a shape
     is not its own; then nothing has changed."""
-    anew = heads(model)
-    check_shapes(_shapes(model), {name: tensor.shape for name, tensor in tensors.items()}, anew)
+    anew, shapes = heads(model), {name: tensor.shape for name, tensor in tensors.items()}
+    check_shapes(_shapes(model), _taken(model, shapes), anew)
     with torch.no_grad():
         for name, own in model.state_dict().items():
             if _is_in(name, anew):
-                if isinstance(model, Host):  # a whole model's is as its constructor made it
+                # A whole model's, and a decoder's, are as they were drawn.
+                if isinstance(model, Host) and not isinstance(model, Segmenter):
                     own.zero_()
             elif name == POSITIONS:
                 own.copy_(resize(tensors[name], own.shape[1]))
@@ -127,6 +131,13 @@ def check_shapes(own: Shapes, theirs: Shapes, anew: Collection[str] = (HEAD,)) -
 
 def _is_in(name: str, paths: Collection[str]) -> bool:
     return any(name.startswith(f"{path}.") for path in paths)
+
+
+def _taken(model: nn.Module, shapes: Shapes) -> Shapes:
+    """Those that are for the model: all, but for what a Segmenter leaves of a classifier."""
+    if not isinstance(model, Segmenter):
+        return shapes
+    return {name: shape for name, shape in shapes.items() if not name.startswith(BEHIND)}
 
 
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:

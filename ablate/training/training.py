@@ -22,6 +22,7 @@ from ablate.shared.spec import Run
 from ablate.training.borrowed import as_tensors, from_tensor
 from ablate.training.data.batches import Batches, ImageView, evaluation_batches
 from ablate.training.data.cached import AnySplit
+from ablate.training.data.masked import MaskedBatches, whole_images
 from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import Host, build
 from ablate.training.model.whole import drawn
@@ -88,7 +89,8 @@ class Training:
         draws = Draws(run.seed, device)
         self._masks = StepKey(draws, batch, self.weights)
         ahead = train.device.type != device.type
-        self.batches = Batches(train, batch, run.augment, draws, self._view, ahead)
+        kind = MaskedBatches if run.data.labels == "masks" else Batches
+        self.batches = kind(train, batch, run.augment, draws, self._view, ahead)
 
         # --- Model, optimiser, lengths in steps -------------------------------------------------
         self.model = build(run, device).to(self.weights)
@@ -260,7 +262,10 @@ class Training:
 
     def _shown(self, split: AnySplit) -> Iterator[tuple[Tensor, Tensor]]:
         """Its batches, with signs of life: a long evaluation is no hanging."""
-        shown = evaluation_batches(split, self.run.eval.batch, self._view, self.device)
+        if self.run.data.labels == "masks":
+            shown = whole_images(split, self._view, self.device)
+        else:
+            shown = evaluation_batches(split, self.run.eval.batch, self._view, self.device)
         for number, batch in enumerate(shown):
             self._beat(batches=number)
             yield batch

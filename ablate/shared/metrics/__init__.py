@@ -9,8 +9,9 @@ from __future__ import annotations
 from ablate.shared.metrics.classify import CLASSIFY
 from ablate.shared.metrics.fewshot import FEWSHOT
 from ablate.shared.metrics.metric import Metric, TaskChoice, threshold
+from ablate.shared.metrics.segment import SEGMENT
 
 __all__ = ["DEFAULT", "TASKS", "Metric", "TaskChoice", "threshold"]
 
 DEFAULT = "classify"  # the task of every run that says none
-TASKS: dict[str, TaskChoice] = {DEFAULT: CLASSIFY, "fewshot": FEWSHOT}
+TASKS: dict[str, TaskChoice] = {DEFAULT: CLASSIFY, "fewshot": FEWSHOT, "segment": SEGMENT}

@@ -83,7 +83,9 @@ class TaskChoice:
     sentence of captions on what every metric needs told. `shown`, of a task that trains nothing:
     how many images a run is shown, by the images of each split and the number of classes.
     `probed`: the numbers of probes that its runs may have, by probe. `own`: the functions of the
-    user's own that a plan names, by their import paths.
+    user's own that a plan names, by their import paths. `dense`: the head reads every patch's token
+    before the final norm, of images labelled by masks, and has initial values of its own. `views`:
+    about how many images of `data.size` the model is shown for one that is evaluated.
     """
 
     line: str
@@ -99,6 +101,8 @@ class TaskChoice:
     shown: Callable[[Mapping[str, int], int], int] | None = None
     probed: Mapping[str, Probed] = field(default_factory=dict)
     own: Mapping[str, Metric] = field(default_factory=dict)
+    dense: bool = False
+    views: int = 1
 
     @property
     def trains(self) -> bool:

@@ -9,7 +9,7 @@ Shapes: B images of a global batch, stored H x W, shown size x size, C channels;
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -135,13 +135,17 @@ class Batches:
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
         self._on_host = Draws(draws.seed)
-        self._cut: Cuts | None = None
+        self._cut: Callable[[torch.Tensor, int], Cut] | None = None
         self._view = view or whole_square(split)
         if isinstance(split, EncodedSplit):
-            self._cut = Cuts(split.shapes, self._view.centre, augment, Draws(draws.seed))
+            self._cut = self._cuts(split)
             self._view, self._augment = self._view.done, replace(augment, crop_area=None)
         fed = ahead or self._cut is not None
         self._feed = Feed(self._wanted, draws.device) if fed else None
+
+    def _cuts(self, split: EncodedSplit) -> Callable[[torch.Tensor, int], Cut]:
+        """What of whole images a step shows, given their rows and its number."""
+        return Cuts(split.shapes, self._view.centre, self._augment, Draws(self._draws.seed))
 
     def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """images float32 (B, size, size, C) as `view` says and labels int64 (B,) of step 0, 1..."""

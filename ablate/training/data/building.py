@@ -24,7 +24,7 @@ from ablate.shared.sections import Data
 from ablate.training.data import source
 from ablate.training.data.build_journal import JOURNAL, BuildJournal
 from ablate.training.data.cached import FORMAT, mapped
-from ablate.training.data.forms import Encoded, Form, Squares, arrays
+from ablate.training.data.forms import Encoded, Form, Masked, Squares, array_file, arrays
 from ablate.training.data.pool import Chunk, Line, write
 from ablate.training.data.stored import Source
 
@@ -54,7 +54,8 @@ class Work:
         sizes: Mapping[str, np.ndarray] | None,
     ) -> None:
         """`sizes`: of each stored image's file in bytes, where these are kept."""
-        self.data, self.rows = data, rows
+        self.data, self.rows, self.building = data, rows, building
+        self.masks = data.labels == "masks"  # then the form has the labels, of each pixel
         self.chosen = source.cut(data, rows)
         self.splits = [split for split in SPLITS if split in self.chosen]
         self.counts = {split: len(numbers) for split, (_, numbers) in self.chosen.items()}
@@ -65,8 +66,8 @@ class Work:
             own = {
                 split: sizes[stored][numbers] for split, (stored, numbers) in self.chosen.items()
             }
-            self.form = Encoded(building, data, self.counts, own)
-        self.labels = arrays(building, "labels", self.counts, (), np.int64)
+            self.form = (Masked if self.masks else Encoded)(building, data, self.counts, own)
+        self.labels = [] if self.masks else arrays(building, "labels", self.counts, (), np.int64)
         self.arrays = [*self.form.arrays, *self.labels]
         self.kept = [*self.form.kept, *self.labels]
         self.bytes = sum(array.bytes for array in self.arrays)
@@ -81,7 +82,7 @@ class Work:
         for split in self.splits:
             stored, numbers = self.chosen[split]
             images.append(int(np.searchsorted(numbers, done.get(stored, 0))))
-        labels = [self.counts[split] for split in self.splits]
+        labels = [self.counts[split] for split in self.splits[: len(self.labels)]]
         return [*self.form.finished(images), *labels]
 
     def images(self, done: Mapping[str, int]) -> int:
@@ -118,6 +119,8 @@ class Work:
 
     def write_labels(self, opened: Source) -> int:
         """All of them, checked before an image is decoded; returns the largest."""
+        if self.masks:
+            return self.data.classes - 1
         numbers = {}
         for stored, part in opened.parts.items():
             used = self.used[stored]
@@ -182,18 +185,19 @@ class Work:
             rows = sorted(row for _, places in broken for m, row in places if m == n)
             if not rows:
                 continue
-            labels = mapped(self.labels[n].path).numpy()
-            kept = np.delete(labels, rows)
+            labels = mapped(self.building / array_file(split, "labels")).numpy()
+            kept = np.delete(labels, rows, 0)
             self._check_left(split, labels, kept, names)
             self.journal.remove()
             self.form.drop(n, rows)
-            self.labels[n].drop([(row, row + 1) for row in rows])
+            if not self.masks:
+                self.labels[n].drop([(row, row + 1) for row in rows])
             self.counts[split] = len(kept)
 
     def _check_left(
         self, split: str, labels: np.ndarray, kept: np.ndarray, names: list[str] | None
     ) -> None:
-        lost = np.setdiff1d(labels, kept)
+        lost = np.setdiff1d(labels, kept) if not self.masks else labels[:0]
         if split == "train" and len(lost):
             what = f"images of class {names[lost[0]] if names else lost[0]}"
         elif not len(kept):
@@ -349,6 +353,8 @@ def _decode(
             _check_readable(broken, total)
         else:
             work.leave_out(broken, opened.class_names)
+        if isinstance(work.form, Masked):
+            work.form.check()
         for array in work.arrays:
             array.sync()
         overlap = _overlap(work.splits, work.form)

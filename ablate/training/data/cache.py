@@ -106,10 +106,14 @@ def look(data: Data, folder: Path) -> CacheState:
 
 
 def count(data: Data, folder: Path) -> dict[str, int] | None:
-    """Examples of train, validation and test, without decoding one; None: not known before the
-    set is fetched from the hub. Raises UserError as `prepare` does, where it can tell so early.
+    """Examples of train, validation and test, without decoding one, as many as `data.fraction`
+    leaves; None: not known before the set is fetched from the hub. Raises UserError as `prepare`
+    does, where it can tell so early.
     """
-    return look(data, folder).counts
+    counts = look(data, folder).counts
+    if counts is None or data.fraction == 1:
+        return counts
+    return {**counts, "train": len(source.share(data, counts["train"]))}
 
 
 def _lock(folder: Path, name: str) -> Lock:

@@ -17,9 +17,12 @@ from PIL import Image
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
 from ablate.shared.files import read_json
+from ablate.shared.masks import NO_CLASS
 from ablate.shared.sections import Data
 from ablate.training.data import source
 from ablate.training.data.forms import array_file
+from ablate.training.data.mask import classes
+from ablate.training.data.masked_crop import MaskedCrops
 from ablate.training.data.picture import Example, decode_whole
 from ablate.training.data.whole import Cut
 
@@ -139,6 +142,7 @@ class EncodedSplit:
         """As `Split.gather`, each image cut from its whole. One that stands there several times is
         decoded once. Raises Broken where the bytes are no image any more."""
         assert cut is not None
+        assert not isinstance(cut, MaskedCrops)
         places: dict[int, list[int]] = {}
         for place, row in enumerate(rows.tolist()):
             places.setdefault(row, []).append(place)
@@ -156,8 +160,62 @@ class EncodedSplit:
     def picture(self, row: int) -> Image.Image:
         """The whole image. Raises Broken where its bytes are none any more."""
         first, last = self.spans[row].tolist()
+        return decode_whole(self._read(first, last), self.channels)
+
+    def _read(self, first: int, last: int) -> Example:
         where = f"bytes {first:,} to {last:,} of {self.content.path}"
-        return decode_whole(Example(where, self.content.read(first, last), None), self.channels)
+        return Example(where, self.content.read(first, last), None)
+
+
+@dataclass(frozen=True)
+class MaskedSplit(EncodedSplit):
+    """Images and their masks as their files have them, one behind the other in `content`.
+
+    labels: int32 (N, classes), pixels of each class; lengths: int64 (N,), of the images' own files.
+    A batch of it has a mask where others have a label: uint8 (B, size, size); and as `aspects`,
+    float32 (B, 2), how many of its rows and columns are the image's: the rest is padding.
+    """
+
+    lengths: torch.Tensor
+    data: Data
+
+    def take(self, rows: torch.Tensor | slice) -> MaskedSplit:
+        some = super().take(rows)
+        assert isinstance(some, MaskedSplit)
+        return replace(some, lengths=self.lengths[rows])
+
+    def empty(self, rows: int, cut: Cut | None, pinned: bool = False) -> Split:
+        assert isinstance(cut, MaskedCrops)
+        images = super().empty(rows, cut, pinned).images
+        masks = torch.empty(images.shape[:3], dtype=torch.uint8, pin_memory=pinned)
+        return Split(images, masks, torch.empty(rows, 2, pin_memory=pinned))
+
+    def gather(self, rows: torch.Tensor, cut: Cut | None, out: Split, each: Each) -> None:
+        """Each image and its mask, cut alike."""
+        assert isinstance(cut, MaskedCrops)
+        numbers = rows.tolist()
+
+        def one(place: int) -> None:
+            pixels, mask = cut.show_both(
+                place, self.picture(numbers[place]), self.mask(numbers[place])
+            )
+            tall, wide = mask.shape
+            image, labels = out.images[place].numpy(), out.labels[place].numpy()
+            image[...], labels[...] = 0, NO_CLASS
+            image[:tall, :wide], labels[:tall, :wide] = pixels, mask
+            out.aspects[place] = torch.tensor([tall, wide])
+
+        for _ in each(one, range(len(numbers))):
+            pass
+
+    def picture(self, row: int) -> Image.Image:
+        first, _ = self.spans[row].tolist()
+        return decode_whole(self._read(first, first + int(self.lengths[row])), self.channels)
+
+    def mask(self, row: int) -> np.ndarray:
+        """uint8 (H, W): the class of each pixel of the whole image. Raises as `mask.classes`."""
+        first, last = self.spans[row].tolist()
+        return classes(self._read(first + int(self.lengths[row]), last), self.data)
 
 
 AnySplit = Split | EncodedSplit
@@ -176,6 +234,7 @@ class Cached:
     squeezed: bool  # are there aspects?
     sha256: str  # of all that `split` reads, as it was when it was decoded
     encoded: int | None = None  # channels to decode to, where these are the files' own bytes
+    masks: Data | None = None  # what their levels mean, where labels are masks
 
     def split(self, name: str) -> AnySplit:
         """train, validation or test, mapped: its pages are shared by all processes that read it."""
@@ -192,7 +251,10 @@ class Cached:
         )
         content = Bytes(self.folder / array_file(name, "encoded"))
         spans = torch.stack([offsets[:-1], offsets[1:]], 1)
-        return EncodedSplit(content, spans, labels, shapes, channels)
+        if self.masks is None:
+            return EncodedSplit(content, spans, labels, shapes, channels)
+        lengths = mapped(self.folder / array_file(name, "lengths"))
+        return MaskedSplit(content, spans, labels, shapes, channels, lengths, self.masks)
 
 
 def mapped(path: Path) -> torch.Tensor:
@@ -236,4 +298,6 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
     size, squeezed = sum(meta["bytes"].values()), data.cache_size is not None
     names = meta["class_names"]
     channels = data.channels if kept == "encoded" else None
-    return Cached(home, meta["counts"], names, size, squeezed, decoded.digest(meta), channels)
+    masks = data if data.labels == "masks" else None
+    sha256 = decoded.digest(meta)
+    return Cached(home, meta["counts"], names, size, squeezed, sha256, channels, masks)

@@ -6,6 +6,9 @@ the files' own bytes. The processes that decode load this, and no torch.
     encoded   encoded  uint8 (bytes,), one file after the other
               offsets  int64 (N + 1,), where each begins in `encoded`, and where the last ends
               shapes   int32 (N, 2), height and width of each image, upright
+    masked    the same, each image with the file of its mask behind it in `encoded`, and
+              lengths  int64 (N,), how long the image's own file is
+              labels   int32 (N, classes), pixels of each class
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL.Image import Image
 
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
+from ablate.shared.masks import NO_CLASS
 from ablate.shared.sections import Data
-from ablate.training.data.picture import Example, decode, decode_whole, encoded, squeeze
+from ablate.training.data.mask import classes
+from ablate.training.data.picture import Broken, Example, decode, decode_whole, encoded, squeeze
 from ablate.training.data.pool import Array
 
 DIGEST = 16  # bytes that stand for an image's pixels
@@ -118,9 +124,15 @@ class Encoded:
         """Raises as `decode` does."""
         content = encoded(example)
         image = decode_whole(Example(example.where, content, example.label), self._channels)
+        assert content is not None
+        self._keep(example, content, image, places)
+
+    def _keep(
+        self, example: Example, content: bytes, image: Image, places: list[tuple[int, int]]
+    ) -> None:
+        """`content`: what is kept of an image that could be decoded."""
         shape = (image.height, image.width)
         pixels = hashlib.blake2b(image.tobytes(), digest_size=DIGEST, salt=b"%dx%d" % shape)
-        assert content is not None
         for split, row in places:
             begin, end = self._offsets[split].get(row, 2)
             if end - begin != len(content):
@@ -149,6 +161,58 @@ class Encoded:
         pixels = self._pixels[split]
         for row in range(pixels.shape[0]):
             yield pixels.get(row, 1).tobytes()
+
+
+class Masked(Encoded):
+    """Images and their masks as their files have them: the label of an example is another one."""
+
+    def __init__(
+        self, folder: Path, data: Data, counts: Mapping[str, int], sizes: Mapping[str, np.ndarray]
+    ) -> None:
+        super().__init__(folder, data, counts, sizes)
+        self._data = data
+        self._lengths = arrays(folder, "lengths", counts, (), np.int64)
+        self._labels = arrays(folder, "labels", counts, (data.classes,), np.int32)
+        self.kept = [*self.kept, *self._lengths, *self._labels]
+        self.arrays = [*self.arrays, *self._lengths, *self._labels]
+
+    def write(self, example: Example, places: list[tuple[int, int]]) -> None:
+        """Raises as `decode` and `mask.classes` do, and Broken where the two differ in shape."""
+        own, its_mask = encoded(example), encoded(example.label)
+        image = decode_whole(Example(example.where, own, None), self._channels)
+        mask = Example(example.label.where, its_mask, None)
+        found = classes(mask, self._data)
+        if found.shape != (image.height, image.width):
+            tall, wide = found.shape
+            raise Broken(
+                f"data: {mask.where}: has {wide}x{tall} pixels, its image "
+                f"{image.width}x{image.height}"
+            )
+        assert own is not None
+        assert its_mask is not None
+        self._keep(example, own + its_mask, image, places)
+        pixels = np.bincount(found.reshape(-1), minlength=NO_CLASS)[: self._data.classes]
+        for split, row in places:
+            self._lengths[split].put(row, len(own))
+            self._labels[split].put(row, pixels)
+
+    def finished(self, images: list[int]) -> list[int]:
+        return [*super().finished(images), *images, *images]
+
+    def drop(self, split: int, rows: Sequence[int]) -> None:
+        super().drop(split, rows)
+        for array in (self._lengths, self._labels):
+            array[split].drop([(row, row + 1) for row in rows])
+
+    def check(self) -> None:
+        """Raises UserError for a split without a pixel of a class."""
+        for labels in self._labels:
+            if not labels.get(0, labels.shape[0]).any():
+                split = labels.path.name.partition(".")[0]
+                raise UserError(
+                    f"data.label: no pixel of the {split} images of data={self._data.name} has a "
+                    f"class"
+                )
 
 
 Form = Squares | Encoded

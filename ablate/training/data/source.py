@@ -18,6 +18,7 @@ from ablate.shared.dataset import BUNDLED, Listing, class_folders, local, local_
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
 from ablate.training.data.bundled import DIGITS, MNIST5K, open_digits, open_mnist5k
+from ablate.training.data.mask_folder import open_masks
 from ablate.training.data.picture import Example, size_of
 from ablate.training.data.stored import Part, Source, path_of, slice_of, wanted_splits
 from ablate.training.data.tables import open_hub, open_parquet, parquet_file, parquet_files
@@ -28,6 +29,7 @@ from ablate.training.keyed import key
 HUB_ROWS = {
     "ILSVRC/imagenet-1k": {"train": 1_281_167, "validation": 50_000, "test": 100_000},
     "dpdl-benchmark/sun397": {"train": 76_128, "validation": 10_875, "test": 21_750},
+    "zhoubolei/scene_parse_150": {"train": 20_210, "validation": 2_000, "test": 3_352},
     "uoft-cs/cifar10": {"train": 50_000, "test": 10_000},
     "uoft-cs/cifar100": {"train": 50_000, "test": 10_000},
     "ylecun/mnist": {"train": 60_000, "test": 10_000},
@@ -50,9 +52,13 @@ def open_source(data: Data) -> Source:
     elif (found := local(path_of(data), data.name)).kind == "parquet":
         source = open_parquet(data, found)
     else:
-        source = open_folder(data, found)
+        source = _open_files(data, found)
     check_class_names(data, source.class_names)
     return source
+
+
+def _open_files(data: Data, found: Listing) -> Source:
+    return open_masks(data, found) if data.labels == "masks" else open_folder(data, found)
 
 
 def rows(data: Data) -> dict[str, int] | None:
@@ -69,7 +75,8 @@ def rows(data: Data) -> dict[str, int] | None:
         return known and {split: known[split] for split in wanted_splits(data, sorted(known))}
     found = local(path_of(data), data.name)
     if found.kind == "folder":
-        return {split: part.rows for split, part in open_folder(data, found).parts.items()}
+        parts = _open_files(data, found).parts
+        return {split: part.rows for split, part in parts.items()}
     from pyarrow import parquet
 
     return {
@@ -85,7 +92,7 @@ def sizes(data: Data, rows: dict[str, int]) -> dict[str, np.ndarray] | None:
         return None
     found = local(path_of(data), data.name)
     if found.kind == "folder":
-        parts = open_folder(data, found).parts
+        parts = _open_files(data, found).parts
         return {split: exact(part) for split, part in parts.items()}
     from pyarrow import parquet
 
@@ -135,6 +142,14 @@ def cut(data: Data, rows: dict[str, int]) -> dict[str, tuple[str, np.ndarray]]:
             f"{data.train!r} leave none to train on"
         )
     return {"train": (whole, numbers[np.sort(order[taken:])]), **chosen}
+
+
+def share(data: Data, number: int) -> np.ndarray:
+    """Which of so many training rows `data.fraction` leaves, sorted: the first of a permutation
+    that hangs on their number alone. So it is the same for every run, and what a smaller fraction
+    leaves is among what a larger one does."""
+    random = np.random.RandomState(key("fraction", number) % 2**32)
+    return np.sort(random.permutation(number)[: max(1, round(data.fraction * number))])
 
 
 def _numbers(data: Data, name: str, rows: dict[str, int]) -> tuple[str, np.ndarray]:

@@ -141,7 +141,10 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
                 for batch in table.batches([image, label], row):
                     images = batch.column(image).to_pylist()
                     for cell, number in zip(images, batch.column(label).to_pylist(), strict=True):
-                        yield _example(f"row {row} of {table.name}", cell, number)
+                        where = f"row {row} of {table.name}"
+                        if data.labels == "masks":
+                            number = _example(f"the mask in {where}", number, None)
+                        yield _example(where, cell, number)
                         row += 1
 
         def labels(
@@ -157,9 +160,11 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
         def sizes(
             pieces: list[_Table] = pieces, columns: list[tuple[str, str]] = columns
         ) -> Iterator[int]:
-            for table, (image, _) in zip(pieces, columns, strict=True):
-                for batch in table.batches([image], 0):
-                    yield from _sizes(table.name, batch.column(image))
+            for table, (image, label) in zip(pieces, columns, strict=True):
+                kept = [image, label] if data.labels == "masks" else [image]
+                for batch in table.batches(kept, 0):
+                    each = (_sizes(table.name, batch.column(column)) for column in kept)
+                    yield from map(sum, zip(*each, strict=True))
 
         parts[split] = Part(sum(table.rows for table in pieces), examples, labels, sizes)
     return Source(parts, names)
@@ -222,6 +227,10 @@ def _columns(data: Data, table: _Table) -> tuple[str, str]:
         )
 
     images = [name for name, kind in features.items() if is_image(kind)]
+    if data.labels == "masks":
+        image = choose("image", data.image, "images", images)
+        masks = [name for name in images if name != image]
+        return image, choose("label", data.label, "masks", masks)
     labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
     labels = labels or [name for name, kind in features.items() if is_integer(kind)]
     return (

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ablate.shared.sections import Augment
 from ablate.training.data.augment import crop
+from ablate.training.data.masked_crop import MaskedCrops
 from ablate.training.keyed import Draws
 
 Style = Literal["tf", "timm"]
@@ -116,7 +117,7 @@ def means(levels: np.ndarray, start: float, length: float, out: int) -> np.ndarr
     return (sums - ends[:-1] + ends[1:]) / (length / out)
 
 
-Cut = Crops | Centre
+Cut = Crops | Centre | MaskedCrops
 
 
 class Cuts:

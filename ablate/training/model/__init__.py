@@ -21,12 +21,13 @@ from ablate.training.model.host import Host
 from ablate.training.model.init import initialise
 from ablate.training.model.perceptron import Perceptron
 from ablate.training.model.plugin import load
+from ablate.training.model.segmenter import Segmenter
 from ablate.training.model.stem import Patches
 from ablate.training.model.traits import Traits, traits
 from ablate.training.model.vit import ViT
 from ablate.training.model.whole import Images, build_whole
 
-__all__ = ["Host", "Images", "Perceptron", "ViT", "build"]
+__all__ = ["Host", "Images", "Perceptron", "Segmenter", "ViT", "build"]
 
 
 def build(run: spec.Run, device: torch.device | str = "cpu") -> nn.Module:
@@ -63,7 +64,7 @@ def _check_splittable(model: nn.Module) -> None:
 
 def vit(run: spec.ShippedRun) -> ViT:
     """A Vision Transformer, not yet initialised."""
-    return ViT(
+    return (Segmenter if TASKS[run.task].dense else ViT)(
         run.model,
         Patches(run.data.size, run.model.patch, run.data.channels),
         _outputs(run),

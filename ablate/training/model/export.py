@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ablate.shared import sections, spec
 from ablate.shared.errors import UserError
+from ablate.shared.metrics import TASKS
 from ablate.training.model.act import Gated, activation
 
 # Ours -> timm's, of each block.
@@ -37,6 +38,8 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
     can't say; nor a class of MLPs: `mlp_layer` is the name of one of timm.layers. Raises UserError
     for a model that timm does not have.
     """
+    if TASKS[run.task].dense:
+        raise UserError(f"export: timm has no decoder of tokens, which task={run.task} trains")
     run = _check(run)
     model = run.model
     has_cls = model.pool == "tok"

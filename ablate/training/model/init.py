@@ -83,6 +83,8 @@ EVERYWHERE: dict[str, Rule] = {
     "scale": constant(1),
     "offset": constant(0),
     "conv.kernel": uniform_fan_in,
+    "decoder.kernel": trunc_normal(0.02),  # Segmenter's segm/model/decoder.py
+    "decoder.bias": constant(0),
     "probe": one_row,  # of big_vision's MAPHead
     "registers": normal(1e-6),  # DINOv2's vision_transformer.py, and timm's
 }

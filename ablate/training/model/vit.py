@@ -222,12 +222,15 @@ class ViT(Host):
         self.on_tokens: tuple[nn.Module, ...] = (said.after_cls, *late)
         self.name_sites()
 
-    def features(self, images: Tensor) -> Tensor:
+    def tokens(self, images: Tensor) -> Tensor:
+        """(B, H, W, C) -> (B, N, D): what leaves the last block."""
         x = self.placed(self.stem(images), self.posemb)  # (B, h*w, D)
         x = in_turn(self.on_patches, x)
         x = self.cls(x)  # (B, N, D)
-        x = in_turn(self.on_tokens, x)
-        x = self.norm(x)
+        return in_turn(self.on_tokens, x)
+
+    def features(self, images: Tensor) -> Tensor:
+        x = self.norm(self.tokens(images))
         x = self.pool(self.behind(x))  # (B, D)
         return self.rep(x)
 

@@ -20,6 +20,7 @@ from ablate.training.data.augment.layout import by_groups, constants, count
 from ablate.training.data.augment.mix import MIXTURE, kept, mix, mixture
 from ablate.training.data.augment.mnist import SHAKE, shake
 from ablate.training.data.augment.operate import SETTLED, DrawnLayer
+from ablate.training.data.augment.photometric import PHOTOMETRIC, photometric
 from ablate.training.data.augment.randaugment import (
     TF_LAYER,
     TIMM_LAYER,
@@ -35,6 +36,7 @@ __all__ = [
     "INCEPTION",
     "JITTER",
     "MIXTURE",
+    "PHOTOMETRIC",
     "RESIZED_CROP",
     "SETTLED",
     "SHAKE",
@@ -53,6 +55,7 @@ __all__ = [
     "mix",
     "mixture",
     "normal",
+    "photometric",
     "random_erasing",
     "resize_area",
     "resized_crop_boxes",

@@ -1,0 +1,59 @@
+"""Semantic segmentation as the control half knows it: its metrics, from what `predictions.npy`
+holds. Counts of pixels, divided once."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ablate.shared.metrics.metric import Metric, TaskChoice
+from ablate.shared.metrics.probed import PROBED
+
+if TYPE_CHECKING:  # numpy, which `ablate --help` does without
+    import numpy as np
+
+
+def score(table: np.ndarray, classes: int) -> dict[str, float]:
+    """n, the pictures; and as fractions miou and pixels.
+
+    table (N,): fields `label`, `said` and `same`, each (classes,), pixels of a picture by class: as
+    its mask has them, as they were predicted, and both alike. Pixels of no class count in none. A
+    class's IoU is taken of the pixels of all pictures together; the mean leaves out classes that
+    are neither there nor predicted (mmseg/core/evaluation/metrics.py).
+    """
+    label, said, same = (table[name].sum(0, dtype="int64") for name in ("label", "said", "same"))
+    unions = (label + said - same).tolist()
+    shares = [one / of for one, of in zip(same.tolist(), unions, strict=True) if of]
+    return {
+        "n": len(table),
+        "miou": math.fsum(shares) / len(shares),
+        "pixels": int(same.sum()) / int(label.sum()),
+    }
+
+
+def guessed(classes: int) -> float:
+    """The IoU of each of so many equally frequent classes, guessed at random, pixel by pixel."""
+    return 1 / (2 * classes - 1)
+
+
+SEGMENT = TaskChoice(
+    line="which class each pixel is of, by a linear decoder of the patches' tokens",
+    path="ablate.training.task.segment:Segment",
+    metrics=(
+        Metric(*("miou", "mean IoU", "mIoU", "%", "points", 100.0, 2), guessed, most=100.0),
+        Metric(
+            *("pixels", "pixel accuracy", "pixel acc.", "%", "points", 100.0, 2),
+            lambda classes: 1 / classes,
+            most=100.0,
+        ),
+    ),
+    score=score,
+    outputs=lambda classes: classes,
+    prior="the classes' shares of the pixels",
+    keeps="pixels by class: of the mask, predicted, both alike",
+    how="Mean IoU: of each class, summed over the pixels of all pictures at their original size; "
+    "pixels of no class are left out.",
+    probed={name: PROBED[name] for name in ("gradnorm", "scales")},
+    dense=True,
+    views=2,
+)

@@ -1,0 +1,137 @@
+"""Semantic segmentation: the loss over pixels, and a sliding window over whole images.
+
+Shapes: B images of a batch, K classes, windows of size S x S; channels of images are last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ablate.shared.masks import NO_CLASS
+from ablate.shared.metrics.segment import score
+from ablate.shared.spec import Run
+from ablate.training.data.batches import Batches
+from ablate.training.data.cached import AnySplit
+
+ROWS = 64  # of an image whose classes are told at once
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where the windows lie that an evaluated image is shown in, and how many are at once."""
+
+    size: int
+    stride: int
+    at_once: int
+
+    @classmethod
+    def of(cls, run: Run) -> Windows:
+        size = run.data.size
+        return cls(size, run.eval.stride or 2 * size // 3, run.eval.batch)
+
+    def anchors(self, length: int) -> list[int]:
+        """Where they begin along a side of so many pixels, at least `size`: every `stride` pixels,
+        and the last one at its end (Segmenter's segm/model/utils.py, mmseg's slide_inference)."""
+        last = length - self.size
+        return [*range(0, last, self.stride), last]
+
+    def logits(self, predict: Callable[[Tensor], Tensor], image: Tensor) -> Tensor:
+        """float32 (K, H, W), of an image (1, H, W, C): the mean over the windows that show a pixel.
+
+        An image whose shorter side is below a window is enlarged for it, and its logits are resized
+        back to (H, W), both bilinearly.
+        """
+        own = image.shape[1:3]
+        short = min(own)
+        if short < self.size:
+            shape = [self.size if n == short else int(n * self.size / short) for n in own]
+            image = _resized(image.permute(0, 3, 1, 2), shape).permute(0, 2, 3, 1)
+        tall, wide = image.shape[1:3]
+        places = [(y, x) for y in self.anchors(tall) for x in self.anchors(wide)]
+        total: Tensor | None = None
+        seen = torch.zeros((tall, wide), device=image.device)
+        for first in range(0, len(places), self.at_once):
+            some = places[first : first + self.at_once]
+            parts = torch.cat([self._part(image, y, x) for y, x in some])
+            for (y, x), part in zip(some, predict(parts).float(), strict=True):
+                if total is None:
+                    total = part.new_zeros(len(part), tall, wide)
+                total[:, y : y + self.size, x : x + self.size] += part
+                seen[y : y + self.size, x : x + self.size] += 1
+        assert total is not None
+        mean = total.div_(seen)
+        return mean if (tall, wide) == own else _resized(mean[None], own)[0]
+
+    def _part(self, image: Tensor, y: int, x: int) -> Tensor:
+        return image[:, y : y + self.size, x : x + self.size]
+
+
+def _resized(planes: Tensor, shape: Iterable[int]) -> Tensor:
+    return F.interpolate(planes, size=tuple(shape), mode="bilinear")
+
+
+class Segment:
+    """Images (B, S, S, C) and their masks; the model gives logits (B, K, S, S)."""
+
+    def __init__(self, run: Run) -> None:
+        self._classes, self._batch = run.data.classes, run.train.batch
+        self._smoothing = run.train.label_smoothing
+        self._windows = Windows.of(run)
+
+    def inputs(self, batches: Batches, step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Images, and int64 (B, 1 + S S): how many pixels of the global batch have a class, and
+        each pixel's. The first lets a micro-batch know its share of the mean."""
+        images, masks = batches.at(step)
+        counted = (masks != NO_CLASS).sum().expand(len(masks), 1)
+        return images.to(dtype), torch.cat([counted, masks.flatten(1)], 1)
+
+    def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """The cross-entropy, of which a global batch has the mean over its pixels with a class."""
+        masks = target[:, 1:].view(len(target), *outputs.shape[2:])
+        each = F.cross_entropy(
+            *(outputs, masks),
+            ignore_index=NO_CLASS,
+            reduction="none",
+            label_smoothing=self._smoothing,
+        )
+        counted = target[0, 0].clamp(min=1)
+        return each.sum() / counted * (self._batch / len(target))
+
+    def prior_loss(self, train: AnySplit) -> float:
+        """That of guessing each pixel by the classes' shares in the whole images: their entropy.
+        Crops have about the same shares."""
+        pixels = train.labels.sum(0).double()
+        share = (1 - self._smoothing) * pixels / pixels.sum() + self._smoothing / self._classes
+        return float(torch.special.entr(share).sum())
+
+    def evaluate(
+        self, predict: Callable[[Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]
+    ) -> tuple[dict[str, float], np.ndarray]:
+        """Metrics and predictions of a whole split: `label`, `said` and `same` of each image, int32
+        (K,), see `score`. batches: (image (1, H, W, C), mask (1, H, W)), whatever H and W are."""
+        parts = []
+        for image, mask in batches:
+            logits = self._windows.logits(predict, image)
+            parts.append(self._counts(logits, mask[0]))
+        kind = [(name, "<i4", (self._classes,)) for name in ("label", "said", "same")]
+        table = np.empty(len(parts), kind)
+        for place, name in enumerate(("label", "said", "same")):
+            table[name] = torch.stack([part[place] for part in parts]).cpu().numpy()
+        return score(table, self._classes), table
+
+    def _counts(self, logits: Tensor, mask: Tensor) -> Tensor:
+        """int64 (3, K): pixels of each class as the mask (H, W) has them, as the largest logit says
+        and where both are one, of the pixels with a class. A few rows at a time."""
+        pairs = torch.zeros(self._classes**2, dtype=torch.int64, device=logits.device)
+        for rows, part in zip(mask.split(ROWS), logits.split(ROWS, 1), strict=True):
+            known = rows != NO_CLASS
+            pair = rows.long() * self._classes + part.argmax(0)
+            pairs += torch.bincount(pair[known], minlength=len(pairs))
+        confusion = pairs.view(self._classes, self._classes)
+        return torch.stack([confusion.sum(1), confusion.sum(0), confusion.diagonal()])
