@@ -101,7 +101,7 @@ class PilotLauncher:
         self._settings, self._root = settings, cache.parent.absolute()
         self._all = Pilots(self._root / "pilots")
         self._token = token_of(self._root) or secrets.token_hex(8)
-        self._engine = engine(self._token)
+        self._make, self._engine = engine, engine(self._token)
         self._server = ForkServer(CPU)  # for questions, which this host answers
         self._pilots: dict[str, _Pilot] = {}
         self._given: dict[str, _Pilot] = {}  # by attempt, also when it has ended
@@ -122,7 +122,6 @@ class PilotLauncher:
         self._failed: list[str] = []  # why jobs in a row were of no use
         self._full: OSError | None = None  # the disk, when the driver's last beat was to be written
         self._drives = False  # or somebody only asks what a sweep would cost
-        self._look()
 
     @property
     def device(self) -> str:
@@ -214,7 +213,10 @@ class PilotLauncher:
     # --- Pilots ---------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """At every pilot's files, and at the engine's answer if there is one by now."""
+        """At every pilot's files, and at the engine's answer if there is one by now. Only whoever
+        drives: until then another driver gives orders, and what is read is old when it ends."""
+        if not self._drives:
+            return
         self._looked_at = now = time.monotonic()
         self._beat()
         self._hear_engine()
@@ -224,7 +226,8 @@ class PilotLauncher:
                 runs, stops = orders.get("runs", {}), orders.get("stop", {})
                 fresh = folder.is_fresh()
                 heard_at = now if fresh else now - STALE_S
-                pilot = _Pilot(folder, runs, heard_at=heard_at, stops=stops)
+                close = bool(orders.get("close"))
+                pilot = _Pilot(folder, runs, heard_at=heard_at, stops=stops, close=close)
                 self._pilots[folder.id] = pilot
                 self._given |= dict.fromkeys(runs, pilot)
         for pilot in list(self._pilots.values()):
@@ -233,7 +236,7 @@ class PilotLauncher:
                 self._heard(pilot, beat, now)
             if pilot.late:
                 self._order(pilot)
-            code = self._gone(pilot, now) if self._drives else None
+            code = self._gone(pilot, now)
             if code is not None:
                 self._exits |= {a.rpartition("/")[2]: code for a in pilot.runs}
                 pilot.runs = {}
@@ -275,7 +278,7 @@ class PilotLauncher:
         return -int(signal.SIGKILL) if how.startswith(("FAILED", "OUT_OF_MEMORY")) else EXIT_AWAY
 
     def _beat(self) -> None:
-        if self._drives and time.monotonic() - self._beaten_at >= BEAT_S:
+        if time.monotonic() - self._beaten_at >= BEAT_S:
             self._write_driver(done=False)
 
     def _write_driver(self, done: bool) -> None:
@@ -294,12 +297,21 @@ class PilotLauncher:
 
     # --- The engine -----------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        """Take the pilots over from the driver before, who may have begun after this was made."""
+        make_folder(self._all.path)
+        token = token_of(self._root)
+        if token not in (None, self._token):
+            self._token, self._engine = token, self._make(token)
+        write_proof(self._root, self._token)
+        self._drives = True
+        self._look()
+        for pilot in self._pilots.values():
+            self._order(pilot)  # with this driver's settings
+
     def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
         if not self._drives:
-            make_folder(self._all.path)
-            write_proof(self._root, self._token)
-            self._drives = True
-            self._look()
+            self._begin()
         self._waiting = waiting
         if self._full is not None:
             raise self._full
@@ -331,8 +343,6 @@ class PilotLauncher:
             self._patience = time.monotonic() + ASK_S
 
     def _hear_engine(self) -> None:
-        if not self._drives:
-            return
         now = time.monotonic()
         if self._asked is not None and self._asked.done():
             self._jobs, self._asked = self._asked.result(), None
