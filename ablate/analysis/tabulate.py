@@ -82,9 +82,7 @@ def tabulate(
     judge = judge and not (plan.one_search or plan.one_parent)
     extra = Extra(sizes or {}, cost, paper or {})
     columns: list[TableColumn] = []
-    for column in plan.columns:
-        keys = [(row.label, column.label) for row in plan.rows]
-        block = [cells[key] for key in keys if key in cells]
+    for column, block in _blocks(plan, cells):
         if strict:
             _refuse_mixed(column.label, block)
         columns.append(_column(plan, column, block, judge, footnotes, extra))
@@ -123,6 +121,15 @@ def tabulate(
         task=task_of(plan.cells[0].spec),
         choice=plan.task,
     )
+
+
+def _blocks(
+    plan: Plan, cells: Mapping[tuple[str, str], Scores]
+) -> Iterator[tuple[Column, list[Scores]]]:
+    """Each column, with the scores of its rows."""
+    for column in plan.columns:
+        keys = [(row.label, column.label) for row in plan.rows]
+        yield column, [cells[key] for key in keys if key in cells]
 
 
 def _on_others(

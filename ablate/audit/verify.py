@@ -20,17 +20,18 @@ from typing import Any
 
 from ablate.analysis.own import with_own
 from ablate.analysis.tabulate import tabulate
+from ablate.audit.verify_data import check_data
 from ablate.audit.verify_ledger import check_ledger
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.report.formats import render
-from ablate.shared import decoded, spec
+from ablate.shared import spec
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import is_number, read_file, read_json, sha256_of
 from ablate.shared.own import is_own, said_by
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
-from ablate.shared.spec import also_of, classes_of, datasets_of, task_in
+from ablate.shared.spec import also_of, classes_of, task_in
 from ablate.store.events import History, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.record import Recorded, folded
@@ -325,40 +326,9 @@ class _Check:
 
     def data(self) -> None:
         """Check the decoded datasets, and that the runs were trained on them."""
-        told = (data for run in self.runs.values() for data in datasets_of(run.cell.spec))
-        sets = {data["fingerprint"]: data for data in told}
-        for fingerprint, data in sets.items():
-            name, home = f"data={data['name']}", self.store.cache / fingerprint
-            if not home.is_dir():
-                self.found.notes.append(f"{name} is not decoded here, so it was not checked")
-                continue
-            wrong = decoded.damage(home)
-            if wrong == decoded.OLDER:
-                self.found.notes.append(f"{name} {wrong}, so it was not checked")
-            elif wrong is not None:
-                self.found.findings.append(
-                    f"{name}: {home}: {wrong}; the same `ablate sweep` decodes it again"
-                )
-            else:
-                self._trained_on(fingerprint, name, decoded.digest(read_json(home / decoded.META)))
-
-    def _trained_on(self, fingerprint: str, name: str, sha256: str) -> None:
-        others = [
-            run.id
-            for run in self.runs.values()
-            for name, data in zip(
-                ("", *(other["name"] for other in also_of(run.cell.spec))),
-                datasets_of(run.cell.spec),
-                strict=True,
-            )
-            if data["fingerprint"] == fingerprint
-            and self.read.get(run.id, {}).get(name) not in (None, sha256)
-        ]
-        if others:
-            self.found.findings.append(
-                f"{name}: {len(others):,} runs ({others[0]}, ...) were trained on other bytes than "
-                f"{self.store.cache / fingerprint} has now: another version of Pillow decoded it"
-            )
+        findings, notes = check_data(self.runs.values(), self.store, self.read)
+        self.found.findings += findings
+        self.found.notes += notes
 
     # --- The table ------------------------------------------------------------------------------
 
