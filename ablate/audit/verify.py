@@ -95,7 +95,6 @@ class _Check:
         self.last: dict[str, Recorded] = {}  # by run: the event of its result
         self.recorded: dict[str, Mapping[str, Any]] = {}  # what result.json says, by run
         self.remade: dict[str, Mapping[str, Any]] = {}  # what the raw files say
-        # By run: data_sha256 by the name in `eval.also`, "": of its own; None in older results.
         self.read: dict[str, dict[str, object]] = {}
         self.unchecked: Counter[str] = Counter()  # what older versions did not write
 
