@@ -30,11 +30,12 @@ def tree(table: Table) -> dict[str, Any]:
     del whole["choice"]  # which the task names
     if table.task == DEFAULT:  # which older tables don't say
         del whole["task"]
-    if not table.choice.own:
-        del whole["own"]
-    for name, metric in table.choice.own.items():
-        said = ("name", "unit", "points", "scale", "sign", "neutral", "own")
-        whole["own"][name] = {key: getattr(metric, key) for key in said}
+    said = ("name", "unit", "points", "scale", "sign", "neutral", "own")
+    if table.choice.own:
+        whole["own"] = {
+            name: {key: getattr(metric, key) for key in said}
+            for name, metric in table.choice.own.items()
+        }
     for line in (line for block in whole["blocks"] for line in block["lines"]):
         if not line["where"]:  # nor this
             del line["where"]
