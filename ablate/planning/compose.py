@@ -38,12 +38,13 @@ from ablate.planning.tree import (
 )
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared import plugin, spec
-from ablate.shared.build import build_run, is_plugin, of_today
+from ablate.shared.build import build_run, of_today
 from ablate.shared.checks import SHOWN, trainable
 from ablate.shared.choices import CHOICES
 from ablate.shared.dataset import local
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
+from ablate.shared.parts import is_plugin
 
 if TYPE_CHECKING:
     from hydra.core.object_type import ObjectType
@@ -189,9 +190,7 @@ class Composer:
             chosen = tree.get(kind)
             if isinstance(chosen, Mapping) and is_plugin(chosen.get("name")):
                 run[kind] = plugin.complete(kind, chosen, Path.cwd())
-        optim = tree.get("optim")
-        if isinstance(optim, Mapping) and is_plugin(optim.get("name")):
-            run["optim"] = plugin.complete_optimizer(optim, Path.cwd())
+        run |= plugin.complete_parts(run, Path.cwd())
         if "weights" in tree:
             run["weights"] = self._hashed(tree["weights"])
         if "parent" in tree:

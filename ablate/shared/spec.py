@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from ablate.shared import metrics
 from ablate.shared.choices import CHOICES, OPTIMIZERS, SAID, Param
 from ablate.shared.keys import Key, added, hints
+from ablate.shared.parts import PARTS
 from ablate.shared.sections import (
     Augment,
     Chosen,
@@ -76,7 +77,8 @@ NOT_IDENTITY = {
     ("data", "path"),
     ("data", "overlap"),
     ("model", "arch"),
-    *((kind, "folder") for kind in (*CHOICES, "optim")),
+    *((kind, "folder") for kind in CHOICES),
+    *((part.section, part.computed[1]) for part in PARTS),
 }
 
 

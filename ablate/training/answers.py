@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +28,7 @@ from ablate.shared.build import build_run, section
 from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
 from ablate.shared.metrics import TASKS
+from ablate.shared.parts import ACT
 from ablate.shared.sections import Data
 from ablate.training import faults, memory, numerics, resume_check
 from ablate.training.calibrate import times
@@ -35,12 +36,17 @@ from ablate.training.compiled import check_compile
 from ablate.training.data.beside import renumbered, shared_images
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
+from ablate.training.data.extra import check_extra
 from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
+from ablate.training.model.init import overruled
 from ablate.training.optim import check_optimizer, factors
+from ablate.training.plugin import told
+from ablate.training.schedule import check_schedule, lengths
 from ablate.training.settle import settle
 from ablate.training.start import check_start
+from ablate.training.task.own_loss import check_loss
 
 Progress = Callable[[int, int], None]
 
@@ -73,13 +79,29 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             check_compile(run, device)
             if run.optim.lr_mult:
                 factors(build(run, device="meta"), run.optim)
-            if run.optim.version is not None:
-                check_optimizer(run.optim)
-            answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}
+            check_parts(run, examples)
+            warnings = slow(run, device) + amiss(run)
+            answers[key] = describe(run) | {"examples": examples, "warnings": warnings}
         if key in question["calibrate"] and examples is not None:  # else no time can be told
             numerics.chosen(run, device).use()
             answers[key] |= asdict(times(run, device, answers[key]["multiply_adds"]))
     return answers
+
+
+def check_parts(run: spec.Run, examples: Mapping[str, int] | None) -> None:
+    """Try each part by import path. Raises UserError for one that doesn't work."""
+    check_optimizer(run.optim)
+    check_loss(run)
+    check_extra(run)
+    epoch = max(1, examples["train"] // run.train.batch) if examples else 1
+    check_schedule(run.optim, lengths(run.optim, run.train, epoch))
+
+
+def amiss(run: spec.Run) -> list[str]:
+    """What a run's classes of the user's own say in vain, in words."""
+    if not any(getattr(run, kind).plugin is not None for kind in choices.CHOICES):
+        return []
+    return overruled(build(run, device="meta"), run.seed)
 
 
 def slow(run: spec.Run, device: torch.device) -> list[str]:
@@ -93,11 +115,13 @@ def slow(run: spec.Run, device: torch.device) -> list[str]:
 @contextmanager
 def blaming(run: spec.Run) -> Iterator[None]:
     """What goes wrong in a model with a class of the user's own is the user's to mend."""
-    own = {
+    own: dict[str, str | None] = {
         f"{kind}: {chosen.name}": chosen.plugin.folder
         for kind in choices.CHOICES
         if (chosen := getattr(run, kind)).plugin is not None
     }
+    if (act := ACT.one(run.model)) is not None:
+        own[f"{act.key}: {act.name}"] = act.folder
     try:
         yield
     except UserError:
@@ -105,13 +129,8 @@ def blaming(run: spec.Run) -> Iterator[None]:
     except Exception as error:
         if not own:
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        theirs = [f for f in frames if f.filename.startswith(tuple(own.values()))]
-        where = (theirs or frames)[-1]
-        raise UserError(
-            f"{', '.join(own)}: {type(error).__name__}: {' '.join(str(error).split())} "
-            f"({where.filename}, line {where.lineno})"
-        ) from error
+        folders = [folder for folder in own.values() if folder]
+        raise UserError(f"{', '.join(own)}: {told(error, folders)}") from error
 
 
 def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, Any]:

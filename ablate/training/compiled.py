@@ -18,6 +18,7 @@ import torch
 
 from ablate.shared import choices
 from ablate.shared.errors import UserError
+from ablate.shared.parts import parts_of
 from ablate.shared.spec import Run
 from ablate.training import faults
 from ablate.training.training import Training
@@ -51,7 +52,7 @@ def repays(run: Run, steps: int, multiply_adds: int, device: torch.device) -> bo
     in short steps, where it gained in one measurement and lost in another (benchmarks/results/
     compiled.txt); nor on a GPU, where nobody has measured it. Never with classes of the user's own,
     which may do what can't be captured."""
-    own = any(getattr(run, kind).plugin is not None for kind in choices.CHOICES)
+    own = bool(parts_of(run)) or any(getattr(run, k).plugin is not None for k in choices.CHOICES)
     each = 3 * multiply_adds * run.train.batch
     plain = run.train.precision == "fp32" and not run.model.dropout and not own
     return device.type == "cpu" and plain and each >= STEP and each * steps >= REPAYS

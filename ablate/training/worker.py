@@ -45,8 +45,8 @@ from ablate.training import faults, memory
 from ablate.training.answers import answer as answer
 from ablate.training.data.picture import Broken
 from ablate.training.loop import Machine, TrainingStopped, train
-from ablate.training.model.plugin import digests
 from ablate.training.numerics import chosen
+from ablate.training.plugin import digests, own_folders
 from ablate.training.start import start_sha256
 
 EXIT_STOPPED, EXIT_FAILED, EXIT_ROTTEN = 76, 1, 73
@@ -218,7 +218,7 @@ def _where(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str,
         "digest": joined(other.get("digest", "unknown") for other in line),
         "plugins": {
             kind: joined(other.get("plugins", {}).get(kind) for other in line)
-            for kind in (*choices.CHOICES, *(["optim"] if run.optim.folder else []))
+            for kind in dict.fromkeys((*choices.CHOICES, *own_folders(run)))
         },
         "fingerprint": run.data.fingerprint,
         "start_sha256": start_sha256(run, rundir),
