@@ -4,6 +4,7 @@ REFERENCE C.1 (NormFormer), C.2 (Sub-LN), D.4 (BatchNorm in the MLP; one-channel
 """
 
 import math
+from functools import partial
 
 import pytest
 import tiny
@@ -14,6 +15,7 @@ from torch import nn
 from ablate.shared import choices
 from ablate.shared.errors import UserError
 from ablate.training.model import build
+from ablate.training.model.act import activation
 from ablate.training.model.attention import HeadScale
 from ablate.training.model.block import (
     BatchNormBlock,
@@ -165,7 +167,9 @@ def test_sub_ln_is_timms_block_with_inner_norms(block, oracle):
 def test_the_mlp_of_normformer_is_that_of_x_transformers(oracle):
     x_transformers = oracle("x_transformers.x_transformers")
     theirs = x_transformers.FeedForward(WIDTH, mult=2, post_act_ln=True).double()
-    ours = NormFormer(Layer(LAYER.shape, 4, 2 * WIDTH, 0.0, 0.0, LayerNorm, gelu="erf")).double()
+    ours = NormFormer(
+        Layer(LAYER.shape, 4, 2 * WIDTH, 0.0, 0.0, LayerNorm, act=partial(activation, gelu="erf"))
+    ).double()
     tiny.scramble(ours)
     mlp = ours.mlp.f
     nn.init.zeros_(mlp.post_act.bias)  # theirs has none

@@ -19,14 +19,12 @@ from ablate.training.data.batches import Batches
 from ablate.training.model import build
 from ablate.training.optim import (
     Average,
-    Lengths,
     Optimizer,
     decayed,
     factors,
-    learning_rate,
-    lengths,
     make_optimizer,
 )
+from ablate.training.schedule import Lengths, learning_rate, lengths
 from ablate.training.task import classify
 
 

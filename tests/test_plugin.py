@@ -13,10 +13,11 @@ import torch
 
 from ablate.planning import compose
 from ablate.shared import plugin, sections
-from ablate.shared.build import build_run, is_plugin
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
+from ablate.shared.parts import is_plugin
 from ablate.training.model import build
-from ablate.training.model.plugin import digests, load
+from ablate.training.plugin import digests, load
 
 SOURCE = """
 import torch
@@ -190,7 +191,7 @@ def test_composing_runs_nothing_of_the_users(folder):
 def test_what_is_installed_keeps_its_name(folder):
     (folder / "json.py").write_text("class A:\n    pass\n")
     with pytest.raises(UserError, match=r"'json' is .* already; give .*json.py another name"):
-        load("norm", "json:A", folder)
+        load("norm", "json:A", str(folder), "1")
 
 
 def test_torchs_own_layers_start_by_seed_and_place(folder):
@@ -220,14 +221,14 @@ def test_torchs_own_layers_start_by_seed_and_place(folder):
 def test_the_digest_is_of_the_code_that_was_loaded(folder):
     (folder / "package" / "helper.py").write_text("ONE = 1\n")
     (folder / "package" / "own.py").write_text(
-        "from package.helper import ONE\nclass A:\n    pass\n"
+        "from package.helper import ONE\nclass A:\n    version = 1\n"
     )
     (folder / "package" / "unused.py").write_text("")
     chosen = sections.Chosen("package.own:A", {}, sections.Plugin(str(folder), "1"))
     run = tiny.run()
     assert digests(run) == {}
     run = dataclasses.replace(run, norm=chosen)
-    load("norm", chosen.name, folder)
+    load("norm", chosen.name, str(folder), "1")
     before = digests(run)
     assert before.keys() == {"norm"}
     (folder / "package" / "unused.py").write_text("TWO = 2\n")
@@ -244,7 +245,11 @@ def test_the_digest_is_of_the_code_that_was_loaded(folder):
             "local",
             r"norm: package.own_norms:Wrong: RuntimeError: .*own_norms.py, line \d+",
         ),
-        ("Unsaid", "inline", "nothing says how its parameter 'gain' starts; give the class roles"),
+        (
+            "Unsaid",
+            "inline",
+            "nothing says how its parameter 'gain' starts; fill it in the constructor",
+        ),
     ],
 )
 def test_a_class_that_does_not_work_is_a_mistake_of_the_users_at_plan_time(

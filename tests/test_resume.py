@@ -21,7 +21,8 @@ from ablate.training.data.cache import prepare
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model import build
 from ablate.training.numerics import chosen
-from ablate.training.optim import Average, Lengths, learning_rate
+from ablate.training.optim import Average
+from ablate.training.schedule import Lengths, learning_rate
 from ablate.training.task.classify import prior_loss
 from ablate.training.training import Training
 

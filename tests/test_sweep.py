@@ -19,7 +19,7 @@ from ablate.planning.plan import Plan
 from ablate.shared import choices, sections
 from ablate.shared.build import section
 from ablate.shared.errors import UserError
-from ablate.training.optim import lengths
+from ablate.training.schedule import lengths
 
 STUBS = Path(__file__).parent / "conf_stub"
 SMALL = "variants: [{a: {}}, {b: {stem: dpn}}]\n"

@@ -39,7 +39,7 @@ from ablate.planning.tree import (
 from ablate.planning.whole import put_whole, settled
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared import plugin, spec, trainer
-from ablate.shared.build import build_run, is_plugin, is_whole, of_today
+from ablate.shared.build import build_run, is_whole, of_today
 from ablate.shared.checks import SHOWN, trainable
 from ablate.shared.choices import CHOICES
 from ablate.shared.dataset import local
@@ -47,6 +47,7 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
 from ablate.shared.metrics import TASKS
 from ablate.shared.own import TRAINER, OwnRun, is_own, name_of
+from ablate.shared.parts import is_plugin
 from ablate.shared.whole import complete_model
 
 if TYPE_CHECKING:
@@ -236,9 +237,7 @@ class Composer:
                 run[kind] = plugin.complete(kind, chosen, Path.cwd())
         if is_whole(tree.get("model")):
             run["model"] = complete_model(tree["model"], Path.cwd())
-        optim = tree.get("optim")
-        if isinstance(optim, Mapping) and is_plugin(optim.get("name")):
-            run["optim"] = plugin.complete_optimizer(optim, Path.cwd())
+        run |= plugin.complete_parts(run, Path.cwd())
         if "weights" in tree:
             run["weights"] = self._hashed(tree["weights"])
         if "parent" in tree:

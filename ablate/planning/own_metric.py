@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.build import is_plugin
 from ablate.shared.errors import UserError, expected
 from ablate.shared.files import is_number
 from ablate.shared.metrics import Metric
 from ablate.shared.metrics.metric import CROSSING
 from ablate.shared.metrics.probed import PROBED, no_chance
+from ablate.shared.parts import is_plugin
 
 Said = Mapping[
     str, Any

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from ablate.shared.build import is_plugin
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import Metric
+from ablate.shared.parts import is_plugin
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan

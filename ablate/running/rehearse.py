@@ -21,7 +21,7 @@ from ablate.planning.plan import Plan
 from ablate.running.launchers import Launcher
 from ablate.shared import spec
 from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
-from ablate.shared.plugin import is_own, own_code
+from ablate.shared.plugin import by_path, own_code
 from ablate.store.store import Store
 from ablate.version import __version__
 
@@ -114,7 +114,7 @@ def _worth(
     own = [
         cell
         for cell in rows
-        if (is_own(cell.spec) or is_own(baseline.spec))
+        if any((*by_path(cell.spec), *by_path(baseline.spec)))
         and max(size[cell.row], size[baseline.row]) <= OWN
     ]
     small = max(size.values()) <= SHIPPED and len(rows) <= MOST

@@ -9,13 +9,14 @@ import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
-from typing import Any, Literal, TypeGuard, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from ablate.shared.checks import GELUS, NO_CLS, check
 from ablate.shared.choices import ARCHS, CHOICES, PROBES, Param
 from ablate.shared.errors import UserError, near, unknown
 from ablate.shared.keys import UNBOUNDED, added, hints, keys
 from ablate.shared.metrics import TASKS
+from ablate.shared.parts import is_plugin
 from ablate.shared.sections import (
     Augment,
     Chosen,
@@ -176,14 +177,6 @@ def _homes(key: Any) -> list[str]:
     return [f"{name}.{below}" for name, below in known if below == key]
 
 
-def is_plugin(name: Any) -> TypeGuard[str]:
-    """Is it the import path of a class of the user's own, `package.module:Class`?"""
-    return isinstance(name, str) and re.fullmatch(_IMPORT_PATH, name) is not None
-
-
-_IMPORT_PATH = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*"
-
-
 def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
     table = CHOICES[kind]
     if isinstance(tree, str):  # a name where settings stand: what an unknown group choice leaves
@@ -268,10 +261,16 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
         return _factors(value, place)
     if isinstance(value, Mapping) and Mapping[str, Any] in get_args(hint):
         return dict(value) or None
+    if tuple[str, ...] in get_args(hint) and value is not None:
+        return _names(value, place)
     if isinstance(value, int) and abs(value) >= 1 << 63:
         raise UserError(f"{place}: expected a number of 63 bits, got {value.bit_length()}")
     if get_origin(hint) in (typing.Union, types.UnionType):
         options = get_args(hint)
+        if str in options and (names := _table(options)):
+            if value in names or is_plugin(value):
+                return value
+            raise unknown(place, value, [*names, "module:name"])
         for option in options:
             if option is type(None):
                 if value is None:
@@ -296,6 +295,21 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise UserError(f"{place}: expected {_TYPES[hint]}, got {value!r}")
     return value
+
+
+def _table(options: Iterable[Any]) -> list[Any]:
+    """The names of a type that takes one of these, or an import path."""
+    return [name for each in options if get_origin(each) is Literal for name in get_args(each)]
+
+
+def _names(value: Any, place: str) -> tuple[str, ...] | None:
+    """Import paths, each once; None for none."""
+    if not isinstance(value, list | tuple):
+        raise UserError(f"{place}: expected a list such as [module:name], got {value!r}")
+    for name in value:
+        if not is_plugin(name):
+            raise UserError(f"{place}: expected names such as module:name, got {name!r}")
+    return tuple(value) or None
 
 
 def _factors(tree: Mapping[str, Any], place: str) -> dict[str, float] | None:

@@ -15,6 +15,7 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import added
 from ablate.shared.masks import check_masks
 from ablate.shared.metrics import TASKS
+from ablate.shared.parts import ACT, PARTS, is_plugin
 from ablate.shared.sections import Augment, Chosen, Data, Model, Optim, Train, Whole
 from ablate.shared.spec import DRAWS, Run
 
@@ -36,6 +37,7 @@ def check(run: Run) -> None:
     else:
         _shipped(run, run.model)
     _optim(run.optim, run.model)
+    _parts(run)
     _lengths(run.train)
     _batch(run.train, run.augment)
     _view(run)
@@ -182,6 +184,7 @@ def _mlp(run: Run, model: Model) -> None:
     expected = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
     expected |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
     expected |= {"act": "gelu", "registers": 0, "layerscale": None, "qk_norm": False}
+    expected |= dict.fromkeys((ACT.settings, *ACT.computed))
     for key, value in dataclasses.asdict(model).items():
         if key not in own and value != expected[key]:
             raise UserError(f"model.{key}: model.arch={model.arch} has none; leave it out")
@@ -235,12 +238,6 @@ def _input(run: Run) -> None:
 def _optim(optim: Optim, model: Model | Whole) -> None:
     if optim.name not in OPTIMIZERS and optim.version is None:
         raise unknown("optim.name", optim.name, [*OPTIMIZERS, "module:Class"])
-    for key in ("settings", "version", "folder"):
-        if optim.name in OPTIMIZERS and getattr(optim, key) is not None:
-            raise UserError(
-                f"optim.{key}: is for optim.name=module:Class, got optim.name={optim.name}; "
-                f"leave it out"
-            )
     for key in ("warmup_lr", "min_lr"):
         rate = getattr(optim, key)
         if rate > optim.lr:
@@ -263,6 +260,21 @@ def _optim(optim: Optim, model: Model | Whole) -> None:
             f"optim.name: muon moves matrices in blocks, and model{named} has none; "
             f"give another, such as adamw"
         )
+
+
+def _parts(run: Run) -> None:
+    """What stands beside an import path stands beside nothing else."""
+    for part in PARTS:
+        section = getattr(run, part.section)
+        name = getattr(section, part.field, None)  # a whole model has no fields
+        if name is None or part.several or is_plugin(name):
+            continue
+        for key in (part.settings, *part.computed):
+            if getattr(section, key) is not None:
+                raise UserError(
+                    f"{part.section}.{key}: is for {part.key}=module:name, got "
+                    f"{part.key}={name}; leave it out"
+                )
 
 
 def _lengths(train: Train) -> None:

@@ -1,80 +1,78 @@
-"""A norm, stem, block or optimiser of the user's own, `module:Class`, read as text: nothing of it
-runs here.
+"""What a run has by import path, `module:name`, read as text: nothing of it runs here.
 
-The file is looked for in the folder that the user works in; that of an optimiser among installed
-packages, too. Its settings are the keyword-only parameters of the class, of an optimiser all but
-the first, so they are checked before torch is loaded.
+The file is looked for in the folder that the user works in; that of a part (`parts.PARTS`) among
+installed packages, too. Its settings are the keyword-only parameters of a norm, stem or block; of a
+part, all that ablate doesn't give itself. So they are checked before torch is loaded.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.shared.build import PLUGIN_KEYS, is_plugin, same_keys, settings_of
+from ablate.shared.build import PLUGIN_KEYS, same_keys, settings_of
 from ablate.shared.choices import CHOICES, Param
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.imports import code_hash, module_file
+from ablate.shared.parts import OPTIMIZER, PARTS, PartKey, called, is_plugin
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What a class says of itself: its settings, and the version that stands for its code."""
+    """What a class or function says of itself: its settings, its version; None: it says none."""
 
     params: Mapping[str, Param]
-    version: str
+    version: str | None
 
 
 def find(kind: str, name: str, folder: Path) -> Path:
     """The file of `module` in `folder`. Raises UserError where there is none."""
     module = name.partition(":")[0]
-    if (file := _file(folder, module.split("."))) is not None:
+    if (file := module_file(folder, module.split("."))) is not None:
         return file
     raise UserError(
         f"{kind}: {name}: no {module.replace('.', '/')}.py in {folder}; start ablate where it lies"
     )
 
 
-def _file(folder: Path, parts: Sequence[str]) -> Path | None:
-    place = folder.joinpath(*parts)
-    files = (place.with_name(f"{place.name}.py"), place / "__init__.py")
-    return next((file for file in files if file.is_file()), None)
-
-
-def is_own(tree: Mapping[str, Any]) -> bool:
-    """Does the plain tree of a run name a class by its import path?"""
-    names = [tree["optim"].get("name"), *(tree[kind]["name"] for kind in CHOICES)]
-    return any(map(is_plugin, names))
+def by_path(tree: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """What the completed plain tree of a run names by import path: (path, folder), None of an
+    installed package."""
+    for kind in (*CHOICES, "model"):
+        chosen: Mapping[str, Any] = tree.get(kind) or {}
+        if is_plugin(chosen.get("name")):
+            yield chosen["name"], chosen.get("folder")
+    for part in PARTS:
+        section: Mapping[str, Any] = tree.get(part.section) or {}
+        value: Any = section.get(part.field)
+        folder: Any = section.get(part.computed[1])
+        if _is_used(part, value):
+            for name in value if part.several else [value]:
+                yield name, (folder or {}).get(called(name)) if part.several else folder
 
 
 def own_code(tree: Mapping[str, Any]) -> str:
-    """A hash of the files beside the classes of the user's own that the plain tree of a run names,
-    their own among them: a class may declare its version, and what it imports has none. "" where
-    there are no such classes."""
-    parts = [tree["optim"], *(tree[kind] for kind in CHOICES)]
-    code = hashlib.sha256()
-    for part in parts:
-        folder, name = part.get("folder"), part.get("name")
-        file = _file(Path(folder), name.partition(":")[0].split(".")) if folder else None
-        for beside in sorted(file.parent.glob("*.py")) if file else ():
-            code.update(beside.name.encode() + b"\0" + beside.read_bytes())
-    return code.hexdigest()[:16] if any(part.get("folder") for part in parts) else ""
+    """A hash of the files of the user's own that the completed plain tree of a run names: a class
+    may declare its version, and what it imports has none. "" where there are none."""
+    own = [(name, Path(folder)) for name, folder in by_path(tree) if folder]
+    return "+".join(code_hash(find("", name, folder), folder) for name, folder in own)
 
 
 def complete(kind: str, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The section of a class of the user's own, every setting given, its version and folder.
 
-    The version is what the class declares (`version = "2"`), or a hash of its file where it
-    declares none: then every edit makes new runs. Raises UserError for a file or class that is not
-    there or can't be read, and for settings that the class does not take.
+    The version is what the class declares (`version = "2"`), or a hash of its file and of what that
+    imports of the folder, where it declares none: then every edit makes new runs. Raises UserError
+    for a file or class that is not there or can't be read, and for settings that the class does not
+    take.
     """
     name = section["name"]
     for key in PLUGIN_KEYS:
@@ -86,53 +84,116 @@ def complete(kind: str, section: Mapping[str, Any], folder: Path) -> dict[str, A
     whole = {**defaults, **{key: value for key, value in section.items() if key != "name"}}
     same_keys(kind, whole, declared.params)
     settings = settings_of(kind, declared.params, whole)
-    return {"name": name, "folder": str(folder), "version": declared.version, **settings}
+    version = version_of(kind, name, str(folder))
+    return {"name": name, "folder": str(folder), "version": version, **settings}
 
 
-OPTIMIZER = "optim.name"
+def complete_parts(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
+    """The sections of a run that have a part by import path, with its settings, version and folder.
+
+    Of a class or a function of the user's own the version is as `complete` has it; of an installed
+    package, that of the distribution. Raises UserError as `complete` does.
+    """
+    made: dict[str, dict[str, Any]] = {}
+    for part in PARTS:
+        section = made.get(part.section, tree.get(part.section))
+        if isinstance(section, Mapping) and _is_used(part, section.get(part.field)):
+            made[part.section] = {**section, **_completed(part, section, folder)}
+    return made
 
 
-def complete_optimizer(optim: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The section of an optimiser `module:Class` of the user's own, or of an installed package,
-    whose version is then that of the distribution. Raises UserError as `complete` does, and where
-    it takes no rate, or no decay and there is one."""
-    name = optim["name"]
-    for key in PLUGIN_KEYS:
-        if optim.get(key) is not None:
-            raise UserError(f"optim.{key}: is read from {name}; leave it out")
-    module, _, cls = name.partition(":")
-    own = _file(folder, module.split("."))
+def _is_used(part: PartKey, value: Any) -> bool:
+    if part.several:
+        return isinstance(value, list) and bool(value) and all(map(is_plugin, value))
+    return is_plugin(value)
+
+
+def _completed(part: PartKey, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The three fields beside a part."""
+    value, place = section[part.field], f"{part.section}.{part.settings}"
+    for key in part.computed:
+        if section.get(key) is not None:
+            shown = f"[{', '.join(value)}]" if part.several else value
+            raise UserError(f"{part.section}.{key}: is read from {shown}; leave it out")
+    given = section.get(part.settings) or {}
+    if not isinstance(given, Mapping):
+        raise UserError(f"{place}: expected settings (key: value), got {given!r}")
+    if not part.several:
+        fields = _beside(part, value, given, place, section, folder)
+        return dict(zip((part.settings, *part.computed), fields, strict=True))
+    names = [called(name) for name in value]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{part.key}: two are called {name!r}; rename one of them")
+    for name in given:
+        if name not in names:
+            raise unknown(f"{place}.{name}", name, names, "a name among")
+    each = {
+        own: _beside(part, name, given.get(own) or {}, f"{place}.{own}", section, folder)
+        for own, name in zip(names, value, strict=True)
+    }
+    settings, versions, folders = (
+        {own: fields[n] for own, fields in each.items() if fields[n] is not None} for n in range(3)
+    )
+    return {
+        part.settings: settings or None,
+        part.computed[0]: versions,
+        part.computed[1]: folders or None,
+    }
+
+
+def _beside(
+    part: PartKey,
+    name: str,
+    given: Any,
+    place: str,
+    section: Mapping[str, Any],
+    folder: Path,
+) -> tuple[dict[str, Any] | None, str, str | None]:
+    """The settings of one import path, its version, its folder."""
+    module, _, attribute = name.partition(":")
+    own = module_file(folder, module.split("."))
     file = own or _installed(module)
     if file is None:
         raise UserError(
-            f"{OPTIMIZER}: {name}: no {module.replace('.', '/')}.py in {folder}, and no installed "
+            f"{part.key}: {name}: no {module.replace('.', '/')}.py in {folder}, and no installed "
             f"package has it; start ablate where it lies, or install it"
         )
     if own is None:
-        file, cls = _defined(file, cls)
-    declared = read(OPTIMIZER, f"{module}:{cls}", file)
-    params = dict(declared.params)
-    given = optim.get("settings") or {}
+        file, attribute = _defined(file, attribute, set()) or (file, attribute)
+    params = dict(read(part.key, f"{module}:{attribute}", file, part).params)
     if not isinstance(given, Mapping):
-        raise UserError(f"optim.settings: expected settings (key: value), got {given!r}")
+        raise UserError(f"{place}: expected settings (key: value), got {given!r}")
+    if part is OPTIMIZER:
+        _without_rates(name, params, given, section)
+    whole = {key: param.default for key, param in params.items()} | dict(given)
+    same_keys(place, whole, params)
+    checked = settings_of(place, params, whole)
+    settings = {
+        k: list(v) if isinstance(v, tuple) else v for k, v in checked.items() if v is not ...
+    }
+    origin = None if own is None else str(folder)
+    return settings or None, version_of(part.key, name, origin, part), origin
+
+
+def _without_rates(
+    name: str, params: dict[str, Param], given: Mapping[str, Any], optim: Mapping[str, Any]
+) -> None:
+    """Takes an optimiser's rate and decay out of its parameters: they are ours."""
     for key, ours in (("lr", "lr"), ("weight_decay", "wd")):
         if key in given:
             raise UserError(f"optim.settings.{key}: is optim.{ours} in every optimiser; give that")
         if params.pop(key, None) is None and optim.get(ours) != 0:
             raise UserError(f"optim.{ours}: {name} takes no {key}" + "; give 0" * (ours == "wd"))
-    whole = {key: param.default for key, param in params.items()} | dict(given)
-    same_keys("optim.settings", whole, params)
-    checked = settings_of("optim.settings", params, whole)
-    settings = {
-        k: list(v) if isinstance(v, tuple) else v for k, v in checked.items() if v is not ...
-    }
-    version = declared.version if own else _distribution(module)
-    return {
-        **optim,
-        "settings": settings or None,
-        "version": version,
-        "folder": str(folder) if own else None,
-    }
+
+
+def version_of(key: str, name: str, folder: str | None, part: PartKey | None = None) -> str:
+    """The version that stands for the code of an import path, as its files are now. `folder`: None
+    of an installed package. Raises UserError as `complete` does."""
+    if folder is None:
+        return _distribution(key, name.partition(":")[0])
+    file = find(key, name, Path(folder))
+    return read(key, name, file, part).version or code_hash(file, Path(folder))
 
 
 def _installed(module: str) -> Path | None:
@@ -145,54 +206,70 @@ def _installed(module: str) -> Path | None:
     if found is None or not found.origin:
         return None
     places = found.submodule_search_locations
-    return _file(Path(places[0]), rest) if rest and places else Path(found.origin)
+    return module_file(Path(places[0]), rest) if rest and places else Path(found.origin)
 
 
-def _defined(file: Path, cls: str) -> tuple[Path, str]:
-    """The file in which a class stands that an installed module has from another, and its name."""
-    for _ in range(9):  # files that say `from .other import Class`
-        for node in ast.parse(file.read_bytes()).body:
-            if isinstance(node, ast.ImportFrom):
-                names = {alias.asname or alias.name: alias.name for alias in node.names}
-                parts = (node.module or "").split(".") if node.module else []
-                near = _file(file.parents[node.level - 1], parts) if node.level else None
-                other = near or (None if node.level else _installed(".".join(parts)))
-                if cls in names and other is not None:
-                    file, cls = other, names[cls]
-                    break
-        else:
-            break
-    return file, cls
+def _defined(file: Path, name: str, seen: set[tuple[Path, str]]) -> tuple[Path, str] | None:
+    """The file in which a class or function stands that an installed module has, from another in
+    most cases, and its name there. `seen`: where it was looked for."""
+    if (file, name) in seen:
+        return None
+    seen.add((file, name))
+    tree = ast.parse(file.read_bytes())
+    if any(isinstance(node, _CALLED) and node.name == name for node in tree.body):
+        return file, name
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            names = {alias.asname or alias.name: alias.name for alias in node.names}
+            wanted = names.get(name, name if "*" in names else None)
+            if wanted is None:
+                continue
+            parts = (node.module or "").split(".") if node.module else []
+            near = module_file(file.parents[node.level - 1], parts) if node.level else None
+            other = near or (None if node.level else _installed(".".join(parts)))
+            if other is not None and (found := _defined(other, wanted, seen)) is not None:
+                return found
+    return None
 
 
-def _distribution(module: str) -> str:
+@functools.cache  # it reads what every distribution brings
+def _distribution(key: str, module: str) -> str:
     """ "timm 1.0.31": what brings an installed module; without the build, which differs."""
     top = module.partition(".")[0]
     named = importlib.metadata.packages_distributions().get(top, [top])[0]
     try:
         return f"{named} {importlib.metadata.version(named).partition('+')[0]}"
     except importlib.metadata.PackageNotFoundError:
-        raise UserError(f"{OPTIMIZER}: {module}: is of no installed distribution") from None
+        raise UserError(f"{key}: {module}: is of no installed distribution") from None
 
 
-def read(kind: str, name: str, file: Path) -> Declared:
-    """What the class says of itself. Raises UserError as `complete` does."""
-    return _read(kind, name, file, file.read_bytes())
+def read(key: str, name: str, file: Path, part: PartKey | None = None) -> Declared:
+    """What the class or, of a part, the function says of itself. Raises UserError as `complete`."""
+    return _read(key, name, file, part, file.read_bytes())
+
+
+_CALLED = (ast.ClassDef, ast.FunctionDef)
 
 
 @functools.cache  # by content: a sweep reads the same class thousands of times
-def _read(kind: str, name: str, file: Path, content: bytes) -> Declared:
-    place = f"{kind}: {name}"
+def _read(key: str, name: str, file: Path, part: PartKey | None, content: bytes) -> Declared:
+    place = f"{key}: {name}"
     try:
         tree = ast.parse(content, str(file))
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{place}: {file}: {error}") from error
+    kinds = ast.ClassDef if part in (None, OPTIMIZER) else _CALLED
+    known = {node.name: node for node in tree.body if isinstance(node, kinds)}
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    wanted = name.partition(":")[2]
-    if wanted not in classes:
-        raise unknown(f"{place}: {file}", wanted, classes, "a class among")
-    lineage = list(_lineage(classes[wanted], classes))
-    version: object = hashlib.sha256(content).hexdigest()[:12]
+    if called(name) not in known:
+        what = "a class" if kinds is ast.ClassDef else "a class or function"
+        raise unknown(f"{place}: {file}", called(name), known, f"{what} among")
+    wanted = known[called(name)]
+    if isinstance(wanted, ast.FunctionDef):
+        assert part is not None
+        return Declared(dict(_params(wanted, place, part.given)), None)
+    lineage = list(_lineage(wanted, classes))
+    version: object = None
     for node in reversed(lineage):
         version = _constants(node).get("version", version)
     inits = [
@@ -201,11 +278,12 @@ def _read(kind: str, name: str, file: Path, content: bytes) -> Declared:
         for item in node.body
         if isinstance(item, ast.FunctionDef) and item.name == "__init__"
     ]
-    params = dict(_params(inits[0], place, kind == OPTIMIZER)) if inits else {}
-    for key in () if kind == OPTIMIZER else ("name", *PLUGIN_KEYS):
-        if key in params:
-            raise UserError(f"{place}: a setting can't be called {key!r}; rename it")
-    return Declared(params, str(version))
+    skipped = None if part is None else 1 + part.making
+    params = dict(_params(inits[0], place, skipped)) if inits else {}
+    for reserved in ("name", *PLUGIN_KEYS) if part is None else ():
+        if reserved in params:
+            raise UserError(f"{place}: a setting can't be called {reserved!r}; rename it")
+    return Declared(params, None if version is None else str(version))
 
 
 def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[ast.ClassDef]:
@@ -227,22 +305,25 @@ def _constants(node: ast.ClassDef) -> dict[str, object]:
     }
 
 
-def _params(init: ast.FunctionDef, place: str, every: bool) -> Iterator[tuple[str, Param]]:
-    """The keyword-only parameters; one without a default has to be given. `every`: those that may
-    be given by position, too, but for self and the first; then a default that is no plain value is
-    `...`, left to the class."""
-    said = list(zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True))
-    if every:
-        plain, defaults = init.args.args, init.args.defaults
+def _params(
+    function: ast.FunctionDef, place: str, skipped: int | None
+) -> Iterator[tuple[str, Param]]:
+    """The keyword-only parameters; one without a default has to be given. `skipped`: those that may
+    be given by position, too, but for so many of the first; then a default that is no plain value
+    is `...`, left to the code."""
+    said = list(zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True))
+    if skipped is not None:
+        plain, defaults = function.args.args, function.args.defaults
         none: list[ast.expr | None] = [None] * (len(plain) - len(defaults))
-        said = [*zip(plain, [*none, *defaults], strict=True)][2:] + said
+        first = max(0, skipped - len(function.args.posonlyargs))
+        said = [*zip(plain, [*none, *defaults[-len(plain) :]], strict=False)][first:] + said
     for parameter, default in said:
         value: Any = "???"
         if default is not None:
             try:
                 value = ast.literal_eval(default)
             except ValueError as error:
-                if every:
+                if skipped is not None:
                     yield parameter.arg, Param(Any, ..., "")
                     continue
                 raise UserError(

@@ -32,6 +32,14 @@ class Chosen:
     plugin: Plugin | None = None
 
 
+# Beside a key that takes an import path (`parts.PARTS`).
+Settings = Annotated[Mapping[str, Any] | None, Key("KEY: value of that parameter of module:name")]
+Version = Annotated[str | None, Key("of module:name: its code's, or its package's; computed")]
+Folder = Annotated[  # not part of the id
+    str | None, Key("where module:name lies; null: an installed package; computed")
+]
+
+
 @dataclass(frozen=True)
 class Data:
     """From what is learnt. Images are shown as squares, `size` x `size` x `channels`, of 8 bit.
@@ -133,9 +141,12 @@ class Model:
     qkv_bias: Annotated[bool, Key("biases of queries, keys and values")] = True
     gelu: Annotated[Literal["tanh", "erf"], Key("GELU: its tanh approximation, or exact")] = "tanh"
     act: Annotated[
-        Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu"],
-        Key("activation of the MLP; swiglu and geglu are gated, at 2/3 of its inner width"),
+        Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu"] | str,
+        Key("activation of the MLP, or module:name; swiglu and geglu: gated, 2/3 of its width"),
     ] = "gelu"
+    act_settings: Settings = None
+    act_version: Version = None
+    act_folder: Folder = None
     registers: Annotated[
         int, Key("register tokens: learned, without positions, unread by the head", least=0)
     ] = 0
@@ -190,7 +201,8 @@ class Optim:
     clip: Annotated[float | None, Key("the largest global gradient norm; null: any", above=0)]
     warmup_epochs: Annotated[float, Key("length of the linear warm-up, in epochs", least=0)]
     schedule: Annotated[
-        Literal["cosine", "linear", "rsqrt", "constant", "poly"], Key("the rate after the warm-up")
+        Literal["cosine", "linear", "rsqrt", "constant", "poly"] | str,
+        Key("the rate after the warm-up, or module:name of a factor on optim.lr"),
     ]
     name: Annotated[
         str,
@@ -231,15 +243,12 @@ class Optim:
         Literal["match_rms_adamw", "original"],
         Key("muon: the rate by a matrix's shape: for steps as large as adamw's, or as published"),
     ] = "match_rms_adamw"
-    settings: Annotated[
-        Mapping[str, Any] | None, Key("KEY: value of that parameter of module:Class")
-    ] = None
-    version: Annotated[
-        str | None, Key("of module:Class: its code's, or its package's; computed")
-    ] = None
-    folder: Annotated[  # not part of the id
-        str | None, Key("where module:Class lies; null: an installed package; computed")
-    ] = None
+    settings: Settings = None
+    version: Version = None
+    folder: Folder = None
+    schedule_settings: Settings = None
+    schedule_version: Version = None
+    schedule_folder: Folder = None
 
 
 @dataclass(frozen=True)
@@ -266,8 +275,12 @@ class Train:
     ]
     examples: Annotated[int | None, Key("length, in images; over epochs", above=0)] = None
     loss: Annotated[
-        Literal["softmax", "sigmoid"], Key("cross-entropy: of one, or class by class")
+        Literal["softmax", "sigmoid"] | str,
+        Key("cross-entropy: of one, or class by class; or module:name of another loss"),
     ] = "softmax"
+    loss_settings: Settings = None
+    loss_version: Version = None
+    loss_folder: Folder = None
     ema: Annotated[
         float | None,
         Key("measure averaged weights, of which a step keeps this share", least=0, below=1),
@@ -333,6 +346,17 @@ class Augment:
     photometric: Annotated[
         bool, Key("masks: shift brightness, contrast, saturation and hue, each half of the time")
     ] = False
+    # Between what changes levels and `erase`. By the name of each in what stands beside.
+    extra: Annotated[
+        tuple[str, ...] | None, Key("module:name of augmentations of your own, a list")
+    ] = None
+    extra_settings: Settings = None
+    extra_version: Annotated[
+        Mapping[str, Any] | None, Key("of each: its code's, or its package's; computed")
+    ] = None
+    extra_folder: Annotated[  # not part of the id
+        Mapping[str, Any] | None, Key("where each lies; null: an installed package; computed")
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, cast
 from ablate.shared import metrics, own
 from ablate.shared.choices import CHOICES, OPTIMIZERS, SAID, Param
 from ablate.shared.keys import Key, added, hints
+from ablate.shared.parts import PARTS
 from ablate.shared.sections import (
     Augment,
     Chosen,
@@ -92,7 +93,8 @@ NOT_IDENTITY = {
     ("data", "path"),
     ("data", "overlap"),
     ("model", "arch"),
-    *((kind, "folder") for kind in (*CHOICES, "optim", "model")),
+    *((kind, "folder") for kind in (*CHOICES, "model")),
+    *((part.section, part.computed[1]) for part in PARTS),
 }
 
 

@@ -21,9 +21,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.shared.build import build_run, coerce, is_plugin, same_keys
+from ablate.shared.build import build_run, coerce, same_keys
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.own import TRAINER, OwnRun, hashed, is_own, metric_said
+from ablate.shared.parts import is_plugin
 from ablate.shared.plugin import find
 from ablate.shared.spec import Run
 

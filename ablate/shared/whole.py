@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ablate.shared import plugin
-from ablate.shared.build import is_plugin
 from ablate.shared.errors import UserError
+from ablate.shared.parts import is_plugin
 
 TIMM = "timm:"
 # What the constructor is given by the run, and `from.weights` in the place of a download.

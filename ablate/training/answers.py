@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 
-from ablate.shared import spec
+from ablate.shared import choices, spec
 from ablate.shared.build import build_run, section
 from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
@@ -35,16 +35,20 @@ from ablate.training.compiled import check_compile
 from ablate.training.data.beside import renumbered, shared_images
 from ablate.training.data.building import shown
 from ablate.training.data.cache import count, look, prepare
-from ablate.training.model import build
+from ablate.training.data.extra import check_extra
+from ablate.training.model import Host, build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
-from ablate.training.model.plugin import line_of, load, own_folders, own_line
+from ablate.training.model.init import overruled
 from ablate.training.model.whole import initial
 from ablate.training.optim import check_optimizer, factors
 from ablate.training.own.compare import compare
+from ablate.training.plugin import by_path, told
 from ablate.training.rehearsal import Rehearsed, beside, rehearse
+from ablate.training.schedule import check_schedule, lengths
 from ablate.training.settle import settle
 from ablate.training.start import check_start
+from ablate.training.task.own_loss import check_loss
 
 Progress = Callable[[int, int], None]
 
@@ -79,15 +83,31 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             check_compile(run, device)
             if run.optim.lr_mult:
                 factors(build(run, device="meta"), run.optim)
-            if run.optim.version is not None:
-                check_optimizer(run.optim)
-            answers[key] = describe(run) | {"examples": examples, "warnings": slow(run, device)}
+            check_parts(run, examples)
+            warnings = slow(run, device) + amiss(run)
+            answers[key] = describe(run) | {"examples": examples, "warnings": warnings}
             if question.get("initial"):
                 answers[key]["initial"] = initial(build(run))
         if key in question["calibrate"] and examples is not None:  # else no time can be told
             numerics.chosen(run, device).use()
             answers[key] |= asdict(times(run, device, answers[key]["multiply_adds"]))
     return answers
+
+
+def check_parts(run: spec.Run, examples: Mapping[str, int] | None) -> None:
+    """Try each part by import path. Raises UserError for one that doesn't work."""
+    check_optimizer(run.optim)
+    check_loss(run)
+    check_extra(run)
+    epoch = max(1, examples["train"] // run.train.batch) if examples else 1
+    check_schedule(run.optim, lengths(run.optim, run.train, epoch))
+
+
+def amiss(run: spec.Run) -> list[str]:
+    """What a run's classes of the user's own say in vain, in words."""
+    own = any(used.key in choices.CHOICES for used in by_path(run))
+    model = build(run, device="meta") if own else None
+    return overruled(model, run.seed) if isinstance(model, Host) else []
 
 
 def slow(run: spec.Run, device: torch.device) -> list[str]:
@@ -102,12 +122,7 @@ def slow(run: spec.Run, device: torch.device) -> list[str]:
 def blaming(run: spec.Run) -> Iterator[None]:
     """What goes wrong in a run with a class of the user's own is the user's to mend: told in their
     file and line; where the error came through none, in those that the class begins to work at."""
-    own = [
-        ("optim.name", run.optim.name, Path(folder), "step")
-        if kind == "optim"
-        else (kind, getattr(run, kind).name, Path(folder), "forward")
-        for kind, folder in own_folders(run).items()
-    ]
+    own = by_path(run)
     try:
         yield
     except UserError:
@@ -115,13 +130,8 @@ def blaming(run: spec.Run) -> Iterator[None]:
     except Exception as error:
         if not own:
             raise
-        where = own_line(error, [folder for *_, folder, _ in own]) or "; ".join(
-            line_of(load(kind, name, folder), method) for kind, name, folder, method in own
-        )
-        raise UserError(
-            f"{', '.join(f'{kind}: {name}' for kind, name, *_ in own)}: {type(error).__name__}: "
-            f"{' '.join(str(error).split())} ({where})"
-        ) from error
+        named = ", ".join(f"{used.key}: {used.name}" for used in own)
+        raise UserError(f"{named}: {told(error, own)}") from error
 
 
 def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import torch
 
 from ablate.shared import choices
 from ablate.shared.errors import UserError
+from ablate.shared.parts import parts_of
 from ablate.shared.sections import Whole
 from ablate.shared.spec import Run
 from ablate.training import faults
@@ -52,8 +53,8 @@ def repays(run: Run, steps: int, multiply_adds: int, device: torch.device) -> bo
     in short steps, where it gained in one measurement and lost in another (benchmarks/results/
     compiled.txt); nor on a GPU, where nobody has measured it. Never with a whole model or
     classes of the user's own, which may do what can't be captured."""
-    parts = [getattr(run, kind) for kind in choices.CHOICES]
-    own = any(part is None or part.plugin is not None for part in parts)
+    chosen = [getattr(run, kind) for kind in choices.CHOICES]
+    own = bool(parts_of(run)) or any(part is None or part.plugin is not None for part in chosen)
     each = 3 * multiply_adds * run.train.batch
     if own or isinstance(run.model, Whole):
         return False

@@ -1,4 +1,4 @@
-"""How weights move: the optimisers, the rate over a run, its lengths in steps, the average."""
+"""How weights move: the optimisers, and the average of the weights."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from math import cos, pi, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.sections import Optim, Train
-from ablate.training.borrowed import as_tensors, blamed, construct
+from ablate.shared.parts import OPTIMIZER
+from ablate.shared.sections import Optim
+from ablate.training.borrowed import as_tensors, construct
 from ablate.training.model.host import Host
 from ablate.training.model.whole import decaying
+from ablate.training.plugin import blamed
 
 
 def decayed(model: nn.Module) -> set[str]:
@@ -230,9 +231,11 @@ def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
 def check_optimizer(optim: Optim) -> None:
     """Make an optimiser by import path, and let it take two steps. Raises UserError where it can't,
     or keeps what no checkpoint holds."""
+    if (used := OPTIMIZER.one(optim)) is None:
+        return
     model = nn.Linear(3, 2)
     optimizer = make_optimizer(model, replace(optim, lr_mult=None))
-    with blamed(optim):
+    with blamed(used):
         for step in range(2):
             for parameter in model.parameters():
                 parameter.grad = torch.full_like(parameter, 0.1 * (step + 1))
@@ -298,63 +301,9 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer | Borrowed:
         )
         rest = groups(scales.keys() - matrices)
         return Borrowed(own, Optimizer(rest, replace(optim, name="adamw")) if rest else None)
-    if optim.version is not None:
-        return Borrowed(construct(groups(scales), optim))
+    if (used := OPTIMIZER.one(optim)) is not None:
+        return Borrowed(construct(groups(scales), optim, used))
     return Optimizer(groups(scales), optim)
-
-
-class Lengths(NamedTuple):
-    """Steps of a run: in all, of the warm-up that begins it, of the cooldown that ends it."""
-
-    total: int
-    warmup: int
-    cooldown: int
-
-
-def lengths(optim: Optim, train: Train, epoch: int) -> Lengths:
-    """The lengths of a run whose epoch has `epoch` steps, cut to fit into it.
-
-    An epoch is floor(n / batch) steps, timm's count where the last batch is dropped; examples are
-    counted as in big_vision/utils.py steps, round(examples / batch). So 300 epochs of 1,268,355
-    images at 4096 are 92,700 steps, and as 380,506,500 examples big_vision's 92,897.
-    """
-
-    def steps(steps: int | None, examples: int | None, epochs: float) -> int:
-        if steps is not None:
-            return steps
-        return round(epochs * epoch if examples is None else examples / train.batch)
-
-    total = max(1, steps(train.steps, train.examples, train.epochs))
-    warmup = steps(optim.warmup_steps, optim.warmup_examples, optim.warmup_epochs)
-    cooldown = steps(optim.cooldown_steps, None, optim.cooldown_epochs)
-    warmup = min(warmup, total)
-    return Lengths(total, warmup, min(cooldown, total - warmup))
-
-
-def learning_rate(optim: Optim, step: int, lengths: Lengths) -> float:
-    """The rate of step 0, 1, ... total - 1: a linear warm-up, the schedule, the cooldown.
-
-    big_vision/utils.py create_learning_rate_schedule: s(0) = 0, s(warmup) = 1, s(total) = 0; rsqrt
-    and constant take a linear factor in the cooldown. With `warmup_lr` and `min_lr` timm.scheduler:
-    cosine (warmup_prefix) and linear end before the cooldown, rsqrt never falls below `min_lr`;
-    poly is (1 - share done)^0.9, as in Segmenter's engine and mmsegmentation's poly policy.
-    """
-    total, warmup, cooldown = lengths
-    after = step - warmup
-    if after < 0:
-        return optim.warmup_lr + (optim.lr - optim.warmup_lr) * (step / warmup)
-    start, done = optim.lr, min(1.0, after / max(total - cooldown - warmup, 1))
-    left = min(1.0, (total - step) / cooldown) if cooldown else 1.0
-    if optim.schedule == "rsqrt":
-        start = max(start / sqrt(1 + after / optim.timescale), optim.min_lr)
-    share = {
-        "cosine": 0.5 * (1 + cos(pi * done)),
-        "linear": 1 - done,
-        "poly": (1 - done) ** 0.9,
-        "rsqrt": left,
-        "constant": left,
-    }[optim.schedule]
-    return optim.min_lr + (start - optim.min_lr) * share
 
 
 class Average:

@@ -27,9 +27,10 @@ from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import Host, build
 from ablate.training.model.whole import drawn
 from ablate.training.model.whole import features as features_of
-from ablate.training.optim import Average, Lengths, learning_rate, lengths, make_optimizer
+from ablate.training.optim import Average, make_optimizer
 from ablate.training.probes import Probes
 from ablate.training.rounded import rounded
+from ablate.training.schedule import Lengths, learning_rate, lengths, own_factor
 from ablate.training.start import begin
 from ablate.training.task import Evaluation, Predictor, make_task
 
@@ -104,6 +105,7 @@ class Training:
         self.average = Average(self.model, run.train.ema)
         self.epoch = self.batches.steps_per_epoch
         self.lengths = lengths(run.optim, run.train, self.epoch) if trains else Lengths(0, 0, 0)
+        self._factor = own_factor(run.optim)
         self.rate = 0.0  # of the last step
         self.probes = Probes(run, self.model, self.lengths.total)
         self._at, self._begun = TrainState(), 0.0
@@ -120,7 +122,7 @@ class Training:
         where an optimiser of torch.optim's does (adafactor)."""
         run, step, micro = self.run, self._at.step, self._at.micro_batch
         images, target = self.inputs()
-        self.rate = learning_rate(run.optim, step, self.lengths)
+        self.rate = learning_rate(run.optim, step, self.lengths, self._factor)
         self.optimizer.set_rate(self.rate)
         self.optimizer.zero_grad()
         weights = rounded(self.model, self.dtype) if self.dtype == torch.bfloat16 else {}

@@ -20,6 +20,7 @@ from ablate.shared.sections import Augment
 from ablate.shared.spec import Run
 from ablate.training.data import augment as changes
 from ablate.training.data.cached import AnySplit, EncodedSplit, Split
+from ablate.training.data.extra import Augmentations
 from ablate.training.data.feed import Feed, Wanted
 from ablate.training.data.whole import Centre, Cut, Cuts, Style, random_boxes
 from ablate.training.keyed import Draws, uniform
@@ -79,7 +80,7 @@ def whole_square(split: AnySplit) -> ImageView:
 
 
 def normalise(images: torch.Tensor, input: str = "range") -> torch.Tensor:
-    """float32 from uint8, same shape: x / 127.5 - 1 (range), x / 255 (unit), or that by ImageNet's
+    """float32 from levels, same shape: x / 127.5 - 1 (range), x / 255 (unit), or that by ImageNet's
     mean and standard deviation (imagenet). The same bits everywhere: a GPU divides by a tensor,
     where by a number it would multiply with the inverse."""
 
@@ -142,6 +143,7 @@ class Batches:
             self._view, self._augment = self._view.done, replace(augment, crop_area=None)
         fed = ahead or self._cut is not None
         self._feed = Feed(self._wanted, draws.device) if fed else None
+        self._extra = Augmentations(augment)
 
     def _cuts(self, split: EncodedSplit) -> Callable[[torch.Tensor, int], Cut]:
         """What of whole images a step shows, given their rows and its number."""
@@ -151,6 +153,8 @@ class Batches:
         """images float32 (B, size, size, C) as `view` says and labels int64 (B,) of step 0, 1..."""
         rows = self._get(step)
         images = change(rows.images, rows.aspects, self._augment, self._view, self._draws, step)
+        if self._extra:
+            images = self._extra(images, self._draws, step)
         images = normalise(images, self._view.input)
         if self._augment.erase:
             draws, batch = self._draws, len(images)
@@ -263,7 +267,8 @@ def randaugment(
         return [[*layers.each()] for layers in made.stacked(steps, many, batch).each()]
 
     cost = batch * many * (2 if changes.by_groups(images) else changes.SETTLED)
-    layers = draws.ahead(("randaug", spec, size, batch), step, cost, draw)
+    kind = spec.style, many, spec.randaug_magnitude, spec.randaug_levels
+    layers = draws.ahead(("randaug", kind, size, batch), step, cost, draw)
     if spec.style == "tf":
         return changes.tf_randaugment(images, layers, spec.randaug_levels)
     mean = tuple(round(255 * mean) for mean in MEAN) if view.input == "imagenet" else (128,)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,13 +18,14 @@ from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
 from ablate.training.model.host import Host
 from ablate.training.model.init import initialise
+from ablate.training.model.made import kept
 from ablate.training.model.perceptron import Perceptron
-from ablate.training.model.plugin import load
 from ablate.training.model.segmenter import Segmenter
 from ablate.training.model.stem import Patches
 from ablate.training.model.traits import Traits, traits
 from ablate.training.model.vit import ViT
 from ablate.training.model.whole import Images, build_whole
+from ablate.training.plugin import load
 
 __all__ = ["Host", "Images", "Perceptron", "Segmenter", "ViT", "build"]
 
@@ -92,7 +92,8 @@ HOSTS = {"vit": vit, "mlp": mlp}
 
 def _constructor(kind: str, chosen: sections.Chosen) -> partial[Any]:
     """The class behind a choice, its settings filled in; the host gives the rest."""
-    if chosen.plugin is not None:
-        return partial(load(kind, chosen.name, Path(chosen.plugin.folder)), **chosen.settings)
+    if (own := chosen.plugin) is not None:
+        cls = load(kind, chosen.name, own.folder, own.version)
+        return partial(kept, cls, chosen.settings)
     module, _, name = choices.CHOICES[kind][chosen.name].path.partition(":")
     return partial(getattr(importlib.import_module(module), name), **chosen.settings)

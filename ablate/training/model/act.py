@@ -1,10 +1,17 @@
-"""Activations of the MLP: `model.act`, and of its GELU `model.gelu`."""
+"""Activations of the MLP: `model.act`, by name or import path, and of its GELU `model.gelu`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
+
+from ablate.shared import sections
+from ablate.shared.parts import ACT
+from ablate.training.model.made import kept
+from ablate.training.plugin import blamed, found, settings_of
 
 
 class Activation(nn.Module):
@@ -75,3 +82,38 @@ ACTS: dict[str, Callable[[str], Activation]] = {
 def activation(name: str = "gelu", gelu: str = "tanh") -> Activation:
     """The activation of that name; `gelu`: the form of its GELU, where it has one."""
     return ACTS[name](gelu)
+
+
+MakeActivation = Callable[[], Activation]
+
+
+def activations(model: sections.Model) -> MakeActivation:
+    """Makes the activation of each MLP. One by import path is a class or a function of a tensor,
+    (..., M) -> (..., M); with `gated = True` it is of the gate. Raises UserError where it can't be
+    imported or made."""
+    if (used := ACT.one(model)) is None:
+        return partial(activation, model.act, model.gelu)
+    part, settings = found(used), settings_of(used)
+    frame = Gated if getattr(part, "gated", False) else Activation
+
+    def make() -> Activation:
+        with blamed(used):
+            return frame(Function(part, settings) if not isinstance(part, type) else _instance())
+
+    def _instance() -> nn.Module:
+        made = kept(part, settings)
+        return made if isinstance(made, nn.Module) else Function(made, {})
+
+    return make
+
+
+class Function(nn.Module):
+    """A function of a tensor, with settings."""
+
+    def __init__(self, function: Callable[..., Tensor], settings: dict[str, Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.settings = settings
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, **self.settings)

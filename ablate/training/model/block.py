@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from ablate.training.model.act import activation
+from ablate.training.model.act import MakeActivation, activation
 from ablate.training.model.attention import Attention, HeadScale
 from ablate.training.model.drop import Drop, DropPath
 from ablate.training.model.mlp import MLP
@@ -54,8 +54,7 @@ class Layer:
     final: MakeNorm = LayerNorm  # makes the norm behind the last block
     depth: int = 1
     qkv_bias: bool = True
-    gelu: str = "tanh"
-    act: str = "gelu"
+    act: MakeActivation = activation
     layerscale: float | None = None
     qk_norm: MakeNorm | None = None  # makes those on queries and on keys
 
@@ -214,7 +213,7 @@ class Block(nn.Module):
             inner=inner.context(layer, shape.heads * layer.head_dim),
             gain=gain,
         )
-        act = activation(layer.act, layer.gelu)
+        act = layer.act()
         hidden = act.hidden(layer.hidden)
         perceptron = MLP(
             shape.width,

@@ -14,7 +14,7 @@ from torch import Tensor
 from ablate.shared import sections, spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
-from ablate.training.model.act import Gated, activation
+from ablate.training.model.act import ACTS, Gated, activation
 
 # Ours -> timm's, of each block.
 BLOCK = {
@@ -162,8 +162,8 @@ def _check(run: spec.Run) -> spec.ShippedRun:
         "model.final_norm": (model.final_norm == "drop", False),
         "model.head_dim": (model.head_dim * model.heads, model.width),
     }
-    if model.act == "relu2":
-        raise UserError("model.act: timm has no 'relu2'")
+    if model.act not in ACTS or model.act == "relu2":
+        raise UserError(f"model.act: timm has no {model.act!r}")
     if model.pool == "map":  # timm's attends to registers, too, and has no gate
         needed["model.registers"] = (model.registers, 0)
         if model.act in ("swiglu", "geglu"):

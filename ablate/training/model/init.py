@@ -17,6 +17,7 @@ from torch.nn import init
 from ablate.shared.errors import UserError
 from ablate.training.keyed import key
 from ablate.training.model.host import Host
+from ablate.training.model.made import Constructed
 from ablate.training.model.traits import Traits, traits
 
 # Fills the values of a parameter; what their shape does not say, the parameter's module does.
@@ -132,15 +133,15 @@ SCHEMES = {"big_vision": BIG_VISION, "deit": DEIT, "torch": TORCH}
 
 
 def as_torch(owner: nn.Module, name: str, seed: int) -> Tensor:
-    """What torch's own layers start with, for those in a class of the user's own.
+    """What a layer starts with by its `reset_parameters()`, where its constructor calls none.
 
     Raises UserError where the layer doesn't say how it starts.
     """
     reset = getattr(owner, "reset_parameters", None)
     if reset is None:
         raise UserError(
-            f"{type(owner).__name__}: nothing says how its parameter {name!r} starts; give the "
-            f"class roles = {{{name!r}: 'scale'}} (1) or 'offset' (0), or a reset_parameters()"
+            f"{type(owner).__name__}: nothing says how its parameter {name!r} starts; fill it in "
+            f"the constructor, or give the class roles = {{{name!r}: 'scale'}} (1) or 'offset' (0)"
         )
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
@@ -152,11 +153,12 @@ def as_torch(owner: nn.Module, name: str, seed: int) -> Tensor:
 def initialise(model: Host, seed: int) -> None:
     """Fill every parameter of the model, on the CPU and in float32 whatever the model is in.
 
-    A module may fill a parameter by itself, and say its role: see `Traits`. `model.head_bias` is
-    added to the head's bias.
+    A module may fill a parameter by itself, and say its role: see `Traits`. What says neither has
+    the values of its constructor, see `made`. `model.head_bias` is added to the head's bias.
     """
     rules = SCHEMES[model.init]
     generator = Generator()
+    constructed = Constructed(model, seed)
     for name, parameter in model.named_parameters():
         path, _, own_name = name.rpartition(".")
         owner = model.get_submodule(path)
@@ -167,10 +169,59 @@ def initialise(model: Host, seed: int) -> None:
             role = said.roles.get(own_name)
             if role in rules:
                 rules[role](values, generator, owner)
+            elif (value := constructed.value(name)) is not None:
+                values.copy_(value)
             else:
                 values = as_torch(owner, own_name, key(seed, "init", path))
             if role == "head.bias":
                 values += model.head_bias
-        for part, gain in zip(values.chunk(len(said.gains)), said.gains, strict=True):
+        parts = torch.atleast_1d(values).chunk(len(said.gains))
+        for part, gain in zip(parts, said.gains, strict=True):
             part *= gain
         parameter.copy_(values)
+    for name, buffer in model.named_buffers():
+        if (value := constructed.value(name)) is not None:
+            buffer.copy_(value)
+
+
+@torch.no_grad()
+def overruled(model: Host, seed: int) -> list[str]:
+    """A line on each parameter, once for each class of the user's own, that its role fills
+    otherwise than its constructor does. `model`: it may be without weights.
+
+    Raises UserError where nothing fills a parameter, or a constructor does otherwise each time.
+    """
+    rules = SCHEMES[model.init]
+    lines: dict[tuple[type, str], str | None] = {}
+    constructed, again = Constructed(model, seed), Constructed(model, seed)
+    for name, parameter in model.named_parameters():
+        path, _, own_name = name.rpartition(".")
+        owner = model.get_submodule(path)
+        cls = type(owner)
+        if (cls, own_name) in lines or cls.__module__.startswith(("ablate.", "torch.")):
+            continue
+        lines[cls, own_name] = None
+        value, said = constructed.value(name), traits(owner, Traits)
+        generator = Generator().manual_seed(key(seed, "init", name))
+        values = torch.empty(parameter.shape, device="cpu")
+        role = said.roles.get(own_name)
+        if said.initialise(own_name, values, generator):
+            role = "its initialise()"
+        elif role in rules:
+            rules[role](values, generator, owner)
+            role = f"its role {role!r}"
+        elif value is None:
+            as_torch(owner, own_name, seed)
+        elif (other := again.value(name)) is None or not torch.equal(value, other):
+            raise UserError(
+                f"{cls.__name__}: its constructor gives {own_name!r} other values each time; "
+                f"draw them by torch's functions, without a generator"
+            )
+        else:
+            continue
+        if value is not None and not torch.equal(values, value.float()):
+            lines[cls, own_name] = (
+                f"{cls.__name__}: {own_name!r} starts by {role}, not as its constructor "
+                f"fills it; leave that out where the constructor shall count"
+            )
+    return [line for line in lines.values() if line]

@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ablate.training.model.act import activation
 from ablate.training.model.attention import attend
 from ablate.training.model.block import Layer
 from ablate.training.model.dense import Dense
@@ -46,7 +45,7 @@ class MAPHead(nn.Module):
         self.kv = Dense(width, 2 * wide, role="kv")  # rows: k, v; in each, head by head
         self.proj = Dense(wide, width, role="out")
         self.norm = LayerNorm(layer.shape, eps=eps)
-        act = activation(layer.act, layer.gelu)
+        act = layer.act()
         self.mlp = MLP(width, act.hidden(layer.hidden), 0.0, act=act)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, D)

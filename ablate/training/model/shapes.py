@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from ablate.shared.errors import UserError
 from ablate.shared.spec import ShippedRun
-from ablate.training.model.plugin import line_of, load
 from ablate.training.model.stem import Patches
 from ablate.training.model.traits import StemTraits, traits
 from ablate.training.model.vit import ViT
+from ablate.training.plugin import line_of, load
 
 Expected = Callable[[Tensor], tuple[int, ...]]
 
@@ -30,7 +29,7 @@ def hold_to_shapes(model: nn.Module, run: ShippedRun) -> None:
     for kind, remedy in REMEDIES.items():
         chosen = getattr(run, kind)
         if chosen.plugin is not None:
-            cls = load(kind, chosen.name, Path(chosen.plugin.folder))
+            cls = load(kind, chosen.name, chosen.plugin.folder, chosen.plugin.version)
             place, where = f"{kind}: {chosen.name}: forward", line_of(cls, "forward")
             for module in model.modules():
                 if type(module) is cls:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ablate.shared import sections
 from ablate.shared.errors import UserError
+from ablate.training.model.act import activations
 from ablate.training.model.block import Layer
 from ablate.training.model.dense import Dense, Representation
 from ablate.training.model.drop import Drop
@@ -188,8 +189,7 @@ class ViT(Host):
             final=norm if everywhere else plain,
             depth=depth,
             qkv_bias=model.qkv_bias,
-            gelu=model.gelu,
-            act=model.act,
+            act=activations(model),
             layerscale=model.layerscale,
             qk_norm=plain if model.qk_norm else None,
         )

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from ablate.shared.sections import Data, Whole
 from ablate.shared.whole import TIMM
 from ablate.training.keyed import key
 from ablate.training.model.host import Host
-from ablate.training.model.plugin import load
+from ablate.training.plugin import load
 
 HEAD = "head"  # the submodule that a class of the user's own calls so
 
@@ -46,7 +45,7 @@ def build_whole(model: Whole, images: Images, outputs: int, seed: int) -> nn.Mod
         if model.folder is None:
             net = _of_timm(model, images, outputs)
         else:
-            cls = load("model", model.name, Path(model.folder))
+            cls = load("model", model.name, model.folder, model.version)
             net = cls(images, outputs, **model.settings)
     if not isinstance(net, nn.Module):
         raise UserError(f"model: {model.name}: is no torch.nn.Module")

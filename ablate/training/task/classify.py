@@ -16,6 +16,7 @@ from ablate.shared.metrics.classify import score
 from ablate.shared.spec import Run
 from ablate.training.data.batches import Batches
 from ablate.training.data.cached import AnySplit
+from ablate.training.task.own_loss import ROWS, alike, least_constant, own_loss
 
 # What predictions.npy holds for each test example, in the test set's order. The loss is in full:
 # the metrics are those of the file, to the last bit. (Older files have it in single precision, and
@@ -32,34 +33,51 @@ class Classify:
     def __init__(self, run: Run) -> None:
         self._classes = run.data.classes
         self._smoothing = run.train.label_smoothing
-        self._kind: Loss = run.train.loss
+        own = own_loss(run.train)
+        self._kind: Loss = "sigmoid" if run.train.loss == "sigmoid" else "softmax"
+        self._minimised = own or self._cross_entropy
         self._mixes = bool(run.augment.mixup or run.augment.cutmix)
+        self._soft = self._mixes or (own is not None and self._smoothing > 0)
+        self._own = own
 
     def inputs(
         self, batches: Batches, step: int, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images, and labels int64 (B,) or, where images are mixed, soft ones (B, C)."""
+        """Images, and labels int64 (B,) or, where images are mixed, soft ones (B, C); a loss by
+        import path has soft ones where they are smoothed, too."""
         images, labels = batches.at(step)
         images = images.to(dtype)
-        if not self._mixes:
+        if not self._soft:
             return images, labels
         soft = targets(labels, self._classes, self._smoothing, dtype)
-        return batches.mixed(images, soft, step)
+        return batches.mixed(images, soft, step) if self._mixes else (images, soft)
 
     def loss(self, outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Mean over the rows given, a scalar."""
+        return self._minimised(outputs, target)
+
+    def _cross_entropy(self, outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return loss(outputs, target, self._smoothing, self._kind)
 
-    def prior_loss(self, train: AnySplit) -> float:
-        """That of guessing by the classes' frequencies."""
-        return prior_loss(train.labels, self._classes, self._smoothing, self._kind)
+    def prior_loss(self, train: AnySplit) -> float | None:
+        """That of guessing by the classes' frequencies. With a loss by import path, of the best
+        guess that is found; None where images are mixed, as it needn't be linear in the target, and
+        for more than ROWS classes."""
+        if self._own is None:
+            return prior_loss(train.labels, self._classes, self._smoothing, self._kind)
+        if self._mixes or self._classes > ROWS:
+            return None
+        rows = alike(train.labels, self._classes)
+        rows = targets(rows, self._classes, self._smoothing) if self._soft else rows
+        return least_constant(self._own, rows, self._classes)
 
     def evaluate(
         self,
         predict: Callable[[torch.Tensor], torch.Tensor],
         batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     ) -> tuple[dict[str, float], np.ndarray]:
-        """Metrics and predictions of a whole split: see `evaluate`."""
+        """Metrics and predictions of a whole split: see `evaluate`. With a loss by import path the
+        measured loss is the cross-entropy."""
         return evaluate(((predict(images), labels) for images, labels in batches), self._kind)
 
 

@@ -1,0 +1,168 @@
+"""What a run has by import path: imported, from the folder that the run names or from an installed
+package, as it was when the run was planned."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ablate.shared import choices
+from ablate.shared.errors import UserError
+from ablate.shared.parts import EXTRA, OPTIMIZER, PARTS, SCHEDULE, Used, parts_of
+from ablate.shared.plugin import find, version_of
+from ablate.shared.sections import Whole
+from ablate.shared.spec import Run
+
+
+def load(key: str, name: str, folder: str | None, version: str) -> Any:
+    """The class or function `module:name` of a file in `folder`; None: of an installed package.
+
+    The folder stands last on the import path: what is installed keeps its name. Raises UserError
+    where the file can't be imported, something installed has its name, or the code is of another
+    `version` by now than when the run was planned: what it trains would stand under a wrong id.
+    """
+    module, _, wanted = name.partition(":")
+    file = None if folder is None else find(key, name, Path(folder))
+    if folder is not None and folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        loaded = importlib.import_module(module)
+    except Exception as error:
+        place = own_line(error, [folder]) if folder else None
+        where = f"{place or file}: " if file else ""
+        raise UserError(f"{key}: {name}: {where}{type(error).__name__}: {error}") from error
+    if file is not None and Path(loaded.__file__ or "").resolve() != file.resolve():
+        raise UserError(
+            f"{key}: {name}: {module!r} is {loaded.__file__} already; give {file} another name"
+        )
+    part = next((part for part in PARTS if part.key == key), None)
+    if (now := version_of(key, name, folder, part)) != version:  # after the import: it ran that
+        raise UserError(
+            f"{key}: {name}: was planned as version {version} and is {now} by now; "
+            f"give the command again, which plans it as it is"
+        )
+    return getattr(loaded, wanted)
+
+
+def found(used: Used) -> Any:
+    """The class or function of a part. Raises UserError as `load` does."""
+    return load(used.key, used.name, used.folder, used.version)
+
+
+def settings_of(used: Used) -> dict[str, Any]:
+    """As Python's defaults have them: what JSON has as a list is a tuple."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in used.settings.items()}
+
+
+def made(used: Used) -> Callable[..., Any]:
+    """A part with its settings: an instance of the class, or the function. Raises UserError as
+    `load` does, and where the class can't be made."""
+    with blamed(used):
+        part, settings = found(used), settings_of(used)
+        what: Callable[..., Any] = part(**settings) if isinstance(part, type) else part
+        if not callable(what):
+            raise UserError(f"{used.key}: {used.name}: can't be called, it is {what!r}")
+        return what if isinstance(part, type) else partial(what, **settings)
+
+
+@contextmanager
+def blamed(used: Used) -> Iterator[None]:
+    """What goes wrong in a part by import path is told in its file and line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{used.key}: {used.name}: {told(error, [used])}") from error
+
+
+def told(error: Exception, own: Sequence[Used]) -> str:
+    """What an error says, and where: the last line of the user's own that it came through, else
+    where these begin to work, else its own place."""
+    where = own_line(error, [used.folder for used in own if used.folder])
+    if where is None:
+        begins = [
+            line_of(found(used), WORKS_AT.get(used.key, "forward")) for used in own if used.folder
+        ]
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = "; ".join(begins) or f"{last.filename}, line {last.lineno}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())} ({where})"
+
+
+WORKS_AT = {OPTIMIZER.key: "step", SCHEDULE.key: "__call__", EXTRA.key: "__call__"}
+
+
+def own_line(error: Exception, folders: Iterable[str]) -> str | None:
+    """ "FILE, line 7": the last line of the user's own that an error came through; None: there is
+    none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if any(_is_own(Path(frame.filename), Path(folder)) for folder in folders):
+            return f"{frame.filename}, line {frame.lineno}"
+    return None
+
+
+def line_of(part: Any, method: str) -> str:
+    """ "FILE, line 7": where a method of a class begins, or a function; "FILE" where it isn't of
+    Python."""
+    code = getattr(inspect.unwrap(getattr(part, method, part)), "__code__", None)
+    if code is None:
+        return inspect.getfile(part)
+    return f"{code.co_filename}, line {code.co_firstlineno}"
+
+
+def _is_own(file: Path, folder: Path) -> bool:
+    """Is it the user's? What an environment in the same folder has is not, nor is what is ours."""
+    if not file.is_relative_to(folder) or file.is_relative_to(_OURS):
+        return False
+    inside = file.relative_to(folder).parts
+    return "site-packages" not in inside and not inside[0].startswith(".")
+
+
+_OURS = Path(__file__).parents[1]
+
+
+def by_path(run: Run) -> list[Used]:
+    """All that a run has by import path, but for models of timm."""
+    found = [
+        Used(kind, part.name, part.settings, part.plugin.version, part.plugin.folder)
+        for kind in choices.CHOICES
+        if (part := getattr(run, kind)) is not None and part.plugin is not None
+    ]
+    if isinstance(run.model, Whole) and run.model.folder is not None:
+        model = run.model
+        found.append(Used("model", model.name, model.settings, model.version, model.folder))
+    return found + parts_of(run)
+
+
+def own_folders(run: Run) -> dict[str, str]:
+    """By the key of each part of a run that is of the user's own: its folder."""
+    kept = {OPTIMIZER.key: "optim"}  # as results have it
+    return {kept.get(used.key, used.key): used.folder for used in by_path(run) if used.folder}
+
+
+def digests(run: Run) -> dict[str, str]:
+    """Of each part of a run that is of the user's own: see `digest`."""
+    return {kind: digest(Path(folder)) for kind, folder in own_folders(run).items()}
+
+
+def digest(folder: Path) -> str:
+    """A hash of the code of the user's own, which lies there, that was loaded by now.
+
+    That is every file of its folder, but for environments that lie in there, too.
+    """
+    text = hashlib.sha256()
+    for name, module in sorted(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "/")
+        if file.is_relative_to(folder):
+            inside = file.relative_to(folder).parts
+            if "site-packages" not in inside and not inside[0].startswith("."):
+                text.update(name.encode() + b"\0" + file.read_bytes())
+    return text.hexdigest()[:16]

@@ -1,0 +1,191 @@
+"""What the constructor of a class of the user's own fills counts, by seed and place."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from ablate.shared import sections
+from ablate.shared.errors import UserError
+from ablate.shared.spec import Run
+from ablate.training.keyed import key
+from ablate.training.model import build
+from ablate.training.model.init import overruled
+
+SOURCE = """
+import numpy as np
+import torch
+from torch import nn
+
+class Plain(nn.Module):
+    version = 1
+
+    def __init__(self, shape, *, start: float = 1.0):
+        super().__init__()
+        self.make(shape.width, start)
+
+    def forward(self, x):
+        return x
+
+class Full(Plain):
+    def make(self, width, start):
+        self.weight = nn.Parameter(torch.full((width,), start))
+
+class Drawn(Plain):
+    def make(self, width, start):
+        self.first = nn.Parameter(torch.randn(width))
+        self.second = nn.Parameter(torch.rand(2))
+        self.register_buffer("mask", torch.randn(width))
+
+class Layers(Plain):
+    def make(self, width, start):
+        self.mix = nn.Linear(width, width)
+        self.late = nn.Linear(2, 2)
+        nn.init.zeros_(self.mix.weight)
+        self.mix.bias.data.fill_(start)
+
+class Reset(Plain):
+    def make(self, width, start):
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.inner = nn.Linear(width, 1)
+
+    def reset_parameters(self):
+        nn.init.normal_(self.weight, std=3.0)
+        nn.init.constant_(self.inner.weight, 7.0)
+
+class Roles(Plain):
+    roles = {"scale": "scale", "offset": "offset", "same": "scale"}
+
+    def make(self, width, start):
+        self.scale = nn.Parameter(torch.full((width,), start))
+        self.offset = nn.Parameter(torch.empty(width))
+        self.same = nn.Parameter(torch.ones(width))
+        self.free = nn.Parameter(torch.full((2,), start))
+
+class Filled(Plain):
+    def make(self, width, start):
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def initialise(self, name, values, generator):
+        values.fill_(2)
+        return True
+
+class Elsewhere(Plain):
+    def make(self, width, start):
+        values = np.random.default_rng().normal(size=width)
+        self.weight = nn.Parameter(torch.tensor(values, dtype=torch.float32))
+
+class Nothing(Plain):
+    def make(self, width, start):
+        self.weight = nn.Parameter(torch.empty(width))
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The user's folder; what is loaded from it is forgotten after."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "starts.py").write_text(SOURCE)
+    yield tmp_path
+    sys.modules.pop("starts", None)
+
+
+@pytest.fixture
+def run(folder):
+    def run(cls: str, seed: int = 0, **settings: Any) -> Run:
+        own = sections.Chosen(f"starts:{cls}", settings, sections.Plugin(str(folder), "1"))
+        return dataclasses.replace(tiny.run({"block.attn": "pre+post"}), norm=own, seed=seed)
+
+    return run
+
+
+def named(model: nn.Module, ending: str) -> dict[str, torch.Tensor]:
+    both = (*model.named_parameters(), *model.named_buffers())
+    return {name: tensor.detach() for name, tensor in both if name.endswith(ending)}
+
+
+def test_values_of_a_constructor_count(run):
+    for start in (0.25, 4.0):
+        weights = named(build(run("Full", start=start)), "pre.weight")
+        assert len(weights) == 2
+        assert all((weight == start).all() for weight in weights.values())
+
+
+def test_draws_of_a_constructor_are_by_seed_and_place(run):
+    torch.manual_seed(5)
+    model = build(run("Drawn"))
+    state = torch.random.get_rng_state()
+    again, other = build(run("Drawn")), build(run("Drawn", seed=1))
+    torch.random.set_rng_state(state)
+    for path in ("blocks.0.attn.pre", "blocks.0.mlp.pre", "blocks.0.attn.post"):
+        ours = model.get_submodule(path)
+        with torch.random.fork_rng():
+            torch.manual_seed(key(0, "init", path))
+            expected = [torch.randn(32), torch.rand(2), torch.randn(32)]
+        assert all(map(torch.equal, (ours.first, ours.second, ours.mask), expected))
+        assert torch.equal(again.get_submodule(path).mask, ours.mask)
+        assert not torch.equal(other.get_submodule(path).first, ours.first)
+    fewer = dataclasses.replace(run("Drawn"), block=tiny.run().block)  # without the norms behind
+    shared = named(build(fewer), "")
+    everything = named(model, "")
+    assert len(everything) > len(shared) > 20
+    assert all(torch.equal(everything[name], tensor) for name, tensor in shared.items())
+
+
+def test_what_is_done_to_torchs_layers_counts(run):
+    model = build(run("Layers", start=0.5))
+    layers = model.get_submodule("blocks.0.attn.pre")
+    assert (layers.mix.weight == 0).all()
+    assert (layers.mix.bias == 0.5).all()
+    assert 0 < float(layers.late.weight.detach().abs().max()) <= 2**-0.5
+
+
+def test_its_own_reset_parameters_counts(run):
+    model = build(run("Reset"))
+    with torch.random.fork_rng():
+        torch.manual_seed(key(0, "init", "blocks.0.mlp.pre"))
+        expected = nn.init.normal_(torch.empty(32), std=3.0)
+    inside = model.get_submodule("blocks.0.mlp.pre")
+    assert torch.equal(inside.weight, expected)
+    assert (inside.inner.weight == 7).all()
+
+
+def test_roles_win_and_what_they_overrule_is_said(run):
+    chosen = run("Roles", start=3.0)
+    (inside,) = named(build(chosen), "0.mlp.pre.scale").values()
+    assert (inside == 1).all()
+    assert (named(build(chosen), "0.mlp.pre.free")["blocks.0.mlp.pre.free"] == 3).all()
+    (line,) = overruled(build(chosen, "meta"), 0)
+    assert line.startswith("Roles: 'scale' starts by its role 'scale', not as its constructor")
+    assert overruled(build(run("Roles", start=1.0), "meta"), 0) == []
+    (line,) = overruled(build(run("Filled"), "meta"), 0)
+    assert line.startswith("Filled: 'weight' starts by its initialise(), not as")
+    assert overruled(build(run("Drawn"), "meta"), 0) == []
+
+
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [
+        ("Elsewhere", r"Elsewhere: its constructor gives 'weight' other values each time; draw"),
+        ("Nothing", r"Nothing: nothing says how its parameter 'weight' starts; fill it in the con"),
+    ],
+)
+def test_what_can_not_be_reproduced_is_refused(run, cls, said):
+    with pytest.raises(UserError, match=rf"^{said}"):
+        overruled(build(run(cls), "meta"), 0)
+
+
+def test_a_plan_says_what_a_role_overrules(shell, folder):
+    (shell.folder / "starts.py").write_text(SOURCE)
+    words = ("norm=layernorm,starts:Roles", "launcher=inline")
+    (shell.folder / "starts.py").write_text(
+        SOURCE.replace("start: float = 1.0", "start: float = 2.0")
+    )
+    out = shell("plan", *words)
+    assert "Roles: 'scale' starts by its role 'scale'" in out.out + out.err
