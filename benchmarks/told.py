@@ -2,7 +2,7 @@
 with and without, in turns.
 
 python benchmarks/told.py      about 3 minutes on one core
-    aims: 10 variants of a small model, each with a class of the user's own, in under 10 s, all told;
+    aims: 10 variants of a small model, each with a class of the user's own, in under 10 s;
     figure1 at paper scale at most 1.05 times as long as without; a plan made before, 1.05 times
 
 CPU time, user and system, of a command and all processes that it waited for: on a machine that has
