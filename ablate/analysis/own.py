@@ -116,6 +116,9 @@ def _called(
         ) from error
     if not is_number(value):
         raise UserError(f"{place}: expected a finite number, got {value!r}; {kept}")
+    least, most = said.get("range") or (None, None)
+    if (least is not None and value < least) or (most is not None and value > most):
+        raise UserError(f"{place}: {value:g} lies outside its range, {least} to {most}; {kept}")
     return float(value)
 
 
@@ -138,7 +141,7 @@ def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:
     module, _, function = name.partition(":")
     if said["folder"] is None:
         file = None
-    elif (file := file_of(Path(said["folder"]), module)) is None:
+    elif (file := file_of(Path(said["folder"]), name)) is None:
         raise UserError(
             f"{name}: no {module.replace('.', '/')}.py in {said['folder'] or 'this folder'} any "
             f"more; start ablate where it lies, or give another analysis.metric"

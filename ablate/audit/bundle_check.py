@@ -93,8 +93,8 @@ def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
     """Compute metrics of the author's own again, where the code that made them lies in the folder
     that we are in: what comes with a bundle is not run by itself."""
     for name, said in plan.own.items():
-        here, module = Path.cwd(), name.partition(":")[0]
-        now = read(name, here, "verify") if file_of(here, module) is not None else said
+        here = Path.cwd()
+        now = read(name, here, "verify") if file_of(here, name) is not None else said
         if now["version"] != said["version"] or not now["folder"]:
             found.notes.append(
                 f"{name}: its values are as exported, since its code, version {said['version']}, "

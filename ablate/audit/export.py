@@ -24,7 +24,7 @@ from ablate.analysis.own import measure
 from ablate.analysis.reading import read
 from ablate.analysis.scores import Results
 from ablate.planning.cell import Cell
-from ablate.planning.own_metric import file_of, files_of
+from ablate.planning.own_metric import file_of
 from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS, render
 from ablate.report.formats.tidy import inert
@@ -35,6 +35,7 @@ from ablate.report.show import provenance
 from ablate.shared import spec
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import read_json, to_json
+from ablate.shared.imports import local_files
 from ablate.shared.rundir import RunDir
 from ablate.store.events import History
 from ablate.store.record import load_records
@@ -287,8 +288,8 @@ def _copy_own(bundle: Bundle, plan: Plan, store: Store) -> None:
     bundle.own.write_bytes(to_json({n: measure(plan, results, store, n) for n in plan.own}))
     for name, said in plan.own.items():
         folder = Path(said["folder"] or "")
-        file = file_of(folder, name.partition(":")[0]) if said["folder"] else None
-        for path in files_of(file, folder) if file is not None else ():
+        file = file_of(folder, name) if said["folder"] else None
+        for path in local_files(file, folder) if file is not None else ():
             target = bundle.code / path.relative_to(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             _copy_file(path, target)
