@@ -251,9 +251,16 @@ def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str,
     digests = result.get("plugins")
     own = {k: v for k, v in digests.items() if v} if isinstance(digests, dict) else {}
     if own:  # a digest is of all that was loaded from a folder: alike only for the same classes
-        places = (f"{kind}={cell.spec[kind]['name']}" for kind in own)
+        places = (f"{kind}={_named(cell, kind)}" for kind in own)
         yield "plugins", f"code of {', '.join(places)}", "/".join(dict.fromkeys(own.values()))
 
 
 def _seeds(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def _named(cell: Cell, kind: str) -> str:
+    """What a run has of the user's own: the class, or its probes."""
+    if kind == "probe":
+        return ", ".join(cell.spec["own_probes"]["versions"])
+    return str(cell.spec[kind]["name"])

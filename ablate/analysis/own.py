@@ -38,9 +38,9 @@ def with_own(plan: Plan, results: Results, store: Store, also: Iterable[str] = (
     Raises UserError, one line with the file and the line, where a function can't be loaded, raises,
     or gives no finite number; Failure where predictions are not what their run left.
     """
-    names = (plan.analysis.metric, *also)
+    asked = [name for name in (plan.analysis.metric, *also) if name in functions(plan)]
     found: dict[str, Measured] = {}
-    for name in (name for name in names if name in plan.own):
+    for name in asked:
         kept = store.own_values(name)
         found[name] = measure(plan, results, store, name) if kept is None else kept
     if not found:
@@ -49,6 +49,11 @@ def with_own(plan: Plan, results: Results, store: Store, also: Iterable[str] = (
         run: result and _more(result, {name: by_run.get(run, {}) for name, by_run in found.items()})
         for run, result in results.items()
     }
+
+
+def functions(plan: Plan) -> list[str]:
+    """The plan's metrics that a function of the user's own makes; others are numbers of probes."""
+    return [name for name, said in plan.own.items() if "probe" not in said]
 
 
 def measure(plan: Plan, results: Results, store: Store, name: str) -> Measured:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.own import measure
+from ablate.analysis.own import functions, measure
 from ablate.analysis.reading import read
 from ablate.analysis.scores import Results
 from ablate.planning.cell import Cell
@@ -223,7 +223,7 @@ def derived_files(
             name=plan.name,
             version=version,
             keeps=plan.task.keeps,
-            own=OWN if plan.own else "",
+            own=OWN if functions(plan) else "",
         ),
         "looks.jsonl": "".join(f"{json.dumps(x.event(plan.name))}\n" for x in reading.looks),
     }
@@ -282,11 +282,12 @@ def _copy(
 def _copy_own(bundle: Bundle, plan: Plan, store: Store) -> None:
     """Write the values of the plan's metrics of the user's own, and copy the files of its folder
     that made them. The values are of the predictions that the runs left."""
-    if not plan.own:
+    if not functions(plan):
         return
     results = store.results(plan.runs()).results
-    bundle.own.write_bytes(to_json({n: measure(plan, results, store, n) for n in plan.own}))
-    for name, said in plan.own.items():
+    bundle.own.write_bytes(to_json({n: measure(plan, results, store, n) for n in functions(plan)}))
+    for name in functions(plan):
+        said = plan.own[name]
         folder = Path(said["folder"] or "")
         file = file_of(folder, name) if said["folder"] else None
         for path in local_files(file, folder) if file is not None else ():

@@ -55,8 +55,14 @@ def read(name: str, folder: Path, place: str) -> dict[str, Any]:
     names = dict.fromkeys(_names(tree))
     if function not in names:
         raise UserError(f"{where}: {expected(function, names, 'a function among')}")
-    said = {key: _checked(key, value, where) for key, value in _said(tree, function, where)}
+    said = attributes(dict(_said(tree, function, where)), where)
     return {"folder": str(folder), "version": code_hash(file, folder), **said}
+
+
+def attributes(said: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What something says of itself as a metric. Raises UserError for what is none of ATTRIBUTES,
+    or has no such value."""
+    return {key: _checked(key, value, where) for key, value in said.items()}
 
 
 def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str, Said]:
@@ -77,7 +83,7 @@ def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str
 def metric_of(name: str, said: Said) -> Metric:
     """The metric of this name, from what it says of itself. One without a direction is neutral:
     rows are told to be higher or lower, not to help."""
-    function = name.partition(":")[2]
+    function, probe = name.partition(":")[2], said.get("probe", "")
     unit, chance, direction = said.get("unit", ""), said.get("chance"), said.get("direction")
     scale = said.get("scale", 100.0 if unit == "%" else 1.0)
     least, most = said.get("range") or (None, None)
@@ -94,20 +100,23 @@ def metric_of(name: str, said: Said) -> Metric:
         most=scale * most if least == 0 and most is not None else None,
         neutral=direction is None,
         own=said["version"],
-        how=f"{name} is a function of the predictions, code {said['version']}.",
+        probe=probe,
+        on=f"what the probe {probe} kept" if probe else "",
+        how="" if probe else f"{name} is a function of the predictions, code {said['version']}.",
     )
 
 
 def kept(tree: Any) -> dict[str, dict[str, Any]]:
     """What a plan's file has of its metrics. Raises ValueError where `read` can't have said it."""
     for name, said in tree.items():
-        others = {key: said[key] for key in said if key not in ("folder", "version")}
-        folder, version = said["folder"], said["version"]
+        others = {key: said[key] for key in said if key not in ("folder", "version", "probe")}
+        folder, version, probe = said["folder"], said["version"], said.get("probe", "")
         if not (is_own(name) and isinstance(version, str) and isinstance(folder, str | None)):
             raise ValueError(name)
+        if probe != "" and not is_plugin(probe):
+            raise ValueError(name)
         try:
-            for key, value in others.items():
-                _checked(key, value, name)
+            attributes(others, name)
         except UserError as error:
             raise ValueError(name) from error
     return dict(tree)

@@ -27,11 +27,13 @@ from ablate.planning.cell import (
     lineage,
     spec_parents,
 )
+from ablate.planning.own_probe import number_of, own_probes
 from ablate.planning.probing import check_layer, check_measured
 from ablate.planning.tree import fits
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import Key
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
+from ablate.shared.metrics.probed import called
 from ablate.shared.spec import ids_of, task_of, tree_identity
 
 
@@ -172,7 +174,13 @@ class Plan:
         """The plan with what the files of its metric and of these say now, where they are the
         user's own. Where a file is gone it is as kept. Raises UserError for a function that there
         is not."""
-        own = own_metric.now(self.own, [self.analysis.metric, *names], place)
+        own, asked = dict(self.own), [self.analysis.metric, *names]
+        probes = {called(p): (p, f) for cell in self.cells for p, f in own_probes(cell.spec)}
+        for name in [name for name in asked if name.partition(":")[0] in probes]:
+            if name not in own:
+                own[name] = number_of(name, *probes[name.partition(":")[0]], place)
+            asked.remove(name)
+        own = own_metric.now(own, asked, place)
         return replace(self, own=own) if own != self.own else self
 
     @property

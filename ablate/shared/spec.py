@@ -23,6 +23,7 @@ from ablate.shared.sections import (
     Eval,
     Model,
     Optim,
+    OwnProbes,
     Plugin,
     Train,
     Weights,
@@ -50,6 +51,7 @@ class Run:
     # What its weights are at the first step: those that its parent ended with, or those of a file.
     parent: Run | None = None
     weights: Weights | None = None
+    own_probes: OwnProbes | None = None  # of those in `probe` that are the user's own
 
     @property
     def id(self) -> str:
@@ -67,7 +69,7 @@ LENGTHS = (
     ("optim.cooldown_steps", "optim.cooldown_epochs"),
 )
 
-LEFT_OUT = ("task", "parent", "weights")  # of a run's tree, where they are as before
+LEFT_OUT = ("task", "parent", "weights", "own_probes")  # of a run's tree, where they are as before
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 
@@ -76,6 +78,7 @@ NOT_IDENTITY = {
     ("data", "path"),
     ("data", "overlap"),
     ("model", "arch"),
+    ("own_probes", "folder"),
     *((kind, "folder") for kind in (*CHOICES, "optim")),
 }
 
@@ -88,9 +91,11 @@ def identity(run: Run) -> str:
 def tree_identity(tree: Mapping[str, Any]) -> str:
     """`identity`, of what `to_tree` made of a run, now or before fields were added; of a cell's
     tree, which has no seed."""
-    apart = ("seed", "probe", "task", "parent", "weights")
+    apart = ("seed", "probe", "task", "parent", "weights", "own_probes")
     kept = {key: value for key, value in effective(tree).items() if key not in apart}
     more = {"probe": tree["probe"]} if tree.get("probe") else {}
+    if (own := tree.get("own_probes")) is not None:
+        more["own_probes"] = own["versions"]
     if task_of(tree) != metrics.DEFAULT:
         more["task"] = tree["task"]
     if (parent := tree.get("parent")) is not None:

@@ -218,7 +218,11 @@ def _where(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str,
         "digest": joined(other.get("digest", "unknown") for other in line),
         "plugins": {
             kind: joined(other.get("plugins", {}).get(kind) for other in line)
-            for kind in (*choices.CHOICES, *(["optim"] if run.optim.folder else []))
+            for kind in (
+                *choices.CHOICES,
+                *(["optim"] if run.optim.folder else []),
+                *(["probe"] if run.own_probes else []),
+            )
         },
         "fingerprint": run.data.fingerprint,
         "start_sha256": start_sha256(run, rundir),

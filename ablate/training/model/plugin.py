@@ -41,6 +41,8 @@ def digests(run: Run) -> dict[str, str]:
     folders = {kind: plugin.folder for kind, plugin in chosen.items() if plugin is not None}
     if run.optim.folder is not None:
         folders["optim"] = run.optim.folder
+    if run.own_probes is not None and run.own_probes.folder is not None:
+        folders["probe"] = run.own_probes.folder
     return {kind: digest(Path(folder)) for kind, folder in folders.items()}
 
 
