@@ -55,7 +55,9 @@ class Analysis:
     """How the table is computed (docs/statistics.md); fixed before results exist."""
 
     # "": the first that the task declares.
-    metric: Annotated[str, Key("what is compared: a metric of the test set, or PROBE:NUMBER")] = ""
+    metric: Annotated[
+        str, Key("what is compared: a metric of the test set, PROBE:NUMBER, or module:function")
+    ] = ""
     spread: Annotated[
         Literal["pooled", "paired", "welch"],
         Key("spread between seeds that intervals use: of all rows, of pairs, or of the two rows"),
