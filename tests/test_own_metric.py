@@ -96,12 +96,12 @@ def test_a_function_that_says_nothing_is_neutral(tmp_path):
 
 
 def test_attributes_say_how_it_is_printed_and_judged(tmp_path):
-    text = "from other import f\nf.name = 'macro F1'\nf.unit = '%'\nf.better = 'more'\n"
-    metric = metric_of("own:f", said(tmp_path, text + "f.most = 1\nf.chance = 0.1\n"))
+    text = "from other import f\nf.name = 'macro F1'\nf.unit = '%'\nf.direction = 'more'\n"
+    metric = metric_of("own:f", said(tmp_path, text + "f.range = (0, 1)\nf.chance = 0.1\n"))
     assert (metric.unit, metric.points, metric.scale, metric.decimals) == ("%", "points", 100.0, 2)
     assert (metric.most, metric.chance(10), metric.sign, metric.neutral) == (100.0, 0.1, 1, False)
-    assert metric == metric_of("own:f", said(tmp_path, text + "f.most = 1\nf.chance = 0.1\n"))
-    less = metric_of("own:f", said(tmp_path, "f = max\nf.better = 'less'\nf.decimals = 0"))
+    assert metric == metric_of("own:f", said(tmp_path, text + "f.range = (0, 1)\nf.chance = 0.1\n"))
+    less = metric_of("own:f", said(tmp_path, "f = max\nf.direction = 'less'\nf.decimals = 0"))
     assert (less.sign, less.decimals) == (-1, 0)
 
 
@@ -110,10 +110,14 @@ def test_attributes_say_how_it_is_printed_and_judged(tmp_path):
     [
         ("def g(): ...", "own.py: expected a function among g, got 'f' (did you mean 'g'?)"),
         ("def f(:", "own.py: invalid syntax"),
-        ("def f(): ...\nf.beter = 'less'", "got 'beter' (did you mean 'better'?)"),
-        ("def f(): ...\nf.better = 'up'", "better: expected 'more', 'less' or None, got 'up'"),
+        ("def f(): ...\nf.directon = 'less'", "got 'directon' (did you mean 'direction'?)"),
+        (
+            "def f(): ...\nf.direction = 'up'",
+            "direction: expected 'more', 'less' or None, got 'up'",
+        ),
         ("def f(): ...\nf.scale = -1", "scale: expected a number above 0, got -1"),
         ("def f(): ...\nf.decimals = 2.0", "decimals: expected a whole number from 0 to 12"),
+        ("def f(): ...\nf.range = (1, 0)", "range: expected (least, most), either of them None"),
         ("def f(): ...\nf.unit = 3", "unit: expected a text, got 3"),
         ("def f(): ...\nf.chance = 1 / 10", "line 2: f.chance is to be a plain value, got 1 / 10"),
     ],
@@ -149,7 +153,7 @@ def test_names(tmp_path, monkeypatch):
 
 
 def test_a_plan_keeps_what_it_says_and_no_other():
-    own = {ECE: {"folder": "/x", "version": "abc", "unit": "%", "better": "less"}}
+    own = {ECE: {"folder": "/x", "version": "abc", "unit": "%", "direction": "less"}}
     plan = make_plan(["base", "up"], metric=ECE)
     named = (dataclasses.replace(c, ids={s: f"{c.row}{s}" for s in c.ids}) for c in plan.cells)
     plan = dataclasses.replace(plan, own=own, cells=tuple(named))
@@ -186,12 +190,12 @@ def test_chance_and_directions():
 
     values = {"base": [0.3, 0.31, 0.305], "up": [0.6, 0.605, 0.62]}
     for better, word in (("more", "helps"), ("less", "hurts"), (None, "higher")):
-        found = tabulate(*table(values, better=better))
+        found = tabulate(*table(values, direction=better))
         assert found.entries[1].verdict == word
-    plan, results = table(values, better="less", chance=0.9, unit="%")
+    plan, results = table(values, direction="less", chance=0.9, unit="%")
     results["up@#2"] = {"status": "diverged", "step": 3}
     assert tabulate(plan, results).entries[1].values[2] == 90.0
-    plan, results = table(values, better="less")
+    plan, results = table(values, direction="less")
     chance = dataclasses.replace(plan.analysis, diverged="chance")
     with pytest.raises(UserError, match=f"guessing has no {ECE}; leave chance out"):
         tabulate(dataclasses.replace(plan, analysis=chance), results)

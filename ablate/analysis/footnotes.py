@@ -264,7 +264,9 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _named(spec: Mapping[str, Any], kind: str) -> str:
-    """What a run has of a kind of part: a section with a name, or `SECTION.KEY`."""
+    """What a run has of the user's own: a section with a name, `SECTION.KEY`, or its probes."""
+    if kind == "probe":
+        return ", ".join(spec["own_probes"]["versions"])
     section, _, key = kind.partition(".")
     named = spec[section][key or "name"]
     return ", ".join(named) if isinstance(named, list) else str(named)

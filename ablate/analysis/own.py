@@ -38,9 +38,9 @@ def with_own(plan: Plan, results: Results, store: Store, also: Iterable[str] = (
     Raises UserError, one line with the file and the line, where a function can't be loaded, raises,
     or gives no finite number; Failure where predictions are not what their run left.
     """
-    names = (plan.analysis.metric, *also)
+    asked = [name for name in (plan.analysis.metric, *also) if name in functions(plan)]
     found: dict[str, Measured] = {}
-    for name in (name for name in names if name in plan.own):
+    for name in asked:
         kept = store.own_values(name)
         found[name] = measure(plan, results, store, name) if kept is None else kept
     if not found:
@@ -49,6 +49,11 @@ def with_own(plan: Plan, results: Results, store: Store, also: Iterable[str] = (
         run: result and _more(result, {name: by_run.get(run, {}) for name, by_run in found.items()})
         for run, result in results.items()
     }
+
+
+def functions(plan: Plan) -> list[str]:
+    """The plan's metrics that a function of the user's own makes; others are numbers of probes."""
+    return [name for name, said in plan.own.items() if "probe" not in said]
 
 
 def measure(plan: Plan, results: Results, store: Store, name: str) -> Measured:
@@ -116,6 +121,9 @@ def _called(
         ) from error
     if not is_number(value):
         raise UserError(f"{place}: expected a finite number, got {value!r}; {kept}")
+    least, most = said.get("range") or (None, None)
+    if (least is not None and value < least) or (most is not None and value > most):
+        raise UserError(f"{place}: {value:g} lies outside its range, {least} to {most}; {kept}")
     return float(value)
 
 
@@ -138,7 +146,7 @@ def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:
     module, _, function = name.partition(":")
     if said["folder"] is None:
         file = None
-    elif (file := file_of(Path(said["folder"]), module)) is None:
+    elif (file := file_of(Path(said["folder"]), name)) is None:
         raise UserError(
             f"{name}: no {module.replace('.', '/')}.py in {said['folder'] or 'this folder'} any "
             f"more; start ablate where it lies, or give another analysis.metric"

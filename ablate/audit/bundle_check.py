@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis.own import measure
+from ablate.analysis.own import functions, measure
 from ablate.analysis.scores import Results
 from ablate.audit.bundle import Bundle, is_regular, sha256_of
 from ablate.audit.export import EXTENSIONS, RAW, computing_versions, derived_files
@@ -92,9 +92,10 @@ def check(bundle: Bundle) -> Verified:
 def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
     """Compute metrics of the author's own again, where the code that made them lies in the folder
     that we are in: what comes with a bundle is not run by itself."""
-    for name, said in plan.own.items():
-        here, module = Path.cwd(), name.partition(":")[0]
-        now = read(name, here, "verify") if file_of(here, module) is not None else said
+    for name in functions(plan):
+        said = plan.own[name]
+        here = Path.cwd()
+        now = read(name, here, "verify") if file_of(here, name) is not None else said
         if now["version"] != said["version"] or not now["folder"]:
             found.notes.append(
                 f"{name}: its values are as exported, since its code, version {said['version']}, "

@@ -20,11 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.own import measure
+from ablate.analysis.own import functions, measure
 from ablate.analysis.reading import read
 from ablate.analysis.scores import Results
 from ablate.planning.cell import Cell
-from ablate.planning.own_metric import file_of, files_of
+from ablate.planning.own_metric import file_of
 from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS, render
 from ablate.report.formats.tidy import inert
@@ -35,6 +35,7 @@ from ablate.report.show import provenance
 from ablate.shared import spec
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import read_json, to_json
+from ablate.shared.imports import local_files
 from ablate.shared.rundir import RunDir
 from ablate.store.events import History
 from ablate.store.record import load_records
@@ -222,7 +223,7 @@ def derived_files(
             name=plan.name,
             version=version,
             keeps=plan.task.keeps,
-            own=OWN if plan.own else "",
+            own=OWN if functions(plan) else "",
         ),
         "looks.jsonl": "".join(f"{json.dumps(x.event(plan.name))}\n" for x in reading.looks),
     }
@@ -281,14 +282,15 @@ def _copy(
 def _copy_own(bundle: Bundle, plan: Plan, store: Store) -> None:
     """Write the values of the plan's metrics of the user's own, and copy the files of its folder
     that made them. The values are of the predictions that the runs left."""
-    if not plan.own:
+    if not functions(plan):
         return
     results = store.results(plan.runs()).results
-    bundle.own.write_bytes(to_json({n: measure(plan, results, store, n) for n in plan.own}))
-    for name, said in plan.own.items():
+    bundle.own.write_bytes(to_json({n: measure(plan, results, store, n) for n in functions(plan)}))
+    for name in functions(plan):
+        said = plan.own[name]
         folder = Path(said["folder"] or "")
-        file = file_of(folder, name.partition(":")[0]) if said["folder"] else None
-        for path in files_of(file, folder) if file is not None else ():
+        file = file_of(folder, name) if said["folder"] else None
+        for path in local_files(file, folder) if file is not None else ():
             target = bundle.code / path.relative_to(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             _copy_file(path, target)

@@ -19,7 +19,7 @@ from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
 
-from ablate.cli import driving, keeping, looking, publishing, tuning  # noqa: E402
+from ablate.cli import driving, keeping, looking, making, publishing, tuning  # noqa: E402
 from ablate.cli.mistakes import UsageError, told  # noqa: E402
 from ablate.cli.selection import flat  # noqa: E402
 from ablate.shared.errors import Failure, UserError  # noqa: E402
@@ -43,6 +43,7 @@ for command in (
     tuning.trials,
     publishing.report,
     publishing.export,
+    making.new,
 ):
     app.command()(flat(command))
 app.command(name="list")(flat(looking.list_))

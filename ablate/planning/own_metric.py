@@ -8,7 +8,6 @@ that, so a table has names and units where the file is not there.
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 
 from ablate.shared.errors import UserError, expected
 from ablate.shared.files import is_number
+from ablate.shared.imports import code_hash, module_file
 from ablate.shared.metrics import Metric
 from ablate.shared.metrics.metric import CROSSING
 from ablate.shared.metrics.probed import PROBED, no_chance
@@ -29,7 +29,7 @@ Said = Mapping[
 
 WORDS = ("name", "short", "unit", "points")
 DIRECTIONS = {"more": 1, "less": -1}
-ATTRIBUTES = (*WORDS, "scale", "decimals", "better", "most", "chance")
+ATTRIBUTES = (*WORDS, "scale", "decimals", "direction", "range", "chance")
 
 
 def is_own(name: str) -> bool:
@@ -44,8 +44,7 @@ def read(name: str, folder: Path, place: str) -> dict[str, Any]:
     package (`folder`: None) that of its distribution. Raises UserError where there is no such
     function, or an attribute is none of ATTRIBUTES or has no such value.
     """
-    module, _, function = name.partition(":")
-    file = file_of(folder, module)
+    function, file = name.partition(":")[2], file_of(folder, name)
     if file is None:
         return {"folder": None, "version": _distribution(name, folder, place)}
     where = f"{place}: {name}: {file}"
@@ -56,11 +55,14 @@ def read(name: str, folder: Path, place: str) -> dict[str, Any]:
     names = dict.fromkeys(_names(tree))
     if function not in names:
         raise UserError(f"{where}: {expected(function, names, 'a function among')}")
-    said = {key: _checked(key, value, where) for key, value in _said(tree, function, where)}
-    code = hashlib.sha256()
-    for path in files_of(file, folder):
-        code.update(path.read_bytes())
-    return {"folder": str(folder), "version": code.hexdigest()[:12], **said}
+    said = attributes(dict(_said(tree, function, where)), where)
+    return {"folder": str(folder), "version": code_hash(file, folder), **said}
+
+
+def attributes(said: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What something says of itself as a metric. Raises UserError for what is none of ATTRIBUTES,
+    or has no such value."""
+    return {key: _checked(key, value, where) for key, value in said.items()}
 
 
 def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str, Said]:
@@ -69,12 +71,11 @@ def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str
     found = dict(known)
     for name in filter(is_own, names):
         said, here = known.get(name), Path.cwd()
-        if said is None:
+        if said is None or said["folder"] is None:
             found[name] = read(name, here, place)
             continue
         folders = [here, Path(said["folder"])] if said["folder"] else []
-        module = name.partition(":")[0]
-        there = next((folder for folder in folders if file_of(folder, module)), None)
+        there = next((folder for folder in folders if file_of(folder, name)), None)
         found[name] = said if there is None else read(name, there, place)
     return found
 
@@ -82,10 +83,10 @@ def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str
 def metric_of(name: str, said: Said) -> Metric:
     """The metric of this name, from what it says of itself. One without a direction is neutral:
     rows are told to be higher or lower, not to help."""
-    function = name.partition(":")[2]
-    unit, chance, better = said.get("unit", ""), said.get("chance"), said.get("better")
+    function, probe = name.partition(":")[2], said.get("probe", "")
+    unit, chance, direction = said.get("unit", ""), said.get("chance"), said.get("direction")
     scale = said.get("scale", 100.0 if unit == "%" else 1.0)
-    most = said.get("most")
+    least, most = said.get("range") or (None, None)
     return Metric(
         name,
         said.get("name", function.replace("_", " ")),
@@ -95,24 +96,27 @@ def metric_of(name: str, said: Said) -> Metric:
         scale,
         said.get("decimals", 2 if unit == "%" else 4),
         no_chance if chance is None else _Chance(chance),
-        sign=DIRECTIONS.get(str(better), 1),
-        most=None if most is None else scale * most,
-        neutral=better is None,
+        sign=DIRECTIONS.get(str(direction), 1),
+        most=scale * most if least == 0 and most is not None else None,
+        neutral=direction is None,
         own=said["version"],
-        how=f"{name} is a function of the predictions, code {said['version']}.",
+        probe=probe,
+        on=f"what the probe {probe} kept" if probe else "",
+        how="" if probe else f"{name} is a function of the predictions, code {said['version']}.",
     )
 
 
 def kept(tree: Any) -> dict[str, dict[str, Any]]:
     """What a plan's file has of its metrics. Raises ValueError where `read` can't have said it."""
     for name, said in tree.items():
-        others = {key: said[key] for key in said if key not in ("folder", "version")}
-        folder, version = said["folder"], said["version"]
+        others = {key: said[key] for key in said if key not in ("folder", "version", "probe")}
+        folder, version, probe = said["folder"], said["version"], said.get("probe", "")
         if not (is_own(name) and isinstance(version, str) and isinstance(folder, str | None)):
             raise ValueError(name)
+        if probe != "" and not is_plugin(probe):
+            raise ValueError(name)
         try:
-            for key, value in others.items():
-                _checked(key, value, name)
+            attributes(others, name)
         except UserError as error:
             raise ValueError(name) from error
     return dict(tree)
@@ -128,37 +132,9 @@ class _Chance:
         return self.value
 
 
-def file_of(folder: Path, module: str) -> Path | None:
-    """The file of a module in `folder`, None where there is none."""
-    place = folder.joinpath(*module.split("."))
-    files = (place.with_name(f"{place.name}.py"), place / "__init__.py")
-    return next((file for file in files if file.is_file()), None)
-
-
-def files_of(file: Path, folder: Path) -> list[Path]:
-    """A file, and every file of the folder that it imports, directly or by way of another."""
-    found = [file]
-    for path in found:  # grows while it is read
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):  # it says so when it is imported
-            continue
-        for module in _imported(tree, path, folder):
-            other = file_of(folder, module)
-            if other is not None and other not in found:
-                found.append(other)
-    return [file, *sorted(found[1:])]
-
-
-def _imported(tree: ast.Module, path: Path, folder: Path) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            inside = path.parents[node.level - 1].relative_to(folder).parts if node.level else ()
-            base = [*inside, *filter(None, [node.module])]
-            yield ".".join(base)
-            yield from (".".join([*base, alias.name]) for alias in node.names)
+def file_of(folder: Path, name: str) -> Path | None:
+    """The file of `module:function` in `folder`, None where there is none."""
+    return module_file(folder, name.partition(":")[0].split("."))
 
 
 def _names(tree: ast.Module) -> Iterator[str]:
@@ -197,8 +173,11 @@ def _checked(key: str, value: Any, where: str) -> Any:
         raise UserError(f"{where}: {expected(key, ATTRIBUTES, 'an attribute among')}")
     if key in WORDS:
         fits, form = isinstance(value, str), "a text"
-    elif key == "better":
+    elif key == "direction":
         fits, form = value in (*DIRECTIONS, None), "'more', 'less' or None"
+    elif key == "range":
+        ends = list(value) if isinstance(value, list | tuple) else []
+        fits, form = _is_range(ends), "(least, most), either of them None"
     elif key == "decimals":
         fits, form = type(value) is int and 0 <= value <= 12, "a whole number from 0 to 12"
     elif key == "chance":
@@ -207,7 +186,12 @@ def _checked(key: str, value: Any, where: str) -> Any:
         fits, form = is_number(value) and value > 0, "a number above 0"
     if not fits:
         raise UserError(f"{where}: {key}: expected {form}, got {value!r}")
-    return value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _is_range(ends: list[Any]) -> bool:
+    numbers = [end for end in ends if end is not None]
+    return len(ends) == 2 and all(map(is_number, numbers)) and sorted(set(numbers)) == numbers
 
 
 def _distribution(name: str, folder: Path, place: str) -> str:

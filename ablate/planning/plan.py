@@ -27,11 +27,13 @@ from ablate.planning.cell import (
     lineage,
     spec_parents,
 )
+from ablate.planning.own_probe import number_of, own_probes
 from ablate.planning.probing import check_layer, check_measured
 from ablate.planning.tree import fits
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import Key
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
+from ablate.shared.metrics.probed import called
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 
 METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
@@ -46,7 +48,9 @@ class Analysis:
     """How the table is computed (docs/statistics.md); fixed before results exist."""
 
     # "": the first that the task declares.
-    metric: Annotated[str, Key("what is compared: a metric of the test set, or PROBE:NUMBER")] = ""
+    metric: Annotated[
+        str, Key("what is compared: a metric of the test set, PROBE:NUMBER, or module:function")
+    ] = ""
     spread: Annotated[
         Literal["pooled", "paired", "welch"],
         Key("spread between seeds that intervals use: of all rows, of pairs, or of the two rows"),
@@ -165,7 +169,13 @@ class Plan:
         """The plan with what the files of its metric and of these say now, where they are the
         user's own. Where a file is gone it is as kept. Raises UserError for a function that there
         is not."""
-        own = own_metric.now(self.own, [self.analysis.metric, *names], place)
+        own, asked = dict(self.own), [self.analysis.metric, *names]
+        probes = {called(p): (p, f) for cell in self.cells for p, f in own_probes(cell.spec)}
+        for name in [name for name in asked if name.partition(":")[0] in probes]:
+            if name not in own:
+                own[name] = number_of(name, *probes[name.partition(":")[0]], place)
+            asked.remove(name)
+        own = own_metric.now(own, asked, place)
         return replace(self, own=own) if own != self.own else self
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.own import with_own
+from ablate.analysis.own import functions, with_own
 from ablate.planning.cell import Cell, Column, PlannedRun, Row
 from ablate.planning.parents import FROM
 from ablate.planning.plan import Plan
@@ -96,7 +96,7 @@ def _beside(plan: Plan, sets: Iterable[str], found: Mapping[str, Any]) -> dict[s
 
 def _tested(plan: Plan) -> list[str]:
     """Metrics of a test set: declared ones, then the user's own."""
-    return [*(metric.key for metric in plan.task.metrics), *plan.own]
+    return [*(metric.key for metric in plan.task.metrics), *functions(plan)]
 
 
 def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:

@@ -30,6 +30,8 @@ def key_lines() -> Iterator[tuple[str, str, str]]:
     tree, _ = resolve([], Path("runs"))
     for section, hint in hints(Run).items():
         if section in CHOICES:
+            names = ", ".join([*CHOICES[section], "module:Class"])
+            yield f"{section}={tree[section]['name']}", f"the {section} [{names}]", "-"
             yield from _of_choices(section, {n: c.params for n, c in CHOICES[section].items()})
         elif section in keys(Run):
             yield from _of_fields("", Run, tree, [section])

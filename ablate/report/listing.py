@@ -105,6 +105,14 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
 }
 
 
+# Kinds of which the user may have own ones, by import path.
+OWN = {
+    **{f"{kind}s": f"{kind}=module:Class" for kind in choices.CHOICES},
+    "metrics": "analysis.metric=module:function",
+    "probes": "probe=[module:Class]",
+}
+
+
 @dataclass(frozen=True)
 class Catalogue:
     """The choices of one kind, and how to choose one on the command line."""
@@ -114,8 +122,7 @@ class Catalogue:
     choices: Sequence[tuple[str, str, str]]  # name, line, source ("-": none)
 
     def text(self) -> str:
-        how = self.how.partition("NAME")[0]
-        own = f", or {how}module:Class of your own" if how.rstrip("=") in choices.CHOICES else ""
+        own = f", or {OWN[self.name]} of your own" if self.name in OWN else ""
         lines = [f"{self.name}  ({self.how}{own})"]
         width = min(36, max((len(name) for name, *_ in self.choices), default=0))
         for name, line, source in self.choices:

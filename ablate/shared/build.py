@@ -16,6 +16,7 @@ from ablate.shared.choices import ARCHS, CHOICES, PROBES, Param
 from ablate.shared.errors import UserError, near, unknown
 from ablate.shared.keys import UNBOUNDED, added, hints, keys
 from ablate.shared.metrics import TASKS
+from ablate.shared.metrics.probed import called
 from ablate.shared.parts import is_plugin
 from ablate.shared.sections import (
     Augment,
@@ -24,6 +25,7 @@ from ablate.shared.sections import (
     Eval,
     Model,
     Optim,
+    OwnProbes,
     Plugin,
     Train,
     Weights,
@@ -65,6 +67,7 @@ def build_run(tree: Mapping[str, Any]) -> Run:
         task=_task(task_of(tree)),
         parent=_parent(tree.get("parent")),
         weights=None if tree.get("weights") is None else section(Weights, tree["weights"], "from"),
+        own_probes=_own_probes(tree.get("own_probes"), tree.get("probe", [])),
     )
     check(run)
     return run
@@ -225,15 +228,25 @@ def _task(name: str) -> str:
 
 
 def _probes(names: Any) -> tuple[str, ...]:
-    """Each once, in the order of `PROBES`: the same run however they are written."""
+    """Each once, in the order of `PROBES`, then those of the user's own: the same run however they
+    are written."""
     if not isinstance(names, list | tuple):
         raise UserError(f"probe: expected a list such as [gradnorm,scales], got {names!r}")
     for name in names:
-        if name not in tuple(PROBES):
-            raise unknown("probe", name, PROBES)
-        if list(names).count(name) > 1:
-            raise UserError(f"probe: {name} is given twice")
-    return tuple(name for name in PROBES if name in names)
+        if name not in tuple(PROBES) and not is_plugin(name):
+            raise unknown("probe", name, [*PROBES, "module:Class"])
+        if [called(str(other)) for other in names].count(called(name)) > 1:
+            raise UserError(f"probe: {called(name)} is given twice")
+    own = sorted(name for name in names if name not in PROBES)
+    return (*(name for name in PROBES if name in names), *own)
+
+
+def _own_probes(tree: Any, names: Iterable[Any]) -> OwnProbes | None:
+    own = None if tree is None else section(OwnProbes, tree, "own_probes")
+    versions = own.versions if own is not None else None
+    if {*filter(is_plugin, names)} != {*(versions or ())}:
+        raise UserError("own_probes: expected a version of each probe that is the user's own")
+    return own
 
 
 # --- Types --------------------------------------------------------------------------------------

@@ -173,8 +173,8 @@ class RunDir:
         return self.predictions.with_name(f"{self.predictions.stem}-{name}.npy")
 
     def probe(self, name: str) -> Path:
-        """What the probe of that name has measured."""
-        return self.path / f"probe-{name}.npz"
+        """What the probe of that name has measured; of the user's own, by the name of its class."""
+        return self.path / f"probe-{name.rpartition(':')[2]}.npz"
 
     def read_probe(self, name: str) -> dict[str, Any] | None:
         """Its arrays by name, or None where they are missing or not whole."""

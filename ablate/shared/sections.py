@@ -24,6 +24,15 @@ class Plugin:
 
 
 @dataclass(frozen=True)
+class OwnProbes:
+    """Probes `module:Class` of the user's own: the version of each, and where their files lie,
+    which is not part of the run's id."""
+
+    folder: str | None
+    versions: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
 class Chosen:
     """A choice made: its name (`module:Class` is the user's own class) and every setting."""
 

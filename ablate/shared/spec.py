@@ -24,6 +24,7 @@ from ablate.shared.sections import (
     Eval,
     Model,
     Optim,
+    OwnProbes,
     Plugin,
     Train,
     Weights,
@@ -52,6 +53,7 @@ class Run:
     # What its weights are at the first step: those that its parent ended with, or those of a file.
     parent: Run | None = None
     weights: Weights | None = None
+    own_probes: OwnProbes | None = None  # of those in `probe` that are the user's own
 
     @property
     def id(self) -> str:
@@ -84,7 +86,7 @@ LENGTHS = (
     ("optim.cooldown_steps", "optim.cooldown_epochs"),
 )
 
-LEFT_OUT = ("task", "parent", "weights")  # of a run's tree, where they are as before
+LEFT_OUT = ("task", "parent", "weights", "own_probes")  # of a run's tree, where they are as before
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 
@@ -93,6 +95,7 @@ NOT_IDENTITY = {
     ("data", "path"),
     ("data", "overlap"),
     ("model", "arch"),
+    ("own_probes", "folder"),
     *((kind, "folder") for kind in (*CHOICES, "model")),
     *((part.section, part.computed[1]) for part in PARTS),
 }
@@ -108,9 +111,11 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
     tree, which has no seed."""
     if own.is_own(tree):
         return own.identity(tree)
-    apart = ("seed", "probe", "task", "parent", "weights")
+    apart = ("seed", "probe", "task", "parent", "weights", "own_probes")
     kept = {key: value for key, value in effective(tree).items() if key not in apart}
     more = {"probe": tree["probe"]} if tree.get("probe") else {}
+    if (probes := tree.get("own_probes")) is not None:
+        more["own_probes"] = probes["versions"]
     if task_of(tree) != metrics.DEFAULT:
         more["task"] = tree["task"]
     if (parent := tree.get("parent")) is not None:

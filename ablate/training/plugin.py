@@ -139,6 +139,9 @@ def by_path(run: Run) -> list[Used]:
     if isinstance(run.model, Whole) and run.model.folder is not None:
         model = run.model
         found.append(Used("model", model.name, model.settings, model.version, model.folder))
+    if (own := run.own_probes) is not None:
+        versions = dict(own.versions or {})
+        found += [Used("probe", name, {}, versions[name], own.folder) for name in versions]
     return found + parts_of(run)
 
 

@@ -18,6 +18,7 @@ from ablate.shared.metrics.metric import Metric
 Arrays = Mapping[str, Any]  # of a probe's file: numpy arrays by name
 Spec = Mapping[str, Any]  # the plain tree of a run
 
+KINDS = "biuf"  # of numpy: numbers
 LAST = 1000  # steps that gradient norms are the mean of; of a short run its last tenth
 FIRST = "stem.before.weight"  # the norm before the patch embedding, in probe-scales.npz
 
@@ -237,8 +238,21 @@ PROBED = {
 
 
 def numbers(probe: str, arrays: Arrays | None, spec: Spec) -> dict[str, float]:
-    """Every number of a probe's file, raw, by the name of its metric; {} where there is none."""
-    if not arrays or probe not in PROBED:
+    """Every number of a probe's file, raw, by the name of its metric; {} where there is none. Of a
+    probe of the user's own these are the arrays without a shape."""
+    if not arrays:
         return {}
-    found = PROBED[probe].numbers(arrays, spec)
-    return {f"{probe}:{number}": value for number, value in found.items()}
+    if probe in PROBED:
+        found = PROBED[probe].numbers(arrays, spec)
+    elif ":" in probe:
+        found = {
+            key: float(a) for key, a in arrays.items() if a.shape == () and a.dtype.kind in KINDS
+        }
+    else:
+        return {}
+    return {f"{called(probe)}:{number}": value for number, value in found.items()}
+
+
+def called(probe: str) -> str:
+    """How files and numbers call a probe: "Sharpness" of myprobes:Sharpness."""
+    return probe.rpartition(":")[2]

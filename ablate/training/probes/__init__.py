@@ -17,10 +17,12 @@ import numpy as np
 from torch import Tensor, nn
 
 from ablate.shared.choices import PROBES
+from ablate.shared.errors import UserError
 from ablate.shared.files import write_whole
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
 from ablate.training.data.cached import AnySplit
+from ablate.training.plugin import load
 from ablate.training.probes.probe import Probe
 
 IMAGES = 500  # of validation, at least, that probes at the end look at
@@ -33,8 +35,7 @@ class Probes:
         """Raises UserError where the model has nothing that a probe could look at."""
         self._probes: dict[str, Probe] = {}
         for name in run.probe:
-            module, _, cls = PROBES[name].path.partition(":")
-            self._probes[name] = getattr(importlib.import_module(module), cls)(run, model, total)
+            self._probes[name] = _class_of(name, run)(run, model, total)
 
     def kept(self) -> dict[str, Tensor]:
         """What belongs into a checkpoint, by name: the tensors themselves."""
@@ -75,3 +76,19 @@ class Probes:
                 write_whole(rundir.probe(name), content.getvalue())
                 hashes[name] = hashlib.sha256(content.getvalue()).hexdigest()
         return hashes
+
+
+def _class_of(name: str, run: Run) -> Callable[..., Probe]:
+    """Raises UserError for a class of the user's own that can't be imported, or is no Probe."""
+    if name in PROBES:
+        module, _, of = PROBES[name].path.partition(":")
+        cls = getattr(importlib.import_module(module), of)
+    else:
+        own = run.own_probes
+        assert own is not None
+        assert own.versions is not None
+        cls = load("probe", name, own.folder, own.versions[name])
+        if not (isinstance(cls, type) and issubclass(cls, Probe)):
+            raise UserError(f"probe: {name}: is no subclass of {Probe.__module__}:Probe")
+    found: Callable[..., Probe] = cls
+    return found
