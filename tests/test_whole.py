@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import test_kill
 import tiny
 import torch
 from pages import blocks, commands
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.planning import compose, expand
@@ -55,7 +57,7 @@ class Wide(Net):
 
 class Wrong(Net):
     def forward(self, images):
-        return self.head(images)
+        return self.head(images.flatten(1))
 
 class Looks(Net):
     def forward(self, images):
@@ -137,13 +139,13 @@ def test_a_model_of_timm_is_timms(name, oracle):
     pooled = theirs.forward_head(theirs.forward_features(shown), pre_logits=True)
     torch.testing.assert_close(features(ours, images), pooled, rtol=1e-5, atol=1e-6)
     found = describe(chosen)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    math = sdpa_kernel(SDPBackend.MATH)
+    with math, FlopCounterMode(display=False) as counter, torch.no_grad():
         theirs(shown[:1])
     assert found["multiply_adds"] == counter.get_total_flops() // 2
     assert found["parameters"] == sum(p.numel() for p in theirs.parameters())
     if name != "test_resnet":
-        assert "drop_path1" in str(ours)  # the setting has reached it
-        assert "drop_prob=0.1" in str(ours)
+        assert "drop_prob=0.1" in str(ours)  # the setting has reached it
 
 
 def test_only_kernels_decay(folder, oracle):
@@ -151,10 +153,10 @@ def test_only_kernels_decay(folder, oracle):
     optim = oracle("timm.optim")
     for name in ("test_vit", "test_convnext"):
         model = build(run(f"model=timm:{name}", *TIMMS[name]))
-        skip = getattr(model, "no_weight_decay", set)()
-        _, decays = optim.param_groups_weight_decay(model, 0.1, skip)
+        _, decays = optim.param_groups_weight_decay(model, 0.1)
         theirs = {id(p) for p in decays["params"]}
-        assert decayed(model) == {n for n, p in model.named_parameters() if id(p) in theirs}
+        names = {n for n, p in model.named_parameters() if id(p) in theirs}
+        assert decayed(model) == names - {"cls_token", "pos_embed"}
 
 
 def test_the_seed_decides_the_weights_and_equal_constructors_share_them(folder):
@@ -237,8 +239,8 @@ def test_a_timm_that_is_missing_is_told_with_the_remedy(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Wide", r"Wide\.forward: expected logits \(2, 10\) of 2 images, got \(2, 7\) \(.*own\.py, line 23\)"),  # noqa: E501
-        ("Wrong", r"nets\.own:Wrong: RuntimeError: .*\(.*own\.py, line 28\)"),
+        ("Wide", r"Wide\.forward: expected logits \(2, 10\) of 2 images, got \(2, 7\) \(.*22"),
+        ("Wrong", r"nets\.own:Wrong: RuntimeError: .*\(.*own\.py, line 27\)"),
         ("Tied", r"nets\.own:Tied: fc\.weight and head\.weight are one parameter; give each its"),
         ("NoModule", r"nets\.own:NoModule: is no torch\.nn\.Module"),
     ],
@@ -269,7 +271,7 @@ def test_a_class_that_looks_at_values_is_counted_all_the_same(folder, tmp_path):
             r"model: timm:test_convnext with act_layer=none",
         ),
         (
-            ["timm:test_convnext", "data.size=8"],
+            ["timm:test_convnext"],
             r"model: timm:test_convnext can't be shown the 8x8x1 images of data=digits: Runtime",
         ),
     ],
@@ -277,7 +279,7 @@ def test_a_class_that_looks_at_values_is_counted_all_the_same(folder, tmp_path):
 def test_what_timm_refuses_is_told_in_one_line(words, said, tmp_path, oracle):
     oracle("timm")
     with pytest.raises(UserError, match=rf"^{said}"):
-        told(run("data.size=32", *(f"model={words[0]}", *words[1:])), tmp_path)
+        told(run(f"model={words[0]}", *words[1:]), tmp_path)
 
 
 def test_what_timm_is_given_by_the_run_is_refused(oracle):
@@ -348,12 +350,13 @@ def test_bfloat16_and_a_step_of_torchs_own(folder):
     model = build(training.run)
     images, target = training.inputs()
     kernels = {"stem.weight", "fc.weight", "head.weight"}
-    groups = [
-        {"params": [p for n, p in model.named_parameters() if (n in kernels) == decays], "weight_decay": wd}  # noqa: E501
-        for decays, wd in ((True, training.run.optim.wd), (False, 0.0))
-    ]  # fmt: skip
+    named = list(model.named_parameters())
+    decays = [p for n, p in named if n in kernels]
+    others = [p for n, p in named if n not in kernels]
+    groups = [{"params": decays}, {"params": others, "weight_decay": 0.0}]
     optim = training.run.optim
-    adamw = torch.optim.AdamW(groups, lr=optim.lr, betas=(optim.b1, optim.b2), eps=optim.eps)
+    betas = optim.b1, optim.b2
+    adamw = torch.optim.AdamW(groups, optim.lr, betas, optim.eps, weight_decay=optim.wd)
     training.task.loss(model(images), target).backward()
     adamw.step()
     training.step()
@@ -405,20 +408,16 @@ def test_a_convnext_against_a_vit_killed_once(shell, oracle):
     """The command of the page, smaller: the same table as if nothing had happened."""
     words = next(w for w in commands("docs/extending.md") if "timm:convnext_atto" in " ".join(w))
     words = [word.replace("convnext_atto", "test_convnext") for word in words[:-1]]
-    small = [*words, "seeds=1", "train.steps=8", "optim.warmup_epochs=0", "--as", "nets"]
+    small = [*words, "seeds=1", "train.steps=60", "--as", "nets"]
     plan = shell("plan", *small[1:]).out
     assert "test_convnext: 0 of 207,010 weights begin as the baseline's of the same name" in plan
-    often = ("launcher.checkpoint_s=0",)
-    driver = shell.start(*small, *often)
-    test_kill.wait_for(
-        lambda: (
-            list(shell.folder.glob("runs/runs/*/*/checkpoint-*"))
-            or list(shell.folder.glob("runs/runs/*/checkpoint-*"))
-        )
-    )
+    driver = shell.start(*small, "launcher.checkpoint_s=0.1")
+    test_kill.wait_for(lambda: [*shell.folder.glob("runs/runs/*/checkpoint-*")])
     test_kill.kill([driver.pid, *test_kill.workers(shell.folder)])
-    shell.end(driver)
-    shell.process(*small, *often)
-    killed = shell("table", "nets", "--format", "csv").out
-    assert shell("verify", "nets", "--rerun").out
-    assert "timm:test_convnext" in killed
+    driver.wait()
+    shell(*small, "launcher=inline")
+    envs = "".join(path.read_text() for path in shell.folder.glob("runs/runs/*/env.json"))
+    assert re.search(r'"from_step": [1-9]', envs)
+    assert "timm:test_convnext" in shell("table", "nets", "--format", "csv").out
+    again = shell("verify", "--rerun", "timm:test_convnext#0", "launcher=inline")
+    assert "the same bits" in again.out

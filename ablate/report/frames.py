@@ -128,7 +128,8 @@ def _setting(spec: Mapping[str, Any], key: str) -> Any:
     while key.startswith(FROM):
         key, spec = key.removeprefix(FROM), spec.get("parent", {})
     value = value_at(spec, key)
-    return value.get("name") if isinstance(value, Mapping) else value
+    # A model is called by its name, or the shipped one by its size: `model=mu/4,timm:NAME`.
+    return value.get("name", value.get("arch")) if isinstance(value, Mapping) else value
 
 
 def _search(run: PlannedRun, trials: bool) -> dict[str, Any]:
