@@ -157,7 +157,8 @@ class Handle:
             return
         before = time.monotonic()
         self._write(state)
-        wait = max(self._checkpoint_s, (time.monotonic() - before) / CHECKPOINT_SHARE)
+        share = 0.0 if self._saves else (time.monotonic() - before) / CHECKPOINT_SHARE
+        wait = max(self._checkpoint_s, share)
         self._checkpoint_at = time.monotonic() + wait
         if stopping:
             self._rundir.say(f"stopped at step {self._step}; its state is saved")
