@@ -63,8 +63,8 @@ class _Leg:
 
 
 def resume(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Findings:
-    """Train the run until a few states are saved, or to its end where it saves fewer, without a kill
-    and with one; compare every bit."""
+    """Train the run until a few states are saved, or to its end where it saves fewer, without a
+    kill and with one; compare every bit."""
     name = name_of(spec)
     yield Finding("...", "resume", f"training {label} with {name}, with and without a kill -9")
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:

@@ -64,7 +64,7 @@ class Handle:
         self.threads: int = options["threads"]
         self.folder: Path = rundir.scratch
         self._declared, self._rundir, self._stopping, self._note = (
-            run.metrics,
+            {said["key"]: said for said in run.metrics},
             rundir,
             stopping,
             note,
