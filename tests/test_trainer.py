@@ -387,8 +387,10 @@ def main(settings, run):
     if how == "hangs":
         time.sleep(600)
     if how == "eats":
-        resource.setrlimit(resource.RLIMIT_AS, (32 << 30, 32 << 30))
-        held = [bytearray(1 << 30) for _ in range(64)]
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + (256 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        held = [bytearray(1 << 26) for _ in range(99)]
     if how == "dies":
         os.kill(os.getpid(), 9)
     if how == "leaves":
@@ -411,7 +413,7 @@ LINES = {
     "raises": r"failed: raises#0: wrong.py:\d+: KeyError: 'weights'",
     "exits": r"failed: exits#0: wrong.py:\d+: RuntimeError: the trainer called sys.exit\(3\)",
     "saves": r"failed: saves#0: wrong.py:\d+: run.save: state\['model'\]\[0\]: a PosixPath can't",
-    "hangs": r"hung: hangs#0: no sign of life for 3 s",
+    "hangs": r"hung: hangs#0: no sign of life for 6 s",
     "eats": r"oom: eats#0: wrong.py:\d+: MemoryError",
     "dies": r"died: dies#0: signal SIGKILL",
     "random": r"failed: random#0: wrong.py:\d+: run.log: step 2 after step 3",
@@ -430,7 +432,7 @@ def test_what_a_trainer_does_wrong_is_one_line_and_harms_nothing_else(tmp_path):
     )
     shell = Shell(tmp_path)
     words = ("sweep", "trainer=wrong", f"trainer.how={','.join(hows)}", "seeds=1")
-    short = ("launcher.hang_s=3", "launcher.attempts=1")
+    short = ("launcher.hang_s=6", "launcher.attempts=1")
     out = shell.process(*words, *short, code=1).out
     for how, line in LINES.items():
         found = [text for text in out.splitlines() if re.search(line, text)]
