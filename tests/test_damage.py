@@ -34,7 +34,7 @@ from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
-from ablate.training import worker
+from ablate.training import attempt, worker
 from ablate.training.loop import train
 
 HANGS_S = 60.0  # a command takes a second at most
@@ -135,7 +135,7 @@ class Whole:
             for steps in (9, 9):
                 count = itertools.count(1)
                 asked = contextlib.nullcontext(lambda c=count, last=steps: next(c) == last)
-                patch.setattr(worker, "stop_signals", lambda asked=asked: asked)
+                patch.setattr(attempt, "stop_signals", lambda asked=asked: asked)
                 code = worker.work(str(rundir.path), {**options, "cache": str(self.store.cache)})
                 assert code == worker.EXIT_STOPPED
         assert len(rundir.checkpoints()) == 2

@@ -32,7 +32,7 @@ from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Augment, Data
-from ablate.training import worker
+from ablate.training import attempt, worker
 from ablate.training.data import cache, feed
 from ablate.training.data.augment import inception_boxes, resized_crop_boxes
 from ablate.training.data.batches import Batches, ImageView, evaluation_batches, normalise
@@ -473,7 +473,7 @@ def test_a_run_ends_with_the_same_bits_by_one_thread_or_two_and_resumed(
     steps, ends = itertools.count(1), []
     asked = contextlib.nullcontext(lambda: next(steps) == 5)  # in the middle of an epoch
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "stop_signals", lambda: asked)
+        patch.setattr(attempt, "stop_signals", lambda: asked)
         assert work(run, tmp_path / "2")[0] == worker.EXIT_STOPPED
     for number in (1, 2):
         monkeypatch.setattr(feed, "gathering_threads", lambda device, n=number: n)

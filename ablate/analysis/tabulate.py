@@ -89,9 +89,8 @@ def tabulate(
         for name, other in _on_others(plan, column.label, block, results, also, curves):
             made = _column(plan, column, other, judge, footnotes, extra)
             columns.append(_named(made, other[0].cell.column, name))
-    rows = tuple(
-        TableRow(row.label, row.family, footnotes.of(row_notes(row.confounds))) for row in plan.rows
-    )
+    noted = ((row, footnotes.of(row_notes(row.confounds))) for row in plan.rows)
+    rows = tuple(TableRow(row.label, row.family, numbers) for row, numbers in noted)
     arrays = Arrays.of(plan, cells, judge, gain_alpha(analysis))
     verdicts = {(e.row, e.column): e.verdict for column in columns for e in column.entries}
     notes = captions.notes(plan, list(cells.values()), columns, look_note, strict)

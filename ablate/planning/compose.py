@@ -161,18 +161,18 @@ class Composer:
         below, above = parents.split(layers)
         merged = self.merge(settled(below))
         if TRAINER in merged.choices:
-            return self._own_tree(merged, [key for layer in above for key in layer.settings])
+            return self._own_tree(merged, [key for layer in layers for key in layer.settings])
         tree = self._composed_tree(merged)
         if above:
             parents.descend(tree, above, self.tree)
         return tree
 
-    def _own_tree(self, merged: Merged, above: Iterable[str]) -> dict[str, Any]:
+    def _own_tree(self, merged: Merged, said: Iterable[str]) -> dict[str, Any]:
         """The tree of a run of the user's own trainer, but for its code. Raises UserError for keys
         of what such a run has not."""
         name = merged.choices[TRAINER]
         below = f"{TRAINER}."
-        for key in (*above, *merged.choices, *merged.values):
+        for key in said:
             if not (key in (TRAINER, "seed") or key.startswith(below)):
                 raise UserError(
                     f"{key}: applies to no run of trainer={name}, which has trainer.KEY and a seed"

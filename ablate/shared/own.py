@@ -33,7 +33,7 @@ class OwnRun:
 
     trainer: Mapping[str, Any]
     keys: Mapping[str, Mapping[str, Any]]
-    metrics: Mapping[str, Mapping[str, Any]]
+    metrics: tuple[Mapping[str, Any], ...]
     code: Mapping[str, Any]
     seed: int
 
@@ -48,7 +48,12 @@ def name_of(tree: Mapping[str, Any]) -> str:
     return str(tree[TRAINER]["name"])
 
 
-READS = ("direction", "range", "chance")  # of a metric: by which a run's own result is judged
+READS = (
+    "key",
+    "direction",
+    "range",
+    "chance",
+)  # of a metric: by which a run's own result is judged
 
 
 def identity(tree: Mapping[str, Any]) -> str:
@@ -57,9 +62,7 @@ def identity(tree: Mapping[str, Any]) -> str:
     kept = {
         TRAINER: tree[TRAINER],
         "code": {key: tree["code"][key] for key in ("files", "packages")},
-        "metrics": {
-            key: {name: said[name] for name in READS} for key, said in tree["metrics"].items()
-        },
+        "metrics": [{name: said[name] for name in READS} for said in tree["metrics"]],
     }
     return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
@@ -121,7 +124,7 @@ def metric_said(key: Any, said: Any) -> dict[str, Any]:
     whole["range"] = _range(whole["range"], f"{place}.range")
     if whole["chance"] is not None and not in_range(whole, whole["chance"]):
         raise UserError(f"{place}.chance: {whole['chance']:g} lies outside its range")
-    return whole
+    return {"key": key, **whole}
 
 
 def _number(value: Any, place: str) -> float:
@@ -156,7 +159,7 @@ def no_better_than_chance(said: Mapping[str, Any], value: float) -> bool:
 def worst_of(tree: Mapping[str, Any], key: str) -> float | None:
     """The raw value that what diverged counts as in a search: chance, else the worse end of the
     range; None where neither is declared."""
-    said = tree["metrics"][key]
+    said = next(said for said in tree["metrics"] if said["key"] == key)
     low, high = said["range"] or (None, None)
     return said["chance"] if said["chance"] is not None else low if _is_more(said) else high
 
@@ -171,7 +174,7 @@ def _is_more(said: Mapping[str, Any]) -> bool:
 def task_name(tree: Mapping[str, Any]) -> str:
     """Equal for runs that measure the same, in the same way; for sentences."""
     content = json.dumps(tree["metrics"], sort_keys=True)
-    keys = ", ".join(tree["metrics"])
+    keys = ", ".join(said["key"] for said in tree["metrics"])
     return f"trainer ({keys}; declared as {hashed(content.encode())[:6]})"
 
 
@@ -185,7 +188,7 @@ def _task(name: str, metrics: str) -> TaskChoice:
     return TaskChoice(
         line=f"what {name} declares",
         path=name,
-        metrics=tuple(_metric(key, said) for key, said in json.loads(metrics).items()),
+        metrics=tuple(map(_metric, json.loads(metrics))),
         score=_not_made_again,
         outputs=lambda classes: classes,
         prior="guessing",
@@ -199,10 +202,10 @@ def _not_made_again(table: Any, classes: int) -> dict[str, float]:
     raise NotImplementedError("only its trainer knows what its predictions say")
 
 
-def _metric(key: str, said: Mapping[str, Any]) -> Metric:
+def _metric(said: Mapping[str, Any]) -> Metric:
     low, high = said["range"] or (None, None)
     return Metric(
-        key=key,
+        key=said["key"],
         name=said["name"],
         short=said["name"],
         unit=said["unit"],
@@ -222,13 +225,13 @@ def _metric(key: str, said: Mapping[str, Any]) -> Metric:
 def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What of a finished run's result its `metrics.jsonl` says: the last values on validation, the
     test, whether it collapsed. The last line is that of the test."""
-    keys = list(tree["metrics"])
+    keys = [said["key"] for said in tree["metrics"]]
     last = lines[-1] if lines else {}
     validation: dict[str, float] = {}
     for line in lines[:-1]:
         validation |= {key: line[f"val_{key}"] for key in keys if f"val_{key}" in line}
     test = {key: last[f"test_{key}"] for key in ("n", *keys) if f"test_{key}" in last}
-    judged = tree["metrics"][keys[0]]
+    judged = tree["metrics"][0]
     return {
         "step": last.get("step"),
         "validation": validation,

@@ -48,7 +48,7 @@ def build_own(tree: Mapping[str, Any]) -> OwnRun:
         raise UserError(f"seed: expected a whole number from 0 on, got {seed!r}")
     settings = {key: _checked(trainer[key], keys[key], f"{TRAINER}.{key}") for key in keys}
     whole = {"name": trainer["name"], **settings}
-    return OwnRun(whole, dict(keys), dict(tree["metrics"]), dict(tree["code"]), seed)
+    return OwnRun(whole, dict(keys), tuple(tree["metrics"]), dict(tree["code"]), seed)
 
 
 def _checked(value: Any, said: Mapping[str, Any], place: str) -> Any:
@@ -98,7 +98,8 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
     return {
         TRAINER: {"name": function, **defaults, **given},
         "keys": keys,
-        "metrics": {key: metric_said(key, said) for key, said in metrics.items()},
+        # a list: which is the first counts, and JSON sorts keys
+        "metrics": [metric_said(key, said) for key, said in metrics.items()],
         "code": {"fork_safe": coerce(section.get("fork_safe", False), bool, "trainer.fork_safe")},
     }
 

@@ -18,7 +18,8 @@ from ablate.running.launchers import Ask, Slot, worker_options
 from ablate.shared.own import name_of
 from ablate.shared.rundir import RunDir
 
-LEG_S = 60.0  # for two saved states, or the whole run
+SAVES, HALFWAY = 6, 3  # states that are saved in all, and before the kill
+LEG_S = 60.0  # for so many, or the whole run
 KILLED = -signal.SIGKILL
 
 
@@ -62,8 +63,8 @@ class _Leg:
 
 
 def resume(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Findings:
-    """Train the run until its second saved state, or to its end where it has fewer, without a kill
-    and with one; compare every bit."""
+    """Train the run until a few states are saved, or to its end where it saves fewer, without a
+    kill and with one; compare every bit."""
     name = name_of(spec)
     yield Finding("...", "resume", f"training {label} with {name}, with and without a kill -9")
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
@@ -72,16 +73,16 @@ def resume(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Finding
             return _Leg(Path(place) / name, spec, slot)
 
         straight, killed = leg("straight"), leg("killed")
-        end = straight.train(2)
+        end = straight.train(SAVES)
         if end not in (0, KILLED):
             yield _not_tried(name, straight, end)
             return
-        first = killed.train(1)
+        first = killed.train(HALFWAY if end == KILLED else 1)
         if first == 0:
             text = f"{name} never calls run.save: a run that is stopped or killed starts again"
             yield Finding("warning", "resume", f"{text} from nothing")
             return
-        last = killed.train(1 if end == KILLED else None)
+        last = killed.train(SAVES - HALFWAY if end == KILLED else None)
         if first != KILLED or last != end:
             yield _not_tried(name, killed, last if first == KILLED else first)
             return
@@ -95,7 +96,7 @@ def resume(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Finding
             text = f"resume is bit-exact: {found['parts']} parts of state and metrics are equal, "
             yield Finding("ok", "resume", f"{text}with and without a kill -9")
             return
-        differs = again.train(2) == end and _compared(ask, straight, again)["differing"]
+        differs = again.train(SAVES) == end and _compared(ask, straight, again)["differing"]
     text = f"resume is not bit-exact: {found['differing'][0]} differs ({len(found['differing'])} "
     text += f"of {found['parts']} parts): "
     text += (
@@ -114,6 +115,6 @@ def _compared(ask: Ask, one: _Leg, other: _Leg) -> dict[str, Any]:
 
 def _not_tried(name: str, leg: _Leg, end: int | None) -> Finding:
     if end is None:
-        text = f"not checked: {name} neither saved two states nor ended in {LEG_S:.0f} s"
+        text = f"not checked: {name} neither saved {SAVES} states nor ended in {LEG_S:.0f} s"
         return Finding("warning", "resume", text)
     return Finding("problem", "resume", leg.error)

@@ -32,6 +32,8 @@ class Code(importlib.abc.MetaPathFinder):
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Of a module whose file lies in the folder; of any other None."""
+        if name.partition(".")[0] == "ablate":  # whose sources may lie there, too
+            return None
         places = [str(self.folder)] if path is None else path
         spec = importlib.machinery.PathFinder.find_spec(name, places)
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
@@ -73,8 +75,7 @@ class Code(importlib.abc.MetaPathFinder):
         """The function `module:function`, while the folder's modules can be imported. They are
         forgotten after it: the next run in this process imports its own."""
         module, _, function = name.partition(":")
-        before = {*sys.modules}
-        self._forget({*sys.modules})
+        self._forget()
         sys.meta_path.insert(0, self)
         # Last, for what a trainer spawns by itself: there this finder is missing.
         sys.path.append(str(self.folder))
@@ -83,12 +84,13 @@ class Code(importlib.abc.MetaPathFinder):
         finally:
             sys.meta_path.remove(self)
             sys.path.remove(str(self.folder))
-            self._forget({*sys.modules} - before)
+            self._forget()
 
-    def _forget(self, names: set[str]) -> None:
-        for name in names:
-            file = getattr(sys.modules[name], "__file__", None)
-            if name != "__main__" and file is not None and self.place_of(file) in self.files:
+    def _forget(self) -> None:
+        whole = {**self.files, **self.unforeseen}
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if name != "__main__" and file is not None and self.place_of(file) in whole:
                 del sys.modules[name]
 
 

@@ -64,7 +64,7 @@ class Handle:
         self.threads: int = options["threads"]
         self.folder: Path = rundir.scratch
         self._declared, self._rundir, self._stopping, self._note = (
-            run.metrics,
+            {said["key"]: said for said in run.metrics},
             rundir,
             stopping,
             note,
@@ -157,7 +157,8 @@ class Handle:
             return
         before = time.monotonic()
         self._write(state)
-        wait = max(self._checkpoint_s, (time.monotonic() - before) / CHECKPOINT_SHARE)
+        share = 0.0 if self._saves else (time.monotonic() - before) / CHECKPOINT_SHARE
+        wait = max(self._checkpoint_s, share)
         self._checkpoint_at = time.monotonic() + wait
         if stopping:
             self._rundir.say(f"stopped at step {self._step}; its state is saved")

@@ -85,8 +85,10 @@ def _decoded(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         case "tensor":
             import torch
 
-            content = torch.from_numpy(arrays[tree["at"]].copy())
-            return content.view(getattr(torch, tree["dtype"])).reshape(tree["shape"])
+            dtype, content = getattr(torch, tree["dtype"]), arrays[tree["at"]].copy()
+            if not content.size:
+                return torch.empty(tree["shape"], dtype=dtype)
+            return torch.from_numpy(content).view(dtype).reshape(tree["shape"])
         case "array" | "scalar":
             raw = arrays[tree["at"]].copy().view(np.dtype(tree["dtype"])).reshape(tree["shape"])
             return raw if tree[KIND] == "array" else raw[()]

@@ -65,9 +65,11 @@ def told(error: BaseException, path: str) -> str:
     """Where in the user's files it was raised, and what."""
     tree = tree_of(path) or {}
     folder = Path(tree.get("code", {}).get("folder", "/"))
+    errors = [error, *([error.__cause__] if error.__cause__ else [])]
     own = [
         frame
-        for frame in traceback.extract_tb(error.__traceback__)
+        for one in errors
+        for frame in traceback.extract_tb(one.__traceback__)
         if Path(frame.filename).is_relative_to(folder) and "site-packages" not in frame.filename
     ]
     ours = Path(__file__).parents[2]
@@ -114,7 +116,7 @@ def _train(
     if result is None:
         if stopping():
             raise TrainingStopped
-        keys = ", ".join(f"{key}=..." for key in run.metrics)
+        keys = ", ".join(f"{key}=..." for key in keys_of(run))
         raise UserError(f"{name_of(tree)} returned without a result: call run.result({keys})")
     if code.unforeseen:
         rundir.say(
@@ -156,7 +158,7 @@ def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
     """Of a result: what it declares and cost, by which code, on what."""
     line = attempt.lineage()
     return {
-        "declared": [*run.metrics],
+        "declared": keys_of(run),
         "metrics_sha256": handle.metrics_sha256(),
         "seconds": handle.seconds,
         "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
@@ -165,6 +167,11 @@ def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
         "device": _device(handle),
         "threads": handle.threads,
     }
+
+
+def keys_of(run: OwnRun) -> list[str]:
+    """Of its metrics."""
+    return [said["key"] for said in run.metrics]
 
 
 def _device(handle: Handle) -> str:
