@@ -63,7 +63,7 @@ class MaskedCrops:
         self, mask: np.ndarray, shape: tuple[int, int], uniform: np.ndarray
     ) -> tuple[tuple[int, int], tuple[int, int]]:
         """Where the crop begins in the resized image, and how large it is: the first of those drawn
-        in which no class has `class_share` of the pixels with a class; the last, where none is so."""
+        in which no class has `class_share` of the pixels with a class, or the last of all."""
         rows, columns = (nearest(*lengths) for lengths in zip(mask.shape, shape, strict=True))
         tall, wide = (min(self.size, length) for length in shape)
         for place in uniform.reshape(-1, 2):
