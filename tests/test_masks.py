@@ -13,6 +13,7 @@ import io
 import itertools
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,15 @@ def test_a_killed_build_is_gone_on_with_and_rot_is_found(files: Path, tmp_path: 
     left = cache.look(data, folder)
     assert 0 < left.done < 28
     reports: list[int] = []
+    for what in ("lengths", "labels"):  # damaged among what is done: begun again
+        rotten = tmp_path / what
+        shutil.copytree(folder, rotten)
+        with open(rotten / f".{data.fingerprint}.building/train.{what}.npy", "r+b") as file:
+            file.seek(128)
+            file.write(b"\7\7")
+        cache.prepare(data, rotten, lambda done, total: reports.append(done))
+        assert reports[0] == 0
+        reports.clear()
     resumed = cache.prepare(data, folder, lambda done, total: reports.append(done))
     assert reports[0] == left.done
     calm = cache.prepare(data, tmp_path / "calm")
@@ -313,11 +323,13 @@ def test_masks_stay_on_their_pixels_through_scaling_crops_mirrors_and_padding(
 
 
 def test_colours_change_and_nothing_moves(train: MaskedSplit) -> None:
+    blues = set()
     for (plain, mask), (changed, same) in zip(
         shown(train, 3, **GEOMETRY), shown(train, 3, **GEOMETRY, photometric=True), strict=True
     ):
         assert torch.equal(mask, same)
         assert (plain - changed).abs().max() > 0.1
+        blues.add(tuple(changed[:, 0, 0, 2].tolist()))  # 200 in every picture
         padding = (plain == 0).all(3)
         assert (changed[padding] == 0).all()
         where = torch.rand(48, 48).argsort(1)  # a pixel's colour hangs on that pixel alone
@@ -328,6 +340,8 @@ def test_colours_change_and_nothing_moves(train: MaskedSplit) -> None:
             photometric(levels, uniform), 2, where[None, :, :, None].expand(10, -1, -1, 3)
         )
         assert torch.equal(photometric(moved, uniform), expected)
+    assert len(blues) == 3  # other draws each step
+    assert min(len(set(row)) for row in blues) > 5  # and for each image
 
 
 def test_batches_are_the_same_whoever_decodes_and_after_a_resume(
@@ -420,6 +434,7 @@ def test_crops_of_mostly_one_class_are_drawn_again() -> None:
         np.testing.assert_array_equal(labels, mask[top : top + 24, left : left + 24])
         redrawn += int(uniform[PLACE] * 37) != top
         stood += (labels == 1).sum() <= 0.25 * (labels != NO_CLASS).sum()
+    assert FLIP - PLACE == 2 * 11  # a first one, and ten more
     assert redrawn > 200
     assert 0 < stood < 60  # eleven draws in vain: the last one stands
 
