@@ -145,8 +145,19 @@ def imagenet21k(tmp_path: Path) -> tuple[str, ...]:
     return ("from.data.path=imagenet21k", "from.data.classes=2")
 
 
+@pytest.fixture
+def camvid(tmp_path: Path) -> tuple[str, ...]:
+    """The word of its folder: planning reads names and contents, and no picture."""
+    (tmp_path / "camvid").mkdir()
+    for split in ("train", "validation", "test"):
+        (tmp_path / "camvid" / f"{split}.parquet").write_bytes(b"")
+    return ("data.path=camvid",)
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in shipped("sweeps").glob("*.yaml")))
-def test_every_shipped_sweep_plans(name: str, imagenet21k: tuple[str, ...]) -> None:
+def test_every_shipped_sweep_plans(
+    name: str, imagenet21k: tuple[str, ...], camvid: tuple[str, ...]
+) -> None:
     from omegaconf import OmegaConf
 
     file = shipped("sweeps") / f"{name}.yaml"
@@ -155,7 +166,8 @@ def test_every_shipped_sweep_plans(name: str, imagenet21k: tuple[str, ...]) -> N
     scales = declared.get("scales", {})
     for scale in (None, *scales):
         fetched = scale in ("cifar", "digits") or "imagenet21k" not in str(declared.get("from"))
-        planned = plan(name, *(() if fetched else imagenet21k), scale=scale)
+        words = camvid if scale == "camvid" else () if fetched else imagenet21k
+        planned = plan(name, *words, scale=scale)
         assert planned.title == declared.title
         assert count(planned)
         assert bool(planned.analysis.contrasts) == ("contrasts" in declared.get("analysis", {}))
@@ -163,10 +175,14 @@ def test_every_shipped_sweep_plans(name: str, imagenet21k: tuple[str, ...]) -> N
             assert name in ("quickstart", "dnn_bn")  # of the latter there are curves only
             continue
         found = beside(planned, Path("store"))
-        if scale in ("cifar", "digits"):  # all columns stand for one; their signs are compared
+        if scale in (
+            "cifar",
+            "digits",
+            "camvid",
+        ):  # all columns stand for one; their signs are compared
             assert {column for _, column in found} == {c.label for c in planned.columns}
             assert all(theirs.differs for theirs in found.values())
-    assert set(scales) & {"cifar", "mnist", "digits"} or name == "quickstart"
+    assert set(scales) & {"cifar", "mnist", "digits", "camvid"} or name == "quickstart"
 
 
 @pytest.mark.parametrize("name", ["figure1", "figure2", "figure3", "stems", "table1", "table6"])

@@ -63,8 +63,7 @@ class MaskedCrops:
         self, mask: np.ndarray, shape: tuple[int, int], uniform: np.ndarray
     ) -> tuple[tuple[int, int], tuple[int, int]]:
         """Where the crop begins in the resized image, and how large it is: the first of those drawn
-        in which no class has `class_share` of the pixels of a class, and there are two; the last,
-        where none is so."""
+        in which no class has `class_share` of the pixels with a class, or the last of all."""
         rows, columns = (nearest(*lengths) for lengths in zip(mask.shape, shape, strict=True))
         tall, wide = (min(self.size, length) for length in shape)
         for place in uniform.reshape(-1, 2):
@@ -76,8 +75,7 @@ class MaskedCrops:
                 break
             part = mask[rows[y : y + tall, None], columns[x : x + wide]]
             pixels = np.bincount(part.reshape(-1), minlength=NO_CLASS + 1)[:NO_CLASS]
-            share = self.augment.class_share * pixels.sum()
-            if (pixels > 0).sum() > 1 and pixels.max() < share:
+            if pixels.max() < self.augment.class_share * pixels.sum():  # so there are two, too
                 break
         return (y, x), (tall, wide)
 

@@ -54,22 +54,22 @@ class Windows:
             image = _resized(image.permute(0, 3, 1, 2), shape).permute(0, 2, 3, 1)
         tall, wide = image.shape[1:3]
         places = [(y, x) for y in self.anchors(tall) for x in self.anchors(wide)]
-        total: Tensor | None = None
+        total = torch.empty(0)
         seen = torch.zeros((tall, wide), device=image.device)
         for first in range(0, len(places), self.at_once):
-            some = places[first : first + self.at_once]
-            parts = torch.cat([self._part(image, y, x) for y, x in some])
-            for (y, x), part in zip(some, predict(parts).float(), strict=True):
-                if total is None:
-                    total = part.new_zeros(len(part), tall, wide)
-                total[:, y : y + self.size, x : x + self.size] += part
-                seen[y : y + self.size, x : x + self.size] += 1
-        assert total is not None
+            some = [self._within(*place) for place in places[first : first + self.at_once]]
+            parts = predict(torch.cat([image[:, y, x] for y, x in some])).float()
+            if not first:
+                total = parts.new_zeros(parts.shape[1], tall, wide)
+            for number, (y, x) in enumerate(some):
+                total[:, y, x] += parts[number]
+                seen[y, x] += 1
+            del parts  # or it stands beside the next ones
         mean = total.div_(seen)
         return mean if (tall, wide) == own else _resized(mean[None], own)[0]
 
-    def _part(self, image: Tensor, y: int, x: int) -> Tensor:
-        return image[:, y : y + self.size, x : x + self.size]
+    def _within(self, y: int, x: int) -> tuple[slice, slice]:
+        return slice(y, y + self.size), slice(x, x + self.size)
 
 
 def _resized(planes: Tensor, shape: Iterable[int]) -> Tensor:
@@ -116,9 +116,8 @@ class Segment:
         """Metrics and predictions of a whole split: `label`, `said` and `same` of each image, int32
         (K,), see `score`. batches: (image (1, H, W, C), mask (1, H, W)), whatever H and W are."""
         parts = []
-        for image, mask in batches:
-            logits = self._windows.logits(predict, image)
-            parts.append(self._counts(logits, mask[0]))
+        for image, mask in batches:  # nothing of an image outlives its turn
+            parts.append(self._counts(self._windows.logits(predict, image), mask[0]))
         kind = [(name, "<i4", (self._classes,)) for name in ("label", "said", "same")]
         table = np.empty(len(parts), kind)
         for place, name in enumerate(("label", "said", "same")):

@@ -1,0 +1,544 @@
+"""Images with masks: what is kept of them, and that both are cut, scaled and mirrored alike.
+
+Geometry is read off the pictures themselves: their red is the column of a pixel and their green its
+row, and a mask is a checkerboard of columns and rows. So a crop says where each of its pixels is
+from, and what its class must be.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import dataclasses
+import io
+import itertools
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from test_data import LOAD, describe, in_process, noise, png, saved
+
+from ablate.planning.compose import resolve
+from ablate.shared import decoded
+from ablate.shared.errors import UserError
+from ablate.shared.masks import NO_CLASS
+from ablate.shared.sections import Augment, Data
+from ablate.training.data import cache, feed
+from ablate.training.data.augment import PHOTOMETRIC, photometric
+from ablate.training.data.augment.photometric import from_hsv, saturated, to_hsv, turned
+from ablate.training.data.batches import ImageView
+from ablate.training.data.cached import MaskedSplit, open_cached
+from ablate.training.data.mask import classes
+from ablate.training.data.masked import MaskedBatches, whole_images
+from ablate.training.data.masked_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized
+from ablate.training.data.picture import Example
+from ablate.training.data.source import share
+from ablate.training.keyed import Draws
+
+BLOCK, CLASSES = 12, 5
+SHAPES = [(96, 70), (60, 100), (48, 48), (130, 40)]  # width, height
+
+
+def checkers(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The class at these places; a stripe at the left has none."""
+    found = (rows // BLOCK + columns // BLOCK) % CLASSES
+    return np.where(columns < BLOCK // 2, NO_CLASS, found).astype(np.uint8)
+
+
+def pair(width: int, height: int) -> tuple[Image.Image, Image.Image]:
+    rows, columns = np.indices((height, width))
+    levels = np.stack([columns, rows, np.full_like(rows, 200)], 2).astype(np.uint8)
+    return Image.fromarray(levels), Image.fromarray(checkers(rows, columns))
+
+
+def write(file: Path, images: list[bytes], masks: list[bytes]) -> None:
+    """Parquet as `datasets` writes two columns of pictures."""
+    import datasets
+    import pyarrow
+    from pyarrow import parquet
+
+    features = datasets.Features({"image": datasets.Image(), "annotation": datasets.Image()})
+    columns = {
+        name: [{"bytes": content, "path": None} for content in contents]
+        for name, contents in (("image", images), ("annotation", masks))
+    }
+    parquet.write_table(pyarrow.table(columns, schema=features.arrow_schema), file)
+
+
+MASKS = {"image": "image", "label": "annotation", "labels": "masks", "cache": "encoded"}
+SPLIT = {"train": "train", "validation": 4, "test": "test"}
+
+
+def sample(folder: Path, **more: Any) -> Data:
+    return describe(path=folder, **{**MASKS, **SPLIT, "size": 48, "classes": CLASSES, **more})
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 pictures of four shapes with their masks, and 4 to test on."""
+    folder = tmp_path_factory.mktemp("masks")
+    for name, number in (("train", 24), ("test", 4)):
+        pairs = [pair(*SHAPES[n % len(SHAPES)]) for n in range(number)]
+        write(folder / f"{name}.parquet", *([png(one[n]) for one in pairs] for n in (0, 1)))
+    return folder
+
+
+@pytest.fixture
+def train(files: Path, tmp_path: Path) -> MaskedSplit:
+    split = cache.prepare(sample(files), tmp_path / "cache").split("train")
+    assert isinstance(split, MaskedSplit)
+    return split
+
+
+# --- What is kept -------------------------------------------------------------------------------
+
+
+def test_pictures_and_masks_are_kept_as_large_as_they_are(files: Path, tmp_path: Path) -> None:
+    data = sample(files)
+    for number in (0, 2):  # by this process, and by two others
+        found = cache.prepare(data, tmp_path / f"{number}", processes=number)
+        assert found.counts == {"train": 20, "validation": 4, "test": 4}
+        test = found.split("test")
+        assert isinstance(test, MaskedSplit)
+        for row, shape in enumerate(SHAPES):
+            image, mask = pair(*shape)
+            np.testing.assert_array_equal(np.asarray(test.picture(row)), np.asarray(image))
+            np.testing.assert_array_equal(test.mask(row), np.asarray(mask))
+            pixels = [(np.asarray(mask) == n).sum() for n in range(CLASSES)]
+            assert test.labels[row].tolist() == pixels
+    assert cache.look(data, tmp_path / "2").bytes == found.bytes
+
+
+def test_a_folder_of_images_and_annotations_is_read_as_its_release_has_it(tmp_path: Path) -> None:
+    for kind, n in (("images", 0), ("annotations", 1)):
+        for split, shape in (("training", SHAPES[0]), ("validation", SHAPES[1])):
+            home = tmp_path / "ade" / kind / split
+            home.mkdir(parents=True)
+            for name in "abc":
+                pair(*shape)[n].save(home / f"{name}.png")
+    split = {"train": "training", "validation": "validation[:1]", "test": "validation[1:]"}
+    data = sample(tmp_path / "ade", **split)
+    found = cache.prepare(data, tmp_path / "cache")
+    assert found.counts == {"train": 3, "validation": 1, "test": 2}
+    np.testing.assert_array_equal(found.split("test").mask(1), np.asarray(pair(*SHAPES[1])[1]))  # type: ignore[union-attr]
+    (tmp_path / "ade/annotations/training/b.png").unlink()
+    with pytest.raises(UserError, match=r"images/training/b.png: has no mask of its name"):
+        cache.prepare(sample(tmp_path / "ade", **split), tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("ignore", "levels", "expected"),
+    [
+        (0, [0, 1, 2, 3, 255], [NO_CLASS, 0, 1, 2, NO_CLASS]),  # ADE20k
+        (3, [0, 1, 2, 3, 255], [0, 1, 2, NO_CLASS, NO_CLASS]),  # CamVid
+        (1, [0, 1, 2, 3, 255], [0, NO_CLASS, 1, 2, NO_CLASS]),
+        (None, [0, 1, 2, 0, 255], [0, 1, 2, 0, NO_CLASS]),
+    ],
+)
+def test_levels_become_classes(ignore: int | None, levels: list[int], expected: list[int]) -> None:
+    data = three(ignore)
+    grey = Image.fromarray(np.array([levels], np.uint8))
+    palette = grey.convert("P")
+    palette.putdata(levels)
+    palette.putpalette([7, 7, 7] * 256)  # colours say nothing
+    for mask in (grey, palette):
+        assert classes(Example("it", png(mask), None), data).tolist() == [expected]
+    wrong = Image.fromarray(np.array([[0, 0], [0, 4]], np.uint8))
+    with pytest.raises(UserError, match=r"data.label: it: pixel \(1, 1\) has level 4: expected"):
+        classes(Example("it", png(wrong), None), data)
+
+
+def three(ignore: int | None) -> Data:
+    return Data(
+        **{"name": "x", "source": "datasets", "path": None, "hub": None, "revision": None},
+        **{"image": None, "label": None, "size": 8, "channels": 3, "classes": 3},
+        **{"train": "train", "validation": 1, "test": 1, "fingerprint": ""},
+        **{"labels": "masks", "cache": "encoded", "ignore": ignore},
+    )
+
+
+def jpeg(image: Image.Image) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, "JPEG")
+    return stream.getvalue()
+
+
+def test_what_is_no_mask_is_named_and_left_out(tmp_path: Path) -> None:
+    image, mask = pair(40, 30)
+    bad = {
+        1: (
+            png(mask.transpose(Image.Transpose.ROTATE_90)),
+            "row 1 of .*: has 30x40 pixels, its image 40x30",
+        ),
+        2: (png(image), "the mask in row 2 of .*one number a pixel, this is RGB"),
+        3: (jpeg(mask), "row 3 of .*stored without losses, and JPEG is not"),
+        4: (b"words", "the mask in row 4 of .*no whole PNG"),
+    }
+    masks = [bad[n][0] if n in bad else png(mask) for n in range(12)]
+    tmp_path.joinpath("data").mkdir()
+    write(tmp_path / "data" / "train.parquet", [png(image)] * 12, masks)
+    split = {"validation": 2, "test": 2}
+    with pytest.raises(UserError, match="4 of 12 images can't be read") as raised:
+        cache.prepare(sample(tmp_path / "data", **split), tmp_path / "cache")
+    for _, said in bad.values():
+        assert re.search(said, str(raised.value))
+    data = sample(tmp_path / "data", **split, broken="skip")
+    found = cache.prepare(data, tmp_path / "cache")
+    assert sum(found.counts.values()) == 8
+    for name in decoded.SPLITS:
+        rows = found.split(name)
+        assert isinstance(rows, MaskedSplit)
+        assert len(rows.lengths) == len(rows.labels) == len(rows) == found.counts[name]
+        for row in range(len(rows)):
+            np.testing.assert_array_equal(rows.mask(row), np.asarray(mask))
+
+
+def test_masks_of_no_class_at_all_are_refused(tmp_path: Path) -> None:
+    image, _ = pair(40, 30)
+    (tmp_path / "data").mkdir()
+    nothing = png(Image.new("L", image.size, 255))
+    write(tmp_path / "data" / "train.parquet", [png(image)] * 9, [nothing] * 9)
+    with pytest.raises(UserError, match=r"data.label: no pixel of the train images"):
+        cache.prepare(sample(tmp_path / "data", test=2), tmp_path / "cache")
+
+
+KILLED = (
+    LOAD
+    + """
+from ablate.training.data import build_journal, building, pool
+pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 4, 0, 1
+note = build_journal.BuildJournal.note
+def noting(self, *what):
+    note(self, *what)
+    self._writing.result()
+build_journal.BuildJournal.note = noting
+def progress(done, total):
+    if done > 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+cache.prepare(data, folder, progress, processes=0)
+"""
+)
+
+
+def test_a_killed_build_is_gone_on_with_and_rot_is_found(files: Path, tmp_path: Path) -> None:
+    data, folder = sample(files), tmp_path / "cache"
+    said = in_process(KILLED, DATA=saved(data, tmp_path), FOLDER=str(folder))
+    assert said.returncode == -signal.SIGKILL, said.stderr
+    assert open_cached(data, folder) is None
+    left = cache.look(data, folder)
+    assert 0 < left.done < 28
+    reports: list[int] = []
+    for what in ("lengths", "labels"):  # damaged among what is done: begun again
+        rotten = tmp_path / what
+        shutil.copytree(folder, rotten)
+        with open(rotten / f".{data.fingerprint}.building/train.{what}.npy", "r+b") as file:
+            file.seek(128)
+            file.write(b"\7\7")
+        cache.prepare(data, rotten, lambda done, total: reports.append(done))
+        assert reports[0] == 0
+        reports.clear()
+    resumed = cache.prepare(data, folder, lambda done, total: reports.append(done))
+    assert reports[0] == left.done
+    calm = cache.prepare(data, tmp_path / "calm")
+    one, other = (
+        {file.name: file.read_bytes() for file in found.folder.iterdir()}
+        for found in (resumed, calm)
+    )
+    assert one == other
+    assert decoded.damage(calm.folder) is None
+    with open(calm.folder / "train.lengths.npy", "r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"\1")
+    assert "train.lengths.npy" in str(decoded.damage(calm.folder))
+
+
+# --- Which of them are learnt from --------------------------------------------------------------
+
+
+def test_smaller_fractions_are_within_larger_ones(files: Path, tmp_path: Path) -> None:
+    rows = [share(sample(files, fraction=f), 20_010) for f in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)]
+    assert [len(some) for some in rows] == [1251, 2501, 5002, 10005, 20010]
+    for fewer, more in itertools.pairwise(rows):
+        assert {*fewer.tolist()} < {*more.tolist()}
+        assert (np.diff(fewer) > 0).all()
+    assert abs(rows[0].mean() - 20_010 / 2) < 600  # from all of it, not from its beginning
+    whole, half = sample(files), sample(files, fraction=0.5)
+    assert whole.fingerprint == half.fingerprint  # decoded once
+    assert cache.count(half, tmp_path) == {"train": 10, "validation": 4, "test": 4}
+
+
+# --- What is shown ------------------------------------------------------------------------------
+
+
+def shown(split: MaskedSplit, steps: int, **augment: Any) -> list[tuple[Any, Any]]:
+    batches = MaskedBatches(
+        split,
+        10,
+        Augment(**{"flip": False, "crop_pad": 0, **augment}),
+        Draws(3),
+        ImageView(48, "unit", whole="tf"),
+    )
+    return [batches.at(step) for step in range(steps)]
+
+
+GEOMETRY = {"flip": True, "rescale": 2.0, "class_share": 0.75}
+
+
+def test_masks_stay_on_their_pixels_through_scaling_crops_mirrors_and_padding(
+    train: MaskedSplit,
+) -> None:
+    mirrored = padded = enlarged = 0
+    for images, masks in shown(train, 8, **GEOMETRY):
+        assert images.shape == (10, 48, 48, 3)
+        for image, mask in zip((255 * images).numpy(), masks.numpy(), strict=True):
+            inside = image[..., 2] > 190  # blue is 200 in pictures and 0 where they are padded
+            assert (image[~inside] == 0).all()
+            assert (mask[~inside] == NO_CLASS).all()
+            tall, wide = inside.any(1).sum(), inside.any(0).sum()
+            assert inside[:tall, :wide].all()  # padded at the right and below
+            columns, rows = image[:tall, :wide, 0], image[:tall, :wide, 1]
+            # Within a block, away from its edges: two source pixels are more than any rounding.
+            sure = (np.abs(columns % BLOCK - BLOCK / 2) < BLOCK / 2 - 2) & (
+                np.abs(rows % BLOCK - BLOCK / 2) < BLOCK / 2 - 2
+            )
+            sure &= np.abs(columns - BLOCK / 2) > 2
+            assert sure.mean() > 0.2
+            expected = checkers(rows.round().astype(int), columns.round().astype(int))
+            np.testing.assert_array_equal(mask[:tall, :wide][sure], expected[sure])
+            step = np.diff(columns.mean(0)).mean()
+            mirrored += step < 0
+            enlarged += abs(step) < 0.9
+            padded += (tall, wide) != (48, 48)
+    assert 25 < mirrored < 55  # of 80, half
+    assert padded > 10
+    assert enlarged > 20
+
+
+def test_colours_change_and_nothing_moves(train: MaskedSplit) -> None:
+    blues = set()
+    for (plain, mask), (changed, same) in zip(
+        shown(train, 3, **GEOMETRY), shown(train, 3, **GEOMETRY, photometric=True), strict=True
+    ):
+        assert torch.equal(mask, same)
+        assert (plain - changed).abs().max() > 0.1
+        blues.add(tuple(changed[:, 0, 0, 2].tolist()))  # 200 in every picture
+        padding = (plain == 0).all(3)
+        assert (changed[padding] == 0).all()
+        where = torch.rand(48, 48).argsort(1)  # a pixel's colour hangs on that pixel alone
+        levels = (255 * plain).round().to(torch.uint8)
+        uniform = torch.rand(PHOTOMETRIC, 10)
+        moved = torch.gather(levels, 2, where[None, :, :, None].expand(10, -1, -1, 3))
+        expected = torch.gather(
+            photometric(levels, uniform), 2, where[None, :, :, None].expand(10, -1, -1, 3)
+        )
+        assert torch.equal(photometric(moved, uniform), expected)
+    assert len(blues) == 3  # other draws each step
+    assert min(len(set(row)) for row in blues) > 5  # and for each image
+
+
+def test_batches_are_the_same_whoever_decodes_and_after_a_resume(
+    train: MaskedSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    for threads in (1, 3):
+        monkeypatch.setattr(feed, "gathering_threads", lambda device, n=threads: n)
+        seen.append(shown(train, 4, **GEOMETRY, photometric=True))
+    for one, other in zip(*seen, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    batches = MaskedBatches(
+        train,
+        10,
+        Augment(crop_pad=0, photometric=True, **GEOMETRY),  # type: ignore[arg-type]
+        Draws(3),
+        ImageView(48, "unit", whole="tf"),
+    )
+    for step in (3, 1):
+        assert torch.equal(batches.at(step)[0], seen[0][step][0])
+
+
+def test_evaluation_shows_whole_pictures_one_at_a_time(train: MaskedSplit) -> None:
+    view = ImageView(48, "imagenet", whole="tf")
+    for row, (image, mask) in enumerate(whole_images(train, view, torch.device("cpu"))):
+        picture = np.asarray(train.picture(row)) / 255
+        expected = (picture - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
+        np.testing.assert_allclose(image[0].numpy(), expected, atol=1e-5)
+        np.testing.assert_array_equal(mask[0], train.mask(row))
+
+
+# --- Where crops are, and how large -------------------------------------------------------------
+
+
+def crops(draws: np.ndarray, size: int, **augment: Any) -> MaskedCrops:
+    return MaskedCrops([*draws], size, Augment(**{"flip": False, "crop_pad": 0, **augment}))
+
+
+def test_sizes_are_those_of_the_reference():
+    """(int(2048 u), int(512 u)), the factor that fits both, sides rounded half up."""
+    for u, (tall, wide) in itertools.product((0.5, 1.0, 1.37, 1.9), ((512, 683), (300, 2000))):
+        longer, shorter = int(2048 * u), int(512 * u)
+        factor = min(longer / max(tall, wide), shorter / min(tall, wide))
+        expected = int(tall * factor + 0.5), int(wide * factor + 0.5)
+        assert resized(tall, wide, 512, u) == expected
+    assert resized(300, 2000, 512, 1.0) == (307, 2048)
+    assert resized(240, 320, 240, 1.0) == (240, 320)
+
+
+def test_pictures_are_scaled_bilinearly_and_masks_to_the_nearest() -> None:
+    """As torch does, in floating point: a level apart."""
+    picture = noise(1, (37, 26))
+    mask = np.random.default_rng(0).integers(0, CLASSES, (26, 37)).astype(np.uint8)
+    for u in (0.0, 0.3, 0.99):
+        draws = np.full((1, DRAWN), 0.0)
+        draws[0, 0] = u
+        pixels, labels = crops(draws, 200, rescale=2.0).show_both(0, picture, mask)
+        tall, wide = resized(26, 37, 200, 0.5 + 1.5 * u)
+        seen = min(tall, 200), min(wide, 200)
+        planes = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None].float()
+        expected = F.interpolate(planes, (tall, wide), mode="bilinear")[0].permute(1, 2, 0)
+        off = np.abs(pixels - expected[: seen[0], : seen[1]].numpy())
+        assert off.max() <= 1.01
+        near = F.interpolate(torch.from_numpy(mask)[None, None].float(), (tall, wide))[0, 0]
+        np.testing.assert_array_equal(labels, near[: seen[0], : seen[1]].numpy())
+    assert nearest(4, 8).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def first_fitting(mask: np.ndarray, size: int, uniform: np.ndarray) -> tuple[int, int]:
+    """The rule of mmsegmentation's RandomCrop, step by step."""
+    for u, v in uniform.reshape(-1, 2):
+        top, left = (int(x * (n - size + 1)) for x, n in zip((u, v), mask.shape, strict=True))
+        part = mask[top : top + size, left : left + size]
+        found, pixels = np.unique(part, return_counts=True)
+        pixels = pixels[found != NO_CLASS]
+        if len(pixels) > 1 and pixels.max() / pixels.sum() < 0.75:
+            break
+    return top, left
+
+
+def test_crops_of_mostly_one_class_are_drawn_again() -> None:
+    mask = np.zeros((60, 80), np.uint8)
+    mask[30:, 40:], mask[:10] = 1, NO_CLASS
+    picture, random = pair(80, 60)[0], np.random.default_rng(1)
+    many, redrawn, stood = random.random((300, DRAWN)), 0, 0
+    for n, uniform in enumerate(many):
+        pixels, labels = crops(many, 24, class_share=0.75).show_both(n, picture, mask)
+        top, left = first_fitting(mask, 24, uniform[PLACE:FLIP])
+        assert (pixels[0, 0, 1], pixels[0, 0, 0]) == (top, left)
+        np.testing.assert_array_equal(labels, mask[top : top + 24, left : left + 24])
+        redrawn += int(uniform[PLACE] * 37) != top
+        stood += (labels == 1).sum() <= 0.25 * (labels != NO_CLASS).sum()
+    assert FLIP - PLACE == 2 * 11  # a first one, and ten more
+    assert redrawn > 200
+    assert 0 < stood < 60  # eleven draws in vain: the last one stands
+
+
+# --- Photometric distortion ---------------------------------------------------------------------
+
+
+def test_hues_and_saturations_are_the_standard_librarys() -> None:
+    levels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (1, 3, 20, 20))).float()
+    hue, saturation, value = to_hsv(levels)
+    back = from_hsv(hue, saturation, value)
+    for y, x in itertools.product(range(20), repeat=2):
+        h, s, v = colorsys.rgb_to_hsv(*(levels[0, :, y, x] / 255).tolist())
+        apart = abs(float(hue[0, y, x]) - 180 * h)
+        assert min(apart, 180 - apart) <= 0.5 + 1e-3
+        assert float(saturation[0, y, x]) == pytest.approx(255 * s, abs=0.5 + 1e-3)
+        assert float(value[0, y, x]) == pytest.approx(255 * v, abs=1e-3)
+        whole = (float(hue[0, y, x]) / 180, float(saturation[0, y, x]) / 255, v)
+        expected = [255 * part for part in colorsys.hsv_to_rgb(*whole)]
+        assert back[0, :, y, x].tolist() == pytest.approx(expected, abs=0.5 + 1e-2)
+    assert torch.equal(turned(levels, torch.tensor([180.0])), back)
+    assert (saturated(levels, torch.tensor([0.0])) == levels.amax(1)).all()  # grey
+
+
+def test_each_part_is_what_it_says_half_of_the_time() -> None:
+    """One part at a time, on whole levels, against numpy."""
+    images = torch.from_numpy(np.random.default_rng(2).integers(0, 256, (4, 8, 8, 3))).byte()
+    off = torch.full((PHOTOMETRIC, 4), 0.9)
+    assert torch.equal(photometric(images, off), images)
+    bright = off.clone()
+    bright[1], bright[2] = 0.1, torch.tensor([0.0, 0.25, 0.5, 0.8])
+    shift = np.array([-32.0, -16.0, 0.0, 19.2], np.float32).reshape(4, 1, 1, 1)
+    expected = np.clip(images.numpy() + shift, 0, 255).astype(np.uint8)
+    np.testing.assert_array_equal(photometric(images, bright), expected)
+    for order in (0.2, 0.8):  # before colours or after them: alone the same
+        stark = off.clone()
+        stark[0], stark[3], stark[4] = order, 0.1, torch.tensor([0.0, 0.25, 0.5, 0.75])
+        factor = np.array([0.5, 0.75, 1.0, 1.25], np.float32).reshape(4, 1, 1, 1)
+        expected = np.clip(images.numpy() * factor, 0, 255).astype(np.uint8)
+        np.testing.assert_array_equal(photometric(images, stark), expected)
+    grey = images[..., :1].expand(-1, -1, -1, 3)
+    colours = off.clone()
+    colours[5:] = 0.1
+    assert torch.equal(photometric(grey, colours), grey)  # has no hue
+    turn = off.clone()
+    turn[7], turn[8] = 0.1, torch.tensor([0.0, 0.25, 0.5, 0.999])
+    red = torch.zeros(4, 1, 1, 3, dtype=torch.uint8)
+    red[..., 0] = 255
+    for number, half_degrees in enumerate((-18, -9, 0, 17)):
+        rgb = colorsys.hsv_to_rgb(half_degrees % 180 / 180, 1, 1)
+        found = photometric(red, turn)[number, 0, 0].tolist()
+        assert found == pytest.approx([255 * part for part in rgb], abs=0.6)
+
+
+# --- What goes with what ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"task": "classify"}, r"task: classify learns from a class an image.*task=segment"),
+        ({"data.labels": "classes"}, r"task: segment learns from masks.*has a class an image"),
+        ({"data.cache": "decoded"}, r"data.cache: decoded keeps squares"),
+        ({"augment.mixup": 0.2}, r"augment.mixup: is for images without masks"),
+        ({"augment.crop_area": 0.1}, r"augment.crop_area: is for images without masks"),
+        ({"augment.crop_pad": 2}, r"augment.crop_pad: task=segment has none, got 2"),
+        ({"train.loss": "sigmoid"}, r"train.loss: task=segment has none, got 'sigmoid'"),
+        ({"eval.stride": 49}, r"eval.stride: 49 is more than a window"),
+        ({"eval.crop": 0.9}, r"eval.crop: is for images without masks"),
+        ({"probe": ["attention"]}, r"probe: attention: reads one vector an image"),
+        ({"stem": "whiten"}, r"stem: whiten is measured on images of one size"),
+        ({"model.arch": "mlp/3x10"}, r"model.arch: mlp/3x10 has no tokens"),
+        ({"data.classes": 255}, r"data.classes: masks of 8 bits"),
+    ],
+)
+def test_what_can_t_be_is_refused_in_a_line(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        tiny.run({**masked(), **changes})
+
+
+def masked() -> dict[str, Any]:
+    """What makes a run of `tiny` one on masks."""
+    return {
+        **{f"data.{key}": value for key, value in MASKS.items()},
+        **{"data.source": "datasets", "data.size": 48, "data.classes": CLASSES},
+        **{"model.arch": "mu/8", "task": "segment"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("data.fraction", 0.5), ("data.ignore", 0), ("augment.rescale", 2.0), ("eval.stride", 3)],
+)
+def test_keys_of_masks_are_for_masks(key: str, value: Any) -> None:
+    with pytest.raises(UserError, match=rf"{key}: is for images with masks"):
+        tiny.run({key: value})
+    before, after = (tiny.run({**masked(), **more}) for more in ({}, {key: value}))
+    assert before.id != after.id
+
+
+def test_ade20k_is_described_without_its_files(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree, _ = resolve(["recipe=segment", "data=ade20k", "model.arch=B/16"], tmp_path / "runs")
+    data = Data(**tree["data"])
+    assert cache.count(data, tmp_path) == {"train": 20_010, "validation": 200, "test": 2_000}
+    some = dataclasses.replace(data, fraction=1 / 16)
+    assert cache.count(some, tmp_path) == {"train": 1251, "validation": 200, "test": 2_000}
