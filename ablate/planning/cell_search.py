@@ -27,7 +27,7 @@ from ablate.planning.space import (
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.spec import classes_of
+from ablate.shared.spec import guesses_of
 
 if TYPE_CHECKING:
     import optuna
@@ -258,7 +258,7 @@ class CellSearch:
         guessing."""
         if result["status"] == "finished":
             return self._score(result["validation"])
-        chance = self._metric.chance(classes_of(tree))
+        chance = self._metric.chance(guesses_of(tree))
         assert chance is not None  # every declared metric has one
         return chance
 

@@ -14,7 +14,7 @@ from ablate.planning.plan import Analysis
 from ablate.planning.tuning import OWN, TRIALS
 from ablate.shared.choices import CHOICES, Param
 from ablate.shared.keys import Bounds, added, hints, keys
-from ablate.shared.sections import Weights
+from ablate.shared.sections import Text, Weights
 from ablate.shared.spec import Run
 
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true, false"}
@@ -34,6 +34,7 @@ def key_lines() -> Iterator[tuple[str, str, str]]:
             yield from _of_fields("", Run, tree, [section])
         elif isinstance(tree.get(section), Mapping):
             yield from _of_fields(f"{section}.", hint, tree[section], keys(hint))
+    yield from _of_fields("text.", Text, {}, keys(Text))
     yield from _of_choices("launcher", {name: choice.params for name, choice in LAUNCHERS.items()})
     for key, param in DRIVER.items():
         yield f"launcher.{key}={_shown(param.default)}", _line(param.line, param.type, param), "-"

@@ -16,7 +16,18 @@ from ablate.shared.choices import ARCHS, CHOICES, PROBES, Param
 from ablate.shared.errors import UserError, near, unknown
 from ablate.shared.keys import UNBOUNDED, added, hints, keys
 from ablate.shared.metrics import TASKS
-from ablate.shared.sections import Augment, Chosen, Data, Eval, Model, Optim, Plugin, Train, Weights
+from ablate.shared.sections import (
+    Augment,
+    Chosen,
+    Data,
+    Eval,
+    Model,
+    Optim,
+    Plugin,
+    Text,
+    Train,
+    Weights,
+)
 from ablate.shared.spec import DRAWS, Run, as_before, task_of
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
@@ -45,6 +56,7 @@ def build_run(tree: Mapping[str, Any]) -> Run:
         task=_task(task_of(tree)),
         parent=_parent(tree.get("parent")),
         weights=None if tree.get("weights") is None else section(Weights, tree["weights"], "from"),
+        text=None if tree.get("text") is None else _text(tree["text"]),
     )
     check(run)
     return run
@@ -172,6 +184,31 @@ def _eval(tree: Any) -> Eval:
     own: Eval = section(Eval, rest, "eval")
     sets = tuple(section(Data, data, f"eval.also[{n}]") for n, data in enumerate(also))
     return dataclasses.replace(own, also=sets)
+
+
+def _text(tree: Any) -> Text:
+    """The section of texts: every null takes the value of the size, the list is one of texts."""
+    same_keys("text", tree, hints(Text))
+    if tree["arch"] not in ARCHS or ARCHS[tree["arch"]].kind != "vit":
+        sizes = (name for name, arch in ARCHS.items() if arch.kind == "vit")
+        raise unknown("text.arch", tree["arch"], sizes, "a size among")
+    prompts = tree["prompts"]
+    if not isinstance(prompts, list | tuple) or not prompts:
+        raise UserError(f"text.prompts: expected a list such as ['a {{}}'], got {prompts!r}")
+    for prompt in prompts:
+        if not isinstance(prompt, str) or prompt.count("{}") != 1:
+            raise UserError(f"text.prompts: expected texts with one {{}} each, got {prompt!r}")
+    size = ARCHS[tree["arch"]]
+    sizes_of = {key: getattr(size, key) for key in ("width", "depth", "heads")}
+    rest = {key: sizes_of.get(key) if tree[key] is None else tree[key] for key in tree}
+    values = {
+        key: value_of(Text, key, rest[key], f"text.{key}") for key in rest if key != "prompts"
+    }
+    if values["width"] % values["heads"]:
+        raise UserError(
+            f"text.heads: {values['heads']} heads do not divide width {values['width']}"
+        )
+    return Text(**values, prompts=tuple(prompts))
 
 
 def _parent(tree: Mapping[str, Any] | None) -> Run | None:

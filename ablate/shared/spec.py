@@ -24,6 +24,7 @@ from ablate.shared.sections import (
     Model,
     Optim,
     Plugin,
+    Text,
     Train,
     Weights,
 )
@@ -50,6 +51,7 @@ class Run:
     # What its weights are at the first step: those that its parent ended with, or those of a file.
     parent: Run | None = None
     weights: Weights | None = None
+    text: Text | None = None  # of a task that reads texts
 
     @property
     def id(self) -> str:
@@ -67,7 +69,7 @@ LENGTHS = (
     ("optim.cooldown_steps", "optim.cooldown_epochs"),
 )
 
-LEFT_OUT = ("task", "parent", "weights")  # of a run's tree, where they are as before
+LEFT_OUT = ("task", "parent", "weights", "text")  # of a run's tree, where they are as before
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 
@@ -88,7 +90,7 @@ def identity(run: Run) -> str:
 def tree_identity(tree: Mapping[str, Any]) -> str:
     """`identity`, of what `to_tree` made of a run, now or before fields were added; of a cell's
     tree, which has no seed."""
-    apart = ("seed", "probe", "task", "parent", "weights")
+    apart = ("seed", "probe", "task", "parent", "weights", "text")
     kept = {key: value for key, value in effective(tree).items() if key not in apart}
     more = {"probe": tree["probe"]} if tree.get("probe") else {}
     if task_of(tree) != metrics.DEFAULT:
@@ -99,6 +101,8 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
             more["parent"]["seed"] = parent["seed"]
     if (weights := tree.get("weights")) is not None:
         more["weights"] = {key: value for key, value in weights.items() if key != "path"}
+    if (text := tree.get("text")) is not None:
+        more["text"] = {key: value for key, value in text.items() if key != "arch"}
     kept = {section: _counted(section, settings) for section, settings in kept.items()}
     if also := also_of(tree):
         kept["eval"]["also"] = [_counted("data", data) for data in also]
@@ -187,6 +191,14 @@ def trains(tree: Mapping[str, Any]) -> bool:
 def classes_of(tree: Mapping[str, Any]) -> int:
     """Of the data that the plain tree of a run says."""
     return int(tree["data"]["classes"])
+
+
+def guesses_of(tree: Mapping[str, Any]) -> int:
+    """Among how many classes a guess chooses in the test of the run of the plain tree. Texts may be
+    asked for classes that nothing was learnt of; a head knows all of its own."""
+    task = metrics.TASKS.get(task_of(tree))
+    some = tree["data"].get("test_classes") if task is not None and task.reads_text else None
+    return classes_of(tree) if some is None else int(some)
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:

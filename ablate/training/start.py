@@ -22,7 +22,7 @@ from ablate.shared.files import read_file
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Weights
 from ablate.shared.spec import Run
-from ablate.training.model import build
+from ablate.training.model import Towers, build
 from ablate.training.model.export import from_timm
 
 HEAD, POSITIONS = "head.", "posemb"
@@ -74,7 +74,7 @@ def _read(path: Path, sha256: str, remedy: str) -> dict[str, Tensor]:
 def check_start(run: Run) -> None:
     """Raises UserError where its parent's model, or its file, has not the weights of its model."""
     if run.parent is not None:
-        check_shapes(_shapes_of(run), _shapes_of(run.parent))
+        check_shapes(_shapes_of(run), _shapes(build(run.parent, device="meta")))
     if run.weights is not None:
         tensors = _of_file(run, run.weights)
         check_shapes(_shapes_of(run), {name: tensor.shape for name, tensor in tensors.items()})
@@ -83,6 +83,7 @@ def check_start(run: Run) -> None:
 def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give the model these weights, as at its first step. Raises UserError where a name or a shape
     is not its own; then nothing has changed."""
+    model = image_tower(model)
     check_shapes(_shapes(model), {name: tensor.shape for name, tensor in tensors.items()})
     with torch.no_grad():
         for name, own in model.state_dict().items():
@@ -92,6 +93,11 @@ def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
                 own.copy_(resize(tensors[name], own.shape[1]))
             else:
                 own.copy_(tensors[name])
+
+
+def image_tower(model: nn.Module) -> nn.Module:
+    """What of a model starts from other weights: all of it, or its image tower."""
+    return model.image if isinstance(model, Towers) else model
 
 
 def check_shapes(own: Shapes, theirs: Shapes) -> None:
@@ -113,7 +119,7 @@ def check_shapes(own: Shapes, theirs: Shapes) -> None:
 
 
 def _shapes_of(run: Run) -> dict[str, torch.Size]:
-    return _shapes(build(run, device="meta"))
+    return _shapes(image_tower(build(run, device="meta")))
 
 
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:

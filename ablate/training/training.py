@@ -154,8 +154,9 @@ class Training:
 
     def _eager(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
         """What a compiler is given: no draw that is kept, no number that changes, no waiting."""
+        shown = (images, target) if TASKS[self.run.task].reads_text else (images,)
         with arithmetic(self.device, self.dtype):
-            outputs = functional_call(self.model, weights, images)
+            outputs = functional_call(self.model, weights, shown)
         return self.task.loss(outputs, target)
 
     def compile(self) -> None:
@@ -239,7 +240,14 @@ class Training:
             with arithmetic(self.device, self.dtype):
                 return self.model.features(images.to(self.weights))
 
-        predict = Predictor(outputs, features, self._train, self._shown)
+        def texts(tokens: Tensor) -> Tensor:
+            with arithmetic(self.device, self.dtype):
+                return self.model.texts(tokens)
+
+        predict = Predictor(
+            *(outputs, features, self._train, self._shown, texts),
+            *(self.model.logits, split, self.device),
+        )
         self.model.eval()
         try:
             with torch.inference_mode():

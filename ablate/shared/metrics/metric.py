@@ -81,7 +81,8 @@ class TaskChoice:
     examples. `outputs`: how many values the model's head gives, by the number of classes. `how`: a
     sentence of captions on what every metric needs told. `shown`, of a task that trains nothing:
     how many images a run is shown, by the images of each split and the number of classes.
-    `probed`: the numbers of probes that its runs may have, by probe.
+    `probed`: the numbers of probes that its runs may have, by probe. `reads_text`: its model has a
+    text tower and reads the targets, too; the loss is of a whole batch.
     """
 
     line: str
@@ -94,6 +95,7 @@ class TaskChoice:
     how: str = ""
     shown: Callable[[Mapping[str, int], int], int] | None = None
     probed: Mapping[str, Probed] = field(default_factory=dict)
+    reads_text: bool = False
 
     @property
     def trains(self) -> bool:

@@ -22,10 +22,11 @@ from ablate.training.model.init import initialise
 from ablate.training.model.perceptron import Perceptron
 from ablate.training.model.plugin import load
 from ablate.training.model.stem import Patches
+from ablate.training.model.towers import Towers
 from ablate.training.model.traits import Traits, traits
 from ablate.training.model.vit import ViT
 
-__all__ = ["Host", "Perceptron", "ViT", "build"]
+__all__ = ["Host", "Perceptron", "Towers", "ViT", "build"]
 
 
 def build(run: spec.Run, device: torch.device | str = "cpu") -> Host:
@@ -35,7 +36,7 @@ def build(run: spec.Run, device: torch.device | str = "cpu") -> Host:
     """
     device = torch.device(device)
     with torch.device("meta" if device.type == "meta" else "cpu"):
-        model = HOSTS[run.model.kind](run)
+        model = HOSTS[run.model.kind](run) if run.text is None else towers(run, run.text)
     if run.train.micro_batch == "auto":
         _check_splittable(model)
     if device.type == "meta":
@@ -74,6 +75,11 @@ def mlp(run: spec.Run) -> Perceptron:
     values = run.data.size**2 * run.data.channels
     norm = _constructor("norm", run.norm)
     return Perceptron(run.model, values, _outputs(run), norm=norm)
+
+
+def towers(run: spec.Run, text: sections.Text) -> Towers:
+    """An image and a text tower, not yet initialised."""
+    return Towers(vit(run), run.model, text)
 
 
 def _outputs(run: spec.Run) -> int:
