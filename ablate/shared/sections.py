@@ -177,7 +177,7 @@ class Optim:
     ]
     name: Annotated[
         str,
-        Key("adamw, sgd, lion, adafactor, muon, or module:Class of torch.optim's kind"),
+        Key("adamw, sgd, lion, adafactor, adafactor_bv, muon, or a torch.optim module:Class"),
     ] = "adamw"
     decay: Annotated[
         Literal["by_lr", "independent"],
@@ -204,7 +204,11 @@ class Optim:
         Key("PATH: factor on the rate of the parameters below that path; 0: they are frozen"),
     ] = None
     beta2_decay: Annotated[
-        float, Key("adafactor: power of the step that a new square's share falls with", below=0)
+        float,
+        Key(
+            "adafactor, adafactor_bv: power of the step that a new square's share falls with",
+            below=0,
+        ),
     ] = -0.8
     clip_threshold: Annotated[
         float, Key("adafactor: the largest root mean square of an update, in rates", least=1)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.sections import Optim, Train
+from ablate.training.adafactor import AdafactorBV, axes
 from ablate.training.borrowed import as_tensors, blamed, construct
 
 
@@ -234,7 +235,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer | Borrowed:
     the momentum. Without decay that is big_vision's momentum_hp, its buffer in float32.
     lion (Chen et al. 2023): p <- p - s lr (sign(b1 m + (1 - b1) g) + wd p), then
     m <- b2 m + (1 - b2) g. adafactor and muon are torch.optim's, their decay as adamw's; muon moves
-    the kernels in blocks, adamw the rest at the same rate.
+    the kernels in blocks, adamw the rest at the same rate. adafactor_bv: see `AdafactorBV`.
 
     `lr_mult` scales lr, and so by_lr's decay, of some parameters. Frozen ones have no gradient:
     they are outside the clipped norm, and nothing decays (big_vision: schedule None).
@@ -264,6 +265,9 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer | Borrowed:
             groups(scales), lr=optim.lr, beta2_decay=optim.beta2_decay, d=optim.clip_threshold
         )
         return Borrowed(own)
+    if optim.name == "adafactor_bv":
+        settings = {"b1": optim.b1, "b2": optim.b2, "decay": optim.beta2_decay}
+        return Borrowed(AdafactorBV(groups(scales), optim.lr, views=axes(model), **settings))
     if optim.name == "muon":
         matrices = {
             name
