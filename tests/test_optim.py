@@ -345,7 +345,7 @@ def test_adafactors_keys_reach_it():
     [
         ("momentum", 0.9, "lion", "is for optim.name=muon, got optim.name=lion; leave it out"),
         ("adjust_lr", "original", "adamw", "is for optim.name=muon, got"),
-        ("beta2_decay", -0.5, "muon", "is for optim.name=adafactor, got"),
+        ("beta2_decay", -0.5, "muon", "is for optim.name=adafactor or adafactor_bv, got"),
         ("clip_threshold", 2.0, "sgd", "is for optim.name=adafactor, got"),
     ],
 )
@@ -371,6 +371,9 @@ def test_what_an_optimiser_does_not_read_is_no_part_of_the_id():
 
     assert same("lion", eps=0.5)
     assert same("adafactor", eps=0.5, b1=0.5, b2=0.5)
+    assert same("adafactor_bv", eps=0.5)
+    assert not same("adafactor_bv", b1=0.5)
+    assert not same("adafactor_bv", b2=0.5)
     for name, key in (("adamw", "eps"), ("sgd", "eps"), ("sgd", "b2"), ("muon", "eps")):
         assert not same(name, **{key: 0.5})
     assert not same("lion", b2=0.5)
@@ -563,7 +566,7 @@ def test_the_longest_path_counts_and_the_rate_is_multiplied():
     assert torch.equal(once.posemb, tenfold.posemb)
 
 
-@pytest.mark.parametrize("name", ["adamw", "lion", "adafactor", "muon"])
+@pytest.mark.parametrize("name", ["adamw", "lion", "adafactor", "adafactor_bv", "muon"])
 def test_decay_that_is_independent_of_the_rate_stays_so(name):
     """The head starts at zero and has no gradient here but decay: wd of it, whatever its rate."""
     chosen = {"optim.name": name, "optim.decay": "independent", "optim.wd": 0.1}

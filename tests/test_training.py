@@ -39,6 +39,7 @@ RUNS = {
     "lion": {"optim.name": "lion", "optim.lr_mult": {"stem": 0}},
     "muon": {"optim.name": "muon", "train.ema": 0.9, "train.micro_batch": 4},
     "adafactor": {"optim.name": "adafactor", "optim.decay": "independent"},
+    "adafactor_bv": {"optim.name": "adafactor_bv", "model.width": 64},
     "bf16": {"train.precision": "bf16", "train.label_smoothing": 0.1},
 }
 

@@ -11,7 +11,8 @@ from typing import Any
 from ablate.analysis.scores import Results
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
-from ablate.shared.spec import also_of
+from ablate.shared.metrics import TASKS
+from ablate.shared.spec import also_of, task_of
 
 
 def sets_of(plan: Plan, column: str) -> list[str]:
@@ -30,9 +31,10 @@ def column_of(cell: Cell, name: str) -> str:
 
 def on_set(cell: Cell, name: str) -> Cell:
     """The cell of the same runs in the column of a set. Its data is that set, in the classes that
-    are learnt."""
+    are learnt; of a task that reads texts, in its own."""
     data = next(other for other in also_of(cell.spec) if other["name"] == name)
-    shown = {**data, "classes": cell.spec["data"]["classes"]}
+    texts = TASKS[task_of(cell.spec)].reads_text  # which ask for the classes of that set
+    shown = data if texts else {**data, "classes": cell.spec["data"]["classes"]}
     return replace(cell, column=column_of(cell, name), spec={**cell.spec, "data": shown})
 
 

@@ -12,7 +12,7 @@ from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import Metric, threshold
 from ablate.shared.metrics.probed import numbers
-from ablate.shared.spec import classes_of
+from ablate.shared.spec import guesses_of
 
 Results = Mapping[str, Mapping[str, Any] | None]  # run id -> result.json, None or absent: no result
 Curves = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of metrics.jsonl
@@ -171,7 +171,7 @@ def _values(
             if metric.of_curve:
                 value = _of_curve(metric, plan.task.metrics[0], cell.ids[seed], curves)
         elif seed in diverged and cell.row != plan.baseline and plan.analysis.diverged == "chance":
-            value = metric.chance(classes_of(cell.spec))
+            value = metric.chance(guesses_of(cell.spec))
         else:
             continue
         if value is None and not metric.probe:  # guessing has no such number

@@ -26,7 +26,7 @@ from ablate.planning.space import (
 )
 from ablate.shared import own, spec
 from ablate.shared.errors import UserError
-from ablate.shared.spec import classes_of
+from ablate.shared.spec import guesses_of
 from ablate.shared.trainer import any_run
 
 if TYPE_CHECKING:
@@ -258,9 +258,10 @@ class CellSearch:
         if result["status"] == "finished":
             return self._score(result["validation"])
         key = self._metric.key
-        chance = self._metric.chance(classes_of(tree))
         if own.is_own(tree):
             chance = own.worst_of(tree, key)
+        else:
+            chance = self._metric.chance(guesses_of(tree))
         if chance is None:  # every metric of ours has one
             raise UserError(
                 f"tune: a trial diverged, and trainer.metrics.{key} says not what that counts as; "

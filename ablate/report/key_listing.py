@@ -14,7 +14,7 @@ from ablate.planning.plan import Analysis
 from ablate.planning.tuning import OWN, TRIALS
 from ablate.shared.choices import CHOICES, Param
 from ablate.shared.keys import Bounds, added, hints, keys
-from ablate.shared.sections import Model, Weights
+from ablate.shared.sections import Model, Text, Weights
 from ablate.shared.spec import Run
 
 WHOLE_LINE = "a size such as S/16 (model.arch), or a whole model: timm:NAME, module:Class"
@@ -38,6 +38,7 @@ def key_lines() -> Iterator[tuple[str, str, str]]:
         elif isinstance(tree.get(section), Mapping):
             cls = Model if section == "model" else hint  # a whole model's keys are its own
             yield from _of_fields(f"{section}.", cls, tree[section], keys(cls))
+    yield from _of_fields("text.", Text, {}, keys(Text))
     yield from _of_choices("launcher", {name: choice.params for name, choice in LAUNCHERS.items()})
     for key, param in DRIVER.items():
         yield f"launcher.{key}={_shown(param.default)}", _line(param.line, param.type, param), "-"

@@ -27,6 +27,7 @@ from ablate.shared.sections import (
     Optim,
     OwnProbes,
     Plugin,
+    Text,
     Train,
     Weights,
     Whole,
@@ -68,6 +69,7 @@ def build_run(tree: Mapping[str, Any]) -> Run:
         parent=_parent(tree.get("parent")),
         weights=None if tree.get("weights") is None else section(Weights, tree["weights"], "from"),
         own_probes=_own_probes(tree.get("own_probes"), tree.get("probe", [])),
+        text=None if tree.get("text") is None else _text(tree["text"]),
     )
     check(run)
     return run
@@ -212,6 +214,31 @@ def _eval(tree: Any) -> Eval:
     own: Eval = section(Eval, rest, "eval")
     sets = tuple(section(Data, data, f"eval.also[{n}]") for n, data in enumerate(also))
     return dataclasses.replace(own, also=sets)
+
+
+def _text(tree: Any) -> Text:
+    """The section of texts: every null takes the value of the size, the list is one of texts."""
+    same_keys("text", tree, hints(Text))
+    if tree["arch"] not in ARCHS or ARCHS[tree["arch"]].kind != "vit":
+        sizes = (name for name, arch in ARCHS.items() if arch.kind == "vit")
+        raise unknown("text.arch", tree["arch"], sizes, "a size among")
+    prompts = tree["prompts"]
+    if not isinstance(prompts, list | tuple) or not prompts:
+        raise UserError(f"text.prompts: expected a list such as ['a {{}}'], got {prompts!r}")
+    for prompt in prompts:
+        if not isinstance(prompt, str) or prompt.count("{}") != 1:
+            raise UserError(f"text.prompts: expected texts with one {{}} each, got {prompt!r}")
+    size = ARCHS[tree["arch"]]
+    sizes_of = {key: getattr(size, key) for key in ("width", "depth", "heads")}
+    rest = {key: sizes_of.get(key) if tree[key] is None else tree[key] for key in tree}
+    values = {
+        key: value_of(Text, key, rest[key], f"text.{key}") for key in rest if key != "prompts"
+    }
+    if values["width"] % values["heads"]:
+        raise UserError(
+            f"text.heads: {values['heads']} heads do not divide width {values['width']}"
+        )
+    return Text(**values, prompts=tuple(prompts))
 
 
 def _parent(tree: Mapping[str, Any] | None) -> Run | None:

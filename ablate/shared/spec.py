@@ -26,6 +26,7 @@ from ablate.shared.sections import (
     Optim,
     OwnProbes,
     Plugin,
+    Text,
     Train,
     Weights,
     Whole,
@@ -54,6 +55,7 @@ class Run:
     parent: Run | None = None
     weights: Weights | None = None
     own_probes: OwnProbes | None = None  # of those in `probe` that are the user's own
+    text: Text | None = None  # of a task that reads texts
 
     @property
     def id(self) -> str:
@@ -86,7 +88,8 @@ LENGTHS = (
     ("optim.cooldown_steps", "optim.cooldown_epochs"),
 )
 
-LEFT_OUT = ("task", "parent", "weights", "own_probes")  # of a run's tree, where they are as before
+# Of a run's tree, where they are as before.
+LEFT_OUT = ("task", "parent", "weights", "own_probes", "text")
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 
@@ -111,7 +114,7 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
     tree, which has no seed."""
     if own.is_own(tree):
         return own.identity(tree)
-    apart = ("seed", "probe", "task", "parent", "weights", "own_probes")
+    apart = ("seed", "probe", "task", "parent", "weights", "own_probes", "text")
     kept = {key: value for key, value in effective(tree).items() if key not in apart}
     more = {"probe": tree["probe"]} if tree.get("probe") else {}
     if (probes := tree.get("own_probes")) is not None:
@@ -124,6 +127,8 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
             more["parent"]["seed"] = parent["seed"]
     if (weights := tree.get("weights")) is not None:
         more["weights"] = {key: value for key, value in weights.items() if key != "path"}
+    if (text := tree.get("text")) is not None:
+        more["text"] = {key: value for key, value in text.items() if key != "arch"}
     kept = {section: _counted(section, settings) for section, settings in kept.items()}
     if also := also_of(tree):
         kept["eval"]["also"] = [_counted("data", data) for data in also]
@@ -228,6 +233,14 @@ def trains(tree: Mapping[str, Any]) -> bool:
 def classes_of(tree: Mapping[str, Any]) -> int:
     """Of the data that the plain tree of a run says; 0 where it says none."""
     return 0 if own.is_own(tree) else int(tree["data"]["classes"])
+
+
+def guesses_of(tree: Mapping[str, Any]) -> int:
+    """Among how many classes a guess chooses in the test of the run of the plain tree. Texts may be
+    asked for classes that nothing was learnt of; a head knows all of its own."""
+    task = metrics.TASKS.get(task_of(tree))
+    some = tree["data"].get("test_classes") if task is not None and task.reads_text else None
+    return classes_of(tree) if some is None else int(some)
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:

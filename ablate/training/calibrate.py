@@ -123,4 +123,5 @@ def random_split(data: Data, images: int, device: torch.device) -> Split:
         torch.randint(256, shape, dtype=torch.uint8, device=device),
         torch.randint(data.classes, (images,), device=device),
         torch.ones(images, device=device),
+        tuple(map(str, range(data.classes))),
     )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.parts import OPTIMIZER
 from ablate.shared.sections import Optim
+from ablate.training.adafactor import AdafactorBV, axes
 from ablate.training.borrowed import as_tensors, construct
 from ablate.training.model.host import Host
 from ablate.training.model.whole import decaying
@@ -254,7 +255,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer | Borrowed:
     the momentum. Without decay that is big_vision's momentum_hp, its buffer in float32.
     lion (Chen et al. 2023): p <- p - s lr (sign(b1 m + (1 - b1) g) + wd p), then
     m <- b2 m + (1 - b2) g. adafactor and muon are torch.optim's, their decay as adamw's; muon moves
-    the kernels in blocks, adamw the rest at the same rate.
+    the kernels in blocks, adamw the rest at the same rate. adafactor_bv: see `AdafactorBV`.
 
     `lr_mult` scales lr, and so by_lr's decay, of some parameters. Frozen ones have no gradient:
     they are outside the clipped norm, and nothing decays (big_vision: schedule None).
@@ -284,6 +285,13 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer | Borrowed:
             groups(scales), lr=optim.lr, beta2_decay=optim.beta2_decay, d=optim.clip_threshold
         )
         return Borrowed(own)
+    if optim.name == "adafactor_bv":
+        made = AdafactorBV(
+            *(groups(scales), optim.lr),
+            **{"b1": optim.b1, "b2": optim.b2, "decay": optim.beta2_decay},  # type: ignore[arg-type]
+            views=axes(model),
+        )
+        return Borrowed(made)
     if optim.name == "muon":
         matrices = {
             name

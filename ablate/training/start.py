@@ -23,7 +23,7 @@ from ablate.shared.files import read_file
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Weights, Whole
 from ablate.shared.spec import Run
-from ablate.training.model import Host, Segmenter, build
+from ablate.training.model import Host, Segmenter, Towers, build
 from ablate.training.model.export import from_timm
 from ablate.training.model.whole import HEAD, heads
 
@@ -79,7 +79,7 @@ def check_start(run: Run) -> None:
     """Raises UserError where its parent's model, or its file, has not the weights of its model."""
     if run.parent is None and run.weights is None:
         return
-    model = build(run, device="meta")
+    model = image_tower(build(run, device="meta"))
     own, anew = _shapes(model), heads(model)
     if not any(_is_in(name, anew) for name in own):
         raise UserError(
@@ -97,6 +97,7 @@ def check_start(run: Run) -> None:
 def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give the model these weights, as at its first step. Raises UserError where a name or a shape
     is not its own; then nothing has changed."""
+    model = image_tower(model)
     anew, shapes = heads(model), {name: tensor.shape for name, tensor in tensors.items()}
     check_shapes(_shapes(model), _taken(model, shapes), anew)
     with torch.no_grad():
@@ -109,6 +110,11 @@ def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
                 own.copy_(resize(tensors[name], own.shape[1]))
             else:
                 own.copy_(tensors[name])
+
+
+def image_tower(model: nn.Module) -> nn.Module:
+    """What of a model starts from other weights: all of it, or its image tower."""
+    return model.image if isinstance(model, Towers) else model
 
 
 def check_shapes(own: Shapes, theirs: Shapes, anew: Collection[str] = (HEAD,)) -> None:

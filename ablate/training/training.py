@@ -24,7 +24,7 @@ from ablate.training.data.batches import Batches, ImageView, evaluation_batches
 from ablate.training.data.cached import AnySplit
 from ablate.training.data.masked import MaskedBatches, whole_images
 from ablate.training.keyed import Draws, StepKey
-from ablate.training.model import Host, build
+from ablate.training.model import Host, Towers, build
 from ablate.training.model.whole import drawn
 from ablate.training.model.whole import features as features_of
 from ablate.training.optim import Average, make_optimizer
@@ -169,8 +169,9 @@ class Training:
 
     def _eager(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
         """What a compiler is given: no draw that is kept, no number that changes, no waiting."""
+        shown = (images, target) if TASKS[self.run.task].reads_text else (images,)
         with arithmetic(self.device, self.dtype):
-            outputs = functional_call(self.model, weights, images)
+            outputs = functional_call(self.model, weights, shown)
         return self.task.loss(outputs, target)
 
     def compile(self) -> None:
@@ -254,7 +255,18 @@ class Training:
             with arithmetic(self.device, self.dtype):
                 return features_of(self.model, images.to(self.weights))
 
-        predict = Predictor(outputs, features, self._train, self._shown)
+        def texts(tokens: Tensor) -> Tensor:
+            assert isinstance(self.model, Towers)
+            with arithmetic(self.device, self.dtype):
+                return self.model.texts(tokens)
+
+        def logits(images: Tensor, texts: Tensor) -> Tensor:
+            assert isinstance(self.model, Towers)
+            return self.model.logits(images, texts)
+
+        predict = Predictor(
+            *(outputs, features, self._train, self._shown, texts, logits, split, self.device)
+        )
         self.model.eval()
         try:
             with torch.inference_mode(), self._drawn("evaluation"):

@@ -7,6 +7,7 @@ its task in `spec.Run.task`. Nothing else in the package knows a metric by its n
 from __future__ import annotations
 
 from ablate.shared.metrics.classify import CLASSIFY
+from ablate.shared.metrics.contrastive import CONTRASTIVE
 from ablate.shared.metrics.fewshot import FEWSHOT
 from ablate.shared.metrics.metric import Metric, TaskChoice, threshold
 from ablate.shared.metrics.segment import SEGMENT
@@ -14,4 +15,9 @@ from ablate.shared.metrics.segment import SEGMENT
 __all__ = ["DEFAULT", "TASKS", "Metric", "TaskChoice", "threshold"]
 
 DEFAULT = "classify"  # the task of every run that says none
-TASKS: dict[str, TaskChoice] = {DEFAULT: CLASSIFY, "fewshot": FEWSHOT, "segment": SEGMENT}
+TASKS: dict[str, TaskChoice] = {
+    DEFAULT: CLASSIFY,
+    "fewshot": FEWSHOT,
+    "segment": SEGMENT,
+    "contrastive": CONTRASTIVE,
+}

@@ -85,7 +85,8 @@ class TaskChoice:
     `probed`: the numbers of probes that its runs may have, by probe. `own`: the functions of the
     user's own that a plan names, by their import paths. `dense`: the head reads every patch's token
     before the final norm, of images labelled by masks, and has initial values of its own. `views`:
-    about how many images of `data.size` the model is shown for one that is evaluated.
+    about how many images of `data.size` the model is shown for one that is evaluated. `reads_text`:
+    its model has a text tower and reads the targets, too; the loss is of a whole batch.
     """
 
     line: str
@@ -103,6 +104,7 @@ class TaskChoice:
     own: Mapping[str, Metric] = field(default_factory=dict)
     dense: bool = False
     views: int = 1
+    reads_text: bool = False
 
     @property
     def trains(self) -> bool:

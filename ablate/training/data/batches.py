@@ -129,7 +129,7 @@ class Batches:
                 f"give at most {len(split)}"
             )
         self.steps_per_epoch = len(split) // batch
-        self._split = split
+        self.split = split
         self._batch = batch
         self._augment = augment
         self._draws = draws
@@ -194,7 +194,7 @@ class Batches:
 
     def _wanted(self, step: int) -> Wanted:
         rows = self._rows(step)
-        return self._split, rows, None if self._cut is None else self._cut(rows, step)
+        return self.split, rows, None if self._cut is None else self._cut(rows, step)
 
     def _rows(self, step: int) -> torch.Tensor:
         """Which examples a step sees: with `repeats` r some B / r of them, one after the other and
@@ -202,8 +202,8 @@ class Batches:
         deals the copies of an image out to different devices.)"""
         epoch, place = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
-            order = self._on_host.order(epoch, len(self._split))
-            self._order, self._epoch = order.to(self._split.device), epoch
+            order = self._on_host.order(epoch, len(self.split))
+            self._order, self._epoch = order.to(self.split.device), epoch
         distinct = -(-self._batch // self._augment.repeats)
         rows = self._order[place * distinct : (place + 1) * distinct]
         if distinct == self._batch:
@@ -332,7 +332,7 @@ def shaken_once(split: AnySplit, spec: Augment) -> AnySplit:
     uniform = Draws(0).uniform("evaluation", 0, changes.SHAKE, len(split))
     blocks = zip(split.images.split(BLOCK), uniform.split(BLOCK, 1), strict=True)
     images = torch.cat([shaken(images, spec, numbers) for images, numbers in blocks])
-    return Split(images, split.labels, split.aspects)
+    return replace(split, images=images)
 
 
 def evaluation_batches(

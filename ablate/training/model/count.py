@@ -92,7 +92,10 @@ def describe(run: spec.Run) -> dict[str, Any]:
     groups = {path: traits(module, Traits).group for path, module in model.named_modules()}
     image = torch.empty(1, run.data.size, run.data.size, run.data.channels, device="meta")
     with _Counter(SHAPES) as counter, torch.no_grad():
-        model(image)
+        if run.text is None:
+            model(image)
+        else:
+            model(image, torch.zeros(1, run.text.length, dtype=torch.int64, device="meta"))
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "multiply_adds": counter.multiply_adds,

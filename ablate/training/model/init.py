@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import sqrt
+from math import log, sqrt
 
 import torch
 from torch import Generator, Tensor, nn
@@ -88,6 +88,11 @@ EVERYWHERE: dict[str, Rule] = {
     "decoder.bias": constant(0),
     "probe": one_row,  # of big_vision's MAPHead
     "registers": normal(1e-6),  # DINOv2's vision_transformer.py, and timm's
+    # Of texts: flax's nn.Embed and nn.Dense, and the temperature of two_towers.py.
+    "embedding": by_width,
+    "readout.kernel": lecun_normal,
+    "readout.bias": constant(0),
+    "temperature": constant(log(10)),
 }
 
 # big_vision/models/vit.py (at 26c7bc8) and flax's defaults. It has no cls.posemb.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, dtype
 
 from ablate.shared.metrics import TASKS
@@ -21,13 +22,19 @@ class Predictor:
     """The model as it is measured: a call with images gives its outputs.
 
     `features`: images (B, H, W, C) -> (B, D), what the model's head reads. `train`: the training
-    split; `shown`: batches of (images, labels) of a split, as evaluation shows them.
+    split; `shown`: batches of (images, labels) of a split, as evaluation shows them. `texts`, of a
+    model that reads them: tokens (B, L) -> (B, D); `logits`: of features and these, (B, B).
+    `split`: the one that is measured; `device`: where all this is computed.
     """
 
     outputs: Callable[[Tensor], Tensor]
     features: Callable[[Tensor], Tensor]
     train: AnySplit
     shown: Callable[[AnySplit], Iterable[tuple[Tensor, Tensor]]]
+    texts: Callable[[Tensor], Tensor]
+    logits: Callable[[Tensor, Tensor], Tensor]
+    split: AnySplit
+    device: torch.device
 
     def __call__(self, images: Tensor) -> Tensor:
         return self.outputs(images)
@@ -58,7 +65,7 @@ class Task(Evaluation, Protocol):
         """What the model is shown in a step, in this type, and the target: rows of the global
         batch, which micro-batches take slices of."""
 
-    def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
+    def loss(self, outputs: Any, target: Tensor) -> Tensor:
         """What is minimised: a mean over the rows given, so that the loss of a global batch is the
         sum over its micro-batches of (rows / global rows) times this."""
 

@@ -1,0 +1,64 @@
+"""Image-text training as the control half knows it: its metrics, from what `predictions.npy` holds.
+
+As in `classify`, a metric is a count, or a sum that is rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ablate.shared.metrics.metric import Metric, TaskChoice
+
+if TYPE_CHECKING:  # numpy, which `ablate --help` does without
+    import numpy as np
+
+
+def score(table: np.ndarray, classes: int) -> dict[str, float]:
+    """n, zeroshot and twins (fractions) and loss: the mean above its floor.
+
+    table (N,): fields `label`, `class` (the predicted one), `loss` and `floor`, the least loss that
+    the captions of its batch allow, and `twin`: has a class before it the same name?
+    """
+    number = len(table)
+    above = (table["loss"] - table["floor"]).tolist()
+    hits = int((table["class"] == table["label"]).sum())
+    return {
+        "n": number,
+        "zeroshot": hits / number,
+        "loss": math.fsum(above) / number,
+        "twins": int(table["twin"].sum()) / number,
+    }
+
+
+CONTRASTIVE = TaskChoice(
+    line="which of a batch's captions is whose: a text tower beside the image tower, measured "
+    "zero-shot by the names of classes",
+    path="ablate.training.task.contrastive:Contrastive",
+    metrics=(
+        Metric(
+            *("zeroshot", "zero-shot top-1 accuracy", "zero-shot", "%", "points", 100.0, 2),
+            lambda classes: 1 / classes,
+            most=100.0,
+            is_share=True,
+        ),
+        # Embeddings that are all alike have ln B of B captions, the floor has ln(B / C) of these.
+        Metric(
+            *("loss", "test loss above its floor", "loss", "", "nats", 1.0, 4), math.log, sign=-1
+        ),
+        Metric(
+            *("twins", "images of classes whose name is another's", "twins", "%", "points"),
+            *(100.0, 2, lambda classes: 0.0),
+            sign=-1,
+            most=100.0,
+            neutral=True,
+        ),
+    ),
+    score=score,
+    outputs=lambda classes: 0,
+    prior="embeddings that are all alike",
+    keeps="label, predicted class, loss, floor of the loss, is its class's name another's",
+    how="Zero-shot: an image counts as the class whose name, embedded as a text, is nearest; of "
+    "classes with equal names only the first can be right.",
+    reads_text=True,
+)

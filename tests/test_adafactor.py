@@ -1,0 +1,132 @@
+"""big_vision's Adafactor: against timm's, against flax's axes one by one, and its numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from ablate.training.adafactor import AdafactorBV, axes, largest
+from ablate.training.model import build
+from ablate.training.optim import make_optimizer
+
+
+def parameters(dtype=torch.float32) -> list[nn.Parameter]:
+    """Factored, whole for want of entries, of three axes, a vector."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(40, 48), (40, 31), (3, 32, 64), (40,)]
+    return [nn.Parameter(torch.randn(s, generator=generator, dtype=dtype)) for s in shapes]
+
+
+def step(optimizer, parameters, number: int) -> None:
+    generator = torch.Generator().manual_seed(100 + number)
+    for parameter in parameters:
+        grad = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        parameter.grad = grad * 10.0 ** (number % 3 - 4)
+    optimizer.step()
+
+
+def test_it_is_timms(oracle):
+    """Kept in float32: timm rounds the update itself where it keeps the moment in bfloat16."""
+    theirs, ours = parameters(), parameters()
+    lr, wd = 1e-2, 1e-3
+    other = oracle("timm.optim").AdafactorBigVision(
+        theirs,
+        lr=lr,
+        weight_decay=wd / lr,
+        min_dim_size_to_factor=32,
+        momentum_dtype=torch.float32,
+        unscaled_wd=False,
+    )
+    groups = [{"params": ours, "weight_decay": wd / lr}]
+    mine = AdafactorBV(groups, lr, moment=torch.float32)
+    for number in range(12):
+        before = [p.detach().clone() for p in ours]
+        step(other, theirs, number)
+        step(mine, ours, number)
+        for p, q, old in zip(ours, theirs, before, strict=True):
+            update = (p - old).abs().max()
+            assert (p - q).abs().max() < 1e-4 * update + 1e-6, number
+            with torch.no_grad():
+                q.copy_(p)
+
+
+def test_the_moment_is_kept_in_bfloat16_and_the_update_is_not_rounded():
+    ours = parameters(torch.float64)
+    start, mine = ours[1].detach().clone(), AdafactorBV([{"params": ours}], 1.0)
+    v = m = np.zeros((40, 31))
+    expected = start.numpy().copy()
+    for number in range(5):
+        step(mine, ours, number)
+        g = ours[1].grad.numpy()
+        kept = min(0.999, 1 - (number + 1) ** -0.8)
+        v = kept * v + (1 - kept) * (g**2 + 1e-30)
+        update = 0.9 * m + 0.1 * g / np.sqrt(v)
+        expected -= update
+        m = torch.from_numpy(update).bfloat16().double().numpy()
+    assert mine.state[ours[1]]["m"].dtype == torch.bfloat16
+    np.testing.assert_allclose(ours[1].detach().numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("update", "share"), [(1, 0.0), (2, 1 - 2**-0.8), (5623, None)])
+def test_the_share_of_the_mean_square_that_is_kept(update, share):
+    """0 at first, so v is g^2; .999 from update 5624 on."""
+    p = nn.Parameter(torch.zeros(4, dtype=torch.float64))
+    mine = AdafactorBV([{"params": [p]}], 0.0)
+
+    def kept(number: int) -> float:
+        p.grad = torch.ones_like(p)
+        mine.step()
+        mine.state[p]["step"], mine.state[p]["v"] = number - 1, torch.zeros_like(p)
+        mine.step()
+        return 1 - float(mine.state[p]["v"][0])
+
+    if share is not None:
+        assert kept(update) == pytest.approx(share, abs=1e-12)
+    else:
+        assert kept(5623) == pytest.approx(1 - 5623**-0.8, abs=1e-12)
+        assert kept(5623) < 0.999
+        assert kept(5624) == pytest.approx(0.999, abs=1e-12)
+        assert kept(90_000) == pytest.approx(0.999, abs=1e-12)
+
+
+def test_heads_are_factored_one_by_one_as_flax_stores_them():
+    """Queries, keys and values of flax are (D, H, d), the output (H, d, D): over D and d."""
+    run = tiny.run({"model.width": 128, "model.heads": 2, "model.pool": "map"})
+    model = build(run)
+    shapes = {name: axes(model).get(p) for name, p in model.named_parameters()}
+    assert shapes["blocks.0.attn.f.qkv.weight"] == (3, 2, 64, 128)
+    assert shapes["blocks.0.attn.f.qkv.bias"] == (3, 2, 64)
+    assert shapes["blocks.0.attn.f.out.weight"] == (128, 2, 64)
+    assert shapes["pool.kv.weight"] == (2, 2, 64, 128)
+    assert shapes["pool.q.weight"] == (1, 2, 64, 128)
+    assert shapes["blocks.0.mlp.f.fc1.weight"] is None
+
+    fused = model.blocks[0].attn.f.qkv.weight
+    D, H, d = 128, 2, 64
+    apart = [nn.Parameter(part.detach().view(H, d, D).permute(2, 0, 1)) for part in fused.chunk(3)]
+    mine = make_optimizer(model, tiny.run({"optim.name": "adafactor_bv", "optim.wd": 0.0}).optim)
+    theirs = AdafactorBV([{"params": apart}], 1e-3, b2=0.99)
+    before = fused.detach().clone()
+    for number in range(3):
+        generator = torch.Generator().manual_seed(number)
+        fused.grad = torch.randn(fused.shape, generator=generator) * torch.rand(3 * H * d, 1) * 1e-3
+        for whole, part in zip(fused.grad.chunk(3), apart, strict=True):
+            part.grad = whole.view(H, d, D).permute(2, 0, 1)
+        mine.set_rate(1e-3)
+        mine.step()
+        theirs.step()
+    stored = torch.cat([part.detach().permute(1, 2, 0).reshape(H * d, D) for part in apart])
+    assert not torch.equal(fused, before)
+    torch.testing.assert_close(fused.detach() - before, stored - before, rtol=1e-4, atol=1e-7)
+    assert mine.state[fused]["r"].numel() == 3 * H * d  # not 3 H d + D: per head
+
+
+def test_the_two_largest_axes_of_equal_ones_the_last():
+    assert largest((768, 12, 64)) == (0, 2)
+    assert largest((16, 16, 3, 768)) is None
+    assert largest((32, 32)) == (1, 0)
+    assert largest((32, 31)) is None
+    assert largest((5,)) is None
