@@ -244,6 +244,13 @@ def test_preempted_pilots_leave_checkpoints_and_come_again(shell, sweep, calm, c
     all_stopped(shell)
 
 
+def test_the_signal_before_a_limit_reaches_every_process_of_a_job(shell, sweep, calm, cluster):
+    process = sweep(limits=SELDOM)
+    cluster.told("scancel", "--signal=USR2", train(shell)[0]["job"])
+    assert 5 <= sum(check(shell, process, calm)) <= 6
+    all_stopped(shell)
+
+
 def test_stop_status_and_log_from_another_host(shell, sweep, calm, monkeypatch):
     process = sweep(sleep=1)
     train(shell)
