@@ -34,9 +34,7 @@ from ablate.shared.errors import Failure, NoRoom, UserError
 
 
 def serve(tied: bool) -> None:
-    if (
-        tied
-    ):  # its children inherit it: Slurm signals all processes of a job, the pilot alone listens
+    if tied:  # children inherit it: Slurm signals every process of a job, and the pilot listens
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     line = socket.socket(fileno=0)
     worker = importlib.import_module("ablate.training.worker")
