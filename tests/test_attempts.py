@@ -11,18 +11,25 @@ from pathlib import Path
 import pytest
 from test_ledger import small_plan
 
+from ablate.planning.plan import Plan
 from ablate.running import turns
 from ablate.running.folders import Folders
 from ablate.shared.rundir import RunDir
 from ablate.store import attempts
 from ablate.store.connection import journal_mode
-from ablate.store.gc import collect, rubbish
+from ablate.store.gc import Rubbish, collect, rubbish
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import put
 from ablate.store.progress import Driver, driver_of
 from ablate.store.store import Store
 
-RUN = "a0"
+RUN, OTHER = "a" * 16, "b" * 16  # OTHER: no run of the plan
+
+
+def plan() -> Plan:
+    (first, *_), plan = small_plan().cells, small_plan()
+    cell = dataclasses.replace(first, ids={0: RUN}, spec={"data": {"fingerprint": "f"}})
+    return dataclasses.replace(plan, cells=(cell,))
 
 
 @pytest.fixture
@@ -33,7 +40,7 @@ def store(tmp_path) -> Store:
 @pytest.fixture
 def ledger(store):
     with Ledger.driving(store) as opened:
-        opened.plan(small_plan())
+        opened.plan(plan())
         yield opened
 
 
@@ -112,6 +119,15 @@ def test_a_run_goes_from_here_to_a_cluster_and_back(store, ledger):
     assert start(store, ledger, loaded(store, ledger)).attempt == f"4/{RUN}"
 
 
+def collected(store: Store, ledger: Ledger) -> list[Rubbish]:
+    """What `ablate gc` finds and removes, long after."""
+    for folder in store.attempts.glob("*/*"):
+        os.utime(folder, (0, 0))
+    found = rubbish(store, ledger, [plan()])
+    collect(store, ledger, [plan()], found, [])
+    return found
+
+
 class Crash(BaseException):
     pass
 
@@ -150,6 +166,7 @@ def test_whenever_the_driver_dies_the_next_one_has_what_the_ledger_names(
             folders.publish(RUN) if what == "publish" else start(store, ledger, folders)
         except Crash:
             pass
+    collected(store, ledger)
     folders = loaded(store, ledger, remote=what != "back")
     assert store.rundir(RUN).has_result() is (what == "publish")
     assert store.rundir(RUN).newest_step() == 5
@@ -173,7 +190,7 @@ def test_what_was_prepared_for_a_start_that_the_ledger_does_not_have_is_made_aga
     assert (again.newest_step(), again.attempt) == (5, f"3/{RUN}")
     store.root.joinpath("ledger.db").unlink()  # its numbers are lost, and not given again
     with Ledger.driving(store) as new:
-        new.plan(small_plan())
+        new.plan(plan())
         assert start(store, new, loaded(store, new)).attempt == f"4/{RUN}"
 
 
@@ -191,28 +208,21 @@ def test_links_are_copied_where_there_are_none(store, ledger, monkeypatch):
 
 
 def test_gc_removes_attempts_that_do_not_count_and_keeps_the_one_that_does(store, ledger):
-    run, other = "a" * 16, "b" * 16
-    folders = [attempts.fork(store, run, 1)[0] for _ in range(2)]
-    folders.append(attempts.fork(store, other, 1)[0])
-    attempts.appoint(store, run, 2)
-    attempts.appoint(store, other, 1)
+    folders = [attempts.fork(store, RUN, 1)[0] for _ in range(2)]
+    folders.append(attempts.fork(store, OTHER, 1)[0])
+    attempts.appoint(store, RUN, 2)
+    attempts.appoint(store, OTHER, 1)
     for folder in folders:
         work(folder, 5)
-        os.utime(folder.path, (0, 0))
-    plan = small_plan()
-    kept = dataclasses.replace(plan, cells=(dataclasses.replace(plan.cells[0], ids={0: run}),))
-    spec = {"data": {"fingerprint": "f"}}
-    kept = dataclasses.replace(kept, cells=(dataclasses.replace(kept.cells[0], spec=spec),))
-    found = rubbish(store, [kept])
+    found = collected(store, ledger)
     assert [(item.kind, item.path) for item in found] == [
         ("attempts", folders[0].path),
         ("attempts", folders[2].path),
-        ("runs", store.rundir(other).path),
+        ("runs", store.rundir(OTHER).path),
     ]
-    collect(store, ledger, [kept], found, [])
-    assert store.rundir(run).newest_step() == 5
-    assert not os.path.lexists(store.rundir(other).path)
-    assert rubbish(store, [kept]) == []
+    assert store.rundir(RUN).newest_step() == 5
+    assert not os.path.lexists(store.rundir(OTHER).path)
+    assert rubbish(store, ledger, [plan()]) == []
 
 
 def test_a_driver_on_another_host_is_seen_by_its_beat(store, monkeypatch):

@@ -62,14 +62,14 @@ def ids(store: Store, sweep: str) -> set[str]:
 
 def found(store: Store, *forget: str) -> list[Rubbish]:
     with Ledger.reading(store) as ledger:
-        return rubbish(store, kept(store, ledger, forget))
+        return rubbish(store, ledger, kept(store, ledger, forget))
 
 
 def gone(store: Store, *forget: str) -> list[Path]:
     """Collect; returns what was found."""
     with Ledger.driving(store) as ledger:
         plans = kept(store, ledger, forget)
-        items = rubbish(store, plans)
+        items = rubbish(store, ledger, plans)
         collect(store, ledger, plans, items, forget)
     return [item.path for item in items]
 
@@ -280,7 +280,7 @@ def test_a_run_that_somebody_took_since_stays(store):
     (run,) = ids(store, "right") - ids(store, "left")
     with Ledger.driving(store) as ledger:
         plans = kept(store, ledger, ["right"])
-        items = rubbish(store, plans)
+        items = rubbish(store, ledger, plans)
         lock = Lock(store.rundir(run).lock.path)
         assert lock.acquire()
         assert collect(store, ledger, plans, items, ["right"]) == 0

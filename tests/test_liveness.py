@@ -175,9 +175,11 @@ def test_every_reader_asks_the_store(store, working, capsys):
     real = store.rundir("ab" * 8)
     shutil.copytree(store.rundir("a0").path, real.path)
     working.live(real, "far:0")
-    assert [item.path for item in rubbish(store, []) if item.kind == "runs"] == []
-    working.left.clear()
-    assert [item.path for item in rubbish(store, []) if item.kind == "runs"] == [real.path]
+    with Ledger.reading(store) as ledger:
+        assert [item.path for item in rubbish(store, ledger, []) if item.kind == "runs"] == []
+        working.left.clear()
+        found = rubbish(store, ledger, [])
+    assert [item.path for item in found if item.kind == "runs"] == [real.path]
 
 
 def test_a_log_is_followed_while_there_is_a_worker(store, working, tmp_path):

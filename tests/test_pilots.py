@@ -25,7 +25,7 @@ from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
 from ablate.store import attempts
 from ablate.store.ledger import Ledger
-from ablate.store.pilots import PilotDir, prove, token_of, write_proof
+from ablate.store.pilots import prove, write_proof
 from ablate.store.store import Store
 
 CPUS = settings("slurm", gpus=0, cpus=2)
@@ -213,92 +213,6 @@ class TestPilotsOnFuse(TestPilots):
             with Ledger.reading(store) as reader:
                 ledger.record("a0", "started", step=0)
                 assert reader.states()["a0"].status == "started"
-
-
-class Silent:
-    """An engine that has these jobs, and does nothing."""
-
-    def __init__(self, *jobs: str) -> None:
-        self.jobs = jobs
-        self.tokens: list[str] = []
-
-    def __call__(self, token: str) -> Silent:
-        self.tokens.append(token)
-        return self
-
-    def submit(self, count: int, without: object) -> list[str]:
-        return []
-
-    def states(self) -> dict[str, bool]:
-        return dict.fromkeys(self.jobs, True)
-
-    def ended(self, job: str) -> str:
-        return ""
-
-    def cancel(self, jobs: object) -> None:
-        pass
-
-    def log(self, job: str) -> str:
-        return f"{job}.log"
-
-
-def wrote(pilot: PilotDir, number: int, runs: dict[str, Any], **more: Any) -> None:
-    """A pilot's beat."""
-    slots = [[f"{pilot.id}/cpu:0", "host/cpu", "cpu"]]
-    tree = {"beat": number, "job": "1", "slots": slots, "open": True, "over": False}
-    pilot.write_beat({**tree, "runs": runs, "ended": {}, **more})
-
-
-def ordered(pilot: PilotDir, *given: str, **more: Any) -> dict[str, Any]:
-    """What a driver has written."""
-    tree = {"runs": dict.fromkeys(given, f"{pilot.id}/cpu:0"), "stop": {}, "close": False}
-    tree |= {"settings": {"checkpoint_s": 5.0, "origin": "its"}, **more}
-    pilot.write_orders(tree)
-    return tree
-
-
-@pytest.fixture
-def shared(tmp_path) -> tuple[Store, PilotDir]:
-    """A store with a pilot of job 1, and the first attempts of `x0` and `y0`."""
-    store, pilot = Store(tmp_path / "runs"), PilotDir(tmp_path / "runs" / "pilots" / "p1")
-    pilot.create()
-    for run in ("x0", "y0"):
-        attempts.attempt_folder(store, run, 1).create({})
-        attempts.appoint(store, run, 1)
-    return store, pilot
-
-
-def test_who_waits_for_its_turn_begins_with_the_orders_of_that_moment(shared):
-    """Made while another drives, which then ends one run, begins the next, and dies."""
-    store, pilot = shared
-    ordered(pilot, "1/x0")
-    wrote(pilot, 1, {"1/x0": {"step": 3}})
-    engine = Silent("1")
-    waits = PilotLauncher(CPUS, store.cache, engine)
-    write_proof(store.root, "of the other")
-    before = ordered(pilot, "1/y0", stop={"1/y0": False}, close=True)
-    wrote(pilot, 2, {"1/y0": {"step": 30}}, ended={"1/x0": 0})
-    waits.poll(0.2)
-    assert not waits.alive(store.rundir("y0"))
-    assert pilot.orders() == before
-    waits.offer(1, ())
-    assert waits.alive(store.rundir("y0"))
-    assert waits.notes(store.rundir("y0")) == {"step": 30}
-    assert not waits.alive(store.rundir("x0"))
-    own = {"checkpoint_s": CPUS["checkpoint_s"], "origin": None}
-    assert pilot.orders() == before | {"settings": own}
-    assert engine.tokens[-1] == token_of(store.root) == "of the other"
-    waits.free()
-
-
-def test_who_only_asks_writes_no_orders(shared):
-    store, pilot = shared
-    before = ordered(pilot, "1/x0", close=True)
-    wrote(pilot, 1, {}, ended={"1/x0": 0})
-    asks = PilotLauncher(CPUS, store.cache, Silent("1"))
-    assert asks.poll(0.2) == {}
-    asks.free()
-    assert pilot.orders() == before
 
 
 def files(run: RunDir) -> dict[str, bytes]:

@@ -195,9 +195,11 @@ def pilots(store: Store, nodes: Nodes) -> None:
         (folder / "beat.json").write_text(json.dumps({"beat": 1, "runs": notes, "ended": {}}))
 
 
-def simulate(folder: Path, runs: int, count: int, looks: bool = True) -> dict[str, float]:
+def simulate(
+    folder: Path, runs: int, count: int, looks: bool = True, seed: int = 0
+) -> dict[str, float]:
     """`looks`: `ablate status` is typed when half of the runs are done."""
-    store, nodes, plan = Store(folder / "runs"), Nodes(count, 4, seed=0), large_plan(runs)
+    store, nodes, plan = Store(folder / "runs"), Nodes(count, 4, seed), large_plan(runs)
     told: dict[str, float] = {}
     paused = 0.0
 
@@ -237,7 +239,8 @@ def simulate(folder: Path, runs: int, count: int, looks: bool = True) -> dict[st
 
 
 def test_a_sweep_over_nodes_that_come_and_go(tmp_path):
-    told = simulate(tmp_path, runs=100, count=5, looks=False)
+    told = simulate(tmp_path, runs=100, count=5, looks=False, seed=4)
+    assert told["fenced"] > 0
     assert told["starts"] > 1.05
     assert told["again"] < 0.03
 
@@ -251,7 +254,7 @@ def test_ten_thousand_runs_on_two_hundred_nodes():
         told = simulate(Path(folder), runs=10_000, count=200)
     print({name: round(value, 4) for name, value in told.items()})
     assert told["fenced"] > 10
-    assert told["cpu_ms"] <= 8
+    assert told["cpu_ms"] <= 3
     assert told["again"] < 0.03
     assert told["shown"] == told["working"] > 500
     assert told["status_s"] <= 1

@@ -15,8 +15,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import slurm_cluster
@@ -46,6 +47,10 @@ class Norm(nn.LayerNorm):
 """
 ROWS = ("norm=sleepy:Norm", "block.attn=pre,post", "model.depth=1", "train.steps=60", "--as", "s")
 OFTEN = ("launcher.checkpoint_s=1", "launcher.attempts=1000")
+SELDOM = (
+    "launcher.checkpoint_s=1000",
+    "launcher.attempts=1",
+)  # who is stopped writes one all the same
 CPU = ("launcher.gpus=1", "launcher.devices=cpu", "launcher.cpus=1")
 SLURM = ("launcher=slurm", *CPU, "launcher.jobs=2", "launcher.grace_s=15")
 
@@ -68,13 +73,20 @@ def calm(tmp_path_factory) -> Shell:
     return shell
 
 
-def start(shell: Shell, cluster: SlurmCluster, calm: Shell, *words: str, sleep: float = 0.06):
+def start(
+    shell: Shell,
+    cluster: SlurmCluster,
+    calm: Shell,
+    *words: str,
+    sleep: float = 0.06,
+    limits: Sequence[str] = OFTEN,
+):
     """The sweep, on the cluster."""
     if not (shell.folder / "sleepy.py").exists():
         shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
         (shell.folder / "sleepy.py").write_text(NORM)
     environment = {**cluster.environment, "SLEEP": str(sleep)}
-    return shell.start("sweep", *ROWS, *OFTEN, *SLURM, *words, **environment)
+    return shell.start("sweep", *ROWS, *limits, *SLURM, *words, **environment)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,7 +94,7 @@ def long(cluster, calm, tmp_path_factory) -> Iterator[tuple[Shell, subprocess.Po
     """Runs of three minutes in jobs of one, beside all other tests and what happens there."""
     shell = Shell(tmp_path_factory.mktemp("long"))
     words = ("seeds=1", "launcher.time=1")
-    process = start(shell, cluster, calm, *words, sleep=1.0)
+    process = start(shell, cluster, calm, *words, sleep=1.0, limits=SELDOM)
     yield shell, process
     process.kill()
     process.wait()
@@ -93,9 +105,9 @@ def sweep(shell, cluster, calm) -> Iterator[Callable[..., subprocess.Popen]]:
     """Starts the sweep, of four runs; in the end its jobs are gone."""
     started = []
 
-    def begin(*words: str, sleep: float = 0.06) -> subprocess.Popen:
+    def begin(*words: str, **more: Any) -> subprocess.Popen:
         words = ("seeds=2", "launcher.time=10", *words)
-        started.append(start(shell, cluster, calm, *words, sleep=sleep))
+        started.append(start(shell, cluster, calm, *words, **more))
         return started[-1]
 
     yield begin
@@ -153,6 +165,24 @@ def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -
     return starts
 
 
+def all_stopped(shell: Shell) -> None:
+    """Every attempt but the last of its run left a checkpoint, since it was asked to."""
+    store, exits = Store(shell.folder / "runs"), []
+    with Ledger.reading(store) as ledger:
+        for run in store.read_plan("s").runs():
+            events = ledger.events(run.id)
+            assert {kind for _, kind, _ in events} <= (
+                {"planned", "started", "interrupted", "finished"}
+            )
+            steps = [detail["step"] for _, kind, detail in events if kind == "started"]
+            assert steps == sorted(steps)
+            *before, last = store.rundir(run.id).read_attempts()
+            assert last.get("from_step", 0) == steps[-1]
+            assert not before or steps[-1] > 0
+            exits += [attempt["exit"] for attempt in before]
+    assert {*exits} == {"stopped"}
+
+
 def test_a_sweep_is_byte_for_byte_the_local_one_with_data_on_the_nodes(
     shell, sweep, calm, tmp_path
 ):
@@ -203,7 +233,7 @@ def test_a_killed_driver_is_followed_by_one_that_adopts(shell, sweep, calm):
 
 
 def test_preempted_pilots_leave_checkpoints_and_come_again(shell, sweep, calm, cluster):
-    process = sweep()
+    process = sweep(limits=SELDOM)
     train(shell)
     cluster.told(
         *("sbatch", "-p", "high", "-N", "3", "--exclusive", "-o", "/dev/null"),
@@ -211,6 +241,14 @@ def test_preempted_pilots_leave_checkpoints_and_come_again(shell, sweep, calm, c
     )
     until(lambda: cluster.jobs("-p", "high"))
     assert 5 <= sum(check(shell, process, calm)) <= 6
+    all_stopped(shell)
+
+
+def test_the_signal_before_a_limit_reaches_every_process_of_a_job(shell, sweep, calm, cluster):
+    process = sweep(limits=SELDOM)
+    cluster.told("scancel", "--signal=USR2", train(shell)[0]["job"])
+    assert 5 <= sum(check(shell, process, calm)) <= 6
+    all_stopped(shell)
 
 
 def test_stop_status_and_log_from_another_host(shell, sweep, calm, monkeypatch):
@@ -287,3 +325,4 @@ def test_a_killed_and_a_cancelled_pilot_where_slurm_keeps_accounts(shell, calm):
 def test_runs_of_three_minutes_in_jobs_of_one(long, calm):
     shell, process = long
     assert min(check(shell, process, calm, runs=2)) >= 3
+    all_stopped(shell)

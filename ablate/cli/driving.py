@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-import shlex
-import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ablate.cli import starting
 from ablate.cli.mistakes import number
 from ablate.cli.printing import Format, TextFormat, print_json, print_table
 from ablate.cli.selection import RUNS, Selection, StoreDir
-from ablate.shared.errors import Failure, UserError, unknown
+from ablate.cli.starting import check_name, check_words, grown, ready, statuses_of
+from ablate.shared.errors import Failure, UserError
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
     from ablate.running.driver import Outcome
     from ablate.running.launchers import Launcher
     from ablate.store.events import RunState
-    from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
 
@@ -54,14 +51,14 @@ def sweep(
     from ablate.store.provenance import origin
     from ablate.store.store import Store
 
-    again = _retry(retry)
+    again = statuses_of(retry)
     kept = Store(selection.store)
-    _check_name(selection.words, kept)
+    check_name(selection.words, kept)
     plan, settings = selection.plan()
     if not replace:
-        _check_words(plan, kept)
+        check_words(plan, kept)
     if detach is not None:
-        _detach(detach, kept, settings)
+        starting.detach(detach, plan, kept, settings, yes)
         return
     print(f"sweep: {plan.name}", flush=True)
     await_room(kept, view)
@@ -78,7 +75,7 @@ def sweep(
                 plan = (
                     search.grow(lambda run: kept.result(run, seals.get(run)), kept.metrics) or plan
                 )
-            lacking = _ready(plan, kept, ledger, launcher, yes)
+            lacking = ready(plan, kept, ledger, launcher, yes)
             with view() as watching:
                 decisions = {}
                 if lacking:
@@ -95,106 +92,6 @@ def sweep(
     finally:
         launcher.free()
     _close(kept, outcome)
-
-
-def _detach(where: str, store: Store, settings: Mapping[str, Any]) -> None:
-    """Run the same command without this terminal, and --detach."""
-    from ablate.running.detach import WHERE, detach
-
-    if where not in WHERE:
-        raise unknown("--detach", where, WHERE)
-    words, skip = [], False
-    for word in sys.argv[1:]:
-        if not skip and word != "--detach" and not word.startswith("--detach="):
-            words.append(word)
-        skip = word == "--detach"
-    print(detach(where, words, store, settings))
-
-
-def _check_name(words: list[str], store: Store) -> None:
-    """Raise UserError if the first word names a driven sweep, but no sweep file."""
-    from ablate.planning.sweep_file import sweep_files
-
-    name = words[0] if words else ""
-    if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
-        return
-    if (plan := _driven(name, store)) is not None:
-        raise UserError(
-            f"{name}: is the name of a driven sweep; to drive the sweep again give its words: "
-            f"`ablate sweep {shlex.join([*plan.words, *words[1:]])}`"
-        )
-
-
-def _driven(name: str, store: Store) -> Plan | None:
-    """Return the plan with this name, None if no such plan can be read."""
-    try:
-        return store.read_plan(name)
-    except (LookupError, TypeError, AttributeError, ValueError):
-        return None  # not whole: it is written again
-
-
-def _check_words(plan: Plan, store: Store) -> None:
-    """Raise UserError if the store has a sweep of this name with other runs."""
-    from ablate.planning.expand import alike
-
-    before = _driven(plan.name, store)
-    if before is None:
-        return
-    with contextlib.suppress(UserError):  # words of old that can't be read now are others
-        if alike(before.words, plan.words, store.root):
-            return
-    raise UserError(
-        f"{plan.name}: is the name of another sweep, `ablate sweep {shlex.join(before.words)}`; "
-        f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "
-        f"runs of both"
-    )
-
-
-def _retry(text: str) -> list[str]:
-    statuses = [status for status in text.split(",") if status]
-    for status in statuses:
-        if status not in ("failed", "oom", "hung"):
-            raise unknown("--retry", status, ("failed", "oom", "hung"))
-    return statuses
-
-
-LONG_H = 24.0  # device-hours that are worth a question
-
-
-def _ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bool) -> bool:
-    """Is a run left to train? Then build every model once, without weights, and ask about the cost
-    of a long sweep."""
-    from ablate.report.live import duration
-    from ablate.running.estimate import costs
-    from ablate.running.preflight import in_use, preflight
-    from ablate.running.rehearse import rehearsed
-    from ablate.shared.result import FINAL
-    from ablate.store.progress import working
-
-    ids = {run.id for run in plan.runs()}
-    states = ledger.states(ids)
-    done = (run for run in ids if run in states and states[run].status in FINAL)
-    if sum(store.rundir(run).has_result() for run in done) == len(ids):
-        return False
-    launcher.warm()  # while the models are built
-    held = {str(notes.get("slot")) for notes in working(store, states)}
-    preflight(launcher, held, lambda line: print(f"warning: {line}"))
-    cost = costs(
-        plan, store, launcher, states, ledger.last_detail("finished"), from_s=LONG_H * 3600
-    )
-    told = rehearsed(plan, store, launcher, cost.described, own_only=True)
-    for warning in (*cost.warnings(), *told.warnings, *in_use(launcher, store, states)):
-        print(f"warning: {warning}")
-    if cost.left_s > LONG_H * 3600 and not yes:
-        text = f"{plan.name}: more than a month on {cost.where}"
-        if math.isfinite(cost.left_s):
-            text = f"{plan.name}: about {cost.left_s / 3600:.0f} device-hours"
-            text += f", {duration(cost.wall_s)} on {cost.where}"
-        if not sys.stdin.isatty():
-            raise UserError(f"{text}: a sweep of this length needs a confirmation; add --yes")
-        if not typer.confirm(f"{text}. Start?"):
-            raise typer.Exit(0)
-    return True
 
 
 def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:
@@ -279,7 +176,6 @@ def plan(
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis.own import with_own
-    from ablate.planning.search import Search
     from ablate.report import trees
     from ablate.report.power import Detection, forecast
     from ablate.report.status import show_head, show_plan
@@ -293,13 +189,11 @@ def plan(
     _check_options(detect, spread, on, mfu)
     devices = None if on is None else Devices.parse(on, mfu)
     kept = Store(selection.store)
-    _check_name(selection.words, kept)
+    check_name(selection.words, kept)
     made, settings = selection.plan()
     if format is Format.text:
         show_head(made)
-    if made.tune:
-        seals = kept.seals()
-        made = Search(made).grow(lambda run: kept.result(run, seals.get(run)), kept.metrics) or made
+    made = grown(made, kept)
     states, finished = _told_by_ledger(made, kept)
     launcher = launchers.make(settings, kept.cache)
     try:

@@ -281,7 +281,7 @@ def gc(
         pass  # there is a store
     with _alone(place, "gc"), Ledger.driving(place) as ledger:
         plans, known = kept(place, ledger, forget), ledger.sweeps()
-        found = rubbish(place, plans)
+        found = rubbish(place, ledger, plans)
         for path in links(place):
             print(f"left alone: {path} is a link; its target may belong to another store")
         for name in forget:

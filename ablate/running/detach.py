@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 import time
@@ -11,19 +10,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablate.running.launchers import slurm
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import make_folder
 from ablate.store.progress import driver_of
 from ablate.store.store import Store
 
 WHERE = ("here", "job")
+BEHIND_S = 5.0  # beside another driver, until a new process surely waits for its turn
+PATIENCE_S = 60.0  # for the plan: the driver may decode data for hours first
 
 
-def detach(where: str, words: Sequence[str], store: Store, settings: Mapping[str, Any]) -> str:
-    """Start `ablate WORDS` without this terminal; a line that says where it is.
+def leave(
+    where: str, words: Sequence[str], sweep: str, store: Store, settings: Mapping[str, Any]
+) -> str:
+    """Start `ablate WORDS`, which drives `sweep`, without this terminal; a line on how far it came.
 
-    `where`: "here" | "job". Raises UserError for a job without Slurm, Failure where the driver ends
-    at once.
+    `where`: "here" | "job". Returns once the plan is recorded, or with a line that says why it is
+    not yet. Raises UserError for a job without Slurm, Failure where the driver ends at once.
     """
     if where == "job" and settings["name"] != "slurm":
         raise UserError("--detach job: needs launcher=slurm")
@@ -31,8 +35,10 @@ def detach(where: str, words: Sequence[str], store: Store, settings: Mapping[str
     log = store.root.absolute() / "driver.log"
     command = [sys.executable, "-P", "-c", "from ablate.cli import main; main()", *words]
     if where == "job":
-        return f"{_submitted(command, log, settings)}; log: {log}"
+        return f"job {slurm.submit_driver(command, log, settings)} drives {store.root}; log: {log}"
+    before = _identity(store.plan_path(sweep))
     with open(log, "ab") as file:
+        begins = file.tell()
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -41,36 +47,35 @@ def detach(where: str, words: Sequence[str], store: Store, settings: Mapping[str
             start_new_session=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-    while (driver := driver_of(store)) is None or driver.pid is None:
-        if process.poll() is not None:
-            if process.returncode == 0:
-                break  # nothing was left to train
-            raise Failure(f"the driver ended at once: {_last_line(log)}")
+    who, since = f"process {process.pid}", time.monotonic()
+    while True:
+        code, driver = process.poll(), driver_of(store)
+        waited = time.monotonic() - since
+        if code is not None:
+            if code != 0:
+                raise Failure(f"the driver ended at once: {_last_line(log, begins)}")
+            return f"{who} drove {store.root}, and has ended; log: {log}"
+        other = driver.pid if driver is not None else None
+        if other == process.pid:
+            if _identity(store.plan_path(sweep)) != before:
+                return f"{who} drives {store.root}; log: {log}"
+            if waited > PATIENCE_S:
+                return f"{who} prepares {store.root}; log: {log}"
+        elif other is not None and waited > BEHIND_S:
+            return f"{who} waits behind process {other}, which drives {store.root}; log: {log}"
         time.sleep(0.05)
-    return f"process {process.pid} drives {store.root}; log: {log}"
 
 
-def _submitted(command: Sequence[str], log: Path, settings: Mapping[str, Any]) -> str:
-    """A job that needs no GPU, and hears of its limit in time to stop its pilots' runs."""
-    own = {key: settings[key] for key in ("partition", "account", "qos", "time") if settings[key]}
-    options = [f"--{key}={value}" for key, value in own.items()]
-    # `exec`: the signal is for the driver itself.
-    text = f"cd {shlex.quote(os.getcwd())}\n{settings['setup']}\nexec {shlex.join(command)}"
-    done = subprocess.run(
-        [
-            *("sbatch", "--parsable", "--job-name=ablate-driver", "--cpus-per-task=2"),
-            *("--signal=B:TERM@120", f"--output={log}", "--open-mode=append", *options),
-            f"--wrap={text}",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise Failure(f"--detach job: {done.stderr.strip().splitlines()[-1]}")
-    return f"job {done.stdout.strip().partition(';')[0]} drives {settings['name']} runs"
+def _identity(plan: Path) -> tuple[int, int] | None:
+    """Of a file, which is another one when it has been written again; None where it is missing."""
+    try:
+        found = plan.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
+def _last_line(log: Path, begins: int) -> str:
+    """Of what was written from the byte `begins` on."""
+    lines = log.read_bytes()[begins:].decode(errors="replace").splitlines()
     return next((line for line in reversed(lines) if line.strip()), "no word")

@@ -120,7 +120,7 @@ def links(store: Store) -> list[Path]:
     return [path for path in own if path.is_symlink()]
 
 
-def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
+def rubbish(store: Store, ledger: Ledger, plans: Iterable[Plan]) -> list[Rubbish]:
     """All that `plans` don't refer to and nobody uses."""
     runs, data = set(), set()
     for plan in plans:
@@ -142,7 +142,7 @@ def rubbish(store: Store, plans: Iterable[Plan]) -> list[Rubbish]:
     found += [_of("temporary", path) for path in _temporary(store, stay)]
     found += [_of("diffs", path) for path in _diffs(store, stay)]
     found += _reruns(store)
-    found += _attempts(store, {path.name for path in stay})
+    found += _attempts(store, {path.name for path in stay}, ledger.starts(runs))
     found += _data(store, data)
     found += [_of("runs", path, None if path.is_symlink() else RunDir(path).lock) for path in free]
     return found
@@ -188,15 +188,20 @@ def _reruns(store: Store) -> list[Rubbish]:
     ]
 
 
-def _attempts(store: Store, stay: Collection[str]) -> Iterator[Rubbish]:
-    """What no run goes on from: a run that stays has one attempt at most that counts."""
+def _attempts(
+    store: Store, stay: Collection[str], starts: Mapping[str, tuple[int, int | None]]
+) -> Iterator[Rubbish]:
+    """What no run goes on from. `starts`: of the planned runs, by the ledger. It names the attempt
+    that counts before the link to it stands, and still where a dead driver left none."""
+    named = {f"{number}/{run}" for run, (_, number) in starts.items()}
     for folder in _entries(store.attempts):
         for path in _entries(folder):
-            counts = path.name in stay and store.runs / path.name
-            if counts and RunDir(counts).attempt == f"{folder.name}/{path.name}":
+            attempt = f"{folder.name}/{path.name}"
+            linked = path.name in stay and RunDir(store.runs / path.name).attempt == attempt
+            if linked or attempt in named:
                 continue
-            named = re.fullmatch(r"\d+", folder.name) and re.fullmatch(ID, path.name)
-            if named and not store.liveness.alive(RunDir(path)) and not _is_young(path):
+            ours = re.fullmatch(r"\d+", folder.name) and re.fullmatch(ID, path.name)
+            if ours and not store.liveness.alive(RunDir(path)) and not _is_young(path):
                 yield _of("attempts", path, RunDir(path).lock)
 
 

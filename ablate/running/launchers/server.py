@@ -34,6 +34,8 @@ from ablate.shared.errors import Failure, NoRoom, UserError
 
 
 def serve(tied: bool) -> None:
+    if tied:  # children inherit it: Slurm signals every process of a job, and the pilot listens
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     line = socket.socket(fileno=0)
     worker = importlib.import_module("ablate.training.worker")
     worker.preload()

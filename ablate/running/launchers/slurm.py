@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +82,6 @@ def _parameters(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
             f"launcher.time: {settings['time']} is not more than launcher.grace_s={grace}, which "
             f"is kept for checkpoints"
         )
-    other = {}
-    for word in shlex.split(settings["sbatch"]):
-        key, equals, value = word.partition("=")
-        other[key.removeprefix("--")] = value if equals else True
     given = {key: settings[key] for key in ("partition", "account", "qos", "constraint")}
     own = {"requeue": True, "time": settings["time"]}  # which submitit would write as minutes
     if settings["mem"]:
@@ -102,8 +98,46 @@ def _parameters(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
         "array_parallelism": settings["jobs"],
         "setup": settings["setup"].splitlines() or None,
         "stderr_to_stdout": False,
-        "additional_parameters": {**own, **other},
+        "additional_parameters": {**own, **_words(settings)},
     }
+
+
+def _words(settings: Mapping[str, Any]) -> dict[str, str | bool]:
+    """`launcher.sbatch` by option; True for one without a value."""
+    found: dict[str, str | bool] = {}
+    for word in shlex.split(settings["sbatch"]):
+        key, equals, value = word.partition("=")
+        found[key.removeprefix("--")] = value if equals else True
+    return found
+
+
+_TRAINS = ("cpus", "exclusive", "gpu", "gres", "nodes", "ntasks", "tres")  # what a driver needs not
+
+
+def submit_driver(command: Sequence[str], log: Path, settings: Mapping[str, Any]) -> str:
+    """Submit a driver's command as a job that needs no GPU, and hears of its limit in time to stop
+    its pilots' runs; the job's id. Raises Failure with sbatch's word."""
+    asked = ("partition", "account", "qos", "constraint", "time", "mem")
+    given = {key: settings[key] for key in asked if settings[key]}
+    given |= {key: value for key, value in _words(settings).items() if not key.startswith(_TRAINS)}
+    options = [f"--{key}" if value is True else f"--{key}={value}" for key, value in given.items()]
+    # `exec`: the signal is for the driver itself.
+    text = f"cd {shlex.quote(os.getcwd())}\n{settings['setup']}\nexec {shlex.join(command)}"
+    words = ["sbatch", "--parsable", "--job-name=ablate-driver", "--cpus-per-task=2", *options]
+    words += ["--signal=B:TERM@120", f"--output={log}", "--open-mode=append", f"--wrap={text}"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise Failure(
+            f"--detach job: sbatch: {error.strerror}; start ablate on a host that can ask for "
+            f"jobs, or give --detach here"
+        ) from error
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise Failure(
+            f"--detach job: {said[-1] if said else f'sbatch ended with {done.returncode}'}"
+        )
+    return done.stdout.strip().partition(";")[0]
 
 
 def _pilot(root: Path, settings: Mapping[str, Any]) -> None:

@@ -1,0 +1,153 @@
+"""What a sweep checks and asks before it starts, here or behind."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shlex
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ablate.shared.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from ablate.planning.plan import Plan
+    from ablate.running.launchers import Launcher
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
+
+
+def check_name(words: list[str], store: Store) -> None:
+    """Raise UserError if the first word names a driven sweep, but no sweep file."""
+    from ablate.planning.sweep_file import sweep_files
+
+    name = words[0] if words else ""
+    if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
+        return
+    if (plan := _driven(name, store)) is not None:
+        raise UserError(
+            f"{name}: is the name of a driven sweep; to drive the sweep again give its words: "
+            f"`ablate sweep {shlex.join([*plan.words, *words[1:]])}`"
+        )
+
+
+def _driven(name: str, store: Store) -> Plan | None:
+    """Return the plan with this name, None if no such plan can be read."""
+    try:
+        return store.read_plan(name)
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return None  # not whole: it is written again
+
+
+def check_words(plan: Plan, store: Store) -> None:
+    """Raise UserError if the store has a sweep of this name with other runs."""
+    from ablate.planning.expand import alike
+
+    before = _driven(plan.name, store)
+    if before is None:
+        return
+    with contextlib.suppress(UserError):  # words of old that can't be read now are others
+        if alike(before.words, plan.words, store.root):
+            return
+    raise UserError(
+        f"{plan.name}: is the name of another sweep, `ablate sweep {shlex.join(before.words)}`; "
+        f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "
+        f"runs of both"
+    )
+
+
+def statuses_of(text: str) -> list[str]:
+    statuses = [status for status in text.split(",") if status]
+    for status in statuses:
+        if status not in ("failed", "oom", "hung"):
+            raise unknown("--retry", status, ("failed", "oom", "hung"))
+    return statuses
+
+
+LONG_H = 24.0  # device-hours that are worth a question
+
+
+def ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: bool) -> bool:
+    """Is a run left to train? Then build every model once, without weights, and ask about the cost
+    of a long sweep."""
+    from ablate.running.preflight import preflight
+    from ablate.shared.result import FINAL
+    from ablate.store.progress import working
+
+    ids = {run.id for run in plan.runs()}
+    states = ledger.states(ids)
+    done = (run for run in ids if run in states and states[run].status in FINAL)
+    if sum(store.rundir(run).has_result() for run in done) == len(ids):
+        return False
+    launcher.warm()  # while the models are built
+    held = {str(notes.get("slot")) for notes in working(store, states)}
+    preflight(launcher, held, lambda line: print(f"warning: {line}"))
+    _confirm(plan, store, ledger, launcher, yes)
+    return True
+
+
+def _confirm(
+    plan: Plan, store: Store, ledger: Ledger | None, launcher: Launcher, yes: bool
+) -> None:
+    """Print warnings, and ask about the cost of a long sweep, unless `yes`. Raise UserError where
+    nobody can answer."""
+    from ablate.report.live import duration
+    from ablate.running.estimate import costs
+    from ablate.running.preflight import in_use
+    from ablate.running.rehearse import rehearsed
+
+    states = {} if ledger is None else ledger.states({run.id for run in plan.runs()})
+    finished = {} if ledger is None else ledger.last_detail("finished")
+    cost = costs(plan, store, launcher, states, finished, from_s=LONG_H * 3600)
+    told = rehearsed(plan, store, launcher, cost.described, own_only=True)
+    for warning in (*cost.warnings(), *told.warnings, *in_use(launcher, store, states)):
+        print(f"warning: {warning}")
+    if cost.left_s > LONG_H * 3600 and not yes:
+        text = f"{plan.name}: more than a month on {cost.where}"
+        if math.isfinite(cost.left_s):
+            text = f"{plan.name}: about {cost.left_s / 3600:.0f} device-hours"
+            text += f", {duration(cost.wall_s)} on {cost.where}"
+        if not sys.stdin.isatty():
+            raise UserError(f"{text}: a sweep of this length needs a confirmation; add --yes")
+        if not typer.confirm(f"{text}. Start?"):
+            raise typer.Exit(0)
+
+
+def grown(plan: Plan, store: Store) -> Plan:
+    """Return the plan with the runs that its searches have asked for so far."""
+    from ablate.planning.search import Search
+
+    if not plan.tune:
+        return plan
+    seals = store.seals()
+    return Search(plan).grow(lambda run: store.result(run, seals.get(run)), store.metrics) or plan
+
+
+def detach(where: str, plan: Plan, store: Store, settings: Mapping[str, Any], yes: bool) -> None:
+    """Ask what the sweep would ask, which nobody could answer later; then leave the same command
+    behind without this terminal and --detach."""
+    from ablate.running import launchers
+    from ablate.running.detach import WHERE, leave
+    from ablate.store.ledger import Ledger
+
+    if where not in WHERE:
+        raise unknown("--detach", where, WHERE)
+    if not yes:
+        launcher = launchers.make(settings, store.cache)
+        try:
+            with Ledger.reading(store) if store.ledger.exists() else nullcontext() as ledger:
+                _confirm(grown(plan, store), store, ledger, launcher, yes=False)
+        finally:
+            launcher.free()
+    words, skip = [], False
+    for word in sys.argv[1:]:
+        if not skip and word != "--detach" and not word.startswith("--detach="):
+            words.append(word)
+        skip = word == "--detach"
+    if not yes:
+        words.insert(words.index("sweep") + 1, "--yes")
+    print(leave(where, words, plan.name, store, settings))

@@ -1,0 +1,84 @@
+"""`sweep --detach`: what it says is so, and what nobody could answer later is asked before."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from launcher_contract import settings, until
+
+from ablate.running import detach
+from ablate.running.launchers import slurm
+from ablate.shared.errors import Failure
+from ablate.store.progress import driver_of
+from ablate.store.store import Store
+
+SWEEP = ("sweep", "block.attn=pre,post", "model.depth=1", "launcher=inline")
+LONG = (*SWEEP, "train.epochs=100000000000", "--as", "long")
+SHORT = (*SWEEP, "--as", "short")
+HERE = ("--detach", "here")
+
+
+def test_a_sweep_is_asked_about_before_it_is_left_behind_and_then_drives_or_waits(
+    shell, monkeypatch
+):
+    monkeypatch.setattr(detach, "BEHIND_S", 2.0)
+    store = Store(shell.folder / "runs")
+    done = shell(*LONG, *HERE, code=2)
+    assert "a sweep of this length needs a confirmation; add --yes" in done.err
+    assert not (store.root / "driver.log").exists()
+
+    said = shell(*LONG, *HERE, "--yes").out
+    found = re.fullmatch(r"process (\d+) drives runs; log: .*/driver.log\n", said)
+    assert found is not None, said
+    assert driver_of(store).pid == int(found[1])
+    assert store.read_plan("long") is not None
+
+    said = shell(*SHORT, *HERE, "--yes").out
+    waits = re.match(r"process (\d+) waits behind process (\d+), which drives runs; log: ", said)
+    assert waits is not None, said
+    assert waits[2] == found[1] != waits[1]
+    shell("stop", "long")
+    until(lambda: (driver := driver_of(store)) is not None and driver.pid == int(waits[1]))
+    shell("stop")
+    assert driver_of(store) is None
+
+
+SBATCH = """#!/bin/sh
+printf '%s\\n' "$@" > {folder}/words
+{end}
+"""
+
+
+def test_a_drivers_job_asks_for_what_the_site_requires_and_for_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    sbatch, log = tmp_path / "sbatch", tmp_path / "driver.log"
+    asked = {
+        "mem": "4G",
+        "constraint": "avx2",
+        "account": "me",
+        "gpus": 8,
+        "setup": "module load x",
+    }
+    asked["sbatch"] = "reservation=vit gres=nvme:1 gpu-bind=none exclusive hold"
+    own = settings("slurm", **asked)
+
+    def submit(end: str) -> str:
+        sbatch.write_text(SBATCH.format(folder=tmp_path, end=end))
+        sbatch.chmod(0o755)
+        return slurm.submit_driver(["python", "a b"], log, own)
+
+    assert submit("echo '7;cluster'") == "7"
+    words = (tmp_path / "words").read_text()
+    for option in ("account=me", "constraint=avx2", "mem=4G", "reservation=vit", "hold"):
+        assert f"--{option}\n" in words
+    assert not re.search("gpu|gres|exclusive", words)
+    assert words.endswith("module load x\nexec python 'a b'\n")
+    with pytest.raises(Failure, match=r"^--detach job: no account$"):
+        submit("echo 'sbatch: error'; echo 'no account' >&2; exit 1")
+    with pytest.raises(Failure, match=r"^--detach job: sbatch ended with 3$"):
+        submit("exit 3")
+    sbatch.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Failure, match=r"sbatch: No such file .*; start ablate on a host that can "):
+        slurm.submit_driver(["python"], log, own)

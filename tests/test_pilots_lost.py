@@ -1,0 +1,306 @@
+"""Pilots that fall silent, jobs that end, drivers that follow: what is given up, and what is not.
+
+Most on files alone, as the other side would have written them; what a signal does on processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import process_engine
+import pytest
+from launcher_contract import LONG, TINY, end, trains, until
+from process_engine import Processes
+from test_pilots import CPUS, offered
+
+from ablate.planning.compose import resolve
+from ablate.running.launchers import pilots
+from ablate.running.launchers.pilots import PilotLauncher
+from ablate.shared.errors import Failure
+from ablate.shared.rundir import EXIT_AWAY, STOPPED, RunDir
+from ablate.store import attempts
+from ablate.store.pilots import PilotDir, token_of, write_proof
+from ablate.store.store import Store
+from ablate.training.worker import EXIT_STOPPED
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    for name in ("BEAT_S", "LOOK_S", "ASK_S"):
+        monkeypatch.setattr(pilots, name, 0.05)
+    monkeypatch.setattr(pilots, "GONE_S", 0.3)
+
+
+class Silent:
+    """An engine that has these jobs, and does nothing."""
+
+    def __init__(self, *jobs: str, end: str = "") -> None:
+        self.jobs, self.end = jobs, end
+        self.tokens: list[str] = []
+        self.cancelled: list[str] = []
+
+    def __call__(self, token: str) -> Silent:
+        self.tokens.append(token)
+        return self
+
+    def submit(self, count: int, without: object) -> list[str]:
+        return []
+
+    def states(self) -> dict[str, bool]:
+        return dict.fromkeys(self.jobs, True)
+
+    def ended(self, job: str) -> str:
+        return self.end
+
+    def cancel(self, jobs: Collection[str]) -> None:
+        self.cancelled += jobs
+
+    def log(self, job: str) -> str:
+        return f"{job}.log"
+
+
+def wrote(pilot: PilotDir, number: int, runs: dict[str, Any], **more: Any) -> None:
+    """A pilot's beat."""
+    slots = [[f"{pilot.id}/cpu:0", "host/cpu", "cpu"]]
+    tree = {"beat": number, "job": "1", "slots": slots, "open": True, "over": False}
+    pilot.write_beat({**tree, "runs": runs, "ended": {}, **more})
+
+
+def ordered(pilot: PilotDir, *given: str, **more: Any) -> dict[str, Any]:
+    """What a driver has written."""
+    tree = {"runs": dict.fromkeys(given, f"{pilot.id}/cpu:0"), "stop": {}, "close": False}
+    tree |= {"settings": {"checkpoint_s": 5.0, "origin": "its"}, **more}
+    pilot.write_orders(tree)
+    return tree
+
+
+@pytest.fixture
+def shared(tmp_path) -> tuple[Store, PilotDir]:
+    """A store with a pilot of job 1, and the first attempts of `x0` and `y0`."""
+    store, pilot = Store(tmp_path / "runs"), PilotDir(tmp_path / "runs" / "pilots" / "p1")
+    pilot.create()
+    for run in ("x0", "y0"):
+        attempts.attempt_folder(store, run, 1).create({})
+        attempts.appoint(store, run, 1)
+    return store, pilot
+
+
+def test_who_waits_for_its_turn_begins_with_the_orders_of_that_moment(shared):
+    """Made while another drives, which then ends one run, begins the next, and dies."""
+    store, pilot = shared
+    ordered(pilot, "1/x0")
+    wrote(pilot, 1, {"1/x0": {"step": 3}})
+    engine = Silent("1")
+    waits = PilotLauncher(CPUS, store.cache, engine)
+    write_proof(store.root, "of the other")
+    before = ordered(pilot, "1/y0", stop={"1/y0": False}, close=True)
+    wrote(pilot, 2, {"1/y0": {"step": 30}}, ended={"1/x0": 0})
+    waits.poll(0.2)
+    assert not waits.alive(store.rundir("y0"))
+    assert pilot.orders() == before
+    waits.offer(1, ())
+    assert waits.alive(store.rundir("y0"))
+    assert waits.notes(store.rundir("y0")) == {"step": 30}
+    assert not waits.alive(store.rundir("x0"))
+    own = {"checkpoint_s": CPUS["checkpoint_s"], "origin": None}
+    assert pilot.orders() == before | {"settings": own}
+    assert engine.tokens[-1] == token_of(store.root) == "of the other"
+    waits.free()
+
+
+def test_who_only_asks_writes_no_orders(shared):
+    store, pilot = shared
+    before = ordered(pilot, "1/x0", close=True)
+    wrote(pilot, 1, {}, ended={"1/x0": 0})
+    asks = PilotLauncher(CPUS, store.cache, Silent("1"))
+    assert asks.poll(0.2) == {}
+    asks.free()
+    assert pilot.orders() == before
+
+
+# --- Given up ---------------------------------------------------------------------------------
+
+
+def told(launcher: PilotLauncher, seconds: float = 10.0) -> tuple[dict[str, int], list[str]]:
+    """Exit codes and lines, once there are codes."""
+    lines: list[str] = []
+    deadline = time.monotonic() + seconds
+    while not (exits := launcher.poll(0.05)):
+        assert time.monotonic() < deadline, "told of nothing"
+        lines += launcher.offer(0, ())
+    return exits, [*lines, *launcher.offer(0, ())]
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        *(("FAILED", -signal.SIGKILL), ("OUT_OF_MEMORY", -signal.SIGKILL)),
+        *(("CANCELLED by 0", EXIT_AWAY), ("NODE_FAIL", EXIT_AWAY), ("", EXIT_AWAY)),
+    ],
+)
+def test_a_pilot_whose_job_is_gone_is_given_up_once_it_is_silent(shared, how, code):
+    store, pilot = shared
+    ordered(pilot, "1/x0")
+    wrote(pilot, 1, {"1/x0": {"step": 3}})
+    made = PilotLauncher(CPUS, store.cache, Silent(end=how))
+    made.offer(0, ())
+    since = time.monotonic()
+    while time.monotonic() - since < 2 * pilots.GONE_S:  # it beats, and so it lives
+        wrote(pilot, int(1e3 * time.monotonic()), {"1/x0": {"step": 3}})
+        assert made.poll(0.02) == {}
+        assert made.alive(store.rundir("x0"))
+    exits, lines = told(made)
+    assert exits == {"x0": code}
+    assert lines == [f"pilot p1 is gone: {how or 'its job has ended'}"]
+    assert not made.alive(store.rundir("x0"))
+    assert not pilot.path.exists()
+    made.free()
+
+
+def test_jobs_that_end_before_their_pilots_are_seen_end_the_sweep_unless_they_were_taken_away(
+    tmp_path,
+):
+    (tmp_path / "cache").mkdir()
+    numbers = iter(range(100))
+    engine = Silent(end="CANCELLED by 0")
+    engine.submit = lambda count, without: [str(next(numbers)) for _ in range(count)]
+    made = PilotLauncher(CPUS | {"jobs": 1}, tmp_path / "cache", engine)
+    lines: list[str] = []
+
+    def drive() -> int:
+        made.poll(0.02)
+        lines.extend(made.offer(1, ()))
+        return next(numbers)
+
+    until(lambda: drive() > 20)
+    assert lines == []
+    engine.end = "FAILED"
+    with pytest.raises(Failure, match=r"^no node can be used: job \d+ ended before .*: \d+.log$"):
+        until(lambda: drive() > 90)
+    made.free()
+
+
+# --- On processes -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.getbasetemp() / "contract-cache"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path, cache) -> Store:
+    made = Store(tmp_path / "runs")
+    made.root.mkdir()
+    made.cache.symlink_to(cache)
+    return made
+
+
+@pytest.fixture
+def launched(store) -> Iterator[Callable[..., tuple[PilotLauncher, Processes]]]:
+    """Makes a launcher and its engine; in the end its jobs are gone."""
+    with contextlib.ExitStack() as stack:
+
+        def launch(**own: Any) -> tuple[PilotLauncher, Processes]:
+            made, engine = process_engine.launcher(CPUS | own, store.root)
+            stack.callback(lambda: engine.cancel(engine.jobs))
+            stack.callback(made.free)
+            return made, engine
+
+        yield launch
+
+
+def attempt(store: Store) -> RunDir:
+    """The first of a run that takes long."""
+    tree, run = resolve([TINY[0], *LONG], store.root)
+    folder = attempts.attempt_folder(store, run, 1)
+    folder.create(tree)
+    attempts.appoint(store, run, 1)
+    return folder
+
+
+def family(pid: int) -> Iterator[int]:
+    """A process and its children, theirs, too."""
+    yield pid
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in file.read_text().split():
+            yield from family(int(child))
+
+
+def test_a_worker_is_adopted_and_a_signal_to_every_process_of_its_job_leaves_a_checkpoint(
+    store, launched
+):
+    """Slurm's, before a limit: it reaches the workers, too, and the server that forks them."""
+    first, engine = launched(checkpoint_s=1000)
+    run = attempt(store)
+    first.start(run, offered(first).slots[0])
+    until(lambda: trains(first, run))
+    second = PilotLauncher(CPUS | {"checkpoint_s": 1000}, store.cache, lambda token: engine)
+    second.offer(0, ())
+    until(lambda: trains(second, run))
+    processes = [*family(engine.jobs["0"].pid)]
+    assert len(processes) == 3
+    for process in processes:
+        os.kill(process, signal.SIGUSR2)
+    assert end(second, run) == [EXIT_STOPPED]
+    assert run.lock.notes()["exit"] == STOPPED
+    assert len(run.checkpoints()) == 1
+    assert engine.jobs["0"].wait(20) == 0
+    second.free()
+
+
+def test_a_pilot_that_was_cut_off_is_given_up_and_kills_its_workers_when_it_comes_back(
+    store, launched, monkeypatch
+):
+    """Its node hears of no `scancel`."""
+    made, engine = launched()
+    cancelled: list[str] = []
+    monkeypatch.setattr(engine, "cancel", cancelled.extend)
+    run, job = attempt(store), engine.jobs
+    made.start(run, offered(made).slots[0])
+    until(lambda: trains(made, run))
+    os.kill(job["0"].pid, signal.SIGSTOP)
+    monkeypatch.setattr(pilots, "STALE_S", 0.5)
+    exits, (line,) = told(made)
+    assert exits == {run.id: EXIT_AWAY}
+    assert line.endswith("is gone: no sign of life")
+    assert not made.alive(run)
+    assert made.slots == []
+    assert cancelled == ["0"]
+    assert run.lock.is_held()
+    os.kill(job["0"].pid, signal.SIGCONT)
+    assert job["0"].wait(20) == 0
+    until(lambda: not run.lock.is_held())
+    assert "exit" not in run.lock.notes()
+
+
+def test_a_pilot_whose_job_is_about_to_end_takes_no_run_and_another_job_is_asked_for(
+    store, launched
+):
+    made, engine = launched(jobs=1)
+    engine.limit = 3.0  # of which half is too short for a run
+    (slot, *_) = offered(made).slots
+    assert engine.jobs.keys() == {"0"}
+    run = RunDir(store.attempts / "1" / "a0")
+    until(lambda: made.poll(0.05) or engine.jobs["0"].poll() == 0)
+    made.start(run, slot)
+    assert end(made, run) == [EXIT_AWAY]
+    engine.limit = None
+    until(lambda: made.offer(1, ()) or made.poll(0.05) or len(engine.jobs) > 1)
+    made.free()
+    assert [job.wait(20) for job in engine.jobs.values()] == [0, 0]
+
+
+def test_a_pilot_without_a_driver_ends(launched):
+    made, engine = launched()
+    engine.stale_s = 0.5
+    offered(made)
+    assert engine.jobs["0"].wait(20) == 0
