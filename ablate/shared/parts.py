@@ -25,16 +25,19 @@ class PartKey:
     many arguments a function of that name is called, whose other parameters are settings; to make a
     class takes `making` arguments. `several`: the field is a list, the three are by name."""
 
-    section: str
-    field: str
+    key: str
     beside: str
     given: int
     making: int = 0
     several: bool = False
 
     @property
-    def key(self) -> str:
-        return f"{self.section}.{self.field}"
+    def section(self) -> str:
+        return self.key.partition(".")[0]
+
+    @property
+    def field(self) -> str:
+        return self.key.partition(".")[2]
 
     @property
     def computed(self) -> tuple[str, str]:
@@ -84,11 +87,11 @@ def called(name: str) -> str:
     return name.partition(":")[2]
 
 
-OPTIMIZER = PartKey("optim", "name", "", given=1, making=1)
-SCHEDULE = PartKey("optim", "schedule", "schedule_", given=2)
-LOSS = PartKey("train", "loss", "loss_", given=2)
-ACT = PartKey("model", "act", "act_", given=1)
-EXTRA = PartKey("augment", "extra", "extra_", given=2, several=True)
+OPTIMIZER = PartKey("optim.name", "", given=1, making=1)
+SCHEDULE = PartKey("optim.schedule", "schedule_", given=2)
+LOSS = PartKey("train.loss", "loss_", given=2)
+ACT = PartKey("model.act", "act_", given=1)
+EXTRA = PartKey("augment.extra", "extra_", given=2, several=True)
 PARTS = (OPTIMIZER, SCHEDULE, LOSS, ACT, EXTRA)
 
 

@@ -160,7 +160,7 @@ def _beside(
             f"package has it; start ablate where it lies, or install it"
         )
     if own is None:
-        file, attribute = _defined(file, attribute, set()) or (file, attribute)
+        file, attribute = _home(file, attribute)
     params = dict(read(part.key, f"{module}:{attribute}", file, part).params)
     if not isinstance(given, Mapping):
         raise UserError(f"{place}: expected settings (key: value), got {given!r}")
@@ -207,6 +207,12 @@ def _installed(module: str) -> Path | None:
         return None
     places = found.submodule_search_locations
     return module_file(Path(places[0]), rest) if rest and places else Path(found.origin)
+
+
+@functools.cache  # an installed package stays as it is
+def _home(file: Path, name: str) -> tuple[Path, str]:
+    """`_defined`; where that finds none, what was asked for: who reads it says what is missing."""
+    return _defined(file, name, set()) or (file, name)
 
 
 def _defined(file: Path, name: str, seen: set[tuple[Path, str]]) -> tuple[Path, str] | None:

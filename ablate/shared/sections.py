@@ -370,7 +370,9 @@ class Augment:
     extra: Annotated[
         tuple[str, ...] | None, Key("module:name of augmentations of your own, a list")
     ] = None
-    extra_settings: Settings = None
+    extra_settings: Annotated[
+        Mapping[str, Any] | None, Key("NAME.KEY: value of that parameter of the one so called")
+    ] = None
     extra_version: Annotated[
         Mapping[str, Any] | None, Key("of each: its code's, or its package's; computed")
     ] = None

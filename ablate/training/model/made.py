@@ -69,14 +69,13 @@ def state(again: Any, seed: int) -> dict[str, Tensor]:
 
 @contextmanager
 def nan_where_empty() -> Iterator[None]:
-    """Inside, `torch.empty` gives NaN."""
-    before = torch.are_deterministic_algorithms_enabled()
-    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    """Inside, `torch.empty` gives NaN: torch's own aid for finding what nobody fills."""
+    mode, how = torch.get_deterministic_debug_mode(), torch.utils.deterministic
+    fills = how.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.set_deterministic_debug_mode("warn")  # see numerics.deterministic_algorithms
+    how.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=only_warns)
-        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+        torch.set_deterministic_debug_mode(mode)
+        how.fill_uninitialized_memory = fills  # type: ignore[attr-defined]

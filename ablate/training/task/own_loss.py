@@ -7,7 +7,9 @@ Called with logits (B, C), in float32 at least, and the target: labels int64 (B,
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -55,23 +57,23 @@ def alike(labels: Tensor, classes: int) -> Tensor:
     return torch.arange(classes).repeat_interleave(counts)
 
 
-def least_constant(loss: OwnLoss, target: Tensor, classes: int) -> float:
+def least_constant(loss: OwnLoss, target: Tensor, classes: int) -> float | None:
     """The least loss of one guess for all rows of the target that is found, from the classes'
-    shares on: that of a model that looks at no image, where the loss is convex in the logits."""
+    shares on: that of a model that looks at no image, where the loss is convex in the logits. None
+    where it isn't finite."""
+    from scipy import optimize  # torch.optim's would load torch.compile
+
     soft = target if target.is_floating_point() else nn.functional.one_hot(target, classes)
-    guess = soft.double().mean(0).clamp(min=1e-12).log().requires_grad_()
-    search = torch.optim.LBFGS([guess], max_iter=50, line_search_fn="strong_wolfe")
-    seen: list[float] = []
+    shares = soft.double().mean(0).clamp(min=1e-12)
 
-    def closure() -> Tensor:
-        search.zero_grad()
-        value = loss(guess.expand(len(target), -1), target)
-        value.backward()
-        seen.append(float(value.detach()))
-        return value
+    def of(guess: np.ndarray) -> tuple[float, np.ndarray]:
+        logits = torch.from_numpy(guess).requires_grad_()
+        value = loss(logits.expand(len(target), -1), target)
+        (gradient,) = torch.autograd.grad(value, logits)
+        return float(value.detach()), gradient.numpy()
 
-    search.step(closure)
-    return min(seen)
+    least = float(optimize.minimize(of, shares.log().numpy(), jac=True, method="L-BFGS-B").fun)
+    return least if isfinite(least) else None
 
 
 def check_loss(run: Run) -> None:
@@ -95,9 +97,9 @@ def check_loss(run: Run) -> None:
         if not (isinstance(value, Tensor) and value.shape == () and value.requires_grad):
             got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise UserError(f"{place}: expected the mean over the rows, one number, got {got}")
-        value.backward()
+        (gradient,) = torch.autograd.grad(value, logits)
         value = value.detach()
-        if not bool(value.isfinite() and logits.grad is not None and logits.grad.isfinite().all()):
+        if not bool(value.isfinite() and gradient.isfinite().all()):
             raise UserError(f"{place}: gives {float(value):g} or a gradient that isn't finite")
         with torch.no_grad():
             halves = (loss(logits[:4], target[:4]) + loss(logits[4:], target[4:])) / 2
