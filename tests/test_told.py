@@ -329,6 +329,15 @@ def test_a_row_is_tried_once(asked):
     assert asked(*words) == (first, 2)
 
 
+def test_what_starts_from_runs_is_judged_by_what_it_shares_with_them(asked):
+    """A key of the model is the parent's, too; the rate of a parent moves its child later."""
+    parent = ("from.data=digits", "from.train.epochs=1")
+    [line], _ = asked("block.post=residual,branch", *parent)
+    assert line.startswith("branch: after 4 steps")
+    assert asked("from.optim.lr=0.001,0.002", *parent)[0] == []
+    assert asked("seeds=2", "eval.every=1,2")[0] == []
+
+
 def test_large_models_of_shipped_parts_and_the_way_to_a_sweep_cost_nothing(asked):
     assert asked("stem=none,dpn", multiply_adds=6e7) == ([], 0)
     assert asked("stem=none,dpn", own_only=True) == ([], 0)
