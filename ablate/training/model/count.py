@@ -84,7 +84,7 @@ def describe(run: spec.Run) -> dict[str, Any]:
     cannot be built raises UserError.
     """
     if isinstance(run.model, Whole):
-        return _described(run)
+        return _described(run, run.model)
     model = build(run, device="meta").eval()
     groups = {path: traits(module, Traits).group for path, module in model.named_modules()}
     image = torch.empty(1, run.data.size, run.data.size, run.data.channels, device="meta")
@@ -97,34 +97,23 @@ def describe(run: spec.Run) -> dict[str, Any]:
     }
 
 
-def _described(run: spec.Run) -> dict[str, Any]:
-    """`describe`, of a whole model. It is made as the training makes it; one that can't be run
-    without values, since it looks at some, is run with them."""
-    model = build(run).eval()
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+def _described(run: spec.Run, model: Whole) -> dict[str, Any]:
+    """`describe`, of a whole model: shown two black images, since nobody knows whether it could be
+    run without values, and the meta device would load torch.compile for it."""
+    net = build(run).eval()
     images = torch.zeros(2, run.data.size, run.data.size, run.data.channels)
-    reads = run.task == "fewshot" or "fewshot" in run.probe
     outputs = TASKS[run.task].outputs(run.data.classes)
-
-    def counted(device: str) -> int:
-        shown = images.to(device)
-        math = sdpa_kernel(SDPBackend.MATH)  # a CPU's own kernel of attention is not counted
-        with torch.device(device), math, _Counter({}) as counter, torch.no_grad():
-            check_outputs(model.to(device), model(shown), (len(images), outputs))
-        if reads:
-            with torch.device(device), torch.no_grad():
-                features(model, shown)
-        return counter.multiply_adds // len(images)
-
-    try:
-        multiply_adds = counted("meta")
-    except UserError:
-        raise
-    except Exception:
-        model = build(run).eval()
-        with of_timm(run.model, run.data):
-            multiply_adds = counted("cpu")
-    return {"parameters": parameters, "multiply_adds": multiply_adds, "groups": {}}
+    math = sdpa_kernel(SDPBackend.MATH)  # a CPU's own kernel of attention is not counted
+    with of_timm(model, run.data), torch.no_grad():
+        with math, _Counter({}) as counter:
+            check_outputs(net, net(images), (len(images), outputs))
+        if run.task == "fewshot" or "fewshot" in run.probe:
+            features(net, images)
+    return {
+        "parameters": sum(parameter.numel() for parameter in net.parameters()),
+        "multiply_adds": counter.multiply_adds // len(images),
+        "groups": {},
+    }
 
 
 class _Counter(TorchDispatchMode):
