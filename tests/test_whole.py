@@ -16,17 +16,21 @@ from pages import blocks, commands
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+import ablate
 from ablate.planning import compose, expand
+from ablate.running.pairing import paired
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.spec import Run
 from ablate.training import answers
 from ablate.training.calibrate import random_split
+from ablate.training.compiled import repays
 from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments
 from ablate.training.model.whole import features
+from ablate.training.numerics import kernel
 from ablate.training.optim import decayed
 from ablate.training.start import begin, check_start
 from ablate.training.training import Training
@@ -254,7 +258,7 @@ def test_a_class_that_does_not_work_is_told_in_its_file_when_it_is_planned(
 
 def test_a_class_that_looks_at_values_is_counted_all_the_same(folder, tmp_path):
     looks, plain = told(own("Looks"), tmp_path), told(own("Net"), tmp_path)
-    assert looks["multiply_adds"] == plain["multiply_adds"] > 0
+    assert looks["multiply_adds"] == plain["multiply_adds"] == 9 * 9 * 8 + 8 * 8 + 8 * 10
     assert looks["initial"] == plain["initial"]
 
 
@@ -404,6 +408,28 @@ def test_rows_of_a_file_replace_what_base_says_of_the_model(folder):
     assert "norm" not in net
 
 
+def test_a_plan_says_how_many_weights_begin_as_the_baselines(folder, tmp_path):
+    """By name and by value: equal constructors share all, another width what hangs on no draw."""
+    plan, _ = expand.plan(["model=nets.own:Net", "model.width=8,9", "seeds=1"], store=Path("runs"))
+    runs = {cell.row: build_run(spec.seeded(cell.spec, 0)) for cell in plan.cells}
+    told_of = {(row, ""): told(run, tmp_path) for row, run in runs.items()}
+    (line,) = paired(plan, told_of)
+    every = sum(p.numel() for p in build(runs["9"]).parameters())
+    assert line.startswith(f"9: 0 of {every} weights begin as the baseline's of the same name; ")
+    (line,) = paired(plan, dict.fromkeys(told_of, told_of["9", ""]))
+    assert line.startswith(f"9: {every} of {every} weights")
+    vits, _ = expand.plan(["model=mu/4", "norm=layernorm,rmsnorm"], store=Path("runs"))
+    assert paired(vits, {(c.row, c.column): {} for c in vits.cells}) == []
+
+
+def test_auto_never_compiles_it_and_any_kernel_of_attention_that_fits_is_right(folder):
+    cpu = torch.device("cpu")
+    assert not repays(own("Net", "model.rate=0.0"), 10**9, 10**9, cpu)
+    assert repays(run(), 10**9, 10**9, cpu)
+    kernels = [kernel(own("Net", f"train.precision={p}"), cpu) for p in ("bf16", "fp32", "fp64")]
+    assert kernels == ["flash or math", "efficient or math", "math"]
+
+
 def test_a_convnext_against_a_vit_killed_once(shell, oracle):
     """The command of the page, smaller: the same table as if nothing had happened."""
     words = next(w for w in commands("docs/extending.md") if "timm:convnext_atto" in " ".join(w))
@@ -419,5 +445,7 @@ def test_a_convnext_against_a_vit_killed_once(shell, oracle):
     envs = "".join(path.read_text() for path in shell.folder.glob("runs/runs/*/env.json"))
     assert re.search(r'"from_step": [1-9]', envs)
     assert "timm:test_convnext" in shell("table", "nets", "--format", "csv").out
+    frame = ablate.load("nets", shell.folder / "runs")
+    assert list(frame["model"]) == ["mu/4", "timm:test_convnext"]
     again = shell("verify", "--rerun", "timm:test_convnext#0", "launcher=inline")
     assert "the same bits" in again.out

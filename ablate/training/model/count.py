@@ -12,7 +12,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ablate.shared import spec
-from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Whole
 from ablate.training.model import build
@@ -103,34 +102,23 @@ def describe(run: spec.Run) -> dict[str, Any]:
     }
 
 
-def _described(run: spec.Run, whole: Whole) -> dict[str, Any]:
-    """`describe`, of a whole model. It is made as the training makes it; one that can't be run
-    without values, since it looks at some, is run with them."""
-    model = build(run).eval()
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+def _described(run: spec.Run, model: Whole) -> dict[str, Any]:
+    """`describe`, of a whole model: shown two black images, since nobody knows whether it could be
+    run without values, and the meta device would load torch.compile for it."""
+    net = build(run).eval()
     images = torch.zeros(2, run.data.size, run.data.size, run.data.channels)
-    reads = run.task == "fewshot" or "fewshot" in run.probe
     outputs = TASKS[run.task].outputs(run.data.classes)
-
-    def counted(device: str) -> int:
-        shown = images.to(device)
-        math = sdpa_kernel(SDPBackend.MATH)  # a CPU's own kernel of attention is not counted
-        with torch.device(device), math, _Counter({}) as counter, torch.no_grad():
-            check_outputs(model.to(device), model(shown), (len(images), outputs))
-        if reads:
-            with torch.device(device), torch.no_grad():
-                features(model, shown)
-        return counter.multiply_adds // len(images)
-
-    try:
-        multiply_adds = counted("meta")
-    except UserError:
-        raise
-    except Exception:
-        model = build(run).eval()
-        with of_timm(whole, run.data):
-            multiply_adds = counted("cpu")
-    return {"parameters": parameters, "multiply_adds": multiply_adds, "groups": {}}
+    math = sdpa_kernel(SDPBackend.MATH)  # a CPU's own kernel of attention is not counted
+    with of_timm(model, run.data), torch.no_grad():
+        with math, _Counter({}) as counter:
+            check_outputs(net, net(images), (len(images), outputs))
+        if run.task == "fewshot" or "fewshot" in run.probe:
+            features(net, images)
+    return {
+        "parameters": sum(parameter.numel() for parameter in net.parameters()),
+        "multiply_adds": counter.multiply_adds // len(images),
+        "groups": {},
+    }
 
 
 class _Counter(TorchDispatchMode):
