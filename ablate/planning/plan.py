@@ -32,6 +32,7 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import is_number
 from ablate.shared.keys import Key, hints
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
+from ablate.shared.own import is_own
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 
 METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
@@ -143,7 +144,8 @@ class Plan:
     def metric(self) -> Metric:
         """That the table is of."""
         found = self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
-        if found.neutral and self.analysis.diverged == "chance":
+        unsaid = is_own(self.cells[0].spec) and found.chance(0) is None if self.cells else False
+        if (found.neutral or unsaid) and self.analysis.diverged == "chance":
             raise UserError(f"analysis.diverged: guessing has no {found.key}; leave chance out")
         return found
 
