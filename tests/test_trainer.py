@@ -23,9 +23,11 @@ from ablate.running.launchers import Slot
 from ablate.shared import own, spec
 from ablate.shared.errors import UserError
 from ablate.shared.own import OwnRun
+from ablate.shared.rundir import RunDir
 from ablate.shared.trainer import any_run
 from ablate.training.answers import ANSWERS
 from ablate.training.own import state as states
+from ablate.training.own import work
 
 FILES = blocks("file")
 INLINE = "launcher=inline"
@@ -454,9 +456,6 @@ def test_an_edit_between_plan_and_start_fails_and_is_never_trained_under_the_old
     write(toy, toy_py=TOY.replace("import helper", "import helper, time"))
     text = "\nimport time\ntime.sleep(0)\n"
     plan = made("trainer.lr=0.1,0.2", "seeds=1")
-    from ablate.shared.rundir import RunDir
-    from ablate.training.own import work
-
     folder = RunDir(toy / "runs" / "runs" / next(plan.runs()).id)
     folder.create(next(plan.runs()).spec())
     write(toy, helper_py=HELPER + text)
@@ -484,9 +483,6 @@ def test_what_importlib_brings_is_told(toy, shell):
 
 
 def test_a_torn_state_gives_way_to_the_one_before(toy, shell):
-    from ablate.shared.rundir import RunDir
-    from ablate.training.own import work
-
     plan = made("trainer.lr=0.1,0.2", "trainer.steps=6", "seeds=1")
     planned = next(plan.runs())
     options = {"slot": "cpu", "device": "cpu", "threads": 1, "checkpoint_s": 0.0}
@@ -602,3 +598,26 @@ def test_a_stopped_run_saves_and_goes_on(toy, shell):
         lines = (path / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == [*range(1, 81), 80]
         assert json.loads((path / "env.json").read_text())["attempts"][-1]["from_step"] > 1
+
+
+def test_no_better_than_guessing_is_collapsed_and_a_prune_is_obeyed(toy, shell):
+    """Where chance is declared, of the first metric; `other` declares none."""
+    write(toy, conf__trainer__toy_yaml=YAML.replace("chance: 0.2", "chance: 0.9"))
+    shell("sweep", "trainer=toy", "trainer.lr=0.3,0.8", "seeds=1", INLINE)
+    assert expected(0.8, 0) < 0.9 < expected(0.3, 0)
+    found = shell("table").out
+    assert "Collapsed: seed 0 ended no better than guessing" in found
+    assert re.search(r"\| 0\.8 .*1/1 collapsed", found)
+    assert "0.3 .*collapsed" not in found
+    lacks = ("table", "analysis.metric=other", "analysis.diverged=chance")
+    assert "guessing has no other" in shell(*lacks, code=2).err
+    planned = next(made("trainer.lr=0.1,0.2", "trainer.steps=9", "seeds=1").runs())
+    folder = RunDir(toy / "pruned" / planned.id)
+    folder.create(planned.spec())
+    folder.write_prune(4)
+    options = {"slot": "cpu", "device": "cpu", "threads": 1, "checkpoint_s": 60.0}
+    assert work.here(str(folder.path), options) == 0
+    result = folder.read_result()
+    assert (result["status"], result["step"]) == ("pruned", 4)
+    assert [line["step"] for line in folder.read_metrics()] == [1, 2, 3, 4]
+    assert result["validation"] == {"score": expected(0.1, planned.seed, 4)}

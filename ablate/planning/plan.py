@@ -34,6 +34,7 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import Key
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
+from ablate.shared.own import is_own
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 
 METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
@@ -150,7 +151,8 @@ class Plan:
     def metric(self) -> Metric:
         """That the table is of."""
         found = self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
-        guessed = not found.neutral and not (found.own and found.chance(0) is None)
+        theirs = found.own or (bool(self.cells) and is_own(self.cells[0].spec))
+        guessed = not found.neutral and not (theirs and found.chance(0) is None)
         if self.analysis.diverged == "chance" and not guessed:
             raise UserError(f"analysis.diverged: guessing has no {found.key}; leave chance out")
         return found

@@ -52,10 +52,11 @@ def own_costs(
     states: Mapping[str, RunState],
     finished: Mapping[str, Mapping[str, Any]],
     places: int,
-    where: str,
+    on: str,
 ) -> Costs:
     """Of runs of a trainer of the user's own: a cell without a finished run takes what the others
-    took, trials as long as runs. Before any has finished nothing is known (`how` says so)."""
+    took, trials as long as runs. Before any has finished nothing is known (`how` says so). `on`:
+    "slot", or the device that would train, of which nothing is known but runs here."""
     told = {(cell.row, cell.column): mean_seconds(cell, finished) for cell in plan.cells}
     known = [seconds for seconds in told.values() if seconds is not None]
     typical = sum(known) / len(known) if known else 0.0
@@ -76,6 +77,6 @@ def own_costs(
         seconds=told,
         how="from finished runs" if known else UNKNOWN,
         left_s=seconds_left,
-        where=f"{places} slot{'s'[: places != 1]}" if where in ("cpu", "cuda") else where,
+        where=f"{places} slot{'s'[: places != 1]}" if on == "slot" else f"{places} x {on}",
         wall_s=seconds_left / places,
     )

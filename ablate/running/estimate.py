@@ -66,7 +66,7 @@ def costs(
     device = launcher.device if on is None else "cuda"
     places = launcher.most if on is None else on.count
     if is_own(plan.cells[0].spec):
-        return own_costs(plan, states, finished, places, device if on is None else on.name)
+        return own_costs(plan, states, finished, places, "slot" if on is None else on.name)
     cells = [*plan.cells, *plan.parents(), *_searched(plan)]
     _described(_factored(plan), store, launcher.ask, device)
     whole = any(spec.whole_of(cell.spec) for cell in cells)
