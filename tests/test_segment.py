@@ -6,6 +6,7 @@ cross-entropy, scipy's zoom, and a sliding window that goes pixel by pixel.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -32,6 +33,8 @@ from test_kill import kill, wait_for, workers
 from test_masks import CLASSES, masked, pair, sample, write
 from torch import Tensor
 
+from ablate.analysis.paper import beside
+from ablate.planning import expand
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
@@ -429,6 +432,30 @@ def test_a_run_that_is_killed_in_the_middle_goes_on_with_the_same_bits(
     assert "training from step 4 of 9, 3 an epoch, on cpu" in trained(tree, killed)
     one, other = ([(Path(f) / name).read_bytes() for name in FILES] for f in (calm, killed))
     assert one == other
+
+
+def test_table_5_is_planned_at_paper_scale_with_its_parents_once(shell: Shell) -> None:
+    """100 runs from 20 parents, of which those of seeds 0, 1 and 2 are runs of Table 1. The images
+    of each share and the cost of a window are told before anything is fetched."""
+    planned = shell("plan", "table5", "--on", "h100:8").out
+    assert "2 variants x 5 columns x 10 seeds = 100 runs, from 20 parents (120 planned)" in planned
+    # 12 D^2 + 2 N D a token and block, N = 1025, and the patches', in B/16 at 512 pixels.
+    told = 12 * 1025 * (12 * 768**2 + 2 * 1025 * 768) + 1024 * 768 * (768 + 150)
+    assert f"{told:,}" in planned
+    store, fractions = Path("runs"), ("1/16", "1/8", "1/4", "1/2", "1")
+    with contextlib.chdir(shell.folder):
+        five, one = (expand.plan([name], store=store)[0] for name in ("table5", "table1"))
+    parents = {run for cell in five.parents() for run in cell.ids.values()}
+    assert len(parents) == 20
+    assert len(parents & {run for cell in one.cells for run in cell.ids.values()}) == 6
+    cell = five.cell("ViT", "1/16")
+    assert cell is not None
+    assert cell.spec["model"]["input"] == "imagenet"
+    assert cell.spec["parent"]["model"]["input"] == "range"
+    found = beside(five, store)
+    assert {column for _, column in found} == {*fractions}
+    assert {theirs.differs for theirs in found.values()} == {""}
+    assert found["Dual PatchNorm", "1/16"].printed == "28.0 ± 0.21, +0.7"
 
 
 # --- The small scale of Table 5 -----------------------------------------------------------------
