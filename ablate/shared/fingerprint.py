@@ -52,7 +52,7 @@ def fingerprint(
                 f"or folders of images"
             )
         return _digest([name, data["hub"], data["revision"]], data)
-    found = found or local(Path(path).expanduser(), name)
+    found = found or local(Path(path).expanduser(), name, data.get("text") is not None)
     known = _Memo(memo)
     hashes = known.hashes(found.files, name)
     if found.kind == "parquet":
@@ -75,6 +75,8 @@ def _digest(content: Any, data: dict[str, Any]) -> str:
         reading["cache"] = data["cache"]
     if data.get("broken", "error") != "error":  # and this
         reading["broken"] = data["broken"]
+    if data.get("text") is not None:
+        reading["text"] = data["text"]
     text = json.dumps([content, reading], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

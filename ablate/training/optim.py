@@ -266,8 +266,11 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer | Borrowed:
         )
         return Borrowed(own)
     if optim.name == "adafactor_bv":
-        settings = {"b1": optim.b1, "b2": optim.b2, "decay": optim.beta2_decay}
-        return Borrowed(AdafactorBV(groups(scales), optim.lr, views=axes(model), **settings))
+        b1, b2, decay = optim.b1, optim.b2, optim.beta2_decay
+        views = axes(model)
+        return Borrowed(
+            AdafactorBV(groups(scales), optim.lr, b1=b1, b2=b2, decay=decay, views=views)
+        )
     if optim.name == "muon":
         matrices = {
             name

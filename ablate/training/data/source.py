@@ -18,6 +18,7 @@ from ablate.shared.dataset import BUNDLED, Listing, class_folders, local, local_
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
 from ablate.training.data.bundled import DIGITS, MNIST5K, open_digits, open_mnist5k
+from ablate.training.data.captions import open_captions
 from ablate.training.data.coloured import counts, open_coloured
 from ablate.training.data.picture import Example, size_of
 from ablate.training.data.stored import Part, Source, path_of, slice_of, wanted_splits
@@ -50,12 +51,19 @@ def open_source(data: Data) -> Source:
         source = open_coloured(data)
     elif data.path is None:
         source = open_hub(data)
-    elif (found := local(path_of(data), data.name)).kind == "parquet":
+    elif data.text is not None:
+        source = open_captions(data, found_at(data))
+    elif (found := found_at(data)).kind == "parquet":
         source = open_parquet(data, found)
     else:
         source = open_folder(data, found)
     check_class_names(data, source.class_names)
     return source
+
+
+def found_at(data: Data) -> Listing:
+    """What lies at its path."""
+    return local(path_of(data), data.name, data.text is not None)
 
 
 def rows(data: Data) -> dict[str, int] | None:
@@ -72,7 +80,9 @@ def rows(data: Data) -> dict[str, int] | None:
     if data.path is None:
         known = HUB_ROWS.get(data.hub or "")
         return known and {split: known[split] for split in wanted_splits(data, sorted(known))}
-    found = local(path_of(data), data.name)
+    found = found_at(data)
+    if found.kind == "captions":
+        return {split: part.rows for split, part in open_captions(data, found).parts.items()}
     if found.kind == "folder":
         return {split: part.rows for split, part in open_folder(data, found).parts.items()}
     from pyarrow import parquet
@@ -88,9 +98,10 @@ def sizes(data: Data, rows: dict[str, int]) -> dict[str, np.ndarray] | None:
     one. None where only fetching the set would tell."""
     if data.path is None:
         return None
-    found = local(path_of(data), data.name)
-    if found.kind == "folder":
-        parts = open_folder(data, found).parts
+    found = found_at(data)
+    if found.kind != "parquet":
+        opened = open_folder if found.kind == "folder" else open_captions
+        parts = opened(data, found).parts
         return {split: exact(part) for split, part in parts.items()}
     from pyarrow import parquet
 
