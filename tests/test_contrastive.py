@@ -6,14 +6,18 @@ import csv
 import io
 import json
 import math
+import os
 import shutil
+import time
 
 import numpy as np
 import pytest
 import tiny
 import torch
+from conftest import Shell
 from PIL import Image
 from safetensors.torch import load_file
+from test_kill import kill, workers
 from torch import nn
 
 from ablate.planning.expand import plan as make_plan
@@ -349,8 +353,6 @@ SWEEP = ("sweep", "table4", "--scale", "digits", *SHORT, "optim.warmup_steps=4",
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    from conftest import Shell
-
     shell = Shell(tmp_path_factory.mktemp("contrastive"))
     shell(*SWEEP)
     return shell
@@ -591,3 +593,36 @@ def test_another_set_is_asked_for_its_own_classes(captioned, shell):
     assert score(rows, 3) == result["also"]["shades"]["test"]
     assert "nothing wrong" in shell("verify").out
     assert "on shades" in shell("table").out
+
+
+@pytest.mark.slow
+def test_the_whole_small_scale_has_learnt_to_compose_and_survives_kills(shell):
+    """Both rows are above 33.3 %, which seeing the digit alone would give, by their intervals; of
+    that a guess is a fifth. Killed in the middle, the table is that of an undisturbed sweep."""
+    began = os.times()
+    words = ("sweep", "table4", "--scale", "digits")
+    shell.end(shell.start(*words, "launcher.devices=cpu"))
+    calm = shell("table", "--format", "csv").out
+    print(shell("table", "--show", "ci,loss,twins").out)
+    facts = [f for f in csv.DictReader(io.StringIO(calm)) if f["quantity"] == "zeroshot"]
+    assert len(facts) == 2
+    assert min(float(f["low"]) for f in facts) > 100 / 15
+    assert min(float(f["value"]) for f in facts) > 100 / 3
+    spent = sum(os.times()[:4]) - sum(began[:4])
+    print(f"{spent:.0f} CPU seconds")
+    assert spent < 2 * 10 * 60
+
+    again = Shell(shell.folder / "again")
+    again.folder.mkdir()
+    often = ("launcher.checkpoint_s=0.5", "launcher.attempts=1000", "launcher.devices=cpu")
+    done = shell.folder / "again" / "runs" / "runs"
+    for finished in (4, 5, 6, 8):  # the parents are 6 of 12
+        driver = again.start(*words, *often)
+        while len([*done.glob("*/result.json")]) < finished and driver.poll() is None:
+            time.sleep(0.2)
+        time.sleep(3)  # in the middle of the next
+        driver.kill()
+        again.end(driver)
+        kill(workers(again.folder))
+    again.end(again.start(*words, *often))
+    assert again("table", "--format", "csv").out == calm
