@@ -40,6 +40,14 @@ RUNS = {
     "muon": {"optim.name": "muon", "train.ema": 0.9, "train.micro_batch": 4},
     "adafactor": {"optim.name": "adafactor", "optim.decay": "independent"},
     "adafactor_bv": {"optim.name": "adafactor_bv", "model.width": 64},
+    "contrastive": {
+        **{"task": "contrastive", "optim.lr_mult": {"image": 0}, "train.ema": 0.9},
+        **{"stem": "dpn", "model.dropout": 0.1, "augment.flip": True},
+        "text": {
+            **{"arch": "mu", "width": None, "depth": None, "heads": None, "length": 4},
+            **{"vocab": 16, "tokens": "words", "prompts": ["{}"]},
+        },
+    },
     "bf16": {"train.precision": "bf16", "train.label_smoothing": 0.1},
 }
 

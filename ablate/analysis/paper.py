@@ -14,10 +14,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from ablate.analysis.also import on_set
 from ablate.analysis.captions import names
-from ablate.planning.cell import Cell, Column, spec_parents
+from ablate.planning.cell import Cell, spec_parents
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.spec import also_of
 
 FILE = Path(__file__).with_name("paper_tables.csv")
 VALUES = ("top1", "fewshot25_top1", "test_top1", "zeroshot_top1", "miou", "test_top1_approx")
@@ -194,11 +196,13 @@ def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
             raise unknown(f"paper: rows: {label}", row, table.rows)
     recipes = _Recipes(store)
     found = {}
-    columns = {column.label: column for column in plan.columns}
-    for cell in plan.cells:
+    columns = {column.label: column.paper for column in plan.columns}
+    mapped: Mapping[str, str] = plan.paper.get("columns", {})
+    for trained, cell in ((own, shown) for own in plan.cells for shown in _shown(own)):
         if cell.row not in rows:
             continue
-        theirs = _column(table, columns[cell.column], cell, plan.paper.get("columns", {}))
+        named = mapped.get(cell.column, columns.get(cell.column))
+        theirs = _column(table, named, cell)
         if theirs is None:
             continue
         row = rows[cell.row]
@@ -215,7 +219,7 @@ def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
             value=float(printed.value) if printed and not table.over else None,
             pm=float(printed.pm) if printed and printed.pm else None,
             gain=gain,
-            differs=recipes.difference(cell, table.columns[theirs]),
+            differs=recipes.difference(trained, table.columns[theirs]),
         )
     if not found:
         raise UserError(
@@ -225,12 +229,18 @@ def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
     return found
 
 
-def _column(table: PaperTable, column: Column, cell: Cell, mapped: Mapping[str, str]) -> str | None:
-    """Find the published column of ours: as written, or by architecture on the same data."""
-    named = mapped.get(column.label, column.paper)
+def _shown(cell: Cell) -> Iterator[Cell]:
+    """The cell, and it in the column of each set of `eval.also`."""
+    yield cell
+    for other in also_of(cell.spec):
+        yield on_set(cell, other["name"])
+
+
+def _column(table: PaperTable, named: str | None, cell: Cell) -> str | None:
+    """Find the published column of ours: as named, or by architecture on the same data."""
     if named is not None:
         if named not in table.columns:
-            raise unknown(f"paper: columns: {column.label}", named, table.columns)
+            raise unknown(f"paper: columns: {cell.column}", named, table.columns)
         return named
     arch = str(cell.spec["model"].get("arch"))
     if arch in table.columns:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import sections
+from ablate.shared import captions, sections
 from ablate.shared.build import section
 from ablate.shared.dataset import (
     BUNDLED,
@@ -45,8 +45,9 @@ def complete(
         if data["source"] != "datasets":
             raise UserError(f"data.path: data={data['name']} is bundled and takes no path")
         data["path"] = os.path.abspath(os.path.expanduser(data["path"]))
-    found = None if data["path"] is None else local(Path(data["path"]), data["name"])
-    if data["classes"] is None:
+    texts = data.get("text") is not None
+    found = None if data["path"] is None else local(Path(data["path"]), data["name"], texts)
+    if data["classes"] is None and not texts:
         folder = _folder(data, found, "classes").path
         names = class_folders(folder)
         if len(names) < 2:
@@ -83,6 +84,13 @@ def complete(
                 notes.append(note)
     if present is not None:
         wanted(data, present)
+    if found is not None and texts:
+        splits = wanted(data, present or ())
+        data = {"classes": None, "test_classes": None, **data}
+        if data["classes"] is None:
+            data["classes"] = len(captions.classes(found, splits, data["text"]))
+        if data["test_classes"] is None:
+            data["test_classes"] = captions.test_classes(found, data)
     if found is not None and found.unread:
         note = f"data={data['name']}: {data['path']}: {found.unread}"
         if note not in notes:

@@ -391,7 +391,8 @@ def _paper(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
         labels = [item.label for item in items]
         for label in paper.get(kind, {}):
             own = f"paper.{kind}" in sweep.own
-            if label not in labels and (kind == "rows" or own or sweep.scale is None):
+            named = label if kind == "rows" else label.partition(" on ")[0]  # LABEL on SET
+            if not {label, named} & {*labels} and (kind == "rows" or own or sweep.scale is None):
                 part = f"scales.{sweep.scale}.paper" if own else "paper"
                 raise unknown(f"{sweep.place}: {part}.{kind}", label, labels)
     if "rows" in paper:

@@ -93,6 +93,11 @@ def _data(data: Data) -> None:
                 f"data.{key}: a share must be less than 1, got {share}; "
                 f"a whole number is a count, a text a split's name"
             )
+    if data.text is not None and (data.source != "datasets" or data.path is None):
+        raise UserError(
+            f"data.text: is for tables in a folder, and data={data.name} has none; give "
+            f"data.path=FOLDER, or leave it out"
+        )
     if data.cache == "encoded" and data.source != "datasets":
         raise UserError(
             f"data.cache: images of data={data.name} are in no files, so there are no bytes of "
@@ -125,7 +130,7 @@ def _also(run: Run) -> None:
             raise UserError(f"{place}: two sets have this name; give one of them another")
         if other.train is not None or not isinstance(other.test, str):
             raise UserError(f"{place}: expected a set that is only tested on, with a split `test`")
-        if other.classes > data.classes:
+        if other.classes > data.classes and not TASKS[run.task].reads_text:
             raise UserError(
                 f"{place}: has {other.classes} classes, data={data.name} has {data.classes}: its "
                 f"labels must be among the classes that are learnt"

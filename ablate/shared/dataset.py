@@ -37,20 +37,20 @@ class Listing:
     """
 
     path: Path
-    kind: str  # parquet or folder
+    kind: str  # parquet, folder or captions
     files: list[str]
     unread: str | None = None
 
 
-def local(path: Path, name: str = "") -> Listing:
+def local(path: Path, name: str = "", captions: bool = False) -> Listing:
     """What lies at `path`, walked once. Raises UserError where there is no data; `name`: of what,
-    where `data.path` names the folder."""
+    where `data.path` names the folder. `captions`: tables of images and texts, and the images."""
     hint = f"; give data.path=FOLDER with the files of data={name}" if name else ""
     if not path.is_dir():
         what = "is not a folder" if path.exists() else "no such folder"
         raise UserError(f"data.path: {path}: {what}{hint}")
     parquet = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
-    if parquet:
+    if parquet and not captions:
         return Listing(path, "parquet", [str(file) for file in parquet])
     images: list[str] = []
     others: Counter[str] = Counter()
@@ -66,6 +66,12 @@ def local(path: Path, name: str = "") -> Listing:
     if others:
         kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in sorted(others.items()))
         unread = f"images that are not read: {kinds}; convert them to PNG or JPEG"
+    if captions:
+        tables = sorted(file for file in path.glob("*.csv") if not file.name.startswith("."))
+        if not (tables or parquet):
+            raise UserError(f"data.path: {path}: holds neither *.csv nor *.parquet{hint}")
+        listed = [str(file) for file in (*tables, *parquet)]
+        return Listing(path, "captions", [*listed, *sorted(images)], unread)
     if images:
         return Listing(path, "folder", sorted(images), unread)
     what = f" ({unread})" if unread else ""
@@ -114,14 +120,15 @@ def _identity(folder: Path | str) -> tuple[int, int]:
 def local_splits(found: Listing) -> list[str]:
     """The splits of what lies there, in name order.
 
-    Of parquet files each file name's leading letters (`train-00000-of-00002.parquet`: train); of
+    Of tables each file name's leading letters (`train-00000-of-00002.parquet`: train); of
     image folders the folders beside `train`, or "train" alone where there is no such folder; of
     images and masks the folders in `images`.
     """
     if found.kind == "folder" and (found.path / MASKS).is_dir():
         return _subfolders(found.path / PICTURES)
-    if found.kind == "parquet":
-        return sorted({split_of(file) for file in found.files} - {""})
+    if found.kind != "folder":
+        tables = (file for file in found.files if file.endswith((".csv", ".parquet")))
+        return sorted({split_of(file) for file in tables} - {""})
     return _subfolders(found.path) if _has_splits(found.path) else ["train"]
 
 
@@ -157,7 +164,7 @@ def wanted(data: Mapping[str, Any], present: Collection[str]) -> list[str]:
 
 
 def split_of(file: str) -> str:
-    """The split that a parquet file belongs to, "" where its name begins with no letter."""
+    """The split that a table belongs to, "" where its name begins with no letter."""
     letters = re.match(r"[A-Za-z]*", os.path.basename(file).removesuffix(".parquet"))
     assert letters
     return letters[0]

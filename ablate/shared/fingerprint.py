@@ -52,7 +52,7 @@ def fingerprint(
                 f"or folders of images"
             )
         return _digest([name, data["hub"], data["revision"]], data)
-    found = found or local(Path(path).expanduser(), name)
+    found = found or local(Path(path).expanduser(), name, data.get("text") is not None)
     known = _Memo(memo)
     hashes = known.hashes(found.files, name)
     if found.kind == "parquet":
@@ -77,6 +77,8 @@ def _digest(content: Any, data: dict[str, Any]) -> str:
         reading["broken"] = data["broken"]
     if data.get("labels", "classes") != "classes":  # and these: pixels are counted by class
         reading |= {key: data.get(key) for key in ("labels", "ignore", "classes")}
+    if data.get("text") is not None:
+        reading["text"] = data["text"]
     text = json.dumps([content, reading], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

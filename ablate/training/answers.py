@@ -189,12 +189,13 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
 
 
 def answer_beside(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """{"data": section, "other": section, "cache"}, both decoded -> {"line": what is taken for the
-    same of their classes, "" where nothing is; "shared": images of the other that are trained on}.
+    """{"data": section, "other": section, "texts": are the other's classes asked for by texts?,
+    "cache"}, both decoded -> {"line": what is taken for the same of their classes, "" where nothing
+    is; "shared": images of the other that are trained on}.
     """
     own, other = (section(Data, question[key], "data") for key in ("data", "other"))
     learnt, cached = (prepare(data, Path(question["cache"])) for data in (own, other))
-    _, line = renumbered(other, cached, own, learnt)
+    line = "" if question["texts"] else renumbered(other, cached, own, learnt)[1]
     return {"line": line, "shared": shared_images(learnt.split("train"), cached.split("test"))}
 
 

@@ -134,10 +134,12 @@ def _also(
     for other in run.eval.also:
         cached = prepare(other, machine.cache, lambda done, _: machine.beat(images=done))
         split = cached.split("test")
-        numbers, _ = renumbered(other, cached, run.data, learnt)
+        if run.text is None:  # texts ask for the classes of any set
+            numbers, _ = renumbered(other, cached, run.data, learnt)
+            split = in_classes(split, numbers)
         found = decoded.facts(read_json(cached.folder / decoded.META))
         if shared := shared_images(train, split, lambda row: machine.beat(images=row)):
             found["shared"] = {"test": [shared, len(split)]}
-        sets[other.name] = in_classes(split, numbers)
+        sets[other.name] = split
         told[other.name] = {"data_sha256": cached.sha256, **found}
     return sets, told

@@ -286,12 +286,11 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Optimizer | Borrowed:
         )
         return Borrowed(own)
     if optim.name == "adafactor_bv":
-        made = AdafactorBV(
-            *(groups(scales), optim.lr),
-            **{"b1": optim.b1, "b2": optim.b2, "decay": optim.beta2_decay},  # type: ignore[arg-type]
-            views=axes(model),
+        b1, b2, decay = optim.b1, optim.b2, optim.beta2_decay
+        views = axes(model)
+        return Borrowed(
+            AdafactorBV(groups(scales), optim.lr, b1=b1, b2=b2, decay=decay, views=views)
         )
-        return Borrowed(made)
     if optim.name == "muon":
         matrices = {
             name

@@ -25,12 +25,13 @@ def decode(specs: Iterable[Mapping[str, Any]], store: Path, watching: Any, ask: 
     for data in {one["fingerprint"]: one for spec in specs for one in datasets_of(spec)}.values():
         _decode(data, store, watching, ask)
     pairs = {
-        (spec["data"]["fingerprint"], other["fingerprint"]): (spec["data"], other)
+        (spec["data"]["fingerprint"], other["fingerprint"]): (spec["data"], other, "text" in spec)
         for spec in specs
         for other in also_of(spec)
     }
-    for own, other in pairs.values():
-        found = ask("beside", {"data": own, "other": other, "cache": str(store / "cache")})
+    for own, other, texts in pairs.values():
+        about = {"data": own, "other": other, "texts": texts, "cache": str(store / "cache")}
+        found = ask("beside", about)
         if found["line"]:
             watching.say(found["line"])
         if found["shared"] and "error" in (own.get("overlap"), other.get("overlap")):

@@ -18,6 +18,7 @@ from ablate.shared.dataset import BUNDLED, Listing, class_folders, local, local_
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
 from ablate.training.data.bundled import DIGITS, MNIST5K, open_digits, open_mnist5k
+from ablate.training.data.captions import open_captions
 from ablate.training.data.coloured import counts, open_coloured
 from ablate.training.data.mask_folder import open_masks
 from ablate.training.data.picture import Example, size_of
@@ -52,7 +53,9 @@ def open_source(data: Data) -> Source:
         source = open_coloured(data)
     elif data.path is None:
         source = open_hub(data)
-    elif (found := local(path_of(data), data.name)).kind == "parquet":
+    elif data.text is not None:
+        source = open_captions(data, found_at(data))
+    elif (found := found_at(data)).kind == "parquet":
         source = open_parquet(data, found)
     else:
         source = _open_files(data, found)
@@ -62,6 +65,11 @@ def open_source(data: Data) -> Source:
 
 def _open_files(data: Data, found: Listing) -> Source:
     return open_masks(data, found) if data.labels == "masks" else open_folder(data, found)
+
+
+def found_at(data: Data) -> Listing:
+    """What lies at its path."""
+    return local(path_of(data), data.name, data.text is not None)
 
 
 def rows(data: Data) -> dict[str, int] | None:
@@ -78,7 +86,9 @@ def rows(data: Data) -> dict[str, int] | None:
     if data.path is None:
         known = HUB_ROWS.get(data.hub or "")
         return known and {split: known[split] for split in wanted_splits(data, sorted(known))}
-    found = local(path_of(data), data.name)
+    found = found_at(data)
+    if found.kind == "captions":
+        return {split: part.rows for split, part in open_captions(data, found).parts.items()}
     if found.kind == "folder":
         parts = _open_files(data, found).parts
         return {split: part.rows for split, part in parts.items()}
@@ -95,9 +105,10 @@ def sizes(data: Data, rows: dict[str, int]) -> dict[str, np.ndarray] | None:
     one. None where only fetching the set would tell."""
     if data.path is None:
         return None
-    found = local(path_of(data), data.name)
-    if found.kind == "folder":
-        parts = _open_files(data, found).parts
+    found = found_at(data)
+    if found.kind != "parquet":
+        opened = _open_files if found.kind == "folder" else open_captions
+        parts = opened(data, found).parts
         return {split: exact(part) for split, part in parts.items()}
     from pyarrow import parquet
 

@@ -86,7 +86,7 @@ class Towers(Host):
         self.theta = nn.Parameter(torch.empty(1))  # the logarithm of the temperature
         self.name_sites()
 
-    def forward(  # type: ignore[override]  # it reads both
+    def forward(  # type: ignore[override]
         self, images: Tensor, tokens: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         return self.features(images), self.texts(tokens), self.theta.exp()

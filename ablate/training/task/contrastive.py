@@ -70,8 +70,7 @@ class Contrastive:
         split, table = predict.split, self._tokens(predict.train)
         names = names_of(split)
         captions = table([canonical(name) for name in names])
-        _, places = np.unique(captions, axis=0, return_inverse=True)
-        alike = torch.from_numpy(places.reshape(-1))  # (C,): equal where the tokens are
+        _, alike = np.unique(captions, axis=0, return_inverse=True)  # equal where the tokens are
         classes = np.arange(len(names))
         if self._test_classes is not None:
             classes = np.unique(split.labels.cpu().numpy())
@@ -81,14 +80,14 @@ class Contrastive:
 
         parts = []
         for images, labels in batches:
-            host = labels.cpu()
+            host = labels.cpu().numpy()
             of_images = predict.features(images)
             of_texts = predict.texts(torch.from_numpy(captions[host]).to(labels.device))
             said = (of_images.double() @ known.T).argmax(1).cpu().numpy()
             part = np.empty(len(host), PREDICTION)
-            part["label"], part["class"] = host.numpy(), classes[said]
+            part["label"], part["class"] = host, classes[said]
             part["loss"] = pair_losses(predict.logits(of_images, of_texts).double()).cpu().numpy()
-            part["floor"] = floors(alike[host]).numpy()
+            part["floor"] = floors(alike.reshape(-1)[host])
             part["twin"] = twin[host]
             parts.append(part)
         predictions = np.concatenate(parts)
@@ -132,11 +131,12 @@ def pair_losses(logits: Tensor) -> Tensor:
     return (rows + columns) / 2
 
 
-def floors(texts: Tensor) -> Tensor:
+def floors(texts: np.ndarray) -> np.ndarray:
     """float64 (B,), whose mean no loss of a batch is below: ln m of a text that is there m times.
 
     Equal texts have equal embeddings, so at best each of the m has an m-th of what they share.
     texts int64 (B,): equal where the texts are.
     """
-    _, place, count = texts.unique(return_inverse=True, return_counts=True)
-    return count[place].double().log()
+    _, place, count = np.unique(texts, return_inverse=True, return_counts=True)
+    found: np.ndarray = np.log(count[place])
+    return found
