@@ -6,8 +6,10 @@ Most on files alone, as the other side would have written them; what a signal do
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -21,11 +23,12 @@ from test_pilots import CPUS, offered
 
 from ablate.planning.compose import resolve
 from ablate.running.launchers import pilots
+from ablate.running.launchers.inline import Inline
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import EXIT_AWAY, STOPPED, RunDir
 from ablate.store import attempts
-from ablate.store.pilots import PilotDir, token_of, write_proof
+from ablate.store.pilots import PilotDir, put, token_of, write_proof
 from ablate.store.store import Store
 from ablate.training.worker import EXIT_STOPPED
 
@@ -157,7 +160,7 @@ def test_a_pilot_whose_job_is_gone_is_given_up_once_it_is_silent(shared, how, co
         assert made.alive(store.rundir("x0"))
     exits, lines = told(made)
     assert exits == {"x0": code}
-    assert lines == [f"pilot p1 is gone: {how or 'its job has ended'}"]
+    assert lines == [f"pilot p1 is gone: its job 1 has ended{f' ({how})' if how else ''}"]
     assert not made.alive(store.rundir("x0"))
     assert not pilot.path.exists()
     made.free()
@@ -184,6 +187,59 @@ def test_jobs_that_end_before_their_pilots_are_seen_end_the_sweep_unless_they_we
     with pytest.raises(Failure, match=r"^no node can be used: job \d+ ended before .*: \d+.log$"):
         until(lambda: drive() > 90)
     made.free()
+
+
+def test_a_slow_answer_on_a_jobs_end_holds_nobody_up(shared):
+    store, pilot = shared
+    ordered(pilot, "1/x0")
+    wrote(pilot, 1, {"1/x0": {"step": 3}})
+    answered = threading.Event()
+    engine = Silent()
+    engine.ended = lambda job: answered.wait(20) and "FAILED"
+    made = PilotLauncher(CPUS, store.cache, engine)
+    since = time.monotonic()
+    while time.monotonic() - since < 4 * pilots.GONE_S:
+        asked = time.monotonic()
+        assert not made.offer(0, ())
+        assert made.poll(0.02) == {}
+        assert time.monotonic() - asked < 2
+    answered.set()
+    assert told(made)[0] == {"x0": -signal.SIGKILL}
+    made.free()
+
+
+def test_a_driver_beats_on_whatever_it_does_and_ends_where_another_took_its_place(shared):
+    store, pilot = shared
+    wrote(pilot, 1, {})
+    engine = Silent("1", "queued")
+    engine.states = lambda: {"1": True, "queued": False}
+    made = PilotLauncher(CPUS, store.cache, engine)
+    made.offer(0, ())
+    until(lambda: made._jobs or made.poll(0.01))
+    driver = store.pilots / "driver.json"
+    first = json.loads(driver.read_text())
+    until(lambda: json.loads(driver.read_text())["beat"] > first["beat"])
+    assert not first["done"]
+
+    other = first | {"pid": 1, "host": "another", "beat": 1}
+    put(driver, other)
+    with pytest.raises(Failure, match=r"process 1 of another drives this store now, which had no"):
+        made.poll(20)
+    made.free()
+    assert json.loads(driver.read_text()) == other
+    assert engine.cancelled == []
+
+
+def test_a_driver_beats_before_it_builds_models_and_decodes(shell, monkeypatch):
+    def offer(launcher: object, waiting: int, without: object) -> list[str]:
+        raise Failure(f"offered to {waiting}")
+
+    monkeypatch.setattr(Inline, "offer", offer)
+    monkeypatch.setattr(Inline, "warm", lambda launcher: pytest.fail("it prepares"))
+    assert (
+        "offered to 0"
+        in shell("sweep", "block.attn=pre,post", *TINY, "launcher=inline", code=1).err
+    )
 
 
 # --- On processes -----------------------------------------------------------------------------
@@ -302,5 +358,5 @@ def test_a_pilot_whose_job_is_about_to_end_takes_no_run_and_another_job_is_asked
 def test_a_pilot_without_a_driver_ends(launched):
     made, engine = launched()
     engine.stale_s = 0.5
-    offered(made)
+    offered(made)._beat._over.set()  # as if it had died
     assert engine.jobs["0"].wait(20) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,6 +69,9 @@ def sweep(
     search = Search(plan) if plan.tune else None
     try:
         with driving(kept, plan.name, view) as ledger:
+            with contextlib.suppress(OSError):  # a full disk, which the drive waits for
+                for line in launcher.offer(0, ()):  # its beat begins, however long it prepares
+                    print(line)
             for note in plan.notes:
                 print(f"note: {note}")
             if search is not None:

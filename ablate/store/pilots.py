@@ -23,6 +23,7 @@ import math
 import os
 import platform
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Any
 
 from ablate.shared.decoded import META
 from ablate.shared.errors import Failure
-from ablate.shared.files import read_json, sha256_of
+from ablate.shared.files import FULL, read_json, sha256_of
 from ablate.shared.rundir import RunDir
 
 BEAT_S = 2.0  # between two beats
@@ -129,6 +130,70 @@ class Pilots:
             self._held = {a: (pilot, told) for pilot in living for a, told in pilot.held().items()}
             self._looked_at = time.monotonic()
         return self._held
+
+
+class DriverBeat:
+    """This process drives a store: said in a thread, whatever else it does meanwhile."""
+
+    def __init__(self, root: Path, every_s: float = BEAT_S) -> None:
+        self.waiting = 0  # runs without a slot
+        self.full: OSError | None = None  # the disk, when the last beat was to be written
+        self._root, self._file, self._every_s = root, root / "pilots" / "driver.json", every_s
+        self._who = {"pid": os.getpid(), "host": platform.node()}
+        self._beats = 0
+        self._broken: Exception | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, daemon=True)
+
+    def begin(self) -> None:
+        """Say so from now on. The process has its turn, so who is named there drives no more."""
+        self._write(done=False)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises Failure where another process drives the store by now: this one was silent for
+        so long that it was taken for dead. Raises what the thread ended with."""
+        if self._broken is not None:
+            raise self._broken
+        told = _object(self._file)
+        if told and {key: told.get(key) for key in self._who} != self._who:
+            raise Failure(
+                f"{self._root}: process {told.get('pid')} of {told.get('host')} drives this store "
+                f"now, which had no sign of this one for {STALE_S:.0f} s; workers go on"
+            )
+
+    def end(self) -> bool:
+        """Say that this process is done; False where another drives by now."""
+        self._over.set()
+        self._thread.join()
+        try:
+            self.check()
+        except Failure:
+            return False
+        self._write(done=True)
+        return True
+
+    def _go_on(self) -> None:
+        while not self._over.wait(self._every_s):
+            try:
+                self.check()
+                self._write(done=False)
+            except Exception as error:
+                self._broken = error
+                return
+
+    def _write(self, done: bool) -> None:
+        self._beats += 1
+        self.full = None
+        try:
+            put(
+                self._file,
+                {**self._who, "beat": self._beats, "waiting": self.waiting, "done": done},
+            )
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self.full = error
 
 
 def beats_elsewhere(root: Path) -> dict[str, Any]:

@@ -7,19 +7,18 @@ What an engine is asked for is little (`Engine`); all that a run is promised is 
 from __future__ import annotations
 
 import math
-import os
-import platform
 import secrets
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ablate.running.gpus import Found
 from ablate.running.launchers import Progress, Slot
+from ablate.running.launchers.engine import Asked, Engine
 from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.local import CPU
 from ablate.shared.errors import Failure
@@ -30,45 +29,26 @@ from ablate.store.pilots import (
     BEAT_S,
     LOOK_S,
     STALE_S,
+    DriverBeat,
     PilotDir,
     Pilots,
-    put,
     token_of,
     write_proof,
 )
 
-GONE_S = (
-    10.0  # without a beat, of a pilot whose job the engine does not have: it may have forgotten
-)
+GONE_S = 10.0  # without a beat, of a pilot whose job the engine lacks: it may have forgotten it
 ASK_S = 5.0  # between two questions to the engine
 LEAVES_S = 30.0  # between a pilot's last word and the end of its job
 UNANSWERED = 3  # questions in a row, before a line says so, or ends what never began
 UNSEEN = 3  # jobs in a row that ended before anybody saw their pilots: no more are asked for
+SILENT = "no sign of life"
 _TAKEN_AWAY = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL")  # whose pilots are not at fault
 
 
-class Engine(Protocol):
-    """What places jobs on hosts. Each method may take long, and is called in a thread."""
-
-    def submit(self, count: int, without: Collection[str]) -> list[str]:
-        """Ask for so many jobs, on none of these hosts, each of which starts pilots; their ids.
-        Raises Failure with a line that says why there are none."""
-
-    def states(self) -> Mapping[str, bool] | None:
-        """Of every job of this store that has not ended: does it run? None: no answer now."""
-
-    def ended(self, job: str) -> str:
-        """How a job ended, in the engine's words; "" where it does not know."""
-
-    def cancel(self, jobs: Collection[str]) -> None:
-        """End them."""
-
-    def log(self, job: str) -> str:
-        """Where its output is."""
-
-
 @dataclass
-class _Pilot:
+class _Known:
+    """A pilot, as its driver knows it."""
+
     folder: PilotDir
     runs: dict[str, str]  # attempt -> slot, as ordered
     beat: Mapping[str, Any] = field(default_factory=dict)
@@ -101,15 +81,14 @@ class PilotLauncher:
         self._settings, self._root = settings, cache.parent.absolute()
         self._all = Pilots(self._root / "pilots")
         self._token = token_of(self._root) or secrets.token_hex(8)
-        self._make, self._engine = engine, engine(self._token)
+        self._make, self._engine = engine, Asked(engine(self._token))
         self._server = ForkServer(CPU)  # for questions, which this host answers
-        self._pilots: dict[str, _Pilot] = {}
-        self._given: dict[str, _Pilot] = {}  # by attempt, also when it has ended
+        self._pilots: dict[str, _Known] = {}
+        self._given: dict[str, _Known] = {}  # by attempt, also when it has ended
         self._exits: dict[str, int] = {}
         self._lines: list[str] = []
-        self._beats, self._beaten_at, self._looked_at = 0, -math.inf, -math.inf
-        self._waiting = 0
-        self._thread = ThreadPoolExecutor(1)
+        self._looked_at = -math.inf
+        self._beat = DriverBeat(self._root, BEAT_S)
         self._asked: Future[Mapping[str, bool] | None] | None = None
         self._asked_at = -math.inf
         self._submitted: Future[list[str]] | None = None
@@ -120,7 +99,6 @@ class PilotLauncher:
         self._unseen: dict[str, None] = {}  # jobs without a pilot so far
         self._left: dict[str, float] = {}  # jobs whose pilots have left, and when
         self._failed: list[str] = []  # why jobs in a row were of no use
-        self._full: OSError | None = None  # the disk, when the driver's last beat was to be written
         self._drives = False  # or somebody only asks what a sweep would cost
 
     @property
@@ -194,11 +172,11 @@ class PilotLauncher:
             pilot.stops[run.attempt] = now
             self._order(pilot)
 
-    def _holder(self, run: RunDir) -> _Pilot | None:
+    def _holder(self, run: RunDir) -> _Known | None:
         pilot = self._given.get(run.attempt or "")
         return pilot if pilot is not None and run.attempt in pilot.runs else None
 
-    def _order(self, pilot: _Pilot) -> None:
+    def _order(self, pilot: _Known) -> None:
         pilot.stops = {a: now for a, now in pilot.stops.items() if a in pilot.runs}
         worker = {key: self._settings.get(key) for key in ("checkpoint_s", "origin")}
         tree = {"runs": pilot.runs, "stop": pilot.stops, "close": pilot.close, "settings": worker}
@@ -218,7 +196,10 @@ class PilotLauncher:
         if not self._drives:
             return
         self._looked_at = now = time.monotonic()
-        self._beat()
+        self._beat.check()
+        if self._beat.full is not None:  # who can't write is silent, and not dead
+            for pilot in self._pilots.values():
+                pilot.heard_at = now
         self._hear_engine()
         for folder in self._all.all():
             if folder.id not in self._pilots:
@@ -227,7 +208,7 @@ class PilotLauncher:
                 fresh = folder.is_fresh()
                 heard_at = now if fresh else now - STALE_S
                 close = bool(orders.get("close"))
-                pilot = _Pilot(folder, runs, heard_at=heard_at, stops=stops, close=close)
+                pilot = _Known(folder, runs, heard_at=heard_at, stops=stops, close=close)
                 self._pilots[folder.id] = pilot
                 self._given |= dict.fromkeys(runs, pilot)
         for pilot in list(self._pilots.values()):
@@ -245,7 +226,7 @@ class PilotLauncher:
                 pilot.folder.remove()
         self.slots = [s for p in self._pilots.values() if p.is_open for s in p.slots]
 
-    def _heard(self, pilot: _Pilot, beat: Mapping[str, Any], now: float) -> None:
+    def _heard(self, pilot: _Known, beat: Mapping[str, Any], now: float) -> None:
         if not pilot.beat:  # the first time
             remarks = [*beat.get("remarks", ())]
             self._lines += remarks
@@ -262,38 +243,25 @@ class PilotLauncher:
         if ended:
             self._order(pilot)
 
-    def _gone(self, pilot: _Pilot, now: float) -> int | None:
+    def _gone(self, pilot: _Known, now: float) -> int | None:
         """What is told of the workers of a pilot that has ended, or is given up for dead."""
         if pilot.beat.get("over"):
             return EXIT_AWAY
         silent = now - pilot.heard_at
         forgotten = self._jobs is not None and pilot.job not in self._jobs
-        if silent > STALE_S and not forgotten:
-            self._thread.submit(self._engine.cancel, [pilot.job])
-        elif silent <= STALE_S and not (forgotten and silent > GONE_S):
+        stale, how = silent > STALE_S, SILENT
+        if not (stale or (forgotten and silent > GONE_S)):
             return None
-        how = self._engine.ended(pilot.job) if forgotten else "no sign of life"
-        self._lines.append(f"pilot {pilot.folder.id} is gone: {how or 'its job has ended'}")
+        if forgotten:
+            answer = self._engine.ended(pilot.job)
+            if answer is None and not stale:
+                return None
+            how = answer or ""
+        else:
+            self._engine.cancel([pilot.job])
+        self._lines.append(_farewell(pilot, how))
         # What takes a job down with it is a death of its runs; what takes the host away is none.
         return -int(signal.SIGKILL) if how.startswith(("FAILED", "OUT_OF_MEMORY")) else EXIT_AWAY
-
-    def _beat(self) -> None:
-        if time.monotonic() - self._beaten_at >= BEAT_S:
-            self._write_driver(done=False)
-
-    def _write_driver(self, done: bool) -> None:
-        self._beats, self._beaten_at = self._beats + 1, time.monotonic()
-        who = {"pid": os.getpid(), "host": platform.node(), "beat": self._beats}
-        tree = {**who, "waiting": self._waiting, "done": done}
-        self._full = None
-        try:
-            put(self._all.path / "driver.json", tree)
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            self._full = error
-            for pilot in self._pilots.values():  # who can't write is silent, and not dead
-                pilot.heard_at = self._beaten_at
 
     # --- The engine -----------------------------------------------------------------------------
 
@@ -302,8 +270,9 @@ class PilotLauncher:
         make_folder(self._all.path)
         token = token_of(self._root)
         if token not in (None, self._token):
-            self._token, self._engine = token, self._make(token)
+            self._token, self._engine = token, Asked(self._make(token))
         write_proof(self._root, self._token)
+        self._beat.begin()
         self._drives = True
         self._look()
         for pilot in self._pilots.values():
@@ -312,9 +281,9 @@ class PilotLauncher:
     def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
         if not self._drives:
             self._begin()
-        self._waiting = waiting
-        if self._full is not None:
-            raise self._full
+        self._beat.waiting = waiting
+        if self._beat.full is not None:
+            raise self._beat.full
         for pilot in self._pilots.values():
             if (
                 pilot.slots
@@ -331,15 +300,16 @@ class PilotLauncher:
     def _fit(self, without: Collection[str]) -> None:
         """As many jobs as the runs need, `jobs` at most."""
         held = sum(len(pilot.runs) for pilot in self._pilots.values() if pilot.is_open)
-        wanted = min(self._settings["jobs"], -(-(self._waiting + held) // self._a_job))
+        wanted = min(self._settings["jobs"], -(-(self._beat.waiting + held) // self._a_job))
         have = {p.job for p in self._pilots.values() if p.is_open} | self._unseen.keys()
-        if len(have) < wanted and self._waiting:
+        if len(have) < wanted and self._beat.waiting:
             hosts = {place.partition("/")[0] for place in without}
             count = wanted - len(have)
-            self._submitted = self._thread.submit(self._engine.submit, count, hosts)
+            write_proof(self._root, self._token)  # with the data of now
+            self._submitted = self._engine.submit(count, hosts)
         queued = [job for job in self._unseen if not (self._jobs or {}).get(job, True)]
-        if queued and not self._waiting:
-            self._thread.submit(self._engine.cancel, queued)
+        if queued and not self._beat.waiting:
+            self._engine.cancel(queued)
             self._patience = time.monotonic() + ASK_S
 
     def _hear_engine(self) -> None:
@@ -357,7 +327,7 @@ class PilotLauncher:
                 self._lines.append("the cluster gives no answer; runs that train go on")
             self._count_unseen()
         if self._asked is None and now - self._asked_at > ASK_S:
-            self._asked_at, self._asked = now, self._thread.submit(self._engine.states)
+            self._asked_at, self._asked = now, self._engine.states()
         if self._submitted is not None and self._submitted.done():
             submitted, self._submitted = self._submitted, None
             self._patience = now + ASK_S
@@ -376,8 +346,10 @@ class PilotLauncher:
             return
         now = time.monotonic()
         for job in [job for job in self._unseen if job not in self._jobs]:
-            del self._unseen[job]
             how = self._engine.ended(job)
+            if how is None:
+                continue
+            del self._unseen[job]
             if job not in self._left and not how.startswith(_TAKEN_AWAY):
                 what = f"ended before its pilot was seen ({how or 'nobody knows how'})"
                 self._failed.append(f"job {job} {what}: {self._engine.log(job)}")
@@ -392,10 +364,15 @@ class PilotLauncher:
 
     def free(self) -> None:
         """Pilots end when they hold no run; jobs that still wait are not needed."""
-        if self._drives:
-            self._write_driver(done=True)
+        if self._drives and self._beat.end():
             queued = [job for job, runs in (self._jobs or {}).items() if not runs]
             if queued:
-                self._thread.submit(self._engine.cancel, queued).result()
-        self._thread.shutdown(cancel_futures=True)
+                self._engine.cancel(queued).result()
+        self._engine.free()
         self._server.free()
+
+
+def _farewell(pilot: _Known, how: str) -> str:
+    """The line on a pilot that is given up. `how`: its job ended, in the engine's words."""
+    why = f"its job {pilot.job} has ended" + (f" ({how})" if how else "")
+    return f"pilot {pilot.folder.id} is gone: {how if how == SILENT else why}"
