@@ -22,7 +22,7 @@ from ablate.shared.spec import tree_identity
 from ablate.store.store import Store
 
 SOURCE = blocks("file")["myprobes.py"]
-PROBE, NUMBER = "myprobes:Steepness", "Steepness:last"
+PROBE, NUMBER = "steeply:Steepness", "Steepness:last"
 WORDS = ("stem=none,dpn", "model.depth=1", "train.steps=6", "seeds=2", "launcher=inline")
 BESIDE = f"probe=[{PROBE},gradnorm]"
 
@@ -30,7 +30,7 @@ BESIDE = f"probe=[{PROBE},gradnorm]"
 @pytest.fixture(scope="module")
 def driven(tmp_path_factory):
     shell = Shell(tmp_path_factory.mktemp("probe"))
-    (shell.folder / "myprobes.py").write_text(SOURCE)
+    (shell.folder / "steeply.py").write_text(SOURCE)
     shell("sweep", *WORDS, BESIDE, f"analysis.metric={NUMBER}", "--as", "mine")
     return shell
 
@@ -38,7 +38,7 @@ def driven(tmp_path_factory):
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "myprobes.py").write_text(SOURCE)
+    (tmp_path / "steeply.py").write_text(SOURCE)
     return tmp_path
 
 
@@ -87,11 +87,11 @@ def test_a_bundle_has_its_number_without_its_file(driven, tmp_path, monkeypatch)
 
 
 def test_an_edit_is_another_run_but_not_where_it_lies(folder, tmp_path, monkeypatch):
-    (folder / "myprobes.py").write_text(SOURCE.replace("    version = 1\n", ""))
+    (folder / "steeply.py").write_text(SOURCE.replace("    version = 1\n", ""))
     first = complete([PROBE], folder)
-    (folder / "myprobes.py").write_text(SOURCE.replace("    version = 1\n", "") + "# edited\n")
+    (folder / "steeply.py").write_text(SOURCE.replace("    version = 1\n", "") + "# edited\n")
     assert complete([PROBE], folder) != first
-    (folder / "myprobes.py").write_text(SOURCE + "# edited\n")
+    (folder / "steeply.py").write_text(SOURCE + "# edited\n")
     assert complete([PROBE, "gradnorm"], folder)["versions"] == {PROBE: "1"}
     assert complete(["gradnorm"], folder) is None
     spec = {"probe": [PROBE], "own_probes": {"folder": "/a", "versions": {PROBE: "1"}}}
@@ -105,7 +105,7 @@ def test_an_edit_is_another_run_but_not_where_it_lies(folder, tmp_path, monkeypa
 def test_what_is_wrong_is_told_before_anything_trains(folder):
     shell = Shell(folder)
     for probe, line in (
-        ("myprobes:Steepnes", "(did you mean 'Steepness'?)"),
+        ("steeply:Steepnes", "(did you mean 'Steepness'?)"),
         ("noprobes:A", "probe: noprobes:A: no noprobes.py in "),
         ("gradnor", "expected one of gradnorm, scales"),
         (f"{PROBE},{PROBE}", "probe: Steepness is given twice"),

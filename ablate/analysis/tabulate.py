@@ -69,8 +69,7 @@ def tabulate(
     `withheld`: from `Store.results`; such runs have no result here. `older`: how many of its runs
     the store also has with the draws of an older version.
     """
-    analysis = plan.analysis
-    footnotes = Footnotes()
+    analysis, footnotes = plan.analysis, Footnotes()
     cells = {
         (cell.row, cell.column): scores(cell, plan, results, also, curves, probes)
         for cell in plan.cells

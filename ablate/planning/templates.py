@@ -19,7 +19,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "templates"
 
 
 @dataclass(frozen=True)
-class Template:
+class Starter:
     """What `ablate new` writes: each template and where it goes; and what to type then. In all of
     them $name is the name as it was given, $Name that of a class."""
 
@@ -28,16 +28,16 @@ class Template:
     command: str
 
 
-def _part(line: str, template: str, command: str) -> Template:
+def _part(line: str, template: str, command: str) -> Starter:
     """A file of Python in the folder that the user works in."""
-    return Template(line, {f"{template}.py.txt": "$name.py"}, f"ablate plan {command}")
+    return Starter(line, {f"{template}.py.txt": "$name.py"}, f"ablate plan {command}")
 
 
-def _file(line: str, template: str, folder: str, command: str) -> Template:
-    return Template(line, {f"{template}.yaml.txt": f"{folder}/$name.yaml"}, f"ablate {command}")
+def _file(line: str, template: str, folder: str, command: str) -> Starter:
+    return Starter(line, {f"{template}.yaml.txt": f"{folder}/$name.yaml"}, f"ablate {command}")
 
 
-KINDS: dict[str, Template] = {
+KINDS: dict[str, Starter] = {
     "norm": _part("a norm", "norm", "norm=layernorm,$name:$Name"),
     "stem": _part("a stem: images to tokens", "stem", "stem=none,$name:$Name"),
     "block": _part("a block of the encoder", "block", "block=vit,$name:$Name"),
@@ -55,7 +55,7 @@ KINDS: dict[str, Template] = {
         "probe",
         "stem=none,dpn probe=[$name:$Name] analysis.metric=$Name:distance",
     ),
-    "trainer": Template(
+    "trainer": Starter(
         "a training loop",
         {"trainer.py.txt": "$name.py", "trainer.yaml.txt": "conf/trainer/$name.yaml"},
         "ablate plan trainer=$name trainer.lr=1.0,0.1",
