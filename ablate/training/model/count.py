@@ -12,7 +12,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ablate.shared import spec
-from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Whole
 from ablate.training.model import build
