@@ -20,6 +20,7 @@ from ablate.shared.errors import Failure, NoRoom, UserError, unknown
 from ablate.shared.files import make_folder
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger
+from ablate.store.liveness import HostLock
 from ablate.store.progress import driver_of, observe
 from ablate.store.store import Store
 
@@ -127,8 +128,10 @@ def stop(
             raise unknown("sweep", sweep, names, f"one driven in {store.root}:")
         plan = ledger.sealed_plan(store, sweep or names[0]) if names else None
     left = _workers(store, plan)
-    for folder in left.values():
+    for label, folder in left.items():
         store.liveness.stop(folder)
+        if folder.attempt is None and not _is_here(folder):
+            say(f"{label} trains on {folder.lock.notes()['host']}: `ablate stop` stops it there")
     waiting = _Waiting(say, timeout_s)
     while alive := _alive(store, left):
         waiting.on(alive)
@@ -150,10 +153,15 @@ def _alive(store: Store, folders: Mapping[str, RunDir]) -> dict[str, Any]:
     """Return the living workers by label, with their process ids if they are of this host."""
     by = store.liveness
     return {
-        label: by.notes(run).get("pid") if run.attempt is None else None
+        label: by.notes(run).get("pid") if run.attempt is None and _is_here(run) else None
         for label, run in folders.items()
         if by.alive(run)
     }
+
+
+def _is_here(run: RunDir) -> bool:
+    """Is the worker, which writes into the run's own folder, a process of this host?"""
+    return HostLock().host(run) is None
 
 
 class _Waiting:

@@ -86,7 +86,9 @@ def work(path: str, options: dict[str, Any]) -> int:
             return EXIT_TAKEN
         attempt = Attempt(rundir)
         try:
-            rundir.lock.note(pid=os.getpid(), slot=options["slot"], phase="start")
+            rundir.lock.note(
+                pid=os.getpid(), host=platform.node(), slot=options["slot"], phase="start"
+            )
             if not rundir.has_result():
                 _train(rundir, attempt, options, stopping)
             return 0
