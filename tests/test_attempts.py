@@ -6,20 +6,25 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import time
 from pathlib import Path
+from sqlite3 import OperationalError
+from threading import Thread
 
 import pytest
 from test_ledger import small_plan
 
+from ablate.cli.keeping import _alone
 from ablate.planning.plan import Plan
 from ablate.running import turns
 from ablate.running.folders import Folders
+from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
-from ablate.store import attempts
-from ablate.store.connection import journal_mode
+from ablate.store import attempts, connection
+from ablate.store.connection import journal_mode, transaction
 from ablate.store.gc import Rubbish, collect, rubbish
-from ablate.store.ledger import Ledger
-from ablate.store.pilots import put
+from ablate.store.ledger import Ledger, Unrecorded
+from ablate.store.pilots import PilotDir, put
 from ablate.store.progress import Driver, driver_of
 from ablate.store.store import Store
 
@@ -234,7 +239,7 @@ def test_a_driver_on_another_host_is_seen_by_its_beat(store, monkeypatch):
     store.driver.note(pid=1, host="another", sweep="p")
     store.driver.release()
     assert driver_of(store) == Driver(1, "p")
-    assert not turns._take_turn(store, 0.0)
+    assert not store.take_turn()
     store.ask_to_stop()
     assert store.driver.acquire()
     store.driver.note(pid=2, host="another", sweep="p")
@@ -246,10 +251,88 @@ def test_a_driver_on_another_host_is_seen_by_its_beat(store, monkeypatch):
 
     os.utime(beat, (0, 0))
     assert driver_of(store) is None
-    assert turns._take_turn(store, 0.0)
+    assert store.take_turn()
     store.driver.release()
     put(beat, {"pid": 1, "host": "another", "beat": 4, "done": True})
     assert driver_of(store) is None
+
+
+@pytest.fixture
+def far(store, ledger, tmp_path) -> Store:
+    """What another host sees of the store, in the middle of a driver's transaction: no locks."""
+    ledger.rows((str,), "PRAGMA journal_mode = DELETE")
+    with transaction(ledger._db) as db:
+        db.execute("PRAGMA cache_spill = 1")
+        db.execute("PRAGMA cache_size = 1")
+        db.execute("UPDATE run SET status = 'half done'")
+        db.executemany(
+            "INSERT INTO planned VALUES ('x', ?, ?)", ((n, "r" * 500) for n in range(200))
+        )
+        shutil.copytree(store.root, tmp_path / "far")
+    far = Store(tmp_path / "far")
+    assert far.driver.acquire()
+    far.driver.note(pid=1, host="another", sweep="p")
+    far.driver.release()
+    far.pilots.mkdir()
+    put(far.pilots / "driver.json", {"pid": 1, "host": "another", "beat": 3, "done": False})
+    return far
+
+
+def test_who_reads_rolls_no_transaction_of_another_host_back(far, monkeypatch):
+    """Its journal looks like a dead writer's where its locks are not seen."""
+    journal = far.root / "ledger.db-journal"
+    before = journal.read_bytes(), far.ledger.read_bytes()
+    monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
+    with pytest.raises(Failure, match="another host writes it"), Ledger.reading(far):
+        pass
+    assert (journal.read_bytes(), far.ledger.read_bytes()) == before
+    committed = Thread(target=lambda: time.sleep(0.2) or journal.unlink())
+    monkeypatch.setattr(connection, "PATIENCE_S", 20)
+    committed.start()
+    with Ledger.reading(far) as ledger:
+        assert ledger.rows((str,), "PRAGMA journal_mode") == [("delete",)]
+        with pytest.raises(OperationalError, match="readonly"):
+            ledger._db.execute("DELETE FROM planned")
+    committed.join()
+
+
+def test_nobody_writes_the_ledger_beside_a_driver_of_another_host(far):
+    with pytest.raises(Unrecorded, match="another drives the store"):
+        far.add_look({"sweep": "p", "at": 1.0, "seeds": [0]})
+    with pytest.raises(Failure, match="process 1 drives this store"), _alone(far, "gc"):
+        pass
+    os.utime(far.pilots / "driver.json", (0, 0))
+    with _alone(far, "gc"):
+        pass
+
+
+def test_stop_from_another_host_ends_the_workers_of_a_driver_that_died_this_minute(
+    store, ledger, monkeypatch
+):
+    (run,) = plan().runs()
+    store.write_plan(plan())
+    start(store, ledger, loaded(store, ledger))
+    beat = store.pilots / "driver.json"
+    beat.parent.mkdir()
+    put(beat, {"pid": 1, "host": "another", "beat": 3, "done": False})
+    assert store.driver.acquire()
+    store.driver.note(pid=1, host="another", sweep="p")
+    store.driver.release()
+    pilot = PilotDir(store.pilots / "p1")
+    pilot.create()
+    pilot.write_orders({"runs": {f"1/{run.id}": "s"}})
+    pilot.write_beat({"runs": {f"1/{run.id}": {"step": 3}}})
+    asked = []
+    monkeypatch.setattr(turns._Waiting, "on", lambda self, alive: asked.append({**alive}) or obey())
+
+    def obey() -> None:
+        os.utime(beat, (0, 0))
+        if pilot.stops():
+            pilot.write_beat({"over": True})
+
+    assert turns.stop(store, None, print, timeout_s=20) == "p"
+    assert pilot.stops() == {f"1/{run.id}": False}
+    assert [*asked[-1]] == [run.label]
 
 
 MOUNTS = """\
@@ -260,6 +343,7 @@ MOUNTS = """\
 34 22 0:47 / /mnt/bound rw - fuse.bindfs /data rw
 35 22 0:48 / /mnt/over rw - tmpfs tmpfs rw
 36 35 0:49 / /mnt/over rw - nfs server:/x rw
+37 22 0:50 / /mnt/größe rw - nfs server:/y rw
 """
 
 
@@ -273,6 +357,7 @@ MOUNTS = """\
         ("/mnt/with space/runs", "DELETE"),
         ("/mnt/bound/runs", "DELETE"),
         ("/mnt/over/runs", "DELETE"),
+        ("/mnt/größe/runs", "DELETE"),
     ],
 )
 def test_the_ledger_has_a_wal_on_this_hosts_own_disks_alone(tmp_path, place, mode):

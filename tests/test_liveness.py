@@ -5,7 +5,12 @@ The workers here hold no lock of this host, as those of a cluster: who asks a lo
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
+import signal
+import subprocess
+import time
 
 import pytest
 from test_ledger import small_plan
@@ -16,6 +21,7 @@ from ablate.report.status import show_status
 from ablate.running.driver import drive
 from ablate.running.launchers import Slot
 from ablate.running.turns import driving, stop
+from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir, to_json, write_whole
 from ablate.store.gc import rubbish
 from ablate.store.ledger import Ledger
@@ -198,3 +204,65 @@ def test_stop_asks_the_store_and_waits_for_the_end(store, working):
     assert stop(store, None, print) == "p"
     assert working.stopped == [("a0", False)]
     assert alive == []
+
+
+def test_a_worker_that_notes_another_host_lives_while_it_writes_and_is_not_signalled(store):
+    """Where locks don't reach other hosts: its lock is free here. Its process id is another's."""
+    run, by = store.rundir("a0"), store.liveness
+    run.create({})
+    innocent = subprocess.Popen(["sleep", "60"])
+
+    def note(**notes: object) -> None:
+        run.lock.clear()
+        lock = RunDir(run.path).lock
+        assert lock.acquire()
+        lock.note(pid=innocent.pid, **notes)
+        lock.release()
+
+    def age() -> None:
+        os.utime(run.lock.path, (0, 0))
+
+    try:
+        note(host="another", phase="train")
+        assert by.alive(run)
+        assert stop_at_once(store) == ["a#0 trains on another: `ablate stop` stops it there"]
+        for dead in (
+            age,
+            lambda: note(host="another", exit="stopped"),
+            lambda: note(host=platform.node(), phase="train"),
+            lambda: note(phase="train"),
+        ):
+            note(host="another", phase="train")
+            assert by.alive(run)
+            dead()
+            assert not by.alive(run)
+        note(host="another", phase="train")
+        write_whole(run.result, to_json({"status": "finished"}))
+        assert not by.alive(run)
+
+        holder = RunDir(run.path).lock
+        assert holder.acquire()
+        holder.note(pid=innocent.pid, host="another")
+        by.stop(run, now=True)
+        time.sleep(0.1)
+        assert innocent.poll() is None
+        holder.note(host=platform.node())
+        by.stop(run, now=True)
+        assert innocent.wait(10) == -signal.SIGKILL
+        holder.release()
+    finally:
+        innocent.kill()
+        innocent.wait()
+
+
+def stop_at_once(store: Store) -> list[str]:
+    """What `ablate stop` says, which gives up at once."""
+    plan = small_plan()
+    store.write_plan(plan)
+    with Ledger.driving(store) as ledger:
+        ledger.plan(plan)
+        ledger.record("a0", "started", step=0)
+    said: list[str] = []
+    with pytest.raises(Failure, match="still alive: a#0"):
+        stop(store, None, said.append, timeout_s=0.01)
+    return said

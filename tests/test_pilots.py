@@ -4,6 +4,7 @@ die, drivers that come back, limits, and workers that wake up after they were gi
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import mmap
 import os
@@ -20,12 +21,15 @@ from launcher_contract import BesideContract, end, settings, until
 from test_ledger import small_plan
 
 from ablate.running.launchers import pilots, slurm
+from ablate.running.launchers.node_cache import NodeCache
 from ablate.running.launchers.pilots import PilotLauncher
+from ablate.shared import decoded
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
 from ablate.store import attempts
+from ablate.store import pilots as exchange
 from ablate.store.ledger import Ledger
-from ablate.store.pilots import prove, write_proof
+from ablate.store.pilots import prove, read_object, write_proof
 from ablate.store.store import Store
 
 CPUS = settings("slurm", gpus=0, cpus=2)
@@ -179,6 +183,47 @@ def test_a_host_without_the_store_or_its_data_is_no_pilot(tmp_path):
         prove(tmp_path, "token")
     with pytest.raises(Failure, match="does not see the driver's store"):
         prove(tmp_path / "elsewhere", "token")
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    """Of a driver that says nothing, or a pilot without orders, nothing may be concluded."""
+    answers = [*[OSError(errno.ESTALE, "Stale file handle")] * 3, {"beat": 1}]
+
+    def read(path: Path) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(exchange, "read_json", read)
+    assert read_object(tmp_path / "driver.json") == {"beat": 1}
+    answers += [OSError(errno.ESTALE, "Stale file handle")] * 100
+    with pytest.raises(OSError, match="Stale file handle"):
+        read_object(tmp_path / "driver.json")
+    answers[:] = [PermissionError(errno.EACCES, "no")]
+    with pytest.raises(PermissionError):
+        read_object(tmp_path / "driver.json")
+
+
+def test_every_set_that_a_run_reads_is_copied_to_the_node_and_again_when_it_is_discarded(
+    tmp_path, monkeypatch
+):
+    shared, node = tmp_path / "runs" / "cache", tmp_path / "node"
+    for name in ("own", "beside"):
+        (shared / name).mkdir(parents=True)
+        (shared / name / "meta.json").write_text(name)
+    monkeypatch.setattr(decoded, "damage", lambda home: None)
+    run = RunDir(tmp_path / "runs" / "attempts" / "1" / "a0")
+    also = [{"fingerprint": "beside"}, {"fingerprint": "gone"}]
+    run.create({"data": {"fingerprint": "own"}, "eval": {"also": also}})
+    cache = NodeCache(shared, str(node))
+    assert not cache.has(run)
+    until(lambda: cache.has(run))
+    assert sorted(path.parent.name for path in node.glob("*/meta.json")) == ["beside", "own"]
+    shutil.rmtree(node / "beside")
+    assert not cache.has(run)
+    until(lambda: cache.has(run))
+    assert (node / "beside" / "meta.json").read_text() == "beside"
 
 
 MOUNT = ("bindfs", "-o", "direct_io")  # a FUSE file system on which no memory can be shared

@@ -306,8 +306,8 @@ ALONE = ("doctor --repair", "gc")  # what takes the driver's place
 
 @contextlib.contextmanager
 def _alone(store: Store, command: str) -> Iterator[None]:
-    """Hold the driver's lock. Raises Failure if another process holds it."""
-    if not store.driver.acquire(wait_s=1.0):
+    """Take the driver's turn. Raises Failure if another process has it."""
+    if not store.take_turn(1.0):
         notes = store.driver.notes()
         pid, sweep = notes.get("pid", "?"), notes.get("sweep")
         what = "drives this store; `ablate stop` stops it"

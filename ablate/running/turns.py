@@ -20,7 +20,7 @@ from ablate.shared.errors import Failure, NoRoom, UserError, unknown
 from ablate.shared.files import make_folder
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger
-from ablate.store.pilots import beats_elsewhere
+from ablate.store.liveness import HostLock
 from ablate.store.progress import driver_of, observe
 from ablate.store.store import Store
 
@@ -32,7 +32,7 @@ def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
     """Take the driver's lock and open the ledger. While another process drives the store, show its
     progress and wait."""
     make_folder(store.root)
-    if not _take_turn(store, 0.5):
+    if not store.take_turn(0.5):
         with view() as watching:
             _await_turn(store, watching)
     try:
@@ -82,20 +82,9 @@ def _there(folder: Path) -> Path:
     return next(f for f in (folder, *folder.absolute().parents) if f.is_dir())
 
 
-def _take_turn(store: Store, wait_s: float) -> bool:
-    """The driver's lock, and no driver beats on another host, which locks may not reach."""
-    if not store.driver.acquire(wait_s):
-        return False
-    if not beats_elsewhere(store.root):
-        return True
-    store.driver.release()
-    time.sleep(wait_s)
-    return False
-
-
 def _await_turn(store: Store, view: View) -> None:
     who = None
-    while not _take_turn(store, 1.0):
+    while not store.take_turn(1.0):
         notes = store.driver.notes()
         if (notes.get("pid"), notes.get("sweep")) != who:
             who = notes.get("pid"), notes.get("sweep")
@@ -130,15 +119,19 @@ def stop(
         while (now := driver_of(store)) is not None and now.pid == driver.pid:  # or it is another
             heard = heard or store.ask_to_stop()
             waiting.on({"": now.pid if store.driven_here() else None} | _alive(store, left))
-        return driven
+        if now is not None or not _alive(store, left):
+            return driven
+        sweep = driven  # it had died, and left workers behind
     with Ledger.reading(store) as ledger:
         names = ledger.sweeps()
         if sweep is not None and sweep not in names:
             raise unknown("sweep", sweep, names, f"one driven in {store.root}:")
         plan = ledger.sealed_plan(store, sweep or names[0]) if names else None
     left = _workers(store, plan)
-    for folder in left.values():
+    for label, folder in left.items():
         store.liveness.stop(folder)
+        if folder.attempt is None and not _is_here(folder):
+            say(f"{label} trains on {folder.lock.notes()['host']}: `ablate stop` stops it there")
     waiting = _Waiting(say, timeout_s)
     while alive := _alive(store, left):
         waiting.on(alive)
@@ -160,10 +153,15 @@ def _alive(store: Store, folders: Mapping[str, RunDir]) -> dict[str, Any]:
     """Return the living workers by label, with their process ids if they are of this host."""
     by = store.liveness
     return {
-        label: by.notes(run).get("pid") if run.attempt is None else None
+        label: by.notes(run).get("pid") if run.attempt is None and _is_here(run) else None
         for label, run in folders.items()
         if by.alive(run)
     }
+
+
+def _is_here(run: RunDir) -> bool:
+    """Is the worker, which writes into the run's own folder, a process of this host?"""
+    return HostLock().host(run) is None
 
 
 class _Waiting:

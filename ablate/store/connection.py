@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.errors import UserError
+from ablate.shared.errors import Failure, UserError
 
 VERSION = 4
+PATIENCE_S = 10.0  # for the end of another host's transaction
 
 
 @contextmanager
@@ -65,16 +68,22 @@ def journal_mode(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> s
     kinds = {}
     for line in text.splitlines():
         first, _, last = line.partition(" - ")
-        point = first.split()[4].encode().decode("unicode_escape")  # a space is \040
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), first.split()[4])
         kinds[Path(point)] = last.split()[0]  # the last mounted there covers the others
     place = folder.resolve()
     kind = next((kinds[p] for p in (place, *place.parents) if p in kinds), "")
     return "WAL" if kind in _OWN_DISKS else "DELETE"
 
 
-def open_reader(file: Path) -> sqlite3.Connection:
+def open_reader(file: Path, elsewhere: bool = False) -> sqlite3.Connection:
     """To read. Where nothing can be written SQLite lacks what readers and writers share, unless a
-    writer has it open: then the file is read as it stands."""
+    writer has it open: then the file is read as it stands.
+
+    `elsewhere`: another host writes, whose locks may not reach this one. SQLite would take the
+    journal of its transaction for a dead writer's, and roll it back: it must not write.
+    """
+    if elsewhere:
+        return _beside(file)
     if os.access(file.parent, os.W_OK):
         return connect(file, "rwc")
     connection = connect(file, "ro")
@@ -84,6 +93,21 @@ def open_reader(file: Path) -> sqlite3.Connection:
         connection.close()
         return connect(file, "ro&immutable=1")
     return connection
+
+
+def _beside(file: Path) -> sqlite3.Connection:
+    """A connection that never writes, opened between two transactions of the writer."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        connection = connect(file, "ro")
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+            return connection
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if time.monotonic() > deadline:
+                raise Failure(f"{file}: another host writes it ({error}); try again") from error
+        time.sleep(0.02)
 
 
 def version_of(file: Path) -> int:

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import signal
+import time
 from pathlib import Path
 
 from ablate.planning.plan import Plan, file_name
@@ -23,6 +24,7 @@ from ablate.shared.lock import Lock
 from ablate.shared.rundir import ATTEMPTS, RUNS, RunDir
 from ablate.store.events import Look, is_look
 from ablate.store.liveness import Liveness, WhoCanKnow
+from ablate.store.pilots import beats_elsewhere
 
 
 class StoreFolder:
@@ -36,9 +38,8 @@ class StoreFolder:
         self.ledger = root / "ledger.db"
         self.driver = Lock(root / "driver.lock")
         self._stop = root / "stop.json"  # asks the driver to
-        self.liveness: Liveness = WhoCanKnow(
-            self.pilots
-        )  # of its runs' workers, whoever started them
+        # Of its runs' workers, whoever started them.
+        self.liveness: Liveness = WhoCanKnow(self.pilots)
         self.looks = root / "looks.jsonl"
         self.cache = root / "cache"
         self.studies = root / "studies"  # searches, for optuna-dashboard
@@ -57,6 +58,16 @@ class StoreFolder:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return {name for name in os.listdir(self.runs) if name.isalnum()}
         return set()
+
+    def take_turn(self, wait_s: float = 0.0) -> bool:
+        """The driver's lock, and no driver beats on another host, which locks may not reach."""
+        if not self.driver.acquire(wait_s):
+            return False
+        if not beats_elsewhere(self.root):
+            return True
+        self.driver.release()
+        time.sleep(wait_s)
+        return False
 
     def driven_here(self) -> bool:
         """Is whoever noted itself as the driver a process of this host?"""

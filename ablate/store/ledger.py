@@ -46,6 +46,7 @@ from ablate.store.events import (
     sealed,
 )
 from ablate.store.folder import StoreFolder
+from ablate.store.pilots import beats_elsewhere
 from ablate.store.queries import Queries
 
 
@@ -94,9 +95,10 @@ class Ledger(Queries):
                 f"no store at {store.root}: start with `ablate sweep quickstart`, "
                 f"or give its folder with --store DIR (or ABLATE_STORE)"
             )
-        if not (store.ledger.exists() and version_of(store.ledger) == VERSION):
+        elsewhere = store.ledger.exists() and bool(beats_elsewhere(store.root))
+        if not (elsewhere or (store.ledger.exists() and version_of(store.ledger) == VERSION)):
             _mend(store)
-        with contextlib.closing(open_reader(store.ledger)) as connection:
+        with contextlib.closing(open_reader(store.ledger, elsewhere)) as connection:
             connection.execute("PRAGMA query_only = ON")
             version = check_version(connection, store.ledger)
             yield cls(connection, store.looks_view() if version < 3 else None)
@@ -327,7 +329,7 @@ def _migrate(db: sqlite3.Connection, store: StoreFolder) -> bool:
 
 def _mend(store: StoreFolder) -> None:
     """Make a lost ledger, migrate an old one: not beside a driver, who does it, nor read-only."""
-    if os.access(store.root, os.W_OK) and store.driver.acquire(wait_s=1.0):
+    if os.access(store.root, os.W_OK) and store.take_turn(1.0):
         try:
             with Ledger.driving(store):
                 pass

@@ -8,12 +8,13 @@ others, which is whom drivers ask of workers that they adopt, and readers of eve
 
 from __future__ import annotations
 
+import platform
 import signal
 from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.shared.rundir import RunDir
-from ablate.store.pilots import Pilots
+from ablate.store.pilots import Pilots, is_fresh
 
 
 class Liveness(Protocol):
@@ -33,16 +34,31 @@ class Liveness(Protocol):
 
 
 class HostLock:
-    """The answer on this host: the kernel frees a run's lock when the worker that holds it dies."""
+    """The answer on this host: the kernel frees a run's lock when the worker that holds it dies.
+
+    Where locks don't reach other hosts, a worker that notes another one is taken for dead once it
+    has noted nothing for a minute: until then nobody else may write into its folder.
+    """
 
     def alive(self, run: RunDir) -> bool:
-        return run.lock.is_held()
+        return run.lock.is_held() or self._noted_elsewhere(run)
 
     def notes(self, run: RunDir) -> dict[str, Any]:
         return run.lock.notes()
 
     def stop(self, run: RunDir, now: bool = False) -> None:
-        run.lock.signal(signal.SIGKILL if now else signal.SIGTERM)
+        if self.host(run) is None:  # the number of a process there is another one's here
+            run.lock.signal(signal.SIGKILL if now else signal.SIGTERM)
+
+    def host(self, run: RunDir) -> str | None:
+        """Of its last worker, None where that is this one."""
+        host = run.lock.notes().get("host")
+        return None if host == platform.node() else host
+
+    def _noted_elsewhere(self, run: RunDir) -> bool:
+        if not is_fresh(run.lock.path) or self.host(run) is None:
+            return False
+        return "exit" not in run.lock.notes() and not run.has_result()
 
 
 class WhoCanKnow:

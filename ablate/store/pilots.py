@@ -17,6 +17,7 @@ pilot without a folder kills its workers and ends.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import math
@@ -36,6 +37,7 @@ from ablate.shared.rundir import RunDir
 
 BEAT_S = 2.0  # between two beats
 LOOK_S = 0.5  # between two looks at the files of the other side
+READS = 20  # of a file that is replaced every time, before that is an error
 STALE_S = 60.0  # without a beat, before a driver or a pilot counts as gone
 
 _numbers = itertools.count()
@@ -71,18 +73,18 @@ class PilotDir:
 
     def beat(self) -> dict[str, Any]:
         """{} before the first."""
-        return _object(self._beat)
+        return read_object(self._beat)
 
     def orders(self) -> dict[str, Any]:
-        return _object(self._orders)
+        return read_object(self._orders)
 
     def stops(self) -> dict[str, bool]:
         """attempt -> at once? Of all that shall stop."""
-        return {**_object(self._orders).get("stop", {}), **_object(self._stop)}
+        return {**read_object(self._orders).get("stop", {}), **read_object(self._stop)}
 
     def is_fresh(self) -> bool:
         """Has it beaten lately?"""
-        return _is_fresh(self._beat)
+        return is_fresh(self._beat)
 
     def held(self) -> dict[str, dict[str, Any]]:
         """attempt -> notes of its worker, of those that it was given and has told no end of."""
@@ -155,7 +157,7 @@ class DriverBeat:
         so long that it was taken for dead. Raises what the thread ended with."""
         if self._broken is not None:
             raise self._broken
-        told = _object(self._file)
+        told = read_object(self._file)
         if told and {key: told.get(key) for key in self._who} != self._who:
             raise Failure(
                 f"{self._root}: process {told.get('pid')} of {told.get('host')} drives this store "
@@ -199,13 +201,13 @@ class DriverBeat:
 def beats_elsewhere(root: Path) -> dict[str, Any]:
     """What the driver of another host says, {} where none beats; its lock may not reach here."""
     file = root / "pilots" / "driver.json"
-    told = _object(file)
-    if told.get("done") or told.get("host") == platform.node() or not _is_fresh(file):
+    told = read_object(file)
+    if told.get("done") or told.get("host") == platform.node() or not is_fresh(file):
         return {}
     return told
 
 
-def _is_fresh(file: Path) -> bool:
+def is_fresh(file: Path) -> bool:
     """Was it written lately, by this host's clock?"""
     with contextlib.suppress(OSError):
         return time.time() - file.stat().st_mtime < STALE_S
@@ -220,13 +222,13 @@ def write_proof(root: Path, token: str) -> None:
 
 def token_of(root: Path) -> str | None:
     """The store's own; None before its first pilot."""
-    token = _object(root / "pilots" / "store.json").get("token")
+    token = read_object(root / "pilots" / "store.json").get("token")
     return token if isinstance(token, str) else None
 
 
 def prove(root: Path, token: str) -> None:
     """Raises Failure where this host does not see the store of that token, and its data."""
-    told = _object(root / "pilots" / "store.json")
+    told = read_object(root / "pilots" / "store.json")
     if told.get("token") != token:
         raise Failure(f"{platform.node()} does not see the driver's store in {root}")
     for fingerprint, sha256 in told.get("data", {}).items():
@@ -251,6 +253,16 @@ def put(path: Path, tree: Mapping[str, Any]) -> None:
         raise
 
 
-def _object(path: Path) -> dict[str, Any]:
-    tree = read_json(path)
-    return tree if isinstance(tree, dict) else {}
+def read_object(path: Path) -> dict[str, Any]:
+    """{} where there is none. A file that was replaced on its server while it was read here (NFS
+    v3) is read again: that it says nothing would be taken for its word."""
+    for _ in range(READS):
+        try:
+            tree = read_json(path)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            stale = error
+        else:
+            return tree if isinstance(tree, dict) else {}
+    raise stale

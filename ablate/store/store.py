@@ -15,6 +15,7 @@ from ablate.store.connection import connect
 from ablate.store.events import Look
 from ablate.store.folder import StoreFolder
 from ablate.store.ledger import Ledger, Unrecorded
+from ablate.store.pilots import beats_elsewhere
 
 REMEDY = "remove the run's folder, and the same `ablate sweep` trains it again"  # what was edited
 
@@ -84,7 +85,8 @@ class Store(StoreFolder):
     def add_look(self, look: Look) -> None:
         """Record it, unless it is there: on disk when this returns. Raises Unrecorded."""
         host = self.driver.notes().get("host", platform.node())
-        if host != platform.node() and self.driver.is_held():  # no shared memory with that SQLite
+        held = self.driver.is_held() or beats_elsewhere(self.root)
+        if host != platform.node() and held:  # no shared memory with that SQLite, nor locks
             raise Unrecorded(f"{host} drives the store, and only that machine can write the ledger")
         if not os.access(self.root, os.W_OK):
             raise Unrecorded("the store is not writable")

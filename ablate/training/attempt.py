@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import os
+import platform
 import signal
 import time
 import traceback
@@ -100,7 +101,9 @@ def hold(
             return EXIT_TAKEN
         attempt = Attempt(rundir)
         try:
-            rundir.lock.note(pid=os.getpid(), slot=options["slot"], phase="start")
+            rundir.lock.note(
+                pid=os.getpid(), host=platform.node(), slot=options["slot"], phase="start"
+            )
             if not rundir.has_result():
                 train(rundir, attempt, options, stopping)
             return 0

@@ -19,10 +19,10 @@ from typing import Any
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
 from ablate.running.launchers.node_cache import NodeCache
-from ablate.shared.files import FULL, read_json
+from ablate.shared.files import FULL
 from ablate.shared.rundir import ATTEMPTS, EXIT_AWAY, EXIT_TAKEN, RunDir
 from ablate.shared.signals import noted
-from ablate.store.pilots import BEAT_S, STALE_S, PilotDir, prove
+from ablate.store.pilots import BEAT_S, STALE_S, PilotDir, prove, read_object
 
 IDLE_S = 30.0  # without a run, while none waits, before its devices are handed back
 
@@ -127,8 +127,8 @@ class _Pilot:
         return self.until is not None and self.until - time.monotonic() < self.short_s
 
     def _listen(self) -> None:
-        told = read_json(self.root / "pilots" / "driver.json")
-        if isinstance(told, dict) and told != self.driver:
+        told = read_object(self.root / "pilots" / "driver.json")
+        if told and told != self.driver:
             self.driver, self.heard_at = told, time.monotonic()
 
     def _obey(self, orders: Mapping[str, Any], takes: bool, refuses: bool) -> None:
