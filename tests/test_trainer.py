@@ -13,20 +13,24 @@ import signal
 from pathlib import Path
 
 import numpy as np
+import process_engine
 import pytest
 import torch
 from conftest import Shell
+from launcher_contract import settings
 from pages import blocks
 from test_kill import kill, wait_for, workers
 
 from ablate.audit.doctor import own_check
 from ablate.planning import compose, expand
-from ablate.running.launchers import Slot
+from ablate.running.launchers import Slot, pilots
 from ablate.shared import own, spec
 from ablate.shared.errors import UserError
 from ablate.shared.own import OwnRun
 from ablate.shared.rundir import RunDir
 from ablate.shared.trainer import any_run
+from ablate.store import attempts
+from ablate.store.store import Store
 from ablate.training.answers import ANSWERS
 from ablate.training.own import state as states
 from ablate.training.own import work
@@ -615,6 +619,41 @@ def test_a_stopped_run_saves_and_goes_on(toy, shell):
         lines = (path / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == [*range(1, 81), 80]
         assert json.loads((path / "env.json").read_text())["attempts"][-1]["from_step"] > 1
+
+
+def test_off_this_host_an_attempt_goes_on_from_the_state_of_the_one_before(toy, monkeypatch):
+    """By pilots, on an engine of processes: each attempt has a folder of its own, and a scratch
+    folder, which is not carried along."""
+    for name in ("BEAT_S", "LOOK_S", "ASK_S"):
+        monkeypatch.setattr(pilots, name, 0.1)
+    slow = TOY.replace("import helper", "import helper, time").replace(
+        "        run.save(state)\n", "        time.sleep(0.05)\n        run.save(state)\n"
+    )
+    write(toy, toy_py=slow.replace("def main", "open('here', 'w').close()\n\n\ndef main"))
+    planned = next(made("trainer.lr=0.1,0.2", "trainer.steps=80", "seeds=1").runs())
+    store = Store(toy / "runs")
+    launcher, engine = process_engine.launcher(settings("slurm", gpus=0, cpus=1), store.root)
+    try:
+        wait_for(lambda: launcher.poll(0.1) or launcher.offer(1, ()) or launcher.slots)
+        first = attempts.attempt_folder(store, planned.id, 1)
+        first.create(planned.spec())
+        attempts.appoint(store, planned.id, 1)
+        launcher.start(first, launcher.slots[0])
+        wait_for(lambda: launcher.poll(0.1) or first.metrics_size() > 500)
+        launcher.stop(first)
+        wait_for(lambda: launcher.poll(0.1))
+        assert first.checkpoints()
+        assert (first.scratch / "here").exists()
+        second, number = attempts.fork(store, planned.id, 2)
+        assert not second.scratch.exists()
+        attempts.appoint(store, planned.id, number)
+        launcher.start(second, launcher.slots[0])
+        wait_for(lambda: launcher.poll(0.1))
+    finally:
+        launcher.free()
+        assert [job.wait(20) for job in engine.jobs.values()] == [0]
+    assert second.read_attempts()[-1]["from_step"] == first.newest_step()
+    assert second.read_result()["test"]["score"] == pytest.approx(expected(0.1, 0, 80), abs=1e-9)
 
 
 def test_no_better_than_guessing_is_collapsed_and_a_prune_is_obeyed(toy, shell):
