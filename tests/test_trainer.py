@@ -3,28 +3,34 @@ real processes. What it computes is compared with files and with arithmetic done
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
+import process_engine
 import pytest
 import torch
 from conftest import Shell
+from launcher_contract import settings
 from pages import blocks
 from test_kill import kill, wait_for, workers
 
 from ablate.audit.doctor import own_check
 from ablate.planning import compose, expand
-from ablate.running.launchers import Slot
+from ablate.running.launchers import Slot, pilots
 from ablate.shared import own, spec
 from ablate.shared.errors import UserError
 from ablate.shared.own import OwnRun
 from ablate.shared.rundir import RunDir
 from ablate.shared.trainer import any_run
+from ablate.store import attempts
+from ablate.store.store import Store
 from ablate.training.answers import ANSWERS
 from ablate.training.own import state as states
 from ablate.training.own import work
@@ -296,6 +302,21 @@ def test_a_search_over_a_key_of_it(toy, shell):
     assert "nothing wrong" in shell("verify").out
 
 
+def half_trained(folder: Path) -> list[int]:
+    """Workers at work, frozen, one of whose runs has a state and no result; else they go on."""
+    pids = workers(folder)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    saved = {path.parent for path in (folder / "runs" / "runs").glob("*/checkpoint-*")}
+    if pids and any(not (path / "result.json").exists() for path in saved):
+        return pids
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    return []
+
+
 def test_two_variants_and_five_seeds_of_the_language_model_killed_twice(tmp_path):
     """kill -9 of driver and workers, each time once another run has finished and another is half
     trained: byte for byte what nobody disturbed. A state is saved at every step."""
@@ -307,14 +328,14 @@ def test_two_variants_and_five_seeds_of_the_language_model_killed_twice(tmp_path
             (shell.folder / file).write_text(FILES[file])
         shells.append(shell)
     calm, killed = shells
-    words = ("sweep", "trainer=chars", "trainer.act=gelu,tanh", "trainer.steps=30", "seeds=5")
+    short = ("trainer.steps=40", "trainer.depth=1", "seeds=5")
+    words = ("sweep", "trainer=chars", "trainer.act=gelu,tanh", *short)
     calm(*words, INLINE)
     runs = killed.folder / "runs" / "runs"
     for kills in (1, 2):
         driver = killed.start(*words, "launcher.checkpoint_s=0.01", "launcher.attempts=9")
         wait_for(lambda n=kills: len(list(runs.glob("*/result.json"))) >= 3 * n)
-        wait_for(lambda: [*runs.glob("*/checkpoint-*")] and workers(killed.folder))
-        kill([driver.pid, *workers(killed.folder)])
+        kill([driver.pid, *wait_for(lambda: half_trained(killed.folder))])
         driver.wait()
         assert driver.returncode != 0
     killed(*words, INLINE)
@@ -598,6 +619,41 @@ def test_a_stopped_run_saves_and_goes_on(toy, shell):
         lines = (path / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == [*range(1, 81), 80]
         assert json.loads((path / "env.json").read_text())["attempts"][-1]["from_step"] > 1
+
+
+def test_off_this_host_an_attempt_goes_on_from_the_state_of_the_one_before(toy, monkeypatch):
+    """By pilots, on an engine of processes: each attempt has a folder of its own, and a scratch
+    folder, which is not carried along."""
+    for name in ("BEAT_S", "LOOK_S", "ASK_S"):
+        monkeypatch.setattr(pilots, name, 0.1)
+    slow = TOY.replace("import helper", "import helper, time").replace(
+        "        run.save(state)\n", "        time.sleep(0.05)\n        run.save(state)\n"
+    )
+    write(toy, toy_py=slow.replace("def main", "open('here', 'w').close()\n\n\ndef main"))
+    planned = next(made("trainer.lr=0.1,0.2", "trainer.steps=80", "seeds=1").runs())
+    store = Store(toy / "runs")
+    launcher, engine = process_engine.launcher(settings("slurm", gpus=0, cpus=1), store.root)
+    try:
+        wait_for(lambda: launcher.poll(0.1) or launcher.offer(1, ()) or launcher.slots)
+        first = attempts.attempt_folder(store, planned.id, 1)
+        first.create(planned.spec())
+        attempts.appoint(store, planned.id, 1)
+        launcher.start(first, launcher.slots[0])
+        wait_for(lambda: launcher.poll(0.1) or first.metrics_size() > 500)
+        launcher.stop(first)
+        wait_for(lambda: launcher.poll(0.1))
+        assert first.checkpoints()
+        assert (first.scratch / "here").exists()
+        second, number = attempts.fork(store, planned.id, 2)
+        assert not second.scratch.exists()
+        attempts.appoint(store, planned.id, number)
+        launcher.start(second, launcher.slots[0])
+        wait_for(lambda: launcher.poll(0.1))
+    finally:
+        launcher.free()
+        assert [job.wait(20) for job in engine.jobs.values()] == [0]
+    assert second.read_attempts()[-1]["from_step"] == first.newest_step()
+    assert second.read_result()["test"]["score"] == pytest.approx(expected(0.1, 0, 80), abs=1e-9)
 
 
 def test_no_better_than_guessing_is_collapsed_and_a_prune_is_obeyed(toy, shell):

@@ -162,7 +162,7 @@ def _seeds(found: Forecast, hours: float | None) -> str:
 
     text = f"needs {_range(found.seeds, seeds)} seeds a variant"
     if hours is None:
-        return f"{text}; the cost is unknown until the data is downloaded"
+        return f"{text}; the cost is not known yet"
 
     def cost(n: int | None) -> str:
         return f">{hours * stats.MOST_SEEDS:.2g}" if n is None else f"{hours * n:.2g}"

@@ -63,12 +63,8 @@ class Handle:
         self.device: str = options["device"]
         self.threads: int = options["threads"]
         self.folder: Path = rundir.scratch
-        self._declared, self._rundir, self._stopping, self._note = (
-            {said["key"]: said for said in run.metrics},
-            rundir,
-            stopping,
-            note,
-        )
+        self._declared = {said["key"]: said for said in run.metrics}
+        self._rundir, self._stopping, self._note = rundir, stopping, note
         self._checkpoint_s: float = options["checkpoint_s"]
         self._saves: int | None = options.get("saves")
         self._metrics: Metrics | None = None  # None: nothing was said yet
@@ -86,15 +82,15 @@ class Handle:
     def rng(self, *place: int | str) -> np.random.Generator:
         """numpy's generator of a place such as ("batch", step): the seed and the place decide what
         it draws, so there is no state to save."""
-        return np.random.Generator(np.random.Philox(key=self._key("rng", *place)))
+        return np.random.Generator(np.random.Philox(key=self.key_of("rng", *place)))
 
     def generator(self, *place: int | str, device: str | None = None) -> torch.Generator:
         """torch's, of a place as `rng`; `device`: the CPU, where not another is named."""
         import torch
 
-        return torch.Generator(device or "cpu").manual_seed(self._key("torch", *place))
+        return torch.Generator(device or "cpu").manual_seed(self.key_of("torch", *place))
 
-    def _key(self, *place: int | str) -> int:
+    def key_of(self, *place: int | str) -> int:
         """63 bits."""
         text = "\x1f".join(map(str, ("trainer", self.seed, *place))).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1

@@ -131,7 +131,7 @@ def _train(
 
 def _seed(handle: Handle, options: Mapping[str, Any]) -> None:
     """The generators that a library draws from where nobody names one begin at the run's seed."""
-    seed = handle._key("global")
+    seed = handle.key_of("global")
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
