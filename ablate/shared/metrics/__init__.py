@@ -14,4 +14,8 @@ from ablate.shared.metrics.segment import SEGMENT
 __all__ = ["DEFAULT", "TASKS", "Metric", "TaskChoice", "threshold"]
 
 DEFAULT = "classify"  # the task of every run that says none
-TASKS: dict[str, TaskChoice] = {DEFAULT: CLASSIFY, "fewshot": FEWSHOT, "segment": SEGMENT}
+TASKS: dict[str, TaskChoice] = {
+    DEFAULT: CLASSIFY,
+    "fewshot": FEWSHOT,
+    "segment": SEGMENT,
+}
