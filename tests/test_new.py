@@ -29,9 +29,6 @@ def tried(shell: Shell, kind: str, name: str, *more: str):
     return shell(*shlex.split(command)[1:], *more)
 
 
-# What these files are of is not there yet: strict, so each has to go where it comes.
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_writes_can_be_planned(folder, kind):
     if kind == "data":

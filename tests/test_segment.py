@@ -49,7 +49,7 @@ from ablate.training.model import Segmenter, build
 from ablate.training.optim import Lengths, learning_rate
 from ablate.training.start import begin, check_shapes
 from ablate.training.task.segment import Segment, Windows
-from ablate.training.training import Training
+from ablate.training.training import Training, arithmetic
 
 # --- Mean IoU -----------------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ def test_the_polynomial_schedule_is_its_formula() -> None:
     assert learning_rate(optim, 100 + 40_416, begun) == pytest.approx(3e-5 * 0.7718895, rel=1e-6)
 
 
-def test_a_step_is_the_same_in_micro_batches_and_what_it_takes_is_told(tmp_path: Path) -> None:
+def test_a_step_is_the_same_in_micro_batches() -> None:
     ends = []
     for micro in (None, 4, 1):
         made = run(**{"train.micro_batch": micro, "train.batch": 8, "train.steps": 3})
@@ -323,6 +323,20 @@ def test_a_step_is_the_same_in_micro_batches_and_what_it_takes_is_told(tmp_path:
         torch.testing.assert_close(end, ends[0], atol=1e-5, rtol=1e-4)
     scores, table = training.evaluate(random_split(made.data, 2, torch.device("cpu")))
     assert scores["n"] == len(table) == 2
+
+
+@pytest.mark.parametrize("precision", ["fp64", "bf16"])
+def test_logits_are_enlarged_in_single_precision_at_least(precision: str) -> None:
+    device = torch.device("cpu")
+    made = run(**{"train.precision": precision, "train.batch": 2, "train.steps": 1})
+    training = Training(made, random_split(made.data, 2, device), device)
+    images, target = training.inputs()
+    with arithmetic(device, training.dtype):
+        logits = training.model(images)
+    assert logits.dtype == (torch.float64 if precision == "fp64" else torch.float32)
+    loss = training.part(images, target, slice(None))
+    expected = F.cross_entropy(logits, target[:, 1:].view(2, 48, 48))
+    torch.testing.assert_close(loss, expected)
 
 
 # --- From a sweep to its table ------------------------------------------------------------------

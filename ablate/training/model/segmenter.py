@@ -34,5 +34,6 @@ class Segmenter(ViT):
     def forward(self, images: Tensor) -> Tensor:
         rows, columns = self._grid
         patches = self.tokens(images)[:, -rows * columns :]
-        logits = self.head(patches).float().unflatten(1, self._grid).permute(0, 3, 1, 2)
-        return F.interpolate(logits, size=images.shape[1:3], mode="bilinear")
+        logits = self.head(patches).to(images.dtype)  # of which autocast makes bfloat16
+        planes = logits.unflatten(1, self._grid).permute(0, 3, 1, 2)
+        return F.interpolate(planes, size=images.shape[1:3], mode="bilinear")

@@ -58,7 +58,7 @@ class Windows:
         seen = torch.zeros((tall, wide), device=image.device)
         for first in range(0, len(places), self.at_once):
             some = [self._within(*place) for place in places[first : first + self.at_once]]
-            parts = predict(torch.cat([image[:, y, x] for y, x in some])).float()
+            parts = predict(torch.cat([image[:, y, x] for y, x in some]))
             if not first:
                 total = parts.new_zeros(parts.shape[1], tall, wide)
             for number, (y, x) in enumerate(some):
