@@ -601,7 +601,7 @@ def test_the_whole_small_scale_has_learnt_to_compose_and_survives_kills(shell):
     that a guess is a fifth. Killed in the middle, the table is that of an undisturbed sweep."""
     began = os.times()
     words = ("sweep", "table4", "--scale", "digits")
-    shell.end(shell.start(*words, "launcher.devices=cpu"))
+    shell.end(shell.start(*words, "launcher.devices=cpu"), timeout=2400)
     calm = shell("table", "--format", "csv").out
     print(shell("table", "--show", "ci,loss,twins").out)
     facts = [f for f in csv.DictReader(io.StringIO(calm)) if f["quantity"] == "zeroshot"]
@@ -624,5 +624,5 @@ def test_the_whole_small_scale_has_learnt_to_compose_and_survives_kills(shell):
         driver.kill()
         again.end(driver)
         kill(workers(again.folder))
-    again.end(again.start(*words, *often))
+    again.end(again.start(*words, *often), timeout=2400)
     assert again("table", "--format", "csv").out == calm

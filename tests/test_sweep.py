@@ -145,6 +145,14 @@ def imagenet21k(tmp_path: Path) -> tuple[str, ...]:
     return ("from.data.path=imagenet21k", "from.data.classes=2")
 
 
+def pairs() -> str:
+    """The word of a folder of images with texts."""
+    Path("pairs").mkdir()
+    for split in ("train", "test"):
+        Path(f"pairs/{split}.csv").write_text("path,text\na.png,one\nb.png,two\n")
+    return "data.path=pairs"
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in shipped("sweeps").glob("*.yaml")))
 def test_every_shipped_sweep_plans(name: str, imagenet21k: tuple[str, ...]) -> None:
     from omegaconf import OmegaConf
@@ -155,7 +163,10 @@ def test_every_shipped_sweep_plans(name: str, imagenet21k: tuple[str, ...]) -> N
     scales = declared.get("scales", {})
     for scale in (None, *scales):
         fetched = scale in ("cifar", "digits") or "imagenet21k" not in str(declared.get("from"))
-        planned = plan(name, *(() if fetched else imagenet21k), scale=scale)
+        words = () if fetched else imagenet21k
+        if scale is None and declared.get("base", {}).get("data") == "imagetext":
+            words = (*words, pairs())
+        planned = plan(name, *words, scale=scale)
         assert planned.title == declared.title
         assert count(planned)
         assert bool(planned.analysis.contrasts) == ("contrasts" in declared.get("analysis", {}))
