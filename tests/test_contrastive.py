@@ -618,8 +618,8 @@ def test_another_set_is_asked_for_its_own_classes(captioned, shell):
 
 @pytest.mark.slow
 def test_the_whole_small_scale_has_learnt_to_compose(shell):
-    """Both rows are 10 points above guessing by their intervals, and on average above the 33.3 % that
-    seeing the digit alone would give."""
+    """Both rows are 10 points above guessing by their intervals, and on average above the 33.3 %
+    that seeing the digit alone would give."""
     began = os.times()
     shell.end(shell.start(*SMALL), timeout=2400)
     print(shell("table", "--show", "ci,loss,twins").out)
