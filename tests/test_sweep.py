@@ -154,6 +154,14 @@ def camvid(tmp_path: Path) -> tuple[str, ...]:
     return ("data.path=camvid",)
 
 
+def pairs() -> str:
+    """The word of a folder of images with texts."""
+    Path("pairs").mkdir()
+    for split in ("train", "test"):
+        Path(f"pairs/{split}.csv").write_text("path,text\na.png,one\nb.png,two\n")
+    return "data.path=pairs"
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in shipped("sweeps").glob("*.yaml")))
 def test_every_shipped_sweep_plans(
     name: str, imagenet21k: tuple[str, ...], camvid: tuple[str, ...]
@@ -167,6 +175,8 @@ def test_every_shipped_sweep_plans(
     for scale in (None, *scales):
         fetched = scale in ("cifar", "digits") or "imagenet21k" not in str(declared.get("from"))
         words = camvid if scale == "camvid" else () if fetched else imagenet21k
+        if scale is None and declared.get("base", {}).get("data") == "imagetext":
+            words = (*words, pairs())
         planned = plan(name, *words, scale=scale)
         assert planned.title == declared.title
         assert count(planned)

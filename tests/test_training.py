@@ -42,7 +42,7 @@ RUNS = {
     "adafactor_bv": {"optim.name": "adafactor_bv", "model.width": 64},
     "contrastive": {
         **{"task": "contrastive", "optim.lr_mult": {"image": 0}, "train.ema": 0.9},
-        **{"stem": "dpn", "model.dropout": 0.1, "augment.flip": True},
+        **{"stem": "dpn", "model.dropout": 0.1, "augment.flip": True, "train.micro_batch": 4},
         "text": {
             **{"arch": "mu", "width": None, "depth": None, "heads": None, "length": 4},
             **{"vocab": 16, "tokens": "words", "prompts": ["{}"]},

@@ -334,10 +334,12 @@ def _texts(run: Run) -> None:
         raise UserError(f"task: {run.task} needs a ViT, got model={run.model.name}")
     if run.model.kind != "vit":
         raise UserError(f"task: {run.task} needs a ViT, got model.arch={run.model.arch}")
-    if run.train.micro_batch not in (None, run.train.batch):
+    frozen = (run.optim.lr_mult or {}).get("image") == 0
+    if run.train.micro_batch not in (None, run.train.batch) and not frozen:
         raise UserError(
-            f"train.micro_batch: the loss of task={run.task} compares all texts of a batch, which "
-            f"is not split; got {run.train.micro_batch}, set train.micro_batch=null"
+            f"train.micro_batch: task={run.task} computes a batch that is split twice, which an "
+            f"image tower that trains may not bear; got {run.train.micro_batch}, set "
+            f"train.micro_batch=null or optim.lr_mult={{image: 0}}"
         )
     if run.augment.mixup or run.augment.cutmix or run.train.label_smoothing:
         raise UserError(

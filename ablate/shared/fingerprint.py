@@ -47,10 +47,10 @@ def fingerprint(
     name, path = str(data["name"]), data["path"]
     if path is None:
         if data["source"] == "datasets" and data["hub"] is None:
-            raise UserError(
-                f"data.path: data={name} needs data.path=FOLDER with its parquet files "
-                f"or folders of images"
-            )
+            files = "parquet files or folders of images"
+            if data.get("text") is not None:
+                files = "tables of images and texts, train*.csv or train*.parquet"
+            raise UserError(f"data.path: data={name} needs data.path=FOLDER with its {files}")
         return _digest([name, data["hub"], data["revision"]], data)
     found = found or local(Path(path).expanduser(), name, data.get("text") is not None)
     known = _Memo(memo)

@@ -111,7 +111,7 @@ class Training:
         self._at, self._begun = TrainState(), 0.0
         self._losses = torch.zeros(LOSSES, dtype=torch.float64, device=device)
         self._unseen = 0
-        self._forward = self._eager
+        self._forward, self._outputs = self._eager, self._said
         self._enter(self._at)
         self.model.train()
 
@@ -128,12 +128,15 @@ class Training:
         weights = rounded(self.model, self.dtype) if self.dtype == torch.bfloat16 else {}
         # Losses stay on the device, where they happen: to look at one is to wait.
         loss = self._losses[self._unseen].zero_()
-        for first in range(0, run.train.batch, micro):
-            part = self.part(images, target, slice(first, first + micro), weights)
-            if micro < run.train.batch:
-                part = part * (micro / run.train.batch)
-            part.backward()
-            loss += part.detach()
+        if TASKS[run.task].reads_text and micro < run.train.batch:
+            loss += self._pairs(images, target, weights)
+        else:
+            for first in range(0, run.train.batch, micro):
+                part = self.part(images, target, slice(first, first + micro), weights)
+                if micro < run.train.batch:
+                    part = part * (micro / run.train.batch)
+                part.backward()
+                loss += part.detach()
         self.probes.gradients(step)
         self.update()
         self._at.step += 1
@@ -167,24 +170,53 @@ class Training:
             return nullcontext()
         return drawn(self.run.seed, "model", *place)
 
+    def _pairs(self, images: Tensor, target: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        """The loss of a batch of pairs, which compares them all, with its gradients taken in
+        micro-batches: all embeddings without a graph, the loss by them, then each micro-batch
+        again from the slope of the loss there. Gao et al. 2021 (arXiv 2101.06983, GradCache)."""
+        micro = self._at.micro_batch
+        parts = [slice(first, first + micro) for first in range(0, len(images), micro)]
+
+        def embedded(rows: slice) -> list[Tensor]:
+            self._masks.step, self._masks.rows = self._at.step, rows
+            *both, _ = self._outputs(images[rows], target[rows], dict(weights))
+            return both
+
+        with torch.no_grad():
+            each = [embedded(rows) for rows in parts]
+        both = [torch.cat(side).requires_grad_() for side in zip(*each, strict=True)]
+        temperature = self.model.get_parameter("theta").exp()
+        loss = self.task.loss((*both, temperature), target)
+        loss.backward()
+        for rows in parts:
+            for side, again in zip(both, embedded(rows), strict=True):
+                if again.requires_grad and side.grad is not None:
+                    again.backward(side.grad[rows])
+        return loss.detach()
+
     def _eager(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
         """What a compiler is given: no draw that is kept, no number that changes, no waiting."""
+        return self.task.loss(self._said(images, target, weights), target)
+
+    def _said(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Any:
+        """The model's outputs."""
         shown = (images, target) if TASKS[self.run.task].reads_text else (images,)
         with arithmetic(self.device, self.dtype):
-            outputs = functional_call(self.model, weights, shown)
-        return self.task.loss(outputs, target)
+            return functional_call(self.model, weights, shown)
 
     def compile(self) -> None:
         """Have forward, loss and backward compiled when the next step takes them."""
         # Of each tensor that it captures torch asks for the gradient; rounded weights keep none.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         self._at.compiled = True
-        self._forward = torch.compile(self._eager, fullgraph=True, dynamic=False)
+        self._forward, self._outputs = (
+            torch.compile(f, fullgraph=True, dynamic=False) for f in (self._eager, self._said)
+        )
 
     def uncompile(self) -> None:
         """Undo that."""
         self._at.compiled = False
-        self._forward = self._eager
+        self._forward, self._outputs = self._eager, self._said
 
     @property
     def compiled(self) -> bool:
