@@ -21,6 +21,7 @@ from ablate.planning.plan import Plan
 from ablate.running.launchers import Launcher
 from ablate.shared import spec
 from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
+from ablate.shared.own import is_own
 from ablate.shared.plugin import by_path, own_code
 from ablate.store.store import Store
 from ablate.version import __version__
@@ -37,8 +38,11 @@ JUDGED = {
         *("name", "lr", "wd", "b1", "b2", "eps", "decay", "lr_mult", "beta2_decay", "momentum"),
         *("adjust_lr", "settings", "version", "folder"),
     },
-    "train": {"loss", "label_smoothing"},
-    "augment": {"flip", "crop_pad", "randaug", "style", "jitter"},
+    "train": {"loss", "loss_settings", "loss_version", "loss_folder", "label_smoothing"},
+    "augment": {
+        *("flip", "crop_pad", "randaug", "style", "jitter"),
+        *("extra", "extra_settings", "extra_version", "extra_folder"),
+    },
 }
 WHOLE = ("norm", "stem", "block")  # groups that are judged with all of their keys
 LATER = ("drop_path",)  # of model, where all else is judged
@@ -65,7 +69,8 @@ def rehearsed(
     Asks the launcher about rows that nobody has tried yet; with `own_only` about those alone that
     have a class of the user's own. Raises UserError for such a class that can't take a step.
     """
-    chosen = _chosen(plan, described)
+    own = is_own(plan.cells[0].spec)  # of such a trainer nobody knows what a step is
+    chosen = None if own else _chosen(plan, described)
     if chosen is None:
         return Rehearsals({}, [])
     baseline, rows = chosen

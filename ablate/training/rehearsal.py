@@ -102,7 +102,9 @@ def at_full_rate(run: Run, images: int, device: torch.device) -> Run:
     """The run with a batch of so many images and without what acts later than in its first steps:
     warm-up, schedule, averages. It starts from weights of its own."""
     some = smaller(run, images)
-    optim = replace(some.optim, schedule="constant", min_lr=0.0, warmup_steps=0, cooldown_steps=0)
+    constant: dict[str, Any] = {f"schedule{beside}": None for beside in ("_version", "_folder")}
+    constant |= {"schedule": "constant", "schedule_settings": None, "min_lr": 0.0}
+    optim = replace(some.optim, **constant, warmup_steps=0, cooldown_steps=0)
     train = replace(some.train, ema=None)
     if device.type == "cpu" and train.precision in ("bf16", "tf32"):
         train = replace(train, precision="fp32")
