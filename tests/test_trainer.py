@@ -300,6 +300,11 @@ def test_a_search_over_a_key_of_it(toy, shell):
         for choice in entry["chosen"]:
             assert abs(choice["params"]["trainer.lr"] - 0.3) < 0.15  # where the score is the best
     assert "nothing wrong" in shell("verify").out
+    text = TOY.replace(', score=helper.score(settings["lr"], state))', ")")
+    write(toy, toy_py=text)
+    line = "a trial logged no score, by which trials are judged; call run.log(step, score=...)"
+    done = shell("sweep", "rates", "--as", "blind", "tune.trials=5", INLINE, code=2)
+    assert line in done.err
 
 
 def half_trained(folder: Path) -> list[int]:
@@ -358,6 +363,8 @@ def test_the_classifier_of_the_page(tmp_path):
     for file in ("forest.py", "conf/trainer/forest.yaml"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(FILES[file])
+    file = tmp_path / "forest.py"
+    file.write_text(file.read_text() + "\n\nimport sys\n\nassert 'torch' not in sys.modules\n")
     done = shell("sweep", "trainer=forest", "trainer.trees=2,20", "seeds=1")
     low, high = (float(n) for n in re.findall(r"^\| \d+ \| ([\d.]+) ", done.out, re.M))
     assert 60 < low < high < 100
@@ -383,12 +390,18 @@ from pathlib import Path
 
 def main(settings, run):
     how = settings["how"]
+    assert "torch" in sys.modules  # it says that it is fork-safe
     open("here", "w").write("x")  # into its own folder, wherever the sweep was started
     if how == "silent":
         return run.result(score=1.0)
     run.log(1, score=0.5)
     if how == "isnan":
         run.log(2, score=float("nan"))
+    if how == "swallows":
+        try:
+            run.log(2, score=float("nan"))
+        except BaseException:
+            pass
     if how == "isinf":
         run.result(score=float("inf"))
     if how == "none":
@@ -427,6 +440,7 @@ def main(settings, run):
 """
 LINES = {
     "isnan": r"diverged at step 2: isnan#0",
+    "swallows": r"diverged at step 2: swallows#0",
     "isinf": r"diverged at step 1: isinf#0",
     "none": r"failed: none#0: .*returned without a result: call run.result\(score=\.\.\.\)",
     "unknown": r"failed: unknown#0: wrong.py:\d+: run.result: scor: .*did you mean 'score'",

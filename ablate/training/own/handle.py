@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -76,6 +76,7 @@ class Handle:
         self._checkpoint_at = self._began + self._checkpoint_s
         self._tried = False
         self._final: tuple[dict[str, float], np.ndarray | None] | None = None
+        self.ended: Ended | None = None  # it is over, whatever the function does with that
 
     # --- Randomness -----------------------------------------------------------------------------
 
@@ -111,6 +112,7 @@ class Handle:
         A value that is not finite ends the run as diverged. Raises UserError for a step below the
         last one, for what is no number, and for a metric outside its range.
         """
+        self._go_on()
         step = operator.index(step)
         if step < self._step:
             raise UserError(f"run.log: step {step} after step {self._step}")
@@ -126,7 +128,7 @@ class Handle:
         if enough is not None and enough in [other["step"] for other in written.lines()]:
             self._rundir.say(f"pruned: not worth going on after step {enough}")
             written.rewind(enough)
-            raise Ended({"status": "pruned", "step": enough, **self._validation()})
+            self._end({"status": "pruned", "step": enough, **self._validation()})
 
     def should_stop(self) -> bool:
         """Was the run asked to stop? Then the next `save` writes, and ends the function; one that
@@ -143,6 +145,7 @@ class Handle:
 
         Raises UserError for a state that can't be saved, with the place in it.
         """
+        self._go_on()
         stopping = self._stopping()
         self._number = max(self._number + 1, self._step)
         self._beat()
@@ -158,7 +161,7 @@ class Handle:
         self._checkpoint_at = time.monotonic() + wait
         if stopping:
             self._rundir.say(f"stopped at step {self._step}; its state is saved")
-            raise Ended(None)
+            self._end(None)
 
     def resume(self) -> Any:
         """The state that was saved last, or None: then it begins. Before the first `log` or `save`.
@@ -211,6 +214,7 @@ class Handle:
         A value that is not finite ends the run as diverged. Raises UserError for a metric that is
         not declared, or is missing, and as `log` does.
         """
+        self._go_on()
         if self._final is not None:
             raise UserError("run.result: was called before; a run has one result")
         for name in test:
@@ -253,6 +257,14 @@ class Handle:
 
     # --- Inside ---------------------------------------------------------------------------------
 
+    def _end(self, result: dict[str, Any] | None) -> NoReturn:
+        self.ended = Ended(result)
+        raise self.ended
+
+    def _go_on(self) -> None:
+        if self.ended is not None:
+            raise self.ended
+
     def _written(self) -> Metrics:
         if self._metrics is None:  # it began again from nothing
             self._metrics = Metrics(self._rundir.metrics)
@@ -280,7 +292,7 @@ class Handle:
             raise UserError(f"{call}: {name}: expected a number, got {_short(value)}")
         if not math.isfinite(value):
             self._rundir.say(f"diverged: {call} at step {step}: {name} is {value}")
-            raise Ended({"status": "diverged", "step": step})
+            self._end({"status": "diverged", "step": step})
         if not is_number(value):
             raise UserError(f"{call}: {name}: {_short(value)} is too large a number")
         if name in self._declared and not in_range(self._declared[name], value):

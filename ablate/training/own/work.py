@@ -101,11 +101,19 @@ def _train(
     rundir.scratch.mkdir(exist_ok=True)
     handle = Handle(run, rundir, options, stopping, attempt.note)
     rundir.lock.note(phase="import")
+    # What the trainer forks must not hold the run when this process is killed.
+    os.register_at_fork(after_in_child=rundir.lock.release)
     try:
         with contextlib.chdir(rundir.scratch), code.importing(name_of(tree)) as function:
             _seed(handle, options)
             rundir.lock.note(phase="train")
-            function({key: run.trainer[key] for key in run.keys}, handle)
+            try:
+                function({key: run.trainer[key] for key in run.keys}, handle)
+            except Exception:
+                if handle.ended is None:
+                    raise
+        if handle.ended is not None:
+            raise handle.ended
         result = handle.finished()
     except Ended as end:
         if end.result is None:
