@@ -282,6 +282,8 @@ def _texts(run: Run) -> None:
         )
     if run.model.kind != "vit":
         raise UserError(f"task: {run.task} needs a ViT, got model.arch={run.model.arch}")
+    if run.probe:
+        raise UserError(f"probe: {run.probe[0]}: task={run.task} has none; leave it out")
     frozen = (run.optim.lr_mult or {}).get("image") == 0
     if run.train.micro_batch not in (None, run.train.batch) and not frozen:
         raise UserError(

@@ -37,6 +37,8 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
     can't say; nor a class of MLPs: `mlp_layer` is the name of one of timm.layers. Raises UserError
     for a model that timm does not have.
     """
+    if run.text is not None:
+        raise UserError(f"task: timm's VisionTransformer has no text tower, task={run.task} has")
     _check(run)
     model = run.model
     has_cls = model.pool == "tok"
