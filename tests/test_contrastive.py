@@ -40,10 +40,7 @@ from ablate.training.task.contrastive import Contrastive, floors, pair_losses
 from ablate.training.task.tokens import Tokens, canonical, prompted
 from ablate.training.training import Training
 
-TEXT = {
-    **{"arch": "mu", "width": None, "depth": 2, "heads": None, "length": 6, "vocab": 32},
-    **{"tokens": "words", "prompts": ["{}"]},
-}
+TEXT = tiny.TEXT
 LIT = {"task": "contrastive", "text": TEXT, "optim.lr_mult": {"image": 0}}
 CPU = torch.device("cpu")
 
@@ -340,7 +337,7 @@ def test_the_image_tower_starts_from_a_classifier():
         ({"probe": ["scales"]}, "^probe: scales: task=contrastive has none; leave it out"),
         ({"augment.mixup": 0.2}, "^task: contrastive has no classes to mix"),
         ({"text": None}, "^text: task=contrastive needs a text tower; give recipe=lit"),
-        ({"task": "classify"}, "^text: task=classify reads no texts; leave text.KEY out"),
+        ({"task": "classify"}, "^text: task=classify reads no texts; leave text.KEY and"),
         ({"train.loss": "sigmoid"}, r"^train\.loss: task=contrastive has softmax alone"),
         ({"text": {**TEXT, "arch": "Q"}}, r"^text\.arch: expected a size among mu, .* got 'Q'"),
         ({"text": {**TEXT, "heads": 5}}, r"^text\.heads: 5 heads do not divide width 32"),

@@ -188,6 +188,7 @@ def test_every_rule_is_used():
         tiny.run({"model.rep": True, "model.cls_posemb": True}),
         tiny.run({"stem": "conv", "model.depth": 2}),
         tiny.run({"model.act": "swiglu", "model.registers": 1, "model.pool": "map"}),
+        tiny.run({"task": "contrastive", "text": tiny.TEXT}),
     ]
     modules = [module for run in runs for module in build(run).modules()]
     roles = {role for module in modules for role in getattr(module, "roles", {}).values()}

@@ -274,7 +274,9 @@ def _texts(run: Run) -> None:
     """A task that reads texts has a text tower, no other has one."""
     if not TASKS[run.task].reads_text:
         if run.text is not None:
-            raise UserError(f"text: task={run.task} reads no texts; leave text.KEY out")
+            raise UserError(
+                f"text: task={run.task} reads no texts; leave text.KEY and recipe=lit out"
+            )
         return
     if run.text is None:
         raise UserError(
