@@ -167,6 +167,12 @@ def test_every_option_of_conf_composes_and_builds(group: str, name: str) -> None
         words += ["model.arch=B/16", "data=ade20k"]
     elif group == "recipe":  # those for ImageNet say something for its models and colours alone
         words += ["model.arch=B/16", "data=imagenet1k"]
+    if name == "imagetext":
+        Path("pairs").mkdir()
+        Path("pairs/train.csv").write_text("path,text\na.png,one\nb.png,two\n")
+        words += ["data.path=pairs"]
+    if name == "lit":
+        words += ["task=contrastive"]
     if name == "mnist_bn":  # which changes the whole test set once
         words += ["data.cache=decoded"]
     tree, identity = resolve(words, STORE)

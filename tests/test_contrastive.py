@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from test_kill import kill, workers
 from torch import nn
 
+from ablate.analysis.paper import beside
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
 from ablate.shared.errors import UserError
@@ -31,6 +32,7 @@ from ablate.training.data import coloured
 from ablate.training.data.cache import prepare
 from ablate.training.data.cached import Split, open_cached
 from ablate.training.model import build
+from ablate.training.model.export import timm_arguments
 from ablate.training.model.towers import normalised, similarities
 from ablate.training.start import begin
 from ablate.training.task import Predictor
@@ -38,10 +40,7 @@ from ablate.training.task.contrastive import Contrastive, floors, pair_losses
 from ablate.training.task.tokens import Tokens, canonical, prompted
 from ablate.training.training import Training
 
-TEXT = {
-    **{"arch": "mu", "width": None, "depth": 2, "heads": None, "length": 6, "vocab": 32},
-    **{"tokens": "words", "prompts": ["{}"]},
-}
+TEXT = tiny.TEXT
 LIT = {"task": "contrastive", "text": TEXT, "optim.lr_mult": {"image": 0}}
 CPU = torch.device("cpu")
 
@@ -335,9 +334,10 @@ def test_the_image_tower_starts_from_a_classifier():
             {"train.micro_batch": 4, "optim.lr_mult": None},
             r"^train\.micro_batch: task=contrastive computes a batch that is split twice",
         ),
+        ({"probe": ["scales"]}, "^probe: scales: task=contrastive has none; leave it out"),
         ({"augment.mixup": 0.2}, "^task: contrastive has no classes to mix"),
         ({"text": None}, "^text: task=contrastive needs a text tower; give recipe=lit"),
-        ({"task": "classify"}, "^text: task=classify reads no texts; leave text.KEY out"),
+        ({"task": "classify"}, "^text: task=classify reads no texts; leave text.KEY and"),
         ({"train.loss": "sigmoid"}, r"^train\.loss: task=contrastive has softmax alone"),
         ({"text": {**TEXT, "arch": "Q"}}, r"^text\.arch: expected a size among mu, .* got 'Q'"),
         ({"text": {**TEXT, "heads": 5}}, r"^text\.heads: 5 heads do not divide width 32"),
@@ -461,6 +461,44 @@ def test_verify_makes_the_metrics_again_and_finds_a_changed_prediction(swept):
     assert score(rows, 15) == told
     rows["class"] = (rows["class"] + 1) % 100
     assert score(rows, 15)["zeroshot"] != told["zeroshot"]
+
+
+def test_the_published_numbers_stand_in_the_columns_of_imagenet(tmp_path, monkeypatch):
+    """Four columns and as many sets of `eval.also`, which the paper's are."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / "i21k" / name).mkdir(parents=True)
+        (tmp_path / "i21k" / name / "0.png").write_bytes(b"")
+    (tmp_path / "pairs").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "pairs" / f"{split}.csv").write_text("path,text\na.png,one\nb.png,two\n")
+    words = ("data.path=pairs", "from.data.path=i21k", "from.data.classes=2")
+    plan, _ = make_plan(["table4", *words], store=tmp_path)
+    found = {key: told.printed for key, told in beside(plan, tmp_path).items()}
+    assert found == {
+        ("ViT", "B/32, 220k on imagenet1k"): "61.9 ± 0.12",
+        ("Dual PatchNorm", "B/32, 220k on imagenet1k"): "63.0 ± 0.09, +1.1",
+        ("ViT", "B/32, 1.1M on imagenet1k"): "67.4 ± 0.07",
+        ("Dual PatchNorm", "B/32, 1.1M on imagenet1k"): "68.0 ± 0.09, +0.6",
+        ("ViT", "L/16, 220k on imagenet1k"): "75.0 ± 0.11",
+        ("Dual PatchNorm", "L/16, 220k on imagenet1k"): "75.4 ± 0.00, +0.4",
+        ("ViT", "L/16, 1.1M on imagenet1k"): "78.7 ± 0.05",
+        ("Dual PatchNorm", "L/16, 1.1M on imagenet1k"): "78.7 ± 0.10, +0.0",
+    }
+    run = next(run for run in plan.runs() if not run.above).run()
+    assert (run.train.steps, run.train.batch, run.optim.warmup_steps) == (55_000, 16_384, 1650)
+    assert (run.text.width, run.text.depth, run.text.length, run.text.vocab) == (
+        768,
+        12,
+        16,
+        32_000,
+    )
+    assert (run.optim.wd, run.optim.decay, run.optim.clip) == (1e-4, "independent", 1.0)
+
+
+def test_timm_has_no_text_tower():
+    with pytest.raises(UserError, match=r"^task: timm's VisionTransformer has no text tower"):
+        timm_arguments(tiny.run(LIT))
 
 
 def test_a_text_tower_is_the_child_s_alone(tmp_path):

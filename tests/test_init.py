@@ -192,6 +192,7 @@ def test_every_rule_is_used():
             {"task": "segment", "data.labels": "masks", "data.cache": "encoded"}
             | {"data.source": "datasets"}
         ),
+        tiny.run({"task": "contrastive", "text": tiny.TEXT}),
     ]
     modules = [module for run in runs for module in build(run).modules()]
     roles = {role for module in modules for role in getattr(module, "roles", {}).values()}

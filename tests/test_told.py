@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
-from ablate.training.plugin import own_line
 
 from ablate.planning import expand
 from ablate.running import rehearse as rehearsals
@@ -22,6 +21,7 @@ from ablate.store.store import Store
 from ablate.training.answers import answer_rehearse, blaming
 from ablate.training.model import build
 from ablate.training.model.count import describe
+from ablate.training.plugin import own_line
 from ablate.training.probes.attention import AttentionDistance
 from ablate.training.probes.tokens import TokenNorms
 from ablate.training.rehearsal import beside, rehearse

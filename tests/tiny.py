@@ -30,6 +30,12 @@ VARIANTS: list[dict[str, Any]] = [
 # What norms of tokens need that mix them on a grid.
 LATE = {"model.cls": "late", "model.cls_at": 1}
 
+# A text tower, of `task=contrastive`.
+TEXT: dict[str, Any] = {
+    **{"arch": "mu", "width": None, "depth": 2, "heads": None, "length": 6, "vocab": 32},
+    **{"tokens": "words", "prompts": ["{}"]},
+}
+
 _TREE: dict[str, Any] = {
     "data": {
         "name": "digits",

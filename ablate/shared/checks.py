@@ -324,7 +324,9 @@ def _texts(run: Run) -> None:
     """A task that reads texts has a text tower, no other has one."""
     if not TASKS[run.task].reads_text:
         if run.text is not None:
-            raise UserError(f"text: task={run.task} reads no texts; leave text.KEY out")
+            raise UserError(
+                f"text: task={run.task} reads no texts; leave text.KEY and recipe=lit out"
+            )
         return
     if run.text is None:
         raise UserError(
@@ -334,6 +336,8 @@ def _texts(run: Run) -> None:
         raise UserError(f"task: {run.task} needs a ViT, got model={run.model.name}")
     if run.model.kind != "vit":
         raise UserError(f"task: {run.task} needs a ViT, got model.arch={run.model.arch}")
+    if run.probe:
+        raise UserError(f"probe: {run.probe[0]}: task={run.task} has none; leave it out")
     frozen = (run.optim.lr_mult or {}).get("image") == 0
     if run.train.micro_batch not in (None, run.train.batch) and not frozen:
         raise UserError(

@@ -40,6 +40,8 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
     """
     if TASKS[run.task].dense:
         raise UserError(f"export: timm has no decoder of tokens, which task={run.task} trains")
+    if run.text is not None:
+        raise UserError(f"task: timm's VisionTransformer has no text tower, task={run.task} has")
     run = _check(run)
     model = run.model
     has_cls = model.pool == "tok"
