@@ -24,7 +24,7 @@ from ablate.store import attempts, connection
 from ablate.store.connection import journal_mode, transaction
 from ablate.store.gc import Rubbish, collect, rubbish
 from ablate.store.ledger import Ledger, Unrecorded
-from ablate.store.pilots import PilotDir, put
+from ablate.store.pilots import PilotDir, Pilots, put
 from ablate.store.progress import Driver, driver_of
 from ablate.store.store import Store
 
@@ -197,6 +197,57 @@ def test_what_was_prepared_for_a_start_that_the_ledger_does_not_have_is_made_aga
     with Ledger.driving(store) as new:
         new.plan(plan())
         assert start(store, new, loaded(store, new)).attempt == f"4/{RUN}"
+
+
+def test_a_store_may_be_called_attempts(tmp_path):
+    store = Store(tmp_path / "attempts")
+    here, away = store.rundir(RUN), attempts.attempt_folder(store, RUN, 3)
+    assert (here.attempt, here.runs) == (None, store.runs)
+    assert (away.attempt, away.runs) == (f"3/{RUN}", store.runs)
+    with Ledger.driving(store) as ledger:
+        ledger.plan(plan())
+        work(start(store, ledger, loaded(store, ledger, remote=False)), 3)
+        assert start(store, ledger, loaded(store, ledger)).newest_step() == 3
+
+
+def test_gc_removes_what_a_driver_that_died_left_half_done(store, ledger):
+    work(start(store, ledger, loaded(store, ledger)), 5)
+    home, link = (store.runs / f".{RUN}.{name}" for name in ("home", "link"))
+    home.mkdir()
+    link.symlink_to(store.rundir(RUN).path)
+    left = [store.pilots / ".p1.gone", store.pilots / "p2"]
+    stay = [store.pilots / name for name in ("jobs", "p3", "p4")]
+    for folder in (*left, *stay):
+        folder.mkdir(parents=True)
+    PilotDir(left[0]).write_beat({"runs": {}})
+    PilotDir(stay[1]).write_beat({"runs": {}})
+    assert [pilot.id for pilot in Pilots(store.pilots).all()] == ["p3"]
+    for path in (home, link, *left, *stay[:2]):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    found = collected(store, ledger)
+    assert [(item.kind, item.path) for item in found] == [
+        ("temporary", path) for path in (home, link, *left)
+    ]
+    assert all(folder.exists() for folder in stay)
+    assert store.rundir(RUN).newest_step() == 5
+
+
+def test_the_folder_of_a_pilot_goes_at_once(store, monkeypatch):
+    """Whoever dies while it is emptied, or writes there, leaves none that looks alive."""
+    pilot = PilotDir(store.pilots / "p1")
+    pilot.create()
+    pilot.write_beat({"runs": {"1/x": {}}})
+
+    def dies(folder: Path, **_: object) -> None:
+        with pytest.raises(FileNotFoundError):
+            pilot.write_beat({"runs": {"1/x": {}}})
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", dies)
+        with pytest.raises(Crash):
+            pilot.remove()
+    assert [*Pilots(store.pilots).all()] == []
 
 
 def test_links_are_copied_where_there_are_none(store, ledger, monkeypatch):

@@ -291,6 +291,7 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     os.kill(driver.pid, signal.SIGSTOP)
     gave_up = other("stop", "--timeout", "0.5", code=1)
     assert f"process {driver.pid} is frozen; `kill -CONT {driver.pid}` resumes it, " in gave_up.err
+    assert "resumes it, and then it stops; Ctrl-C ends the waiting\n" in gave_up.err
     assert gave_up.err.splitlines()[-1].startswith("ablate: stop: gave up after 0.5 s: process ")
     for pid in pids:
         assert re.search(rf"^process {pid} \((pre|post)#\d\) is frozen; ", gave_up.err, re.M)

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from test_ledger import small_plan
@@ -139,6 +140,46 @@ def test_a_worker_that_another_launcher_started_is_adopted_and_its_word_is_the_s
     own.poll = lambda wait_s=0.0, poll=own.poll: (working.poll() and {}) or poll()
     assert driven(store, own).progress.counts == {"finished": 4}
     assert sorted(own.started) == ["a1", "b0", "b1"]
+
+
+def test_a_run_that_has_finished_while_it_waits_is_not_started_again(store):
+    """By a worker that was given up for dead, and was not."""
+    launcher = Elsewhere()
+    start = launcher.start
+
+    def finishes(run: RunDir, slot: Slot, settled: object = None) -> None:
+        start(run, slot)
+        if run.id == "a0":
+            store.rundir("b1").create({})
+            write_whole(store.rundir("b1").result, to_json({"status": "finished"}))
+
+    launcher.start = finishes
+    assert driven(store, launcher).progress.counts == {"finished": 4}
+    assert sorted(launcher.started) == ["a0", "a1", "b0"]
+
+
+def test_a_death_on_another_host_is_told_with_the_log_that_stays(store):
+    """The next attempt goes on with it, and the folder of the dead one is removed."""
+    launcher, died = Elsewhere(), []
+    launcher.remote = True
+
+    def poll(wait_s=0.0, poll=launcher.poll):
+        if died or "a0" not in launcher.left:
+            return poll()
+        died.append(launcher.folders["a0"])
+        died[0].say("its last words")
+        del launcher.left["a0"]
+        launcher.started.remove("a0")
+        return {"a0": -9}
+
+    launcher.poll = poll
+    plan, view = small_plan(), Quiet()
+    with driving(store, plan.name, Quiet) as ledger:
+        drive(plan, store, ledger, launcher, SETTINGS, view)
+    (line,) = (line for line in view.lines if line.startswith("died: "))
+    log = Path(line.partition("(see ")[2].rstrip(")"))
+    assert not died[0].path.exists()
+    assert "its last words" in log.read_text()
 
 
 def test_one_that_gives_no_sign_of_life_is_killed_by_whoever_answers_for_it(store, working):

@@ -184,7 +184,9 @@ def test_jobs_that_end_before_their_pilots_are_seen_end_the_sweep_unless_they_we
     until(lambda: drive() > 20)
     assert lines == []
     engine.end = "FAILED"
-    with pytest.raises(Failure, match=r"^no node can be used: job \d+ ended before .*: \d+.log$"):
+    with pytest.raises(
+        Failure, match=r"^no node can be used: job \d+ ended before .*: see \d+.log$"
+    ):
         until(lambda: drive() > 90)
     made.free()
 

@@ -237,7 +237,7 @@ class _Drive:
 
     def _why(self, folder: RunDir) -> str:
         error = self._notes(folder).get("error", "its worker died without an error message")
-        return f"{error} (see {folder.log})"
+        return f"{error} (see {self.store.rundir(folder.id).log})"
 
     def _notes(self, folder: RunDir) -> dict[str, Any]:
         """Return the notes of a worker, whoever started it."""
@@ -260,7 +260,8 @@ class _Drive:
         while not self.signals and (found := self._next()) is not None:
             run, slot = found
             self.pending.remove(run)
-            if self.liveness.alive(self.store.rundir(run)):  # of a driver that died a moment ago
+            current = self.store.rundir(run)
+            if self.liveness.alive(current) or current.has_result():  # of another driver; given up
                 self._settle(run)
                 continue
             try:
@@ -362,7 +363,8 @@ class _Drive:
                 self.places.give_up(worker.slot.place, f"{worker.run.label}: {self._why(folder)}")
             elif exit is None and code not in NO_DEATH and not self.signals:
                 self.kept.record(run, "died", step=folder.newest_step(), code=code)
-                self.view.say(f"died: {worker.run.label}: {words_of(code)} (see {folder.log})")
+                log = self.store.rundir(run).log  # which stays, when the attempt's own folder goes
+                self.view.say(f"died: {worker.run.label}: {words_of(code)} (see {log})")
         elif worker.slot is not None:
             self.places.works(worker.slot.place)
         self._judge(worker, exit, code)

@@ -150,19 +150,17 @@ class RunDir:
     def attempt(self) -> str | None:
         """ "N/ID" of an attempt off the driver's host, by its path or by the link to it that stands
         in `runs/`; None where the run is trained in its own folder."""
-        parts = str(self.path).rsplit("/", 3)
-        if parts[-3:-2] != [ATTEMPTS]:
-            try:
-                parts = os.readlink(self.path).rsplit("/", 3)
-            except OSError:
-                return None
-        return "/".join(parts[-2:]) if parts[-3:-2] == [ATTEMPTS] else None
+        own = _attempt_of(str(self.path))
+        if own is None:
+            with contextlib.suppress(OSError):
+                return _attempt_of(os.readlink(self.path))
+        return own
 
     @property
     def runs(self) -> Path:
         """Where the folders of its store's runs lie; it may lie elsewhere in the store itself."""
         above = self.path.parent.parent
-        return (above.parent if above.name == ATTEMPTS else above) / RUNS
+        return (above.parent if _attempt_of(str(self.path)) is not None else above) / RUNS
 
     def of_parent(self, run: str) -> RunDir:
         """The folder of a run that this one starts from."""
@@ -336,3 +334,9 @@ class RunDir:
             return read_file(self.metrics)
         except FileNotFoundError:
             return b""
+
+
+def _attempt_of(path: str) -> str | None:
+    """ "N/ID" of the path of an attempt; None for others, also in a store that is called so."""
+    *_, above, number, run = ["", "", *path.rsplit("/", 3)]
+    return f"{number}/{run}" if above == ATTEMPTS and number.isdecimal() else None

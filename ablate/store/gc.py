@@ -44,6 +44,7 @@ WORDS: dict[Kind, str] = {
 ID = r"[0-9a-f]{16}"  # of a run, and of a dataset
 YOUNG_S = 3600.0  # what was written since may be about to be used
 SHOWN = 8
+JOBS = "jobs"  # of an engine, in `pilots/`: its logs
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def rubbish(store: Store, ledger: Ledger, plans: Iterable[Plan]) -> list[Rubbish
         else:
             free.append(path)
     found = [_of("trash", path) for path in _thrown(store)]
-    found += [_of("temporary", path) for path in _temporary(store, stay)]
+    found += [_of("temporary", path) for path in (*_temporary(store, stay), *_half_done(store))]
     found += [_of("diffs", path) for path in _diffs(store, stay)]
     found += _reruns(store)
     found += _attempts(store, {path.name for path in stay}, ledger.starts(runs))
@@ -163,6 +164,17 @@ def _temporary(store: Store, folders: Iterable[Path]) -> Iterator[Path]:
     for path in (*_entries(store.root.resolve()), *own, *inside):
         match = re.fullmatch(r"\..+\.(\d+)\.\d+", path.name)
         if match and not Path(f"/proc/{match[1]}").exists() and not _is_young(path):
+            yield path
+
+
+def _half_done(store: Store) -> Iterator[Path]:
+    """What a driver was about to rename or remove, and the folders of pilots that never beat."""
+    for path in (*_entries(store.runs), *_links(store.runs)):
+        if re.fullmatch(rf"\.{ID}\.(home|link)", path.name) and not _is_young(path):
+            yield path
+    for path in _entries(store.pilots):
+        silent = path.is_dir() and path.name != JOBS and not (path / "beat.json").exists()
+        if (silent or path.name.endswith(".gone")) and not _is_young(path):
             yield path
 
 
@@ -301,7 +313,7 @@ def summary(found: Iterable[Rubbish]) -> Iterator[str]:
 
 def _of(kind: Kind, path: Path, lock: Lock | None = None) -> Rubbish:
     files = [path]
-    for folder, _, names in os.walk(path):
+    for folder, _, names in () if path.is_symlink() else os.walk(path):
         files += [Path(folder, name) for name in names]
     return Rubbish(kind, path, sum(file.lstat().st_size for file in files), lock)
 
@@ -313,6 +325,13 @@ def _entries(folder: Path) -> list[Path]:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return sorted(path for path in folder.iterdir() if not path.is_symlink())
     return []
+
+
+def _links(folder: Path) -> list[Path]:
+    """The links in the folder, which itself is none."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_symlink())
 
 
 def _is_young(path: Path) -> bool:

@@ -40,6 +40,8 @@ LOOK_S = 0.5  # between two looks at the files of the other side
 READS = 20  # of a file that is replaced every time, before that is an error
 STALE_S = 60.0  # without a beat, before a driver or a pilot counts as gone
 
+VISIBLE = "give --store a folder that every node sees"
+
 _numbers = itertools.count()
 
 
@@ -57,7 +59,11 @@ class PilotDir:
         self.path.mkdir(parents=True)
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Gone at once, whatever is written there meanwhile and whoever dies over it."""
+        gone = self.path.with_name(f".{self.id}.gone")
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.path, gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     def write_beat(self, tree: Mapping[str, Any]) -> None:
         """Raises FileNotFoundError where the driver has given the pilot up."""
@@ -107,7 +113,7 @@ class Pilots:
         """Every one that has beaten."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for name in sorted(os.listdir(self.path)):
-                if (self.path / name / "beat.json").exists():
+                if not name.startswith(".") and (self.path / name / "beat.json").exists():
                     yield PilotDir(self.path / name)
 
     def alive(self, run: RunDir) -> bool:
@@ -230,14 +236,16 @@ def prove(root: Path, token: str) -> None:
     """Raises Failure where this host does not see the store of that token, and its data."""
     told = read_object(root / "pilots" / "store.json")
     if told.get("token") != token:
-        raise Failure(f"{platform.node()} does not see the driver's store in {root}")
+        raise Failure(f"{platform.node()} does not see the driver's store in {root}; {VISIBLE}")
     for fingerprint, sha256 in told.get("data", {}).items():
         try:
             same = sha256_of(root / "cache" / fingerprint / META) == sha256
         except OSError:
             same = False
         if not same:
-            raise Failure(f"{platform.node()} does not see the data {fingerprint} in {root}/cache")
+            raise Failure(
+                f"{platform.node()} does not see the data {fingerprint} in {root}/cache; {VISIBLE}"
+            )
 
 
 def put(path: Path, tree: Mapping[str, Any]) -> None:

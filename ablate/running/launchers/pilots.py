@@ -352,7 +352,7 @@ class PilotLauncher:
             del self._unseen[job]
             if job not in self._left and not how.startswith(_TAKEN_AWAY):
                 what = f"ended before its pilot was seen ({how or 'nobody knows how'})"
-                self._failed.append(f"job {job} {what}: {self._engine.log(job)}")
+                self._failed.append(f"job {job} {what}: see {self._engine.log(job)}")
                 self._lines.append(self._failed[-1])
         seen = {pilot.job for pilot in self._pilots.values()}
         for job, runs in self._jobs.items():
