@@ -81,7 +81,7 @@ def check_start(run: Run) -> None:
         return
     model = image_tower(build(run, device="meta"))
     own, anew = _shapes(model), heads(model)
-    if not any(_is_in(name, anew) for name in own):
+    if not isinstance(model, Host) and not any(_is_in(name, anew) for name in own):
         raise UserError(
             f"from: {type(model).__name__} has no submodule {' or '.join(anew)}, which begins anew "
             f"where a run starts from other weights; call its last layer so"
