@@ -109,6 +109,7 @@ def stop(
     another sweep than `sweep` is driven or no sweep has the name, and Failure after `timeout_s`;
     the processes then stop later.
     """
+    driven = None
     if (driver := driver_of(store)) is not None:
         driven = str(driver.sweep)
         if sweep not in (None, driven):
@@ -121,7 +122,7 @@ def stop(
             waiting.on({"": now.pid if store.driven_here() else None} | _alive(store, left))
         if now is not None or not _alive(store, left):
             return driven
-        sweep = driven  # it had died, and left workers behind
+        sweep = driven  # it may have died, and left workers behind
     with Ledger.reading(store) as ledger:
         names = ledger.sweeps()
         if sweep is not None and sweep not in names:
@@ -135,7 +136,7 @@ def stop(
     waiting = _Waiting(say, timeout_s)
     while alive := _alive(store, left):
         waiting.on(alive)
-    return plan.name if plan and left else None
+    return driven or (plan.name if plan and left else None)
 
 
 def _workers(store: Store, plan: Plan | None) -> dict[str, RunDir]:

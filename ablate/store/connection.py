@@ -82,7 +82,7 @@ def open_reader(file: Path, elsewhere: bool = False) -> sqlite3.Connection:
     `elsewhere`: another host writes, whose locks may not reach this one. SQLite would take the
     journal of its transaction for a dead writer's, and roll it back: it must not write.
     """
-    if elsewhere:
+    if elsewhere and not _has_wal(file):
         return _beside(file)
     if os.access(file.parent, os.W_OK):
         return connect(file, "rwc")
@@ -93,6 +93,12 @@ def open_reader(file: Path, elsewhere: bool = False) -> sqlite3.Connection:
         connection.close()
         return connect(file, "ro&immutable=1")
     return connection
+
+
+def _has_wal(file: Path) -> bool:
+    """Has it a write-ahead log? It is on a disk of this host then, where locks are seen."""
+    with open(file, "rb") as content:
+        return content.read(19)[18:] == b"\2"  # the version that a writer needs
 
 
 def _beside(file: Path) -> sqlite3.Connection:
