@@ -39,7 +39,7 @@ from ablate.planning.plan import Analysis
 from ablate.planning.tuning import tuning
 from ablate.planning.words import DEFAULT_SEEDS, TUNE, CommandLine, section_of, seeds_of
 from ablate.planning.yaml_size import check_yaml
-from ablate.shared.build import coerce
+from ablate.shared.coerce import coerce
 from ablate.shared.errors import UserError, nearest, unknown
 
 KEYS = (

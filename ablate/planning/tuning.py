@@ -12,7 +12,8 @@ from typing import Any
 from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
 from ablate.planning.parents import FROM
-from ablate.shared.build import coerce, value_of
+from ablate.shared.build import value_of
+from ablate.shared.coerce import coerce
 from ablate.shared.errors import UserError, unknown
 
 STAGE_KEYS = ("space", "trials", "at")

@@ -21,7 +21,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.shared.build import build_run, coerce, same_keys
+from ablate.shared.build import build_run, same_keys
+from ablate.shared.coerce import coerce
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.own import TRAINER, OwnRun, hashed, is_own, metric_said
 from ablate.shared.parts import is_plugin
