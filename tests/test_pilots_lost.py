@@ -244,6 +244,23 @@ def test_a_driver_beats_before_it_builds_models_and_decodes(shell, monkeypatch):
     )
 
 
+def test_nodes_must_see_the_data_that_was_there_when_the_first_run_began(tmp_path):
+    """Decoded after the driver's first beat; what vanishes later is missed."""
+    meta = tmp_path / "cache" / "f" / "meta.json"
+    meta.parent.mkdir(parents=True)
+    made = PilotLauncher(CPUS | {"jobs": 1}, tmp_path / "cache", engine := Silent())
+    asked: list[int] = []
+    engine.submit = lambda count, without: asked.append(count) or []
+    made.offer(0, ())
+    meta.write_text("{}")
+    for jobs in (1, 2):
+        until(lambda jobs=jobs: made.poll(0.02) or made.offer(1, ()) or len(asked) >= jobs)
+        made._patience = 0.0
+        meta.unlink(missing_ok=True)
+    assert [*json.loads((tmp_path / "pilots" / "store.json").read_text())["data"]] == ["f"]
+    made.free()
+
+
 # --- On processes -----------------------------------------------------------------------------
 
 

@@ -99,6 +99,7 @@ class PilotLauncher:
         self._unseen: dict[str, None] = {}  # jobs without a pilot so far
         self._left: dict[str, float] = {}  # jobs whose pilots have left, and when
         self._failed: list[str] = []  # why jobs in a row were of no use
+        self._proven = False
         self._drives = False  # or somebody only asks what a sweep would cost
 
     @property
@@ -305,7 +306,9 @@ class PilotLauncher:
         if len(have) < wanted and self._beat.waiting:
             hosts = {place.partition("/")[0] for place in without}
             count = wanted - len(have)
-            write_proof(self._root, self._token)  # with the data of now
+            if not self._proven:  # once the data is decoded; what vanishes later must be missed
+                write_proof(self._root, self._token)
+                self._proven = True
             self._submitted = self._engine.submit(count, hosts)
         queued = [job for job in self._unseen if not (self._jobs or {}).get(job, True)]
         if queued and not self._beat.waiting:
