@@ -215,7 +215,7 @@ def test_it_is_part_of_the_id_where_it_lies_is_not_and_ids_without_it_stay(drive
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("eval.also=[nosuch]",), "eval.also: expected one of cifar10, "),
+        (("eval.also=[nosuch]",), "eval.also: expected one of ade20k, camvid, cifar10, "),
         (("eval.also=[./nosuch]",), "eval.also: ./nosuch: no such folder"),
         (("eval.also=[dark]",), "eval.also: dark: is no name of data; the folder is ./dark"),
         (("eval.also=[./dark]",), "eval.also: ./dark: data.path: dark: holds neither [^;]+$"),

@@ -5,6 +5,7 @@ import ast
 import dataclasses
 import pkgutil
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -44,7 +45,12 @@ def folder(tmp_path_factory):
         if not name.startswith("ablate/"):
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text)
-    return home
+    path = list(sys.path)
+    yield home
+    sys.path[:] = path  # what is loaded from the folder is forgotten
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(f"{home}/"):
+            del sys.modules[name]
 
 
 # --- Commands, options, keys --------------------------------------------------------------------

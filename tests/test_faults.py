@@ -107,7 +107,8 @@ class Broken(nn.Identity):
 
     def forward(self, x):
         fault = pathlib.Path(__file__).with_name("fault")
-        if x.device.type != "meta" and fault.exists():  # where a model is described
+        planned = x.device.type == "meta" or len(x) <= 4  # described, or rehearsed
+        if not planned and fault.exists():
             error, device = fault.read_text().split()
             if os.environ.get("CUDA_VISIBLE_DEVICES", "") in (device, ""):
                 kind = getattr(torch, error, None) or getattr(builtins, error)

@@ -38,7 +38,8 @@ class Slow:
         self._sent = 0
 
     def send(self, batch: Split) -> tuple[Split, Callable[[], None]]:
-        there = Split(*(torch.zeros_like(part) for part in vars(batch).values()))
+        parts = (batch.images, batch.labels, batch.aspects)
+        there = Split(*map(torch.zeros_like, parts))
         number, done = self._sent, []
         self._sent += 1
         self.told.append(f"send {number}")
@@ -48,7 +49,9 @@ class Slow:
                 self.told.append(f"{why} {number}")
                 if not done:
                     done.append(True)
-                    for to, part in zip(vars(there).values(), vars(batch).values(), strict=True):
+                    for to, part in zip(
+                        (there.images, there.labels, there.aspects), parts, strict=True
+                    ):
                         to.copy_(part)
 
         return there, copy

@@ -294,7 +294,10 @@ def test_exporting_what_timm_has_not_says_why():
         ({"model.rep": True}, "model.rep: timm"),
         ({"norm": "rmsnorm"}, "norm: timm"),
         ({"model.act": "relu2"}, "model.act: timm has no 'relu2'"),
-        ({"model.act": "swiglu", "model.pool": "map"}, "model.act: timm has model.pool=map with"),
+        (
+            {"model.act": "swiglu", "model.pool": "map"},
+            "model.act: timm's attention pooling takes no gated",
+        ),
         ({"model.pool": "map", "model.registers": 1}, "model.registers: timm"),
         ({"block.mlp": "post"}, "block.mlp: timm"),
         ({"model.arch": "mlp/3x10"}, "model.kind: timm"),

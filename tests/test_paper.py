@@ -312,5 +312,5 @@ def test_without_runs_the_spread_is_an_assumption_that_is_said():
     plan = make_plan(["base", "a"], seeds=1)
     lines = list(forecast(plan, 1.0, None, cost_of(plan, None), {}, lambda run: []).lines())
     assert f"spread {ASSUMED:g} points, assumed" in lines[1]
-    assert "the cost is unknown" in lines[2]
+    assert "the cost is not known yet" in lines[2]
     assert lines[3].startswith("    with 1 seed: no verdicts")

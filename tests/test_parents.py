@@ -385,7 +385,7 @@ def test_children_of_a_failed_parent_are_blocked_and_start_once_it_is_retried(sh
         "    def __init__(self, shape):\n"
         "        super().__init__(shape.width)\n"
         "    def forward(self, x):\n"
-        "        if x.device.type != 'meta' and not Path('ok').exists():\n"
+        "        if len(x) > 4 and not Path('ok').exists():\n"  # not where it is planned
         "            raise RuntimeError('not yet')\n"
         "        return super().forward(x)\n"
     )

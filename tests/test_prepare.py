@@ -360,7 +360,7 @@ def test_mistakes_in_what_to_prepare_are_told_in_one_line(
     Path("one/cat").mkdir(parents=True)
     Path("one/cat/1.png").write_bytes(png(noise(0)))
     for line, told in (
-        ("cifra10", "data: expected one of cifar10, "),
+        ("cifra10", "data: expected one of ade20k, camvid, cifar10, "),
         ("cifar10 data.path=nowhere", f"data.path: {tmp_path}/nowhere: no such folder"),
         ("cifar10 model.depth=3", "model.depth: belongs to a run; "),
         ("cifar10 data.channels=2", "data.channels: expected one of 1, 3, got 2"),

@@ -30,7 +30,7 @@ TABLES = {  # where entries go: the file, and the line that a new one is put beh
     "score": (CLASSIFY, '        found[name] = int((table["rank"] < rank).sum()) / number\n'),
     "IMPORTS": (TASKS, "from ablate.shared.metrics.metric import Metric, TaskChoice, threshold\n"),
     "LAUNCHERS": (LAUNCHERS, "LAUNCHERS: dict[str, Choice] = {\n"),
-    "TASKS": (TASKS, '    "segment": SEGMENT,\n}\n'),
+    "TASKS": (TASKS, '    "contrastive": CONTRASTIVE,\n}\n'),
 }
 
 

@@ -54,7 +54,7 @@ class Fails(nn.Module):
         super().__init__()
 
     def forward(self, x):
-        if not self.training and x.device.type != "meta":
+        if not self.training and len(x) > 4:  # not where it is planned
             raise RuntimeError("</pre><script>alert(1)</script> & \\x1b[31mred\\x1b[0m")
         return x
 """

@@ -24,7 +24,7 @@ WORDS = ("sweep", "block.attn=pre,post", "model.depth=1", "model.width=16", "mod
 SHORT = ("train.steps=4", "train.batch=32", "--as", "fixture")
 
 
-READ = "Its runs have the random draws of an older version (train.draws=1)"
+READ = "runs have the random draws of an older version (train.draws=1)"
 OLD = [("store-1", 2), ("store-2", 3), ("store-3", 3)]  # its seeds
 
 

@@ -85,8 +85,8 @@ class Store(StoreFolder):
     def add_look(self, look: Look) -> None:
         """Record it, unless it is there: on disk when this returns. Raises Unrecorded."""
         host = self.driver.notes().get("host", platform.node())
-        held = self.driver.is_held() or beats_elsewhere(self.root)
-        if host != platform.node() and held:  # no shared memory with that SQLite, nor locks
+        away = host != platform.node()  # no shared memory with that SQLite, nor locks
+        if beats_elsewhere(self.root) or (away and self.driver.is_held()):
             raise Unrecorded(f"{host} drives the store, and only that machine can write the ledger")
         if not os.access(self.root, os.W_OK):
             raise Unrecorded("the store is not writable")
