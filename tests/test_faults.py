@@ -153,7 +153,8 @@ def test_variants_that_all_fail_alike_stop_the_sweep_and_no_more_are_marked_fail
     (broken.folder / "fault").write_text("ValueError any")
     done = broken(*many, code=1)
     assert re.search(
-        r"faults: [34] runs in a row failed at once on cpu, all alike \(ValueError: CUDA error: "
+        # Three, and what was at it by then: see below.
+        r"faults: [345] runs in a row failed at once on cpu, all alike \(ValueError: CUDA error: "
         r"the device is gone\): no single variant is the cause; mend it, then `ablate sweep \.\.\. "
         r"--retry failed` goes on; 0 of 12 runs are done",
         done.err,

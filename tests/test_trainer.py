@@ -613,9 +613,14 @@ def test_doctor_says_whether_a_kill_changes_its_bits(toy, shell):
         assert re.search(line, " ".join(finding.text for finding in found)), name
 
 
+# Until the file `slowly` is gone, which lies beside it.
+SLOWLY = "        time.sleep(0.05 * os.path.exists(f'{os.path.dirname(__file__)}/slowly'))\n"
+
+
 def test_a_stopped_run_saves_and_goes_on(toy, shell):
-    slow = TOY.replace("import helper", "import helper, time").replace(
-        "        run.save(state)\n", "        run.save(state)\n        time.sleep(0.05)\n"
+    (toy / "slowly").touch()
+    slow = TOY.replace("import helper", "import helper, os, time").replace(
+        "        run.save(state)\n", f"        run.save(state)\n{SLOWLY}"
     )
     write(toy, toy_py=slow)
     words = ("sweep", "trainer=toy", "trainer.lr=0.1,0.3", "trainer.steps=80", "seeds=1")
@@ -625,6 +630,7 @@ def test_a_stopped_run_saves_and_goes_on(toy, shell):
     driver.terminate()
     assert "stopped after 0 of 2" in shell.end(driver).out
     assert len([*runs.glob("*/checkpoint-*")]) == 2
+    (toy / "slowly").unlink()
     shell(*words, INLINE)
     for path in runs.iterdir():
         tree = json.loads((path / "result.json").read_text())
@@ -640,8 +646,9 @@ def test_off_this_host_an_attempt_goes_on_from_the_state_of_the_one_before(toy, 
     folder, which is not carried along."""
     for name in ("BEAT_S", "LOOK_S", "ASK_S"):
         monkeypatch.setattr(pilots, name, 0.1)
-    slow = TOY.replace("import helper", "import helper, time").replace(
-        "        run.save(state)\n", "        time.sleep(0.05)\n        run.save(state)\n"
+    (toy / "slowly").touch()
+    slow = TOY.replace("import helper", "import helper, os, time").replace(
+        "        run.save(state)\n", f"{SLOWLY}        run.save(state)\n"
     )
     write(toy, toy_py=slow.replace("def main", "open('here', 'w').close()\n\n\ndef main"))
     planned = next(made("trainer.lr=0.1,0.2", "trainer.steps=80", "seeds=1").runs())
@@ -657,6 +664,7 @@ def test_off_this_host_an_attempt_goes_on_from_the_state_of_the_one_before(toy, 
         launcher.stop(first)
         wait_for(lambda: launcher.poll(0.1))
         assert first.checkpoints()
+        (toy / "slowly").unlink()
         assert (first.scratch / "here").exists()
         second, number = attempts.fork(store, planned.id, 2)
         assert not second.scratch.exists()
