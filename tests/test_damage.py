@@ -317,7 +317,7 @@ def survive(whole: Whole, name: str, damage: Any, times: int, every: int) -> Non
 @pytest.mark.parametrize("name", KINDS)
 def test_a_damaged_store_prints_no_wrong_number(whole, name):
     for number, damage in enumerate(DAMAGES):
-        survive(whole, name, damage, 3, every=[9, 3, 9, 9][number])
+        survive(whole, name, damage, 5, every=[9, 5, 9, 9][number])
 
 
 @pytest.mark.slow
@@ -412,7 +412,7 @@ def distrust(whole: Whole, name: str, damage: Any, times: int) -> None:
 @pytest.mark.parametrize("name", EXPORTED)
 def test_a_damaged_bundle_is_named_and_prints_no_wrong_number(whole, name):
     for damage in DAMAGES:
-        distrust(whole, name, damage, 3)
+        distrust(whole, name, damage, 5)
 
 
 @pytest.mark.slow
