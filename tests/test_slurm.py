@@ -165,8 +165,18 @@ def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -
     return starts
 
 
-def all_stopped(shell: Shell) -> None:
-    """Every attempt but the last of its run left a checkpoint, since it was asked to."""
+def all_went_on(shell: Shell) -> None:
+    """Every attempt but a run's first began at a checkpoint."""
+    store = Store(shell.folder / "runs")
+    for run in store.read_plan("s").runs():
+        first, *later = store.rundir(run.id).read_attempts()
+        assert first["from_step"] == 0
+        assert all(attempt["from_step"] > 0 for attempt in later)
+
+
+def all_stopped(shell: Shell, may_die: bool = False) -> None:
+    """Every attempt but the last of its run left a checkpoint, since it was asked to. `may_die`:
+    some were killed with their node, and wrote none."""
     store, exits = Store(shell.folder / "runs"), []
     with Ledger.reading(store) as ledger:
         for run in store.read_plan("s").runs():
@@ -179,8 +189,8 @@ def all_stopped(shell: Shell) -> None:
             *before, last = store.rundir(run.id).read_attempts()
             assert last.get("from_step", 0) == steps[-1]
             assert not before or steps[-1] > 0
-            exits += [attempt["exit"] for attempt in before]
-    assert {*exits} == {"stopped"}
+            exits += [attempt.get("exit") for attempt in before]
+    assert {"stopped"} <= {*exits} <= {"stopped", *([None] if may_die else [])}
 
 
 def test_a_sweep_is_byte_for_byte_the_local_one_with_data_on_the_nodes(
@@ -221,7 +231,9 @@ def test_a_killed_slurmctld_is_not_missed(shell, sweep, calm, cluster):
     cluster.kill("slurmctld")
     time.sleep(10)
     cluster.start_controller()
-    assert sum(check(shell, process, calm)) <= 5
+    # A job whose start it had not saved is put back into the queue by Slurm: its run goes on.
+    assert max(check(shell, process, calm)) <= 2
+    all_went_on(shell)
 
 
 def test_a_killed_driver_is_followed_by_one_that_adopts(shell, sweep, calm):
@@ -325,4 +337,4 @@ def test_a_killed_and_a_cancelled_pilot_where_slurm_keeps_accounts(shell, calm):
 def test_runs_of_three_minutes_in_jobs_of_one(long, calm):
     shell, process = long
     assert min(check(shell, process, calm, runs=2)) >= 3
-    all_stopped(shell)
+    all_stopped(shell, may_die=True)  # other tests kill slurmd beside it
