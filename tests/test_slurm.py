@@ -249,11 +249,10 @@ def test_a_killed_driver_is_followed_by_one_that_adopts(shell, sweep, calm):
 def test_preempted_pilots_leave_checkpoints_and_come_again(shell, sweep, calm, cluster):
     process = sweep(limits=SELDOM)
     train(shell)
-    cluster.told(
-        *("sbatch", "-p", "high", "-N", "3", "--exclusive", "-o", "/dev/null"),
-        *("--wrap", "sleep 5"),
-    )
-    until(lambda: cluster.jobs("-p", "high"))
+    words = ("sbatch", "--parsable", "-p", "high", "-N", "3", "--exclusive", "-o", "/dev/null")
+    job = cluster.told(*words, "--wrap", "sleep 5").strip()
+    assert job, "sbatch failed"
+    until(lambda: cluster.told("squeue", "-h", "-j", job, "-t", "R,CG,CD"))
     assert 5 <= sum(check(shell, process, calm)) <= 6
     all_stopped(shell)
 
