@@ -119,10 +119,12 @@ def sweep(shell, cluster, calm) -> Iterator[Callable[..., subprocess.Popen]]:
     until(lambda: not cluster.told("squeue", "-h", "-n", name))
 
 
-def until(condition: Callable[[], object], seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
+def until(condition: Callable[[], object], otherwise: Callable[[], str] = str) -> None:
+    """`otherwise`: what to say where it waits in vain."""
+    deadline = time.monotonic() + 90.0
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        late = time.monotonic() > deadline
+        assert not late, f"waited in vain; {otherwise()}"
         time.sleep(0.1)
 
 
@@ -250,9 +252,8 @@ def test_preempted_pilots_leave_checkpoints_and_come_again(shell, sweep, calm, c
     process = sweep(limits=SELDOM)
     train(shell)
     words = ("sbatch", "--parsable", "-p", "high", "-N", "3", "--exclusive", "-o", "/dev/null")
-    job = cluster.told(*words, "--wrap", "sleep 5").strip()
-    assert job, "sbatch failed"
-    until(lambda: cluster.told("squeue", "-h", "-j", job, "-t", "R,CG,CD"))
+    until(lambda: cluster.told(*words, "--wrap", "sleep 5"))
+    until(lambda: cluster.told("squeue", "-h", "-p", "high", "-t", "R,CG,CD"), cluster.state)
     assert 5 <= sum(check(shell, process, calm)) <= 6
     all_stopped(shell)
 
