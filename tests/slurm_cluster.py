@@ -199,7 +199,7 @@ class SlurmCluster:
 
     def state(self) -> str:
         """Of its jobs and nodes, for people."""
-        log = (self.base / "slurmctld.log").read_text().splitlines()[-40:]
+        log = (self.base / "slurmctld.log").read_text().splitlines()[-80:]
         return "\n".join([self.told("squeue"), self.told("sinfo", "-N", "-l"), *log])
 
     def end(self) -> None:
