@@ -229,19 +229,15 @@ def test_a_killed_slurmd_takes_its_node_away_for_a_while(shell, sweep, calm, clu
 
 
 def test_a_killed_slurmctld_is_not_missed(shell, sweep, calm, cluster):
-    process = sweep()
+    process = sweep(sleep=0.15)
     train(shell)
+    # It writes what changed within 5 seconds. Of jobs that it has forgotten it gives the numbers to
+    # others, and drains their nodes ("Duplicate jobid"), until an administrator looks.
+    time.sleep(6)
     cluster.kill("slurmctld")
     time.sleep(10)
     cluster.start_controller()
-    # A job whose start it had not saved is put back into the queue by Slurm: its run goes on. Its
-    # node is drained, though ("Duplicate jobid"), until an administrator looks.
-    starts = check(shell, process, calm)
-    for node in cluster.told("sinfo", "-h", "-N", "-p", "low", "-t", "drain", "-o", "%N").split():
-        cluster.told("scontrol", "update", f"nodename={node}", "state=resume")
-    assert max(starts) <= 2
-    assert sum(starts) <= 6  # two jobs
-    all_went_on(shell)
+    assert check(shell, process, calm) == [1, 1, 1, 1]
 
 
 def test_a_killed_driver_is_followed_by_one_that_adopts(shell, sweep, calm):
