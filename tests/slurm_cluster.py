@@ -197,6 +197,11 @@ class SlurmCluster:
         """Ids of jobs that run."""
         return self.told("squeue", "-h", "-r", "-t", "R", "-o", "%i", *more).split()
 
+    def state(self) -> str:
+        """Of its jobs and nodes, for people."""
+        log = (self.base / "slurmctld.log").read_text().splitlines()[-80:]
+        return "\n".join([self.told("squeue"), self.told("sinfo", "-N", "-l"), *log])
+
     def end(self) -> None:
         """Everything that was started here, by the numbers in its own files."""
         self.told("scancel", "-u", "root")

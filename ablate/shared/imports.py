@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ablate.shared.errors import UserError
@@ -48,10 +50,37 @@ def local_files(file: Path, folder: Path) -> list[Path]:
     return [file, *sorted(found - {file})]
 
 
+def distributions(files: Iterable[Path], folder: Path) -> dict[str, str | None]:
+    """{name: version} of what brings the installed modules that these files import, sorted; None
+    where it is not installed. Without the build (`+cpu`), which differs between machines."""
+    tops = {
+        module[0]
+        for file in files
+        for level, module, _ in _statements(file, file.read_bytes())
+        if not level
+    }
+    found: dict[str, str | None] = {}
+    for top in tops - {*sys.stdlib_module_names, "ablate"}:
+        if not _is_elsewhere(top, folder) and module_file(folder, [top]) is not None:
+            continue
+        for name in dict.fromkeys(_brought_by().get(top, [top])):
+            try:
+                found[name] = re.sub(r"\+.*", "", importlib.metadata.version(name))
+            except importlib.metadata.PackageNotFoundError:
+                found[name] = None
+    return dict(sorted(found.items()))
+
+
+@functools.cache  # it reads the list of files of every distribution
+def _brought_by() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
+
+
 def module_file(folder: Path, parts: Sequence[str]) -> Path | None:
-    """The file of a module by the parts of its name; None where the folder has none."""
+    """The file of a module by the parts of its name, as Python finds it: a package before a module
+    beside it. None where the folder has none."""
     place = folder.joinpath(*parts)
-    files = (place.with_name(f"{place.name}.py"), place / "__init__.py")
+    files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
     return next((file for file in files if file.is_file()), None)
 
 

@@ -13,17 +13,14 @@ are the versions of the distributions that these files import.
 from __future__ import annotations
 
 import ast
-import functools
-import importlib.metadata
-import re
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from ablate.shared.build import build_run, same_keys
 from ablate.shared.coerce import coerce
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.imports import distributions, local_files
 from ablate.shared.own import TRAINER, OwnRun, hashed, is_own, metric_said
 from ablate.shared.parts import is_plugin
 from ablate.shared.plugin import find
@@ -159,35 +156,15 @@ def _key(key: str, said: Any) -> tuple[dict[str, Any], Any]:
 
 
 def code_of(name: str, folder: Path) -> dict[str, Any]:
-    """`files` and `packages` of a function `module:function` in `folder`, by what the text of its
-    file imports, and so on. Raises UserError where there is no such file or function."""
-    place = f"{TRAINER}: {name}"
+    """`files` and `packages` of a function `module:function` in `folder`, by `local_files`. Raises
+    UserError where there is no such file or function, and for a file that is no Python."""
     first = find(TRAINER, name, folder)
-    files: dict[str, str] = {}
-    packages: dict[str, str | None] = {}
-    to_read = [first]
-    while to_read:
-        file = to_read.pop()
-        path = file.relative_to(folder).as_posix()
-        if path in files:
-            continue
-        content = file.read_bytes()
-        files[path] = hashed(content)
-        try:
-            tree = ast.parse(content, str(file))
-        except (SyntaxError, ValueError) as error:
-            raise UserError(f"{place}: {file}: {error}") from error
-        if file == first:
-            _check_function(tree, name, file)
-        for module in _imported(tree, file, folder):
-            own = list(_files_of(module, folder))
-            to_read += own
-            top = module.partition(".")[0]
-            if not own and top not in (*sys.stdlib_module_names, "ablate"):
-                packages |= _distribution(top)
+    files = local_files(first, folder)
+    _check_function(ast.parse(first.read_bytes(), str(first)), name, first)
+    hashes = {file.relative_to(folder).as_posix(): hashed(file.read_bytes()) for file in files}
     return {
-        "files": dict(sorted(files.items())),
-        "packages": dict(sorted(packages.items())),
+        "files": dict(sorted(hashes.items())),
+        "packages": distributions(files, folder),
         "folder": str(folder),
     }
 
@@ -203,50 +180,3 @@ def _check_function(tree: ast.Module, name: str, file: Path) -> None:
             f"{TRAINER}: {name}: {file}:{functions[wanted].lineno}: expected "
             f"def {wanted}(settings, run)"
         )
-
-
-def _imported(tree: ast.Module, file: Path, folder: Path) -> Iterator[str]:
-    """The dotted names of the modules that a file may import, wherever in it."""
-    package = file.relative_to(folder).parent.parts
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            module = ".".join([*above, *([node.module] if node.module else [])])
-            if module:
-                yield module
-            for alias in node.names:  # which may be modules, too
-                inner = f"{module}.{alias.name}" if module else alias.name
-                if any(_files_of(inner, folder)) and _file(inner, folder) is not None:
-                    yield inner
-
-
-def _files_of(module: str, folder: Path) -> Iterator[Path]:
-    """The files of `folder` that importing a module runs: of a.b.c those of a and a.b, too."""
-    parts = module.split(".")
-    for end in range(1, len(parts) + 1):
-        if (file := _file(".".join(parts[:end]), folder)) is not None:
-            yield file
-
-
-def _file(module: str, folder: Path) -> Path | None:
-    place = folder.joinpath(*module.split("."))
-    files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
-    return next((file for file in files if file.is_file()), None)
-
-
-def _distribution(top: str) -> dict[str, str | None]:
-    """{name: version} of what brings an installed module; without the build, which differs."""
-    found: dict[str, str | None] = {}
-    for name in dict.fromkeys(_distributions().get(top, [top])):
-        try:
-            found[name] = re.sub(r"\+.*", "", importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-@functools.cache  # it reads the list of files of every distribution
-def _distributions() -> Mapping[str, list[str]]:
-    return importlib.metadata.packages_distributions()
