@@ -73,7 +73,8 @@ def complete(
     }
     if data["path"] is not None and data["hub"] is not None and present is not None:
         missing = sorted(set(named.values()) - set(present))
-        if missing and len(present) == 1:
+        # Slices of a permutation are as large as their paper's; cut anew they would not be.
+        if missing and len(present) == 1 and data.get("order", "stored") == "stored":
             shares = {key: 0.1 for key in ("validation", "test") if key in named}
             data = {**data, "train": present[0], **shares}
             note = (
@@ -91,11 +92,26 @@ def complete(
             data["classes"] = len(captions.classes(found, splits, data["text"]))
         if data["test_classes"] is None:
             data["test_classes"] = captions.test_classes(found, data)
-    if found is not None and found.unread:
-        note = f"data={data['name']}: {data['path']}: {found.unread}"
+    said = [] if found is None or not found.unread else [f"{data['path']}: {found.unread}"]
+    if slices := _keyed(data):
+        said.append(
+            f"the images of {slices} are our choice (data.order=keyed), not that of VTAB or "
+            f"another paper"
+        )
+    for line in said:
+        note = f"data={data['name']}: {line}"
         if note not in notes:
             notes.append(note)
     return {**data, "fingerprint": fingerprint(data, memo, found)}
+
+
+def _keyed(data: Mapping[str, Any]) -> str:
+    """The slices of a permutation that it names, in words; "" where there are none."""
+    if data.get("order", "stored") != "keyed":
+        return ""
+    splits = (data[key] for key in ("train", "validation", "test"))
+    *most, last = ["", *(split for split in splits if isinstance(split, str) and "[" in split)]
+    return f"{', '.join(most[1:])} and {last}" if most[1:] else last
 
 
 def _tested(data: Mapping[str, Any], present: Sequence[str] | None) -> str:

@@ -98,6 +98,7 @@ def _data(data: Data) -> None:
             f"data.text: is for tables in a folder, and data={data.name} has none; give "
             f"data.path=FOLDER, or leave it out"
         )
+    _labels(data, "data.")
     if data.cache == "encoded" and data.source != "datasets":
         raise UserError(
             f"data.cache: images of data={data.name} are in no files, so there are no bytes of "
@@ -112,6 +113,24 @@ def _data(data: Data) -> None:
         raise UserError(
             f"data.cache_size: {data.cache_size} is less than data.size {data.size}; "
             f"images would be blown up"
+        )
+
+
+def _labels(data: Data, place: str) -> None:
+    if data.text is not None and data.order != "stored":
+        raise UserError(
+            f"{place}order: {data.order} is for images that have classes, and those of "
+            f"data={data.name} have texts; leave it out"
+        )
+    if data.source == "coloured" and data.label not in (None, "digit"):
+        raise UserError(
+            f"{place}label: data={data.name} has the label digit, of 10 classes, and null, of its "
+            f"100 captions; got {data.label!r}"
+        )
+    if data.rule is not None and (data.source != "datasets" or data.text is not None):
+        raise UserError(
+            f"{place}rule: {data.rule} makes classes of a column of labels, and data={data.name} "
+            f"has none; leave it out"
         )
 
 
@@ -135,6 +154,7 @@ def _also(run: Run) -> None:
                 f"{place}: has {other.classes} classes, data={data.name} has {data.classes}: its "
                 f"labels must be among the classes that are learnt"
             )
+        _labels(other, f"{place}: ")
         if other.cache == "encoded" and other.source != "datasets":
             raise UserError(
                 f"{place}: its images are in no files, so there are no bytes of their own to keep; "

@@ -79,6 +79,10 @@ def _digest(content: Any, data: dict[str, Any]) -> str:
         reading |= {key: data.get(key) for key in ("labels", "ignore", "classes")}
     if data.get("text") is not None:
         reading["text"] = data["text"]
+    if data.get("order", "stored") != "stored":
+        reading["order"] = data["order"]
+    if data.get("rule") is not None:
+        reading["rule"] = data["rule"]
     text = json.dumps([content, reading], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

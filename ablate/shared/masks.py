@@ -21,6 +21,7 @@ _OF_MASKS = {
 }
 # What changes or shows images without their masks.
 _OF_IMAGES = {
+    "data": ("rule",),
     "augment": (
         *("crop_area", "randaug", "jitter", "rotate", "translate", "zoom_out", "erase"),
         *("mixup", "cutmix"),

@@ -116,6 +116,21 @@ class Data:
         int | None,
         Key("classes of the test split, where it has some only; null: all", least=2),
     ] = None
+    order: Annotated[
+        Literal["stored", "keyed"],
+        Key("slices such as train[:800] are of rows as they are stored, or of a fixed permutation"),
+    ] = "stored"
+    rule: Annotated[
+        Literal[
+            "clevr_count",
+            "clevr_distance",
+            "kitti_distance",
+            "dsprites_position",
+            "dsprites_orientation",
+        ]
+        | None,
+        Key("VTAB's rule that makes classes of what the label column has; null: it has classes"),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -147,11 +147,13 @@ class Work:
                 f"of one class ({classes[0]}): nothing can be learnt"
             )
         lacking = np.setdiff1d(np.concatenate([labels["validation"], labels["test"]]), classes)
-        if opened.by_class and "[" in named and len(lacking):
+        in_order = opened.by_class and self.data.order == "stored"
+        if in_order and "[" in named and len(lacking):
             raise UserError(
                 f"data.train: folders are read class by class, so {named!r} lacks "
                 f"{len(lacking)} of the classes to test on; give data.train="
-                f"{self.chosen['train'][0]} and shares, such as data.validation=0.01"
+                f"{self.chosen['train'][0]} and shares, such as data.validation=0.01, or "
+                f"data.order=keyed"
             )
 
     def chunks(

@@ -46,7 +46,9 @@ ROWS = {
 
 
 def open_coloured(data: Data) -> Source:
-    """Raises UserError where scikit-learn is not there."""
+    """`data.label`: digit, of 10 classes; null: a class is a caption, of 100. Raises UserError
+    where scikit-learn is not there."""
+    names = captions() if data.label is None else list(NUMBERS)
     images, numbers = digits(data)
     parts = {}
     for split in wanted_splits(data, BUNDLED["coloured"]):
@@ -57,13 +59,16 @@ def open_coloured(data: Data) -> Source:
                 where, label = _at(row, colour, numbers)
                 shades = images[row, :, :, None] / 255 * list(COLOURS.values())[colour]
                 pixels = np.rint(shades).astype(np.uint8)
-                yield Example(where, Image.fromarray(pixels), label)
+                yield Example(
+                    where, Image.fromarray(pixels), label % len(names)
+                )  # the digit comes last
 
         def labels(places: list[tuple[int, int]] = places) -> Iterator[tuple[str, Any]]:
-            return (_at(row, colour, numbers) for row, colour in places)
+            each = (_at(row, colour, numbers) for row, colour in places)
+            return ((where, label % len(names)) for where, label in each)
 
         parts[split] = Part(len(places), examples, labels)
-    return Source(parts, captions())
+    return Source(parts, names)
 
 
 def captions() -> list[str]:

@@ -20,6 +20,7 @@ from ablate.shared.sections import Data
 from ablate.training.data.bundled import DIGITS, MNIST5K, open_digits, open_mnist5k
 from ablate.training.data.captions import open_captions
 from ablate.training.data.coloured import counts, open_coloured
+from ablate.training.data.labels import by_rule
 from ablate.training.data.mask_folder import open_masks
 from ablate.training.data.picture import Example, size_of
 from ablate.training.data.stored import Part, Source, path_of, slice_of, wanted_splits
@@ -36,6 +37,20 @@ HUB_ROWS = {
     "uoft-cs/cifar100": {"train": 50_000, "test": 10_000},
     "ylecun/mnist": {"train": 60_000, "test": 10_000},
     "zalando-datasets/fashion_mnist": {"train": 60_000, "test": 10_000},
+    "dpdl-benchmark/caltech101": {"train": 3_060, "test": 6_084},
+    "dpdl-benchmark/clevr": {"train": 70_000, "test": 15_000},
+    "dpdl-benchmark/dmlab": {"train": 65_550, "validation": 22_628, "test": 22_735},
+    "dpdl-benchmark/dsprites": {"train": 737_280},
+    "dpdl-benchmark/dtd": {"train": 1_880, "validation": 1_880, "test": 1_880},
+    "dpdl-benchmark/eurosat": {"train": 27_000},
+    "dpdl-benchmark/kitti": {"train": 6_347, "validation": 423, "test": 711},
+    "dpdl-benchmark/oxford_flowers102": {"train": 1_020, "validation": 1_020, "test": 6_149},
+    "dpdl-benchmark/oxford_iiit_pet": {"train": 3_680, "test": 3_669},
+    "dpdl-benchmark/patch_camelyon": {"train": 262_144, "validation": 32_768, "test": 32_768},
+    "dpdl-benchmark/resisc45": {"train": 31_500},
+    "dpdl-benchmark/smallnorb": {"train": 24_300, "test": 24_300},
+    "dpdl-benchmark/svhn_cropped": {"train": 73_257, "test": 26_032},
+    "clip-benchmark/wds_vtab-diabetic_retinopathy": {"train": 35_126, "test": 42_670},
 }
 
 
@@ -169,7 +184,12 @@ def share(data: Data, number: int) -> np.ndarray:
 
 
 def _numbers(data: Data, name: str, rows: dict[str, int]) -> tuple[str, np.ndarray]:
-    """(stored split, its rows in order) that `data.NAME` names. UserError where there are none."""
+    """(stored split, its rows in order) that `data.NAME` names. UserError where there are none.
+
+    With `data.order` keyed a slice is of a permutation that hangs on the number of stored rows
+    alone, as in `cut`: so slices that share no place share no row, and those within others are so
+    here.
+    """
     part = slice_of(data, name)
     chosen = part.rows(rows[part.split])
     if not chosen:
@@ -177,6 +197,10 @@ def _numbers(data: Data, name: str, rows: dict[str, int]) -> tuple[str, np.ndarr
             f"data.{name}: {part.text!r} is empty: split {part.split!r} of data={data.name} has "
             f"{rows[part.split]:,} images"
         )
+    if data.order == "keyed" and len(chosen) < rows[part.split]:
+        random = np.random.RandomState(key("order", rows[part.split]) % 2**32)
+        order = random.permutation(rows[part.split])
+        return part.split, np.sort(order[chosen.start : chosen.stop])
     return part.split, np.arange(chosen.start, chosen.stop)
 
 
@@ -184,11 +208,13 @@ def _check_apart(
     data: Data, name: str, train: tuple[str, np.ndarray], other: tuple[str, np.ndarray]
 ) -> None:
     """Raises UserError where images to train on are among others."""
-    first, last = max(train[1][0], other[1][0]), min(train[1][-1], other[1][-1])
-    if train[0] == other[0] and first <= last:
+    if train[0] != other[0]:
+        return
+    shared = np.intersect1d(train[1], other[1], assume_unique=True)
+    if len(shared):
         raise UserError(
             f"data.{name}: {getattr(data, name)!r} and data.train={data.train!r} share "
-            f"{last - first + 1:,} images of split {train[0]!r}; give slices that do not overlap"
+            f"{len(shared):,} images of split {train[0]!r}; give slices that do not overlap"
         )
 
 
@@ -202,7 +228,10 @@ def check_class_names(data: Data, names: list[str] | None) -> None:
 
 
 def class_number(data: Data, split: str, where: str, label: Any) -> int:
-    """The label; UserError, with the row or file and the value, where it is no class number."""
+    """The label, or what `data.rule` makes of it; UserError, with the row or file and the value,
+    where that is no class number."""
+    if data.rule is not None:
+        return by_rule(data, split, where, label)
     if not isinstance(label, int) or not 0 <= label < data.classes:
         raise UserError(
             f"data.label: {where} (split {split!r}): expected a class number from 0 to "

@@ -119,7 +119,7 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
     for split, pieces in tables.items():
         columns = [_columns(data, table) for table in pieces]
         for table, (_, label) in zip(pieces, columns, strict=True):
-            found = getattr(table.features[label], "names", None)
+            found = getattr(table.features[label], "names", None) if data.rule is None else None
             if first is None:
                 first, names = table, found
             elif found != names:

@@ -1,0 +1,408 @@
+"""VTAB's data: its label rules, its slices by a key instead of a stored order, its 19 sets."""
+
+from __future__ import annotations
+
+import ast
+import io
+import itertools
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_data
+from sklearn.datasets import load_digits
+from test_data import REAL, describe, folders, in_process, noise, png, real, saved
+
+from ablate.planning.compose import resolve, resolve_data
+from ablate.shared.errors import UserError
+from ablate.shared.keys import hints
+from ablate.shared.sections import Data
+from ablate.training.data import cache, coloured, labels, source
+
+# --- Rules --------------------------------------------------------------------------------------
+
+# As VTAB's table has them: a value, and its class.
+CLEVR = [(0.5, 0), (8, 0), (8.01, 1), (8.5, 1), (8.51, 2), (9, 2), (9.01, 3), (9.5, 3), (9.51, 4)]
+CLEVR += [(10, 4), (10.01, 5), (14.0, 5)]
+KITTI = [(-1.0, 0), (8, 0), (8.01, 1), (20, 1), (20.01, 2), (999, 2), (999.5, 3)]
+
+
+@pytest.mark.parametrize(("z", "number"), CLEVR)
+def test_the_closest_object_s_depth_is_in_the_interval_that_ends_with_it(z, number):
+    far = 99.0
+    for value in (
+        [far, z],
+        [[1.0, 2.0, z], [5.0, 0.0, far]],
+        {"pixel_coords": [[1.0, 2.0, far], [5.0, 0.0, z]], "color": [3, 4]},
+        [{"pixel_coords": [0.0, 0.0, z]}, {"pixel_coords": [0.0, 0.0, far]}],
+    ):
+        assert labels.clevr_distance(value) == number
+
+
+@pytest.mark.parametrize(("z", "number"), KITTI)
+def test_the_closest_vehicle_is_a_car_a_van_or_a_truck(z, number):
+    for kind in (0, 1, 2):
+        things = {
+            "type": [3, kind, 0],
+            "location": [[0.0, 0.0, 1.0], [9.0, 9.0, z], [0.0, 0.0, 1e5]],
+        }
+        assert labels.kitti_distance(things) == number
+        rows = [
+            dict(zip(things, thing, strict=True)) for thing in zip(*things.values(), strict=True)
+        ]
+        assert labels.kitti_distance(rows) == number
+    assert labels.kitti_distance({"type": [3, 7], "location": [[0.0, 0.0, z]] * 2}) == 3
+    assert labels.kitti_distance([]) == 3
+
+
+def test_depths_are_as_numpy_digitizes_them():
+    depths = np.random.default_rng(0).uniform(0, 30, 500).round(1)
+    theirs = np.digitize(depths, [8, 8.5, 9, 9.5, 10], right=True)
+    assert [labels.clevr_distance([z]) for z in depths.tolist()] == theirs.tolist()
+    metres = (depths * 40).tolist()
+    theirs = np.digitize(metres, [8, 20, 999], right=True)
+    ours = [labels.kitti_distance([{"type": 0, "location": [0.0, 0.0, z]}]) for z in metres]
+    assert ours == theirs.tolist()
+
+
+def test_counts_places_and_angles():
+    assert [labels.clevr_count(count) for count in (3, 10)] == [0, 7]
+    assert labels.clevr_count([[0.0, 0.0, 9.0]] * 5) == 2
+    assert labels.clevr_count({"color": [1] * 4, "pixel_coords": [[0, 0, 9]] * 4}) == 1
+    assert [labels.dsprites_position(n) for n in range(32)] == [n for n in range(16) for _ in "12"]
+    sizes = itertools.islice(itertools.cycle((3, 2)), 16)
+    angles = [number for number, size in enumerate(sizes) for _ in range(size)]
+    assert [labels.dsprites_orientation(n) for n in range(40)] == angles
+    assert angles == np.floor(np.arange(40) / 2.5).tolist()
+
+
+BAD = {
+    "clevr_count": [2, 11, True, 3.0, "3", None, [1.0, 2.0]],
+    "clevr_distance": [[], [float("nan")], [[1.0, 2.0]], ["8"], 8.0, None, {"color": [1]}],
+    "kitti_distance": [0, None, {"type": [0]}, [{"type": "Car", "location": [0.0, 0.0, 5.0]}]],
+    "dsprites_position": [32, -1, 1.0, None],
+    "dsprites_orientation": [40, -1, [3], None],
+}
+
+
+@pytest.mark.parametrize(("rule", "value"), [(r, v) for r, values in BAD.items() for v in values])
+def test_a_value_that_does_not_fit_a_rule_is_named_with_its_row(rule, value):
+    classes = {"clevr_count": 8, "clevr_distance": 6, "kitti_distance": 4}.get(rule, 16)
+    data = describe(hub="a/b", name="set", rule=rule, classes=classes)
+    line = rf"^data\.label: row 3 of t\.parquet \(split 'train'\): data\.rule={rule} makes .*, got "
+    with pytest.raises(UserError, match=line):
+        source.class_number(data, "train", "row 3 of t.parquet", value)
+
+
+def test_every_rule_has_a_name_among_the_settings():
+    named = [*labels.RULES, *BAD]
+    assert all(repr(name) in str(hints(Data)["rule"]) for name in named)
+    assert sorted(labels.RULES) == sorted(BAD)
+
+
+def scenes(file: Path, depths: list[list[float]]) -> None:
+    """As CLEVR's are stored: for each image the objects that it shows, field by field."""
+    import pyarrow
+    from pyarrow import parquet
+
+    objects = [
+        {"color": [1] * len(zs), "pixel_coords": [[10.0, 20.0, z] for z in zs]} for zs in depths
+    ]
+    images = [{"bytes": png(noise(row)), "path": None} for row in range(len(depths))]
+    parquet.write_table(pyarrow.table({"image": images, "objects": objects}), file)
+
+
+def test_classes_are_made_of_a_column_of_objects(tmp_path):
+    draw = np.random.default_rng(1)
+    depths = [draw.uniform(7, 12, draw.integers(3, 11)).tolist() for _ in range(60)]
+    files = tmp_path / "files"
+    files.mkdir()
+    scenes(files / "train.parquet", depths[:40])
+    scenes(files / "test.parquet", depths[40:])
+    slices = {"train": "train[:30]", "validation": "train[30:]", "cache": "encoded"}
+    common = {"path": files, "label": "objects", "order": "keyed", **slices}
+    count = describe(rule="clevr_count", classes=8, **common)
+    distance = describe(rule="clevr_distance", classes=6, **common)
+    assert len({count.fingerprint, distance.fingerprint}) == 2
+    assert (
+        count.fingerprint
+        != describe(rule="clevr_count", **common | {"order": "stored"}).fingerprint
+    )
+    rows = {
+        split: places for split, (_, places) in source.cut(count, {"train": 40, "test": 20}).items()
+    }
+    of = {"train": depths[:40], "validation": depths[:40], "test": depths[40:]}
+    for data, law in (
+        (count, lambda zs: len(zs) - 3),
+        (distance, lambda zs: int(np.digitize(min(zs), [8, 8.5, 9, 9.5, 10], right=True))),
+    ):
+        cached = cache.prepare(data, tmp_path / "cache")
+        for split, places in rows.items():
+            expected = [law(of[split][place]) for place in places]
+            assert cached.split(split).labels.tolist() == expected
+    scenes(files / "test.parquet", [*depths[40:59], depths[0][:2]])
+    with pytest.raises(
+        UserError, match=r"row 19 of .*/test\.parquet \(split 'test'\): data\.rule="
+    ):
+        cache.prepare(describe(rule="clevr_count", classes=8, **common), tmp_path / "other")
+
+
+# --- Order --------------------------------------------------------------------------------------
+
+KEYED = {"hub": "a/b", "order": "keyed"}
+
+
+def keyed(stored: int, **slices: str) -> dict[str, list[int]]:
+    cut = source.cut(describe(**KEYED, **slices), {"train": stored, "test": 9})
+    return {split: rows.tolist() for split, (_, rows) in cut.items()}
+
+
+def test_keyed_slices_are_parts_of_one_permutation():
+    parts = {"train": "train[:800]", "validation": "train[800:1000]", "test": "train[1000:]"}
+    got = keyed(1880, **parts)
+    assert [len(rows) for rows in got.values()] == [800, 200, 880]
+    assert sorted(itertools.chain(*got.values())) == list(range(1880))
+    assert all(rows == sorted(rows) for rows in got.values())
+    # Golden: other rows here are other images than those of every result so far.
+    assert got["train"][:6] == [5, 8, 9, 10, 11, 13]
+    assert got["validation"][:6] == [0, 4, 27, 28, 32, 35]
+    # The choice is spread evenly over the stored rows, and a smaller one is within a larger one.
+    assert abs(np.mean(got["train"]) / 939.5 - 1) < 0.1
+    fewer = keyed(1880, train="train[:400]", validation="train[1000:]", test="test")
+    assert set(fewer["train"]) < set(got["train"])
+    assert fewer["validation"] == got["test"]
+    assert fewer["test"] == list(range(9))  # a whole split is what it is
+    assert keyed(1880, train="train[:50%]", validation="train[50%:]") == keyed(
+        1880, train="train[:940]", validation="train[940:]"
+    )
+    assert keyed(1881, **parts)["train"] != got["train"]  # it hangs on the number of rows
+
+
+def test_the_choice_is_the_same_in_another_process(tmp_path):
+    slices = {"train": "train[:80]", "validation": "train[80:90]"}
+    data = describe(**KEYED, **slices)
+    script = f"""{test_data.LOAD}
+from ablate.training.data import source
+cut = source.cut(data, {{"train": 500, "test": 9}})
+print({{split: rows.tolist() for split, (_, rows) in cut.items()}})
+"""
+    there = in_process(script, DATA=saved(data, tmp_path), FOLDER=str(tmp_path))
+    assert ast.literal_eval(there.stdout) == keyed(500, **slices)
+
+
+def test_slices_that_share_images_are_refused_in_either_order():
+    for order in ("stored", "keyed"):
+        for val, shared in (("train[700:900]", 100), ("train[700:]", 100), ("train[-1800:]", 720)):
+            data = describe(hub="a/b", order=order, train="train[:800]", validation=val)
+            line = rf"^data\.validation: .* share {shared} images of split 'train'"
+            with pytest.raises(UserError, match=line):
+                source.cut(data, {"train": 1880, "test": 9})
+
+
+def test_folders_read_class_by_class_show_all_classes_by_a_key(tmp_path):
+    folders(tmp_path / "images", "abcdef", 10)
+    slices = {"train": "train[:40]", "validation": "train[40:50]", "test": "train[50:]"}
+    common = {"path": tmp_path / "images", "classes": 6, **slices}
+    with pytest.raises(UserError, match=r"lacks 2 of the classes .*, or data\.order=keyed$"):
+        cache.prepare(describe(**common), tmp_path / "cache")
+    cached = cache.prepare(describe(order="keyed", **common), tmp_path / "cache")
+    assert cached.counts == {"train": 40, "validation": 10, "test": 10}
+    assert len(set(cached.split("train").labels.tolist())) == 6
+    # As few as that may lack some, as 800 images of SUN397's 397 classes do.
+    few = {"train": "train[:4]", "validation": "train[4:50]"}
+    cached = cache.prepare(describe(order="keyed", **common | few), tmp_path / "cache")
+    assert len(set(cached.split("train").labels.tolist())) <= 4
+
+
+@real
+def test_real_images_are_chosen_by_a_key(tmp_path):
+    """CIFAR-10's, by the parquet file as pyarrow reads it."""
+    from pyarrow import parquet
+
+    slices = {"train": "train[:80]", "validation": "train[80:100]", "test": "test[:50]"}
+    files = {
+        "name": "cifar10",
+        "path": REAL / "cifar10",
+        "size": 32,
+        "classes": 10,
+        "order": "keyed",
+    }
+    data = describe(**files, **slices)
+    cached = cache.prepare(data, tmp_path)
+    for split, stored in (("train", "train"), ("validation", "train"), ("test", "test")):
+        table = parquet.read_table(REAL / "cifar10" / f"{stored}.parquet", columns=["label"])
+        number = table.num_rows
+        _, rows = source.cut(data, {"train": 50_000, "test": 10_000})[split]
+        assert rows.max() < number
+        expected = [table["label"][int(row)].as_py() for row in rows]
+        assert cached.split(split).labels.tolist() == expected
+
+
+@pytest.mark.parametrize("order", ["stored", "keyed"])
+@pytest.mark.parametrize("base", [test_data.DIGITS, test_data.MNIST5K], ids=["digits", "mnist5k"])
+def test_bundled_sets_have_slices_too(tmp_path, base, order):
+    ends = ("train[:800]", "train[800:1000]", "train[1000:]")
+    slices = dict(zip(("train", "validation", "test"), ends, strict=True))
+    data = describe(**base | slices | {"order": order})
+    cached = cache.prepare(data, tmp_path)
+    stored = sum(cached.counts.values())
+    assert cached.counts == {"train": 800, "validation": 200, "test": stored - 1000}
+    assert stored == (1797 if base["name"] == "digits" else 4000)
+    assert cached.counts == cache.count(data, tmp_path / "other")
+    if base["name"] == "digits":
+        rows = source.cut(data, {"train": 1797})["validation"][1]
+        assert cached.split("validation").labels.tolist() == load_digits().target[rows].tolist()
+        assert (rows.tolist() == list(range(800, 1000))) == (order == "stored")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["data=digits", "data.order=random"], "data.order: expected one of stored, keyed"),
+        (["data=digits", "data.rule=clevr"], "data.rule: expected .*clevr_count, .*kitti_distance"),
+        (["data=digits", "data.rule=clevr_count"], "data.rule: clevr_count makes classes .*digits"),
+        (["data=coloured_digits", "data.label=colour"], "data.label: .* the label digit, .*colour"),
+        (["data=imagetext", "data.path=.", "data.order=keyed"], "data.order: keyed is for images"),
+        (
+            [
+                "task=segment",
+                "recipe=segment",
+                "model.arch=B/16",
+                "data=ade20k",
+                "data.rule=clevr_count",
+            ],
+            "data.rule: is for images without masks",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path, monkeypatch, words, line):
+    monkeypatch.chdir(tmp_path)
+    Path("train.csv").write_text("path,text\na.png,one\nb.png,two\n")
+    texts = ["task=contrastive", "recipe=lit"] if "data=imagetext" in words else []
+    with pytest.raises(UserError, match=f"^{line}"):
+        resolve([*words, *texts], Path("store"))
+
+
+# --- Coloured digits ----------------------------------------------------------------------------
+
+
+def test_coloured_digits_are_a_set_of_ten_classes_by_their_digit(tmp_path):
+    slices = {"train": "train[:800]", "validation": "validation[:200]", "test": "seen"}
+    common = {"name": "coloured_digits", "source": "coloured", **slices, "order": "keyed"}
+    by_digit = describe(label="digit", classes=10, **common)
+    by_caption = describe(classes=100, **common)
+    assert by_digit.fingerprint != by_caption.fingerprint
+    ours, theirs = (cache.prepare(data, tmp_path) for data in (by_digit, by_caption))
+    assert ours.class_names == list(coloured.NUMBERS)
+    assert (ours.counts["train"], ours.counts["validation"]) == (800, 200)
+    for split in ("train", "validation", "test"):
+        captions = [theirs.class_names[number] for number in theirs.split(split).labels.tolist()]
+        words = [ours.class_names[number] for number in ours.split(split).labels.tolist()]
+        assert words == [caption.split()[-1] for caption in captions]
+        assert (ours.split(split).images == theirs.split(split).images).all()
+    with pytest.raises(UserError, match=r"data\.classes: 100, but .* has 10 classes: zero"):
+        source.open_source(describe(label="digit", classes=100, **common))
+
+
+# --- The 19 sets --------------------------------------------------------------------------------
+
+# VTAB's table: classes, slices of TFDS's splits, test images; and our hub copies where they differ.
+SETS: dict[str, tuple[int, str, str, str, int]] = {
+    "caltech101": (102, "train[:800]", "train[2754:2954]", "test", 6084),
+    "cifar100": (100, "train[:800]", "train[45000:45200]", "test", 10_000),
+    "dtd": (47, "train[:800]", "validation[:200]", "test", 1880),
+    "flowers102": (102, "train[:800]", "validation[:200]", "test", 6149),
+    "pets": (37, "train[:800]", "train[2944:3144]", "test", 3669),
+    "sun397": (397, "train[:800]", "validation[:200]", "test", 21_750),
+    "svhn": (10, "train[:800]", "train[65931:66131]", "test", 26_032),
+    "camelyon": (2, "train[:800]", "validation[:200]", "test", 32_768),
+    "eurosat": (10, "train[:800]", "train[16200:16400]", "train[21600:]", 5400),
+    "resisc45": (45, "train[:800]", "train[18900:19100]", "train[25200:]", 6300),
+    "retinopathy": (5, "train[:800]", "train[800:1000]", "test", 42_670),  # no validation split
+    "clevr_count": (8, "train[:800]", "train[63000:63200]", "test", 15_000),  # its validation
+    "clevr_distance": (6, "train[:800]", "train[63000:63200]", "test", 15_000),
+    "dmlab": (6, "train[:800]", "validation[:200]", "test", 22_735),
+    "kitti": (4, "train[:800]", "validation[:200]", "test", 711),
+    "dsprites_position": (16, "train[:800]", "train[589824:590024]", "train[663552:]", 73_728),
+    "dsprites_orientation": (16, "train[:800]", "train[589824:590024]", "train[663552:]", 73_728),
+    "smallnorb_azimuth": (18, "train[:800]", "test[:200]", "test[50%:]", 12_150),
+    "smallnorb_elevation": (9, "train[:800]", "test[:200]", "test[50%:]", 12_150),
+}
+
+
+def test_vtab_has_nineteen_sets():
+    shipped = Path(labels.__file__).parents[3] / "conf" / "data"
+    assert {path.stem for path in shipped.glob("vtab_*.yaml")} == {f"vtab_{name}" for name in SETS}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_set_of_vtab_plans_offline_and_says_whose_choice_its_images_are(name, tmp_path):
+    classes, *slices, tested = SETS[name]
+    tree, notes = resolve_data(f"vtab_{name}", [], tmp_path)
+    data = Data(**tree["data"])
+    assert [data.classes, data.train, data.validation, data.test] == [classes, *slices]
+    assert (data.size, data.channels, data.cache, data.order) == (224, 3, "encoded", "keyed")
+    assert data.rule in (None, *labels.RULES)
+    assert cache.count(data, tmp_path) == {"train": 800, "validation": 200, "test": tested}
+    sliced = [text for text in slices if "[" in text]
+    chosen = f"{', '.join(sliced[:-1])} and {sliced[-1]}"
+    said = (
+        f"data=vtab_{name}: the images of {chosen} are our choice (data.order=keyed), not that of "
+        f"VTAB or another paper"
+    )
+    assert notes == [said]
+
+    files = tmp_path / "files"
+    files.mkdir()
+    splits = {text.partition("[")[0] for text in slices}
+    for split in splits:
+        (files / f"{split}.parquet").write_bytes(split.encode())  # read for their hash alone
+    there, notes = resolve_data(f"vtab_{name}", [f"data.path={files}"], tmp_path)
+    assert notes == [said]
+    assert {**there["data"], "path": None, "fingerprint": ""} == {
+        **tree["data"],
+        "fingerprint": "",
+    }
+
+
+@pytest.mark.parametrize("name", ["dtd", "pets"])
+def test_files_in_tfds_order_are_another_set_and_lacking_splits_are_not_cut_anew(name, tmp_path):
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"{split}.parquet").write_bytes(split.encode())
+    words = [f"data.path={tmp_path}"]
+    keyed, stored = (
+        resolve_data(f"vtab_{name}", [*words, *more], tmp_path)
+        for more in ([], ["data.order=stored"])
+    )
+    assert stored[1] == []
+    assert stored[0]["data"]["fingerprint"] != keyed[0]["data"]["fingerprint"]
+    (tmp_path / "test.parquet").unlink()
+    (tmp_path / "validation.parquet").unlink()
+    with pytest.raises(UserError, match=rf"no split '\w+' in data=vtab_{name}; present: train"):
+        resolve_data(f"vtab_{name}", words, tmp_path)
+
+
+def test_the_hub_s_tar_files_are_read(tmp_path, monkeypatch):
+    """By `datasets`, as vtab_retinopathy has them; in a folder of ours they are not."""
+    import datasets
+
+    files = {}
+    for split, number in (("train", 9), ("test", 4)):
+        (tmp_path / split).mkdir()
+        files[split] = str(tmp_path / split / "0.tar")
+        with tarfile.open(files[split], "w") as tar:
+            for row in range(number):
+                for suffix, content in (("webp", png(noise(row))), ("cls", b"%d" % (row % 5))):
+                    entry = tarfile.TarInfo(f"s{row:04}.{suffix}")
+                    entry.size = len(content)
+                    tar.addfile(entry, io.BytesIO(content))
+    stored = datasets.load_dataset("webdataset", data_files=files, cache_dir=str(tmp_path / "hf"))
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, revision: stored)
+    slices = {"train": "train[:6]", "validation": "train[6:]", "label": "cls"}
+    data = describe(hub="a/b", classes=5, cache="encoded", **slices)
+    cached = cache.prepare(data, tmp_path / "cache")
+    assert cached.split("train").labels.tolist() == [0, 1, 2, 3, 4, 0]
+    assert cached.split("test").labels.tolist() == [0, 1, 2, 3]
+    with pytest.raises(UserError, match="holds neither"):
+        describe(path=tmp_path / "train")
