@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import test_data
 from sklearn.datasets import load_digits
-from test_data import REAL, describe, folders, in_process, noise, png, real, saved
+from test_data import REAL, describe, folders, in_process, noise, png, real, saved, write_parquet
 
 from ablate.planning.compose import resolve, resolve_data
 from ablate.shared.errors import UserError
@@ -111,6 +111,16 @@ def scenes(file: Path, depths: list[list[float]]) -> None:
     ]
     images = [{"bytes": png(noise(row)), "path": None} for row in range(len(depths))]
     parquet.write_table(pyarrow.table({"image": images, "objects": objects}), file)
+
+
+def test_a_rule_makes_fewer_classes_than_the_column_names(tmp_path):
+    places = [(7 * row) % 32 for row in range(30)]
+    images = [png(noise(row)) for row in range(30)]
+    write_parquet(tmp_path / "train.parquet", images, places, classes=32)
+    slices = {"train": "train[:20]", "validation": "train[20:25]", "test": "train[25:]"}
+    data = describe(path=tmp_path, rule="dsprites_position", classes=16, **slices)
+    got = cache.prepare(data, tmp_path / "cache").split("train").labels
+    assert got.tolist() == [place // 2 for place in places[:20]]
 
 
 def test_classes_are_made_of_a_column_of_objects(tmp_path):
@@ -296,10 +306,14 @@ def test_coloured_digits_are_a_set_of_ten_classes_by_their_digit(tmp_path):
     ours, theirs = (cache.prepare(data, tmp_path) for data in (by_digit, by_caption))
     assert ours.class_names == list(coloured.NUMBERS)
     assert (ours.counts["train"], ours.counts["validation"]) == (800, 200)
-    for split in ("train", "validation", "test"):
+    shown = load_digits().target
+    places = {split: coloured.rows(split, shown) for split in ("train", "validation", "seen")}
+    chosen = source.cut(by_digit, {split: len(rows) for split, rows in places.items()})
+    for split, (stored, rows) in chosen.items():
+        digits = [shown[places[stored][row][0]] for row in rows]
+        assert ours.split(split).labels.tolist() == digits
         captions = [theirs.class_names[number] for number in theirs.split(split).labels.tolist()]
-        words = [ours.class_names[number] for number in ours.split(split).labels.tolist()]
-        assert words == [caption.split()[-1] for caption in captions]
+        assert [coloured.NUMBERS.index(text.split()[-1]) for text in captions] == digits
         assert (ours.split(split).images == theirs.split(split).images).all()
     with pytest.raises(UserError, match=r"data\.classes: 100, but .* has 10 classes: zero"):
         source.open_source(describe(label="digit", classes=100, **common))

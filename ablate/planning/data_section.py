@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,26 +92,23 @@ def complete(
             data["classes"] = len(captions.classes(found, splits, data["text"]))
         if data["test_classes"] is None:
             data["test_classes"] = captions.test_classes(found, data)
-    said = [] if found is None or not found.unread else [f"{data['path']}: {found.unread}"]
-    if slices := _keyed(data):
-        said.append(
-            f"the images of {slices} are our choice (data.order=keyed), not that of VTAB or "
-            f"another paper"
-        )
-    for line in said:
-        note = f"data={data['name']}: {line}"
-        if note not in notes:
-            notes.append(note)
+    notes += [note for note in _said(data, found) if note not in notes]
     return {**data, "fingerprint": fingerprint(data, memo, found)}
 
 
-def _keyed(data: Mapping[str, Any]) -> str:
-    """The slices of a permutation that it names, in words; "" where there are none."""
-    if data.get("order", "stored") != "keyed":
-        return ""
-    splits = (data[key] for key in ("train", "validation", "test"))
-    *most, last = ["", *(split for split in splits if isinstance(split, str) and "[" in split)]
-    return f"{', '.join(most[1:])} and {last}" if most[1:] else last
+def _said(data: Mapping[str, Any], found: Listing | None) -> Iterator[str]:
+    """What of a set is to be known beside its section, a line each."""
+    if found is not None and found.unread:
+        yield f"data={data['name']}: {data['path']}: {found.unread}"
+    if data.get("order", "stored") == "keyed":
+        splits = (data[key] for key in ("train", "validation", "test"))
+        *most, last = ["", *(s for s in splits if isinstance(s, str) and "[" in s)]
+        if last:
+            slices = f"{', '.join(most[1:])} and {last}" if most[1:] else last
+            yield (
+                f"data={data['name']}: the images of {slices} are our choice (data.order=keyed), "
+                f"not that of VTAB or another paper"
+            )
 
 
 def _tested(data: Mapping[str, Any], present: Sequence[str] | None) -> str:

@@ -48,7 +48,7 @@ ROWS = {
 def open_coloured(data: Data) -> Source:
     """`data.label`: digit, of 10 classes; null: a class is a caption, of 100. Raises UserError
     where scikit-learn is not there."""
-    names = captions() if data.label is None else list(NUMBERS)
+    names = captions() if data.label is None else list(NUMBERS)  # modulo 10 a caption is its digit
     images, numbers = digits(data)
     parts = {}
     for split in wanted_splits(data, BUNDLED["coloured"]):
@@ -59,9 +59,7 @@ def open_coloured(data: Data) -> Source:
                 where, label = _at(row, colour, numbers)
                 shades = images[row, :, :, None] / 255 * list(COLOURS.values())[colour]
                 pixels = np.rint(shades).astype(np.uint8)
-                yield Example(
-                    where, Image.fromarray(pixels), label % len(names)
-                )  # the digit comes last
+                yield Example(where, Image.fromarray(pixels), label % len(names))
 
         def labels(places: list[tuple[int, int]] = places) -> Iterator[tuple[str, Any]]:
             each = (_at(row, colour, numbers) for row, colour in places)
