@@ -253,7 +253,7 @@ def test_every_column_has_its_own_spread():
     table = tabulate(plan, results)
     small, large = (column.spread for column in table.columns)
     assert large == pytest.approx(3 * small)
-    assert any(line.startswith("Ti/4: spread") for line in table.caption)
+    assert any(line.startswith("Ti/4: spread") for line in table.details)
 
 
 # --- What went wrong ----------------------------------------------------------------------------
@@ -463,8 +463,8 @@ def test_rows_with_their_own_spread_have_no_pool(spread):
     table = tabulate(plan, plant(plan, PLANTED))
     assert {entry.pool for entry in table.entries} == {""}
     assert table.columns[0].spread is None
-    assert "seed correlation" in table.caption[1].lower()
-    assert "pooled" not in table.caption[1].lower()
+    assert "seed correlation" in table.details[0].lower()
+    assert "pooled" not in table.details[0].lower()
 
 
 def test_equal_gains_in_all_seeds_are_no_certainty():
@@ -607,7 +607,11 @@ def test_the_json_is_the_table():
     for line in (line for block in tree["blocks"] for line in block["lines"]):
         assert line.pop("where") == ""  # said of trends
     for column in tree["columns"]:
-        assert column.pop("on") == ""  # so is this
+        assert (column.pop("on"), column.pop("group")) == ("", "")  # so are these
+        assert column.pop("wide") == column["label"]  # a layout's words are left out
+        assert column.pop("arch") == ""
+    assert (tree.pop("wide"), tree.pop("groups")) == (False, ())
+    tree["caption"] += tree.pop("details")
     assert json.loads(render(table, "json")) == json.loads(json.dumps(tree))
 
 

@@ -1,5 +1,5 @@
-"""Computes the blocks below the columns of a table: averages over columns, contrasts between
-columns, and the placement grid as a design of two factors."""
+"""Computes blocks below the columns of a table: contrasts between columns, and the placement grid
+as a design of two factors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class FTest:
 
 @dataclass(frozen=True)
 class SummaryLine:
-    """One line of a block: a row or an effect. `column`: its column, "" for all columns."""
+    """One line of a block: a row or an effect. `column`: its column or its group of columns, "" for
+    all columns."""
 
     label: str
     column: str
@@ -68,8 +69,8 @@ class SummaryLine:
 
 @dataclass(frozen=True)
 class Summary:
-    """One block. `kind`: average, contrast, trend or placement; `tests`: F tests of the grid's
-    effects."""
+    """One block. `kind`: average, group (averages over groups of columns), contrast, trend or
+    placement; `tests`: F tests of the grid's effects."""
 
     kind: str
     name: str
@@ -193,51 +194,16 @@ def wide(metric: Metric) -> str:
 
 
 def blocks(arrays: Arrays) -> tuple[Summary, ...]:
-    """Compute every block that the sweep has rows and columns for."""
-    found = [*_average(arrays), *_contrasts(arrays), *_placements(arrays)]
+    """Compute the contrasts and the placement grids that the sweep has rows and columns for."""
+    found = [*_contrasts(arrays), *_placements(arrays)]
     return tuple(block for block in found if block.lines)
 
 
-def _average(arrays: Arrays) -> Iterable[Summary]:
-    from ablate.analysis import stats
-
-    plan = arrays.plan
-    if len(plan.columns) - len(arrays.void) < 2:
-        return
-    method = arrays.method(len(plan.rows) - 1)
-    gains = stats.average_gains(arrays.y, arrays.baseline, method, arrays.unstable)
-    lines, ratios = [], {}
-    for r, (row, average) in enumerate(zip(plan.rows, gains, strict=True)):
-        if average is not None:
-            over = list(average.columns)
-            partial = bool(arrays.omitted[over][:, [r, arrays.baseline]].any())
-            ratios[average.columns] = average.ratio
-            lines.append(
-                arrays.line(
-                    row.label,
-                    "",
-                    average.gain,
-                    given=not partial,
-                    sampled=hide_wide(average.sampled, plan.metric),
-                    columns=tuple(plan.columns[c].label for c in over),
-                )
-            )
-    left_out = f"without {', '.join(arrays.void)}: its baseline is unstable" if arrays.void else ""
-    yield Summary(
-        kind="average",
-        name="average",
-        title=f"Average over the {len(plan.columns) - len(arrays.void)} columns",
-        note=_note("columns fixed, seeds random", left_out, _pooled_gains([*ratios.values()])),
-        contrasts=method.contrasts,
-        lines=tuple(lines),
-    )
-
-
-def _note(*parts: str) -> str:
+def joined_note(*parts: str) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _pooled_gains(ratios: Sequence[float | None]) -> str:
+def pooled_note(ratios: Sequence[float | None]) -> str:
     """Say that gains are pooled, if a baseline is out of line. By `stats.ColumnGains.ratio`."""
     found = [ratio for ratio in ratios if ratio is not None]
     return pooled_gains(max(found)) if found else ""
@@ -290,7 +256,7 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
             kind="contrast",
             name=name,
             title=f"Contrast {name}: the gain at {key}={ends[1]} minus the gain at {ends[0]}",
-            note=_note(f"+: the row gains more at {ends[1]}", _pooled_gains(ratios)),
+            note=joined_note(f"+: the row gains more at {ends[1]}", pooled_note(ratios)),
             contrasts=method.contrasts,
             lines=tuple(lines),
         )
@@ -345,7 +311,7 @@ def _placements(arrays: Arrays) -> Iterable[Summary]:
                     kind="placement",
                     name=reading + over,
                     title=f"{title}, {column.label}" if column.label else title,
-                    note=_note(
+                    note=joined_note(
                         "effects against pre, averaged over the other's placements; "
                         "x: the effect beyond their sum",
                         "each effect by its own spread: a cell's spread is out of line" * found.own,

@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.across import pooled_gains
 from ablate.analysis.scores import Scores
-from ablate.planning.cell import FIRST_TUNING_SEED, Tune
+from ablate.planning.cell import Tune
 from ablate.planning.plan import Analysis, Plan
 from ablate.shared.own import is_own
 from ablate.shared.spec import DRAWS, draws_of
@@ -45,7 +44,7 @@ def family(plan: Plan, columns: Sequence[TableColumn]) -> str:
 
 
 def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
-    """Explain the numbers of a table, then the spread of every column."""
+    """Explain the numbers of a table."""
     analysis, of = plan.analysis, plan.metric
     sizes = sorted({size for column in columns for size in column.test_sizes})
     none = "tested by their trainer" if is_own(plan.cells[0].spec) else "no test result yet"
@@ -66,10 +65,6 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
     lines += _started(plan)
     if plan.tune is not None:
         lines.append(_tuned(plan, plan.tune))
-    for column in columns:
-        spread = _spread(plan, column)
-        lines.append(f"{column.heading}: {spread}" if column.heading else sentence(spread))
-    lines += _forecast(plan, columns)
     return lines
 
 
@@ -131,33 +126,7 @@ def sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
-    """State the gain that twice as many seeds would resolve, and the command that trains them."""
-    of = plan.metric
-    told = [column for column in columns if column.forecast]
-    for column in told:
-        assert column.forecast is not None
-        f = column.forecast
-        half, low, high = (f"{x:.{of.decimals}f}" for x in (f.half, f.low, f.high))
-        at = f"{column.heading}: " if column.heading else ""
-        yield (
-            f"{at}{f.seeds} seeds would resolve {of.change}s of about {half} {of.points} ({low} to "
-            f"{high}), if the spreads of the rows are as equal as they look."
-        )
-    if told:
-        n = len(plan.seeds)
-        yield f"{count(n * len(plan.cells), 'more run')}: `{_command(plan, 2 * n)}`."
-
-
-def _command(plan: Plan, n: int) -> str:
-    """Return the command of the sweep with n seeds, its present seeds among them."""
-    more = [seed for seed in range(FIRST_TUNING_SEED) if seed not in plan.seeds]
-    seeds = [*plan.seeds, *more[: n - len(plan.seeds)]]
-    text = str(n) if sorted(seeds) == [*range(n)] else f"[{','.join(map(str, seeds))}]"
-    return _with_words(plan, f"seeds={text}")
-
-
-def _with_words(plan: Plan, word: str) -> str:
+def with_words(plan: Plan, word: str) -> str:
     """Return the command that drove the plan, with one word replaced."""
     key = word.partition("=")[0]
     words = [other for other in plan.words if other.partition("=")[0] != key]
@@ -172,26 +141,6 @@ def _method(analysis: Analysis) -> str:
         case "welch":
             return "Welch's t"
     return "seed blocks, pooled spread" + ("" if analysis.screen else ", Dunnett's constant")
-
-
-def _spread(plan: Plan, column: TableColumn) -> str:
-    of = plan.metric
-    parts = []
-    if column.spread is not None:
-        whose = "the variants' spread" if column.baseline_ratio else "spread"
-        parts.append(
-            f"{whose} {column.spread:.{of.decimals}f} {of.points} ({column.df} df, "
-            f"{column.pooled_rows} of {count(len(column.entries), 'row')})"
-        )
-        if column.baseline_ratio:
-            parts.append(pooled_gains(column.baseline_ratio))
-    elif plan.analysis.spread == "pooled":
-        parts.append("spread unknown")
-    if (r := column.correlation) and r.low is not None and r.high is not None:
-        parts.append(f"seed correlation {r.mean:.2f} [{r.low:.2f}, {r.high:.2f}]")
-    else:
-        parts.append("seed correlation unknown")
-    return "; ".join(parts) + "."
 
 
 # --- Notes --------------------------------------------------------------------------------------
@@ -300,7 +249,7 @@ def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[
     elif rate is not None:
         yield (
             f"{at}The baseline may train at a lower learning rate: "
-            f"`{_with_words(plan, f'optim.lr={rate / 3:.2g}')}`."
+            f"`{with_words(plan, f'optim.lr={rate / 3:.2g}')}`."
         )
 
 

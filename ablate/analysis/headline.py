@@ -93,6 +93,24 @@ def _counted(
     return clauses
 
 
+def wins(table: Table, entries: Sequence[Entry]) -> str:
+    """ "helps in 5 of 7 (hurts in 1)", of a row's entries in some columns. Of a table without
+    verdicts "above in 5 of 7": so many of its means are above the baseline's. "" for none."""
+    if not any(entry.gain for entry in entries):
+        return ""
+    if any(entry.verdict for entry in table.entries):
+        verdicts = Counter(entry.verdict or "" for entry in entries)
+        better, worse = ("higher", "lower") if table.of().neutral else ("helps", "hurts")
+        first, others = verdicts[better], {worse: verdicts[worse], "no verdict": verdicts[""]}
+    else:
+        better = "below" if table.of().sign < 0 else "above"
+        gains = [entry.gain.mean for entry in entries if entry.gain]
+        first = sum(gain > 0 for gain in gains)
+        others = {"no gain": len(entries) - len(gains)}
+    more = ", ".join(f"{what} in {count}" for what, count in others.items() if count)
+    return f"{better} in {first} of {len(entries)}" + (f" ({more})" if more else "")
+
+
 def _gain(table: Table, entry: Entry) -> str:
     """ " (+1.20 points [+0.70, +1.70])"; "" where there is none."""
     if entry.gain is None:

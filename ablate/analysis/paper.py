@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from ablate.analysis.also import on_set
 from ablate.analysis.captions import names
-from ablate.planning.cell import Cell, spec_parents
+from ablate.analysis.comparable import DATA, Recipes, tested_on
+from ablate.planning.cell import Cell, WidePlace, wide_places
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.spec import also_of
@@ -24,27 +23,6 @@ from ablate.shared.spec import also_of
 FILE = Path(__file__).with_name("paper_tables.csv")
 VALUES = ("top1", "fewshot25_top1", "test_top1", "zeroshot_top1", "miou", "test_top1_approx")
 GAINS = {"delta_top1_vs_dpn": "dpn", "gain_top1_vs_pre_ln": "base"}  # over which variant
-# A regime in our words, on ImageNet-1k where they say no data: what values may be subtracted from.
-RECIPES: dict[str, Mapping[str, Any]] = {
-    "AugReg 93k steps bs4096": {"recipe": "augreg", "train.examples": 380_506_500},
-    "better-plain-vit": {"recipe": "s16_plus"},
-    "DeiT": {"recipe": "deit"},
-    "300 ep": {"recipe": "dtn"},
-}
-RECIPES |= {
-    f"train fraction {share}, linear decoder, 10 seeds": {
-        **{"recipe": "segment", "data": "ade20k", "model.rep": True},
-        "data.fraction": float(Fraction(share)),
-    }
-    for share in ("1/16", "1/8", "1/4", "1/2", "1")
-}
-# Theirs -> ours.
-DATA = {"imagenet1k": "imagenet1k", "augmented-mnist": "mnist", "sun397": "sun397"}
-DATA["imagenet21k->imagenet1k"] = "imagenet21k->imagenet1k"
-DATA["ade20k"] = "imagenet1k->ade20k"
-MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
-MACHINES = {"train.micro_batch", "train.deterministic", "train.compile", "train.draws"}
-MACHINES |= {"eval.every", "eval.batch"}
 
 
 @dataclass(frozen=True)
@@ -69,8 +47,9 @@ class Printed:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """`columns`: label -> (arch, dataset, regime); `cells`: by variant and label. `over`: the
-    variant that values are gains over, None where they are values."""
+    """`columns`: label -> (arch, dataset, regime), `places`: where in a wide table; `cells`: by
+    variant and label. `over`: the variant that values are gains over, None where they are values.
+    """
 
     name: str
     source: str
@@ -79,6 +58,16 @@ class PaperTable:
     columns: Mapping[str, tuple[str, str, str]]
     cells: Mapping[tuple[str, str], Printed]
     over: str | None
+    places: Mapping[str, WidePlace]
+
+    @property
+    def by_data(self) -> bool:
+        """Do its columns differ in their data?"""
+        return len({dataset for _, dataset, _ in self.columns.values()}) > 1
+
+    def group(self, label: str) -> str:
+        """Return "Natural" of the dataset vtab-natural/DTD; "" without such a name."""
+        return self.columns[label][1].rpartition("/")[0].rpartition("-")[2].capitalize()
 
     @property
     def baseline(self) -> str:
@@ -145,7 +134,28 @@ def _table(name: str, numbers: Sequence[Printed]) -> PaperTable:
         columns={label: column for column, label in labels.items()},
         cells={(number.variant, labels[number.column]): number for number in numbers},
         over=over,
+        places={label: _place(column, labels) for column, label in labels.items()},
     )
+
+
+def varying(regimes: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """(word, other words there) at every place of regimes of as many words; else [], and of one."""
+    words = [regime.split() for regime in dict.fromkeys(regimes)]
+    if len({len(each) for each in words}) != 1:
+        return []
+    return [(each[0], [*dict.fromkeys(each)][1:]) for each in zip(*words, strict=True)]
+
+
+def _place(column: tuple[str, str, str], columns: Iterable[tuple[str, str, str]]) -> WidePlace:
+    """The heading is what differs: the dataset, and the words of the regime."""
+    arch, dataset, regime = column
+    datasets, regimes = ({each[i] for each in columns} for i in (1, 2))
+    parts = [dataset.rpartition("/")[2]] if len(datasets) > 1 else []
+    if len(regimes) > 1:
+        places = varying(sorted(regimes))
+        own = zip(regime.split(), places, strict=bool(places))
+        parts += [word.strip(",") for word, (_, others) in own if others] or [regime]
+    return WidePlace(arch, ", ".join(parts))
 
 
 def find(name: str) -> PaperTable:
@@ -194,15 +204,13 @@ def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
     for label, row in rows.items():
         if row not in table.rows:
             raise unknown(f"paper: rows: {label}", row, table.rows)
-    recipes = _Recipes(store)
+    recipes = Recipes(store)
     found = {}
-    columns = {column.label: column.paper for column in plan.columns}
-    mapped: Mapping[str, str] = plan.paper.get("columns", {})
+    find_theirs = _Columns(plan, table).of
     for trained, cell in ((own, shown) for own in plan.cells for shown in _shown(own)):
         if cell.row not in rows:
             continue
-        named = mapped.get(cell.column, columns.get(cell.column))
-        theirs = _column(table, named, cell)
+        theirs = find_theirs(trained, cell)
         if theirs is None:
             continue
         row = rows[cell.row]
@@ -236,17 +244,53 @@ def _shown(cell: Cell) -> Iterator[Cell]:
         yield on_set(cell, other["name"])
 
 
-def _column(table: PaperTable, named: str | None, cell: Cell) -> str | None:
-    """Find the published column of ours: as named, or by architecture on the same data."""
-    if named is not None:
-        if named not in table.columns:
-            raise unknown(f"paper: columns: {cell.column}", named, table.columns)
-        return named
-    arch = str(cell.spec["model"].get("arch"))
-    if arch in table.columns:
-        ours = cell.spec["data"]["name"]
-        return arch if DATA.get(table.columns[arch][1]) == ours else None
-    return None
+class _Columns:
+    """Finds the published column of ours."""
+
+    def __init__(self, plan: Plan, table: PaperTable) -> None:
+        self.table = table
+        self.places = wide_places(plan.columns)
+        self.named = {c.label: c.paper for c in plan.columns if c.paper is not None}
+        self.named |= plan.paper.get("columns", {})
+
+    def of(self, trained: Cell, cell: Cell) -> str | None:
+        """As named, by its label or its wide heading; else of our architecture on the same data,
+        with our heading. `trained`: the cell of the same runs on their own test set."""
+        heading = self.places[trained.column].heading
+        arch = str(cell.spec["model"].get("arch"))
+        also = cell.column.removeprefix(trained.column)  # " on dark" of a set of `eval.also`
+        for own in (cell.column, f"{heading}{also}".strip()):
+            if own in self.named:
+                return self._called(self.named[own], arch, own, own == cell.column)
+        ours, columns = cell.spec["data"]["name"], self.table.columns
+        same = [
+            label
+            for label, (theirs, dataset, _) in columns.items()
+            if theirs == arch and tested_on(dataset) == ours
+        ]
+        if self.table.by_data and len(same) == 1:
+            return same[0]
+        for label in same:
+            if heading and heading == self.table.places[label].heading:
+                return label
+        return arch if arch in columns and DATA.get(columns[arch][1]) == ours else None
+
+    def _called(self, named: str, arch: str, own: str, by_label: bool) -> str:
+        """The column with this label; or heading, or dataset: of our architecture, else the first.
+        `by_label`: ours is named by its label, so that a label is one first."""
+        table = self.table
+        found = [
+            label
+            for label, (_, dataset, _) in table.columns.items()
+            if named in (table.places[label].heading, dataset)
+        ]
+        if named in table.columns and (by_label or not found):
+            return named
+        if not found:
+            headings = (place.heading for place in table.places.values())
+            choices = dict.fromkeys([*table.columns, *filter(None, headings)])
+            raise unknown(f"paper: columns: {own}", named, choices)
+        return next((label for label in found if table.columns[label][0] == arch), found[0])
 
 
 def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -> str:
@@ -257,57 +301,3 @@ def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -
     about = "about " if table.metric.endswith("_approx") else ""
     text = about + printed.value + (f" ± {printed.pm}" if printed.pm else "")
     return text if gain is None else f"{text}, {gain:+.1f}"
-
-
-class _Recipes:
-    """Composes each of our recipes once."""
-
-    def __init__(self, store: Path) -> None:
-        from ablate.planning.compose import Composer
-
-        self.composer = Composer(store)
-        self.known: dict[tuple[str, str], Mapping[str, Any] | None] = {}
-
-    def difference(self, cell: Cell, column: tuple[str, str, str]) -> str:
-        """Name the differences from the published data, size, steps and recipe; "" for none."""
-        _, dataset, regime = column
-        on = [tree["data"]["name"] for tree in (cell.spec, *spec_parents(cell.spec))]
-        ours = "->".join(dict.fromkeys(reversed(on)))  # pre-training first
-        if DATA.get(dataset) != ours:
-            return f"trained on {ours}, the published runs on {dataset}"
-        if regime not in RECIPES:
-            return f"the published training ({regime}) is no recipe of ours"
-        arch = str(cell.spec["model"].get("arch") or cell.spec["model"]["name"])
-        expected = self._of(regime, arch)
-        words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
-        if expected is None:
-            return f"{words} has no {arch}"
-        specs = cell.specs or (cell.spec,)
-        differing = [
-            f"{section}.{key}"
-            for section, settings in expected.items()
-            for key, value in settings.items()
-            if f"{section}.{key}" not in MACHINES
-            and any(spec[section].get(key) != value for spec in specs)
-        ]
-        return f"{names(differing, 4)} not as in {words}" if differing else ""
-
-    def _of(self, regime: str, arch: str) -> Mapping[str, Any] | None:
-        """Compose the settings of a recipe; None for an architecture that it does not know."""
-        from ablate.planning.layers import SettingsLayer
-        from ablate.shared import spec
-
-        if (regime, arch) not in self.known:
-            settings = {"data": "imagenet1k", **RECIPES[regime], "model.arch": arch}
-            try:
-                tree = self.composer.tree([SettingsLayer("", settings)])
-                run = spec.effective(spec.to_tree(self.composer.run(tree, seed=0)))
-            except UserError:
-                self.known[regime, arch] = None
-            else:
-                self.known[regime, arch] = {
-                    **{section: run[section] for section in ("optim", "train", "augment", "eval")},
-                    "model": {key: run["model"][key] for key in MODEL},
-                    "data": {key: run["data"][key] for key in ("size", "fraction")},
-                }
-        return self.known[regime, arch]

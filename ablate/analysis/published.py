@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ablate.analysis.across import verdict_of
 from ablate.analysis.captions import names
 from ablate.analysis.footnotes import Footnotes
-from ablate.analysis.paper import Beside, PaperTable, Printed, as_printed, find, printed_numbers
+from ablate.analysis.paper import (
+    Beside,
+    PaperTable,
+    Printed,
+    as_printed,
+    find,
+    printed_numbers,
+    varying,
+)
 from ablate.analysis.table import Against, Entry, Table, TableColumn, TableRow
 from ablate.shared.metrics import DEFAULT, TASKS
 
@@ -20,7 +29,7 @@ SHOW = ("paper", "gain", "ci", "n", "verdict")
 # What a printed mean is of; else one, whatever is printed behind +-. At least three by the text;
 # Table 3's by its protocol (App. E), Table 5's by App. G.
 TRAININGS = {"T1L": 3, "T2R": 3, "T3": 3, "T4": 3, "T5": 10}
-TRANSFERS = ("T2R", "T3", "T4", "T5")
+TRANSFERS = ("T2R", "T3", "T4", "T5")  # which the paper prints wide
 ALPHA = 0.05
 
 
@@ -31,6 +40,7 @@ def read_published(name: str) -> Table:
     n = TRAININGS.get(name, 1)
     footnotes = Footnotes()
     columns = tuple(_published_column(table, label, n, footnotes) for label in table.columns)
+    wide = name in TRANSFERS
     return Table(
         sweep=WHERE + name,
         title=f"{table.source}, {name}, as published",
@@ -43,10 +53,13 @@ def read_published(name: str) -> Table:
         gain_alpha=ALPHA,
         rows=tuple(TableRow(row, None, ()) for row in table.rows),
         columns=columns,
-        caption=tuple(_caption(table, n)),
+        caption=(*_caption(table, n), *([_columns(table)] if wide else _by_regime(table))),
         notes=(*_readings(columns), *_means(table)),
         footnotes=tuple(footnotes.numbers),
         paper="printed",
+        details=tuple(_by_regime(table)) if wide else (),
+        groups=tuple(dict.fromkeys(column.group for column in columns if column.group)),
+        wide=wide,
     )
 
 
@@ -101,7 +114,9 @@ def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnote
                 ),
             )
         )
-    return TableColumn(label, label, tuple(entries), 1, None, None, 0, None, (), ())
+    place, group = table.places[label], table.group(label)
+    column = TableColumn(label, label, tuple(entries), 1, None, None, 0, None, (), ())
+    return replace(column, arch=place.arch, wide=place.heading, group=group)
 
 
 def _welch(printed: Printed, base: Printed, n: int, width: float) -> Estimate:
@@ -150,11 +165,28 @@ def _caption(table: PaperTable, n: int) -> Iterator[str]:
             f"As printed: {table.metric} in %. Each value comes from one training, so its +- is "
             f"not over trainings; gains have no interval and no verdict."
         )
+
+
+def _by_regime(table: PaperTable) -> Iterator[str]:
+    """State the training of each column; of columns that differ in their data alone nothing."""
     of: dict[str, list[str]] = {}
+    regimes = {regime for _, _, regime in table.columns.values()}
     for label, (_, dataset, regime) in table.columns.items():
         of.setdefault(f"{regime}, {dataset}", []).append(label)
-    for what, labels in of.items():
-        yield f"{names(labels, len(labels))}: {what}."
+    if not (table.by_data and len(regimes) == 1):
+        for what, labels in of.items():
+            yield f"{names(labels, len(labels))}: {what}."
+
+
+def _columns(table: PaperTable) -> str:
+    """State the training of all columns at once: "JFT {220k, 1.1M} steps, jft4b->imagenet1k"."""
+    datasets = {dataset for _, dataset, _ in table.columns.values()}
+    words = []
+    for first, others in varying(regime for _, _, regime in table.columns.values()):
+        parts = [word.rstrip(",") for word in (first, *others)]
+        words.append(f"{{{', '.join(parts)}}}{',' * first.endswith(',')}" if others else first)
+    told = " ".join(words)
+    return f"Columns: {told}, {'each a dataset' if len(datasets) > 1 else datasets.pop()}."
 
 
 def _readings(columns: Sequence[TableColumn]) -> Iterator[str]:
@@ -185,17 +217,16 @@ def _clear(gains: Sequence[tuple[str, Estimate]]) -> str:
 
 
 def _means(table: PaperTable) -> Iterator[str]:
-    """State the mean gain of each regime, its range by rounding, and the claim of the text."""
+    """State the mean gain of each regime or group, its range by rounding, and the claim of the
+    text."""
     import numpy as np
 
     from ablate.analysis import stats
 
     claims = [p for p in printed_numbers() if p.metric == "mean_gain" and p.source == table.source]
-    groups: dict[tuple[str, str], list[str]] = {}
-    for label, (_, dataset, regime) in table.columns.items():
-        groups.setdefault((dataset, regime), []).append(label)
     claimed = set()
-    for (dataset, regime), labels in groups.items():
+    for what, over, labels in _averaged(table):
+        _, dataset, regime = table.columns[labels[0]]
         for row in table.rows:
             gains = {label: table.gain(row, label) for label in labels}
             known = {label: gain for label, gain in gains.items() if gain is not None}
@@ -211,8 +242,24 @@ def _means(table: PaperTable) -> Iterator[str]:
                     right = abs(float(claim.value) - mean.mean) < 0.05 + 1e-9
                     verb = "rounds it to" if right else "says"
                     said = f" The text {verb} {claim.value}."
-            sampled = f" [{mean.low:+.2f}, {mean.high:+.2f} if architectures were a sample]"
+            sampled = f" [{mean.low:+.2f}, {mean.high:+.2f} if {over} were a sample]"
+            archs = names([table.places[label].arch for label in known])
+            which = f"{len(known)} datasets" if over == "datasets" else archs
             yield (
-                f"{row}, {regime}: mean gain {mean.mean:+.2f} over {names([*known])}, from "
-                f"{low:+.2f} to {high:+.2f} by rounding{sampled if len(known) > 2 else ''}.{said}"
+                f"{row}, {what}: mean gain {mean.mean:+.2f} over {which}, from {low:+.2f} to "
+                f"{high:+.2f} by rounding{sampled if len(known) > 2 else ''}.{said}"
             )
+
+
+def _averaged(table: PaperTable) -> Iterator[tuple[str, str, list[str]]]:
+    """(what, over what, labels) of every mean: of the datasets of a group, by architecture; else
+    of architectures, by regime."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for label, (arch, dataset, regime) in table.columns.items():
+        group = table.group(label)
+        found.setdefault((arch, group) if group else (dataset, regime), []).append(label)
+    for (one, other), labels in found.items():
+        if group := table.group(labels[0]):
+            yield f"{one}, {group}", "datasets", labels
+        else:
+            yield other, "architectures", labels

@@ -114,6 +114,9 @@ class TableColumn:
     void: bool = False  # the baseline is unstable: no verdicts
     forecast: Resolution | None = None  # where a verdict is "can't tell", and the spread is known
     on: str = ""  # the set of `eval.also` that it is of; "" for the own test set
+    arch: str = ""  # in a wide table: the architecture of its lines,
+    wide: str = ""  # its heading there, "" of an architecture alone,
+    group: str = ""  # and the group of its heading, "" without groups
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,8 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Table:
-    """A whole table. `caption` and `notes` are lines; `footnotes` are numbered from 1."""
+    """A whole table. `caption`, `details` and `notes` are lines; `footnotes` are numbered from 1.
+    `details` go on with the caption, a column at a time; a wide table leaves them out."""
 
     sweep: str
     title: str
@@ -158,6 +162,9 @@ class Table:
     withheld: Mapping[str, str] = field(default_factory=dict)  # runs that count as missing -> why
     task: str = DEFAULT
     choice: TaskChoice = TASKS[DEFAULT]  # that task
+    details: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()  # of columns, in order
+    wide: bool = False  # also without groups set wide, unless asked otherwise
 
     def of(self, name: str | None = None) -> Metric:
         """Return the metric of the table, or another metric by its name."""

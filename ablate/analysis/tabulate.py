@@ -10,13 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ablate.analysis import captions
-from ablate.analysis.across import (
-    Arrays,
-    blocks,
-    is_partial,
-)
+from ablate.analysis import captions, details
+from ablate.analysis.across import Arrays, Summary, blocks, is_partial
 from ablate.analysis.also import on_set, results_on, sets_of
+from ablate.analysis.averages import averages
 from ablate.analysis.captions import gain_alpha
 from ablate.analysis.entry import Extra, make_entry
 from ablate.analysis.footnotes import Footnotes, data_notes, mixtures, row_notes
@@ -31,7 +28,7 @@ from ablate.analysis.table import (
     TableRow,
 )
 from ablate.analysis.trends import trends
-from ablate.planning.cell import Column
+from ablate.planning.cell import Column, WidePlace, wide_places
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
 from ablate.shared.spec import task_of
@@ -90,9 +87,6 @@ def tabulate(
             columns.append(_named(made, other[0].cell.column, name))
     noted = ((row, footnotes.of(row_notes(row.confounds))) for row in plan.rows)
     rows = tuple(TableRow(row.label, row.family, numbers) for row, numbers in noted)
-    arrays = Arrays.of(plan, cells, judge, gain_alpha(analysis))
-    verdicts = {(e.row, e.column): e.verdict for column in columns for e in column.entries}
-    notes = captions.notes(plan, list(cells.values()), columns, look_note, strict)
     return Table(
         sweep=plan.name,
         title=plan.title,
@@ -104,21 +98,35 @@ def tabulate(
         alpha=analysis.alpha,
         gain_alpha=gain_alpha(analysis),
         rows=rows,
-        columns=tuple(columns),
+        columns=tuple(_placed(plan, columns)),
         caption=tuple(captions.caption(plan, columns)),
+        details=tuple(details.details(plan, columns)),
         notes=(
             *captions.withheld(withheld or {}),
             *captions.older_draws(plan, older),
-            *notes,
+            *captions.notes(plan, list(cells.values()), columns, look_note, strict),
             *captions.paper_notes(columns, extra.paper),
         ),
         footnotes=tuple(footnotes.numbers),
-        blocks=(*blocks(arrays), *trends(arrays, verdicts)),
+        blocks=_below(plan, cells, columns, judge),
         paper=next((beside.table for beside in extra.paper.values()), ""),
         withheld=withheld or {},
         task=task_of(plan.cells[0].spec),
         choice=plan.task,
+        groups=tuple(group.name for group in plan.groups),
     )
+
+
+def _below(
+    plan: Plan,
+    cells: Mapping[tuple[str, str], Scores],
+    columns: Sequence[TableColumn],
+    judge: bool,
+) -> tuple[Summary, ...]:
+    """Compute the blocks below the columns."""
+    arrays = Arrays.of(plan, cells, judge, gain_alpha(plan.analysis))
+    verdicts = {(e.row, e.column): e.verdict for column in columns for e in column.entries}
+    return (*averages(arrays), *blocks(arrays), *trends(arrays, verdicts))
 
 
 def _blocks(
@@ -148,6 +156,19 @@ def _named(column: TableColumn, label: str, on: str) -> TableColumn:
     """A column of the scores on another set, under its name."""
     heading = f"{column.heading} on {on}" if column.label else label
     return dataclasses.replace(column, label=label, heading=heading, on=on)
+
+
+def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
+    """The columns with their places in a wide table: one on another set is beside its own."""
+    places = wide_places(plan.columns)
+    groups = {heading: group.name for group in plan.groups for heading in group.headings}
+    found, own = [], WidePlace("", "")
+    for column in columns:
+        own = own if column.on else places[column.label]
+        wide = f"{own.heading} on {column.on}".strip() if column.on else own.heading
+        group = groups.get(own.heading, "")
+        found.append(dataclasses.replace(column, arch=own.arch, wide=wide, group=group))
+    return found
 
 
 def _column(

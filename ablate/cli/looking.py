@@ -117,6 +117,15 @@ def table(
     transpose: Annotated[
         bool, typer.Option("--transpose", help="Show variants as columns.")
     ] = False,
+    wide: Annotated[
+        bool | None,
+        typer.Option(
+            "--wide/--no-wide",
+            help="Lay the table out as papers do: a line for each architecture and variant "
+            "(default: for a sweep with groups).",
+            show_default=False,
+        ),
+    ] = None,
     against: Annotated[
         str | None,
         typer.Option(metavar="paper", help="Show published figures beside the measured."),
@@ -145,14 +154,16 @@ def table(
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
+    if wide and transpose:
+        raise UserError("--wide: its columns are not variants; leave --transpose out")
     first = selection.words[0] if selection.words else ""
     if first.startswith(WHERE):
         if selection.words[1:] or selection.has_options or against or strict or bundle:
             raise UserError(
-                f"{first}: takes --format, --show and --transpose; leave other words out"
+                f"{first}: takes --format, --show, --transpose and --wide; leave other words out"
             )
         parts = check_show(show) if show is not None else SHOW
-        print_rendered(read_published(first.removeprefix(WHERE)), format, parts, transpose)
+        print_rendered(read_published(first.removeprefix(WHERE)), format, parts, transpose, wide)
         return
     if bundle is not None:
         if selection.words or selection.has_options:
@@ -164,14 +175,14 @@ def table(
         if len(told) >= MANY:
             begin(f"recomputing {made.name} from {bundle}")
         results = exported.recompute(made, told)
-        print_table(made, exported, format, strict, show, transpose, against, results)
+        print_table(made, exported, format, strict, show, transpose, against, results, wide)
         return
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, selection, read=True)
     if len(made.cells) * len(made.seeds) >= MANY:
         begin(f"reading the runs of {made.name}")
-    print_table(made, kept, format, strict, show, transpose, against)
+    print_table(made, kept, format, strict, show, transpose, against, wide=wide)
 
 
 @dataclass(frozen=True)

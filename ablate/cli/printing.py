@@ -100,6 +100,7 @@ def print_table(
     transpose: bool = False,
     against: str | None = None,
     recomputed: Results | None = None,
+    wide: bool | None = None,
 ) -> None:
     """Print the table of a sweep. `recomputed`: the results of a bundle."""
     from ablate.analysis.paper import beside
@@ -138,11 +139,15 @@ def print_table(
         paper=beside(plan, store.root) if "paper" in parts else None,
         older=older(plan, store),
     ).table
-    print_rendered(table, format, parts, transpose)
+    print_rendered(table, format, parts, transpose, wide)
 
 
 def print_rendered(
-    table: Table, format: Format | None, show: tuple[str, ...], transpose: bool
+    table: Table,
+    format: Format | None,
+    show: tuple[str, ...],
+    transpose: bool,
+    wide: bool | None = None,
 ) -> None:
     """Print a table on standard output."""
     from ablate.report.formats import render
@@ -151,5 +156,5 @@ def print_rendered(
     if format is Format.json:
         print_json(tree(table))
         return
-    draw = functools.partial(render, table, show=show, transpose=transpose)
+    draw = functools.partial(render, table, show=show, transpose=transpose, wide=wide)
     print_set(format, draw, lambda width: draw(Format.rich, width=width))

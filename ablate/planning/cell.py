@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -23,6 +24,9 @@ class Row:
     aliases: tuple[str, ...] = ()  # labels of rows with the same specs
 
 
+JOINT = " · "  # between the values in the label of a product
+
+
 @dataclass(frozen=True)
 class Column:
     """One value of `across`; `paper` names the published column it stands for."""
@@ -37,6 +41,52 @@ class Column:
         (key, value), *more = self.settings.items() or [("", "")]
         bare = not more and not isinstance(value, str) and self.label == show(value)
         return f"{key}={self.label}" if bare else self.label
+
+
+@dataclass(frozen=True)
+class ColumnGroup:
+    """Columns that a wide table shows together: a part of `groups:`."""
+
+    name: str
+    headings: tuple[str, ...]  # see WidePlace
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> ColumnGroup:
+        return cls(tree["name"], tuple(tree["headings"]))
+
+
+@dataclass(frozen=True)
+class WidePlace:
+    """Where a wide table has a column: in the lines of its architecture, under its heading."""
+
+    arch: str  # "" where columns set none
+    heading: str  # what is left of the label; "" of an architecture alone
+
+
+ARCH = "model.arch"
+
+
+def wide_places(columns: Sequence[Column]) -> dict[str, WidePlace]:
+    """label -> place. Columns that would share a place keep their whole headings."""
+    found = {column.label: _wide_place(column) for column in columns}
+    often = Counter(found.values())
+    return {
+        column.label: place if often[place] == 1 else replace(place, heading=column.heading)
+        for column, place in zip(columns, found.values(), strict=True)
+    }
+
+
+def _wide_place(column: Column) -> WidePlace:
+    if ARCH not in column.settings:
+        return WidePlace("", column.heading)
+    arch, rest = show(column.settings[ARCH]), {**column.settings}
+    del rest[ARCH]
+    for between in (", ", JOINT):
+        parts = column.label.split(between)
+        if arch in parts:
+            parts.remove(arch)
+            return WidePlace(arch, Column(between.join(parts), rest).heading)
+    return WidePlace(arch, column.heading)
 
 
 LEVELS = 3  # of a number, at least, that a trend is over

@@ -13,7 +13,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ablate.planning.cell import FIRST_TUNING_SEED, LEVELS, Tune, series
+from ablate.planning.cell import (
+    FIRST_TUNING_SEED,
+    JOINT,
+    LEVELS,
+    Column,
+    ColumnGroup,
+    Tune,
+    series,
+)
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import MOST, plain, show
 from ablate.planning.parents import FROM
@@ -34,6 +42,10 @@ class Item:
     place: str
     family: str | None = None
     paper: str | None = None
+
+    @property
+    def column(self) -> Column:
+        return Column(self.label, self.settings, self.paper)
 
 
 @dataclass(frozen=True)
@@ -70,8 +82,9 @@ class Sweep:
     excludes: tuple[Exclude, ...] = ()
     paper: Mapping[str, Any] = field(default_factory=dict)
     scale: str | None = None
-    own: Collection[str] = ()  # what of `analysis` and `paper` the scale says: "paper.columns"
+    own: Collection[str] = ()  # what of the table the scale says: "paper.columns", "groups"
     tune: Tune | None = None
+    groups: tuple[ColumnGroup, ...] = ()
 
     def layers(
         self, row: Item, column: Item, overrides: Iterable[Override] = ()
@@ -215,7 +228,7 @@ def _tuples(values: Mapping[str, Sequence[Any]], place: str) -> Iterator[tuple[A
 
 
 def joined(values: Iterable[Any]) -> str:
-    return " · ".join(map(show, values))
+    return JOINT.join(map(show, values))
 
 
 def filled(template: str, settings: Mapping[str, Any], place: str) -> str:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.cell import Cell, Column, Row, Tune
+from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown, trend_lacks
 from ablate.planning.overrides import Word, show
 from ablate.planning.parents import bare
 from ablate.planning.plan import Analysis, Plan
 from ablate.planning.sweep_file import find, from_file, load, sweep_files
+from ablate.planning.table_sections import groups_of, paper_of
 from ablate.planning.tree import value_at
 from ablate.planning.words import TUNE, CommandLine, from_words, read_line
 from ablate.shared import spec
@@ -153,12 +154,13 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         title=sweep.title or name,
         words=tuple(words),
         rows=tuple(rows),
-        columns=tuple(Column(c.label, c.settings, c.paper) for c in columns),
+        columns=tuple(column.column for column in columns),
         cells=tuple(cells),
         baseline=baseline,
         seeds=sweep.seeds,
         analysis=_analysis(sweep, notes),
-        paper=_paper(sweep, first),
+        paper=paper_of(sweep, first),
+        groups=groups_of(sweep, columns, notes),
         notes=tuple(notes),
         tune=_searched(sweep),
     )
@@ -382,19 +384,3 @@ def _metric_said(plan: Plan, place: str) -> Plan:
     plan = plan.with_own(place=f"{place}analysis.metric")
     plan.named(name, f"{place}analysis.metric")
     return replace(plan, analysis=replace(plan.analysis, metric=name))
-
-
-def _paper(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
-    """`paper:`, its rows and columns being ours."""
-    paper = dict(sweep.paper)
-    for kind, items in (("rows", sweep.rows), ("columns", sweep.columns)):
-        labels = [item.label for item in items]
-        for label in paper.get(kind, {}):
-            own = f"paper.{kind}" in sweep.own
-            named = label if kind == "rows" else label.partition(" on ")[0]  # LABEL on SET
-            if not {label, named} & {*labels} and (kind == "rows" or own or sweep.scale is None):
-                part = f"scales.{sweep.scale}.paper" if own else "paper"
-                raise unknown(f"{sweep.place}: {part}.{kind}", label, labels)
-    if "rows" in paper:
-        paper["rows"] = {first.get(label, label): name for label, name in paper["rows"].items()}
-    return paper

@@ -18,6 +18,7 @@ from ablate.planning.cell import (
     FIRST_TUNING_SEED,
     Cell,
     Column,
+    ColumnGroup,
     PlannedRun,
     Row,
     Trial,
@@ -93,6 +94,7 @@ class Plan:
     tune: Tune | None = None
     trials: tuple[Trial, ...] = ()  # asked so far
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # see `own_metric.read`
+    groups: tuple[ColumnGroup, ...] = ()  # of the columns, in their order
 
     def runs(self) -> Iterator[PlannedRun]:
         """Seed-major: every variant once before any twice, so half a sweep is a fair table.
@@ -243,13 +245,14 @@ class Plan:
     def to_tree(self) -> dict[str, Any]:
         """As plain values. Not dataclasses.asdict, which copies every spec to its leaves."""
         return {
-            **{key: value for key, value in vars(self).items() if key != "own" or value},
+            **{k: v for k, v in vars(self).items() if k not in ("own", "groups") or v},
             "rows": [vars(row) for row in self.rows],
             "columns": [vars(column) for column in self.columns],
             "cells": [_cell_tree(cell) for cell in self.cells],
             "analysis": vars(self.analysis),
             "tune": self.tune and asdict(self.tune),
             "trials": [{**vars(trial), "cell": _cell_tree(trial.cell)} for trial in self.trials],
+            **({"groups": [vars(group) for group in self.groups]} if self.groups else {}),
         }
 
     def to_bytes(self) -> bytes:
@@ -306,6 +309,7 @@ class Plan:
                 Trial(**{**trial, "cell": _cell(trial["cell"])}) for trial in tree.get("trials", ())
             ),
             own=own_metric.kept(tree.get("own", {})),
+            groups=tuple(map(ColumnGroup.of, tree.get("groups", ()))),
         )
 
 

@@ -36,10 +36,10 @@ from ablate.planning.declaration import (
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
 from ablate.planning.plan import Analysis
+from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
 from ablate.planning.words import DEFAULT_SEEDS, TUNE, CommandLine, section_of, seeds_of
 from ablate.planning.yaml_size import check_yaml
-from ablate.shared.coerce import coerce
 from ablate.shared.errors import UserError, nearest, unknown
 
 KEYS = (
@@ -54,12 +54,11 @@ KEYS = (
     "exclude",
     "scales",
     "paper",
+    "groups",
     "analysis",
     "tune",
 )
-SCALE_KEYS = ("base", "from", "across", "seeds", "overrides", "tune", "analysis", "paper")
-PAPER_KEYS = ("table", "rows", "columns")
-PAPER_FORM = "{table: NAME, rows: {LABEL: name}}"
+SCALE_KEYS = ("base", "from", "across", "seeds", "overrides", "tune", "analysis", "paper", "groups")
 GENERATORS = ("product", "zip", "each")
 
 
@@ -175,9 +174,11 @@ def from_file(
         paper=merged["paper"],
         scale=scale,
         own=frozenset(
-            f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})
+            ["groups"] * ("groups" in scaled)
+            + [f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})]
         ),
         tune=_tune(parts, whole, scaled, line, place),
+        groups=parts.get("groups", ()),
     )
 
 
@@ -254,7 +255,9 @@ class _Reader:
             elif key == "analysis":
                 read[key] = analysis(mapping_at(value, where, "{key: value}"), where)
             elif key == "paper":
-                read[key] = _paper(value, where)
+                read[key] = read_paper(value, where)
+            elif key == "groups":
+                read[key] = read_groups(value, where)
             else:
                 raise unknown(where, key, SCALE_KEYS, "a key among")
         return read
@@ -378,19 +381,3 @@ class _Reader:
                 settings_at(entry[key], f"{where}: {key}", empty=False) for key in ("if", "set")
             )
             yield Override(where, when, then)
-
-
-def _paper(raw: Any, place: str) -> dict[str, Any]:
-    paper: dict[str, Any] = {}
-    for key, value in mapping_at(raw, place, PAPER_FORM).items():
-        if key == "table":
-            paper[key] = coerce(value, str, f"{place}.table")
-        elif key in PAPER_KEYS:
-            names = mapping_at(value, f"{place}.{key}", "{LABEL: name}")
-            paper[key] = {
-                str(label): coerce(name, str, f"{place}.{key}: {label}")
-                for label, name in names.items()
-            }
-        else:
-            raise unknown(f"{place}: {key}", key, PAPER_KEYS, "a key among")
-    return paper

@@ -19,7 +19,8 @@ from ablate.analysis.table import Table
 from ablate.analysis.verdicts import said, summary
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
-from ablate.report.formats.layout import DEFAULT, sheet
+from ablate.report.formats.layout import sheet
+from ablate.report.formats.parts import DEFAULT
 from ablate.report.live import duration
 from ablate.report.show import leaves, provenance, yaml_lines
 from ablate.shared.metrics import Metric

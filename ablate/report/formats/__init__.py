@@ -13,7 +13,8 @@ from typing import Any
 from ablate.analysis.table import Table
 from ablate.report.formats import html, latex, markdown, terminal, tidy
 from ablate.report.formats.grid import PrintedTable, split
-from ablate.report.formats.layout import DEFAULT, SHOW, check_show, sheet, state
+from ablate.report.formats.layout import sheet
+from ablate.report.formats.parts import DEFAULT, SHOW, check_show, state
 from ablate.report.formats.tidy import CSV_FIELDS
 from ablate.shared.errors import unknown
 
@@ -39,15 +40,17 @@ def render(
     show: Sequence[str] = DEFAULT,
     transpose: bool = False,
     width: int = WIDTH,
+    wide: bool | None = None,
 ) -> Any:
     """Set the table in one of FORMATS: a text, or for `rich` an object that a console prints.
 
-    `show`: the parts to print, from `check_show`; `transpose`: variants become columns. `csv` and
-    `json` ignore both and hold everything. Raises UserError for another format.
+    `show`: the parts to print, from `check_show`; `transpose`: variants become columns; `wide`:
+    lines are architectures x variants, None for the layout that the table says itself. `csv` and
+    `json` ignore all three and hold everything. Raises UserError for another format.
     """
     if format in WHOLE:
         return WHOLE[format](table)
     if format not in SET:
         raise unknown("--format", format, FORMATS)
-    made = sheet(table, show, transpose, min(width, WIDTHS.get(format, width)))
+    made = sheet(table, show, transpose, min(width, WIDTHS.get(format, width)), wide)
     return SET[format](split(made, width) if format == "rich" else made)

@@ -95,6 +95,9 @@ def _fitting(grid: Grid, width: int) -> Iterator[Grid]:
 
 def _part(grid: Grid, which: Sequence[int], width: int) -> Grid:
     part = grid.columns(which)
+    if len(which) < len(grid.headings):
+        told = (x for x in part.lines if x.heading or any(cell.text for cell in x.cells[1:]))
+        part = dataclasses.replace(part, lines=tuple(told))
     least = (
         size if cell.number else min(size, LEAST)
         for cell, size in zip(part.headings, part.widths, strict=True)

@@ -28,6 +28,10 @@ def tree(table: Table) -> dict[str, Any]:
     """Return the whole `Table` as a plain tree."""
     whole = dataclasses.asdict(table)
     del whole["choice"]  # which the task names
+    del whole["wide"]  # how it is set is no fact
+    whole["caption"] += whole.pop("details")
+    if not table.groups:
+        del whole["groups"]
     if table.task == DEFAULT:  # which older tables don't say
         del whole["task"]
     said = ("name", "unit", "points", "scale", "sign", "neutral", "own")
@@ -40,8 +44,10 @@ def tree(table: Table) -> dict[str, Any]:
         if not line["where"]:  # nor this
             del line["where"]
     for column in whole["columns"]:
-        if not column["on"]:  # nor which is of the own test set
-            del column["on"]
+        del column["arch"], column["wide"]  # parts of its label
+        for key in ("on", "group"):  # nor which is of the own test set, and of no group
+            if not column[key]:
+                del column[key]
     return whole
 
 
@@ -90,7 +96,7 @@ def _facts(table: Table) -> Iterator[Fact]:
     yield "", "", "", "alpha", table.alpha
     yield "", "", "", "gain.alpha", table.gain_alpha
     yield "", "", "", "seeds", len(table.seeds)
-    yield from (("", "", "", "caption", text) for text in table.caption)
+    yield from (("", "", "", "caption", text) for text in (*table.caption, *table.details))
     yield from (("", "", "", "note", text) for text in table.notes)
     rows = {row.label: row for row in table.rows}
     for column in table.columns:
@@ -103,6 +109,7 @@ def _facts(table: Table) -> Iterator[Fact]:
 
 def _column(table: Table, column: TableColumn) -> Iterator[Fact]:
     for quantity, value in (
+        *([("group", column.group)] if column.group else []),
         ("contrasts", column.contrasts),
         ("spread", column.spread),
         ("spread.df", column.df),
@@ -233,6 +240,7 @@ def _against(against: Against | None) -> Facts:
 def _block(block: Summary) -> Iterator[Fact]:
     quantity = {
         "average": "average.gain",
+        "group": "group.gain",
         "contrast": f"contrast.{block.name}",
         "trend": f"trend.{block.name}",
         "placement": f"placement.{block.name}",

@@ -1,0 +1,99 @@
+"""What a sweep file says of its table alone: the published table beside it (`paper:`), and the
+groups of its columns (`groups:`). No run's id depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ablate.planning.cell import ColumnGroup, wide_places
+from ablate.planning.declaration import Item, Sweep, label_at, list_at, mapping_at
+from ablate.shared.coerce import coerce
+from ablate.shared.errors import UserError, unknown
+
+PAPER_KEYS = ("table", "rows", "columns")
+PAPER_FORM = "{table: NAME, rows: {LABEL: name}}"
+GROUPS_FORM = "{GROUP: [column, ...]}"
+
+
+def read_paper(raw: Any, place: str) -> dict[str, Any]:
+    paper: dict[str, Any] = {}
+    for key, value in mapping_at(raw, place, PAPER_FORM).items():
+        if key == "table":
+            paper[key] = coerce(value, str, f"{place}.table")
+        elif key in PAPER_KEYS:
+            names = mapping_at(value, f"{place}.{key}", "{LABEL: name}")
+            paper[key] = {
+                str(label): coerce(name, str, f"{place}.{key}: {label}")
+                for label, name in names.items()
+            }
+        else:
+            raise unknown(f"{place}: {key}", key, PAPER_KEYS, "a key among")
+    return paper
+
+
+def read_groups(raw: Any, place: str) -> tuple[ColumnGroup, ...]:
+    """The groups, none of whose columns comes twice."""
+    groups, seen = [], dict[str, str]()
+    for key, value in mapping_at(raw, place, GROUPS_FORM).items():
+        name = label_at(key, place)
+        where = f"{place}.{name}"
+        headings = [label_at(each, where) for each in list_at(value, where, "a list of columns")]
+        for heading in headings:
+            if heading in seen:
+                raise UserError(f"{where}: {heading!r} is in {seen[heading]} as well; give it once")
+            seen[heading] = name
+        groups.append(ColumnGroup(name, tuple(headings)))
+    return tuple(groups)
+
+
+def paper_of(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
+    """`paper:`, its rows and columns being ours; columns by label or by their wide heading."""
+    paper = dict(sweep.paper)
+    places = wide_places([item.column for item in sweep.columns])
+    headings = [place.heading for place in places.values() if place.arch and place.heading]
+    for kind, labels in (
+        ("rows", [item.label for item in sweep.rows]),
+        ("columns", [*dict.fromkeys([*places, *headings])]),
+    ):
+        for label in paper.get(kind, {}):
+            own = f"paper.{kind}" in sweep.own
+            named = label if kind == "rows" else label.partition(" on ")[0]  # LABEL on SET
+            if not {label, named} & {*labels} and (kind == "rows" or own or sweep.scale is None):
+                part = f"scales.{sweep.scale}.paper" if own else "paper"
+                raise unknown(f"{sweep.place}: {part}.{kind}", label, labels)
+    if "rows" in paper:
+        paper["rows"] = {first.get(label, label): name for label, name in paper["rows"].items()}
+    return paper
+
+
+def groups_of(sweep: Sweep, columns: Sequence[Item], notes: list[str]) -> tuple[ColumnGroup, ...]:
+    """`groups:` of the `columns` that have cells. Raises UserError for a heading that no column
+    has, and for a column that is in no group; a scale with other columns has its own, or none."""
+    if not sweep.groups:
+        return ()
+    own = "groups" in sweep.own
+    place = f"{sweep.place}: {f'scales.{sweep.scale}.' if own else ''}groups"
+    declared, here = (_headings(items) for items in (sweep.columns, columns))
+    named = {heading: group.name for group in sweep.groups for heading in group.headings}
+    if own or sweep.scale is None:
+        for heading, group in named.items():
+            if heading not in (*declared, *here):
+                raise unknown(f"{place}.{group}", heading, declared, "a column among")
+    elif not named.keys() & here.keys():
+        notes.append("groups have no columns at this scale")
+        return ()
+    for heading in here:
+        if heading not in named:
+            choices = ", ".join(group.name for group in sweep.groups)
+            raise UserError(f"{place}: column {heading!r} is in none; add it to one of {choices}")
+    kept = (
+        ColumnGroup(group.name, tuple(h for h in group.headings if h in here))
+        for group in sweep.groups
+    )
+    return tuple(group for group in kept if group.headings)
+
+
+def _headings(items: Sequence[Item]) -> dict[str, None]:
+    places = wide_places([item.column for item in items])
+    return dict.fromkeys(place.heading for place in places.values())

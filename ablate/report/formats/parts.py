@@ -1,0 +1,218 @@
+"""The parts of an entry that `--show` names, as cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ablate.analysis.captions import level
+from ablate.analysis.footnotes import setting
+from ablate.analysis.scores import short
+from ablate.analysis.table import Entry, Table
+from ablate.planning.plan import METRICS as NAMES
+from ablate.planning.plan import is_metric
+from ablate.report.formats.grid import GridCell
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.metrics import Metric
+
+if TYPE_CHECKING:
+    from ablate.analysis.stats import Estimate
+
+SHOW = ("accuracy", "gain", "ci", "n", "verdict", "params", "macs", "cost", "chosen", "paper")
+DEFAULT = ("accuracy", "gain", "ci", "n", "verdict")
+OTHERS = "others"  # heads what is in no family or group, below what is in one
+
+
+def check_show(text: str, own: Collection[str] = ()) -> tuple[str, ...]:
+    """Split and check the parts of `--show`. `own`: metrics of the sweep at hand. Raises UserError
+    for an unknown part."""
+    show = tuple(part.strip() for part in text.split(",") if part.strip())
+    for part in show or (text,):
+        if part not in (*SHOW, *own) and not is_metric(part):
+            raise unknown("--show", part, (*SHOW, *(own or NAMES)))
+    if not set(show) - {"ci"}:
+        raise UserError("--show: ci is the interval of another part; add accuracy or gain")
+    return show
+
+
+@dataclass(frozen=True)
+class ShownPart:
+    """A column of a column."""
+
+    heading: str
+    cell: Callable[[Entry], GridCell]
+    number: bool = True
+    is_gain: bool = False
+
+
+def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
+    ci = "ci" in show
+    for name in show:
+        if name in _PARTS:
+            yield from _PARTS[name](table, ci)
+        elif name != "ci":
+            yield _other(table, name, ci)
+
+
+def interval(estimate: Estimate | None, metric: Metric, sign: bool = False, ci: bool = True) -> str:
+    """Write "+0.62 [+0.21, +1.03]"; without an interval "+0.62 [-]"; without an estimate "-"."""
+    if estimate is None:
+        return "-"
+    mean = metric.text(estimate.mean, sign)
+    if not ci:
+        return mean
+    if estimate.low is None or estimate.high is None:
+        return f"{mean} [-]"
+    return f"{mean} [{metric.text(estimate.low, sign)}, {metric.text(estimate.high, sign)}]"
+
+
+def _value_heading(metric: Metric, alpha: float, ci: bool) -> str:
+    bracket = f"[{level(alpha)} CI]" if ci else ""
+    return " ".join(filter(None, (metric.key, metric.unit, bracket)))
+
+
+def _accuracy(table: Table, ci: bool) -> Iterator[ShownPart]:
+    def cell(entry: Entry) -> GridCell:
+        text = interval(entry.accuracy, table.of(), ci=ci)
+        return GridCell(text + _never(entry.never, entry), number=True)
+
+    yield ShownPart(_value_heading(table.of(), table.alpha, ci), cell)
+
+
+def _other(table: Table, name: str, ci: bool) -> ShownPart:
+    def cell(entry: Entry) -> GridCell:
+        if name == table.metric:
+            return next(_accuracy(table, ci)).cell(entry)
+        if (other := entry.others.get(name)) is None:
+            return GridCell("-", number=True)
+        text = interval(other.estimate, table.of(name), ci=ci) + _never(other.never, entry)
+        return GridCell(text, number=True)
+
+    return ShownPart(_value_heading(table.of(name), table.alpha, ci), cell)
+
+
+def _never(never: Sequence[int], entry: Entry) -> str:
+    return f"; {len(never)}/{entry.planned} never" if never else ""
+
+
+def _gain(table: Table, ci: bool) -> Iterator[ShownPart]:
+    def cell(entry: Entry) -> GridCell:
+        is_baseline = entry.row == table.baseline
+        text = "" if is_baseline else interval(entry.gain, table.of(), True, ci)
+        return GridCell(text, bold=entry.verdict == "helps", number=True)
+
+    bracket = f" [{level(table.gain_alpha)} CI]" if ci else ""
+    yield ShownPart(table.of().change + bracket, cell, is_gain=True)
+
+
+def _n(table: Table, ci: bool) -> Iterator[ShownPart]:
+    yield ShownPart("n", lambda entry: GridCell(str(entry.n), number=True))
+
+
+def _verdict(table: Table, ci: bool) -> Iterator[ShownPart]:
+    heading = "verdict" if table.complete else "runs"
+    yield ShownPart(heading, lambda entry: GridCell(state(entry, table)), number=False)
+
+
+def state(entry: Entry, table: Table) -> str:
+    """Write the verdict, and the numbers of diverged, collapsed and missing runs."""
+    parts = []
+    if entry.row == table.baseline:
+        parts.append("baseline")
+    elif entry.verdict is not None:
+        parts.append(entry.verdict)
+    return "; ".join([*parts, *fates(entry)]) or "-"
+
+
+def fates(entry: Entry) -> Iterator[str]:
+    """Count the runs without a usual end: "1/3 diverged"."""
+    for seeds, what in (
+        (entry.diverged, "diverged"),
+        (entry.collapsed, "collapsed"),
+        (entry.missing, "missing"),
+    ):
+        if seeds:
+            yield f"{len(seeds)}/{entry.planned} {what}"
+
+
+def _params(table: Table, ci: bool) -> Iterator[ShownPart]:
+    yield ShownPart("params", lambda entry: GridCell(short(entry.parameters), number=True))
+
+
+def _macs(table: Table, ci: bool) -> Iterator[ShownPart]:
+    yield ShownPart(
+        "multiply-adds", lambda entry: GridCell(short(entry.multiply_adds), number=True)
+    )
+
+
+def _cost(table: Table, ci: bool) -> Iterator[ShownPart]:
+    def of(text: Callable[[Entry], str]) -> Callable[[Entry], GridCell]:
+        return lambda entry: GridCell(text(entry) if entry.cost else "-", number=True)
+
+    yield ShownPart("device-hours", of(lambda e: f"{e.cost.device_s / 3600:.3g}" if e.cost else ""))
+    yield ShownPart("s a run", of(lambda e: f"{e.cost.run_s:.3g}" if e.cost else ""))
+    yield ShownPart("images/s", of(lambda e: short(e.cost.images_per_s if e.cost else None)))
+    yield ShownPart("peak memory", of(lambda e: short(e.cost.peak_bytes if e.cost else None, "B")))
+    yield ShownPart("utilisation", of(lambda e: _share(e.cost.utilisation if e.cost else None)))
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2g} %"
+
+
+def _chosen(table: Table, ci: bool) -> Iterator[ShownPart]:
+    """Make a column for each searched key, with the chosen value of each search."""
+    keys = dict.fromkeys(k for e in table.entries for choice in e.chosen for k in choice.params)
+
+    def of(key: str) -> Callable[[Entry], GridCell]:
+        def values(entry: Entry) -> str:
+            return ", ".join(setting(choice.params[key]) for choice in entry.chosen)
+
+        return lambda entry: GridCell(values(entry) or "-", number=True)
+
+    for key in keys:
+        yield ShownPart(key, of(key))
+
+
+def _paper(table: Table, ci: bool) -> Iterator[ShownPart]:
+    def printed(entry: Entry) -> GridCell:
+        return GridCell(entry.against.published.printed if entry.against else "", number=True)
+
+    def said(entry: Entry) -> GridCell:
+        gain = entry.against.said if entry.against else None
+        text = interval(gain, table.of(), True) if gain or entry.row != table.baseline else ""
+        return GridCell(text, number=True)
+
+    yield ShownPart(table.paper or "paper", printed)
+    if ci and any(entry.against and entry.against.said for entry in table.entries):
+        yield ShownPart("gain, ± a 95 % CI", said)
+    if any(_beside(entry, table) for entry in table.entries):
+        yield ShownPart("beside it", lambda entry: GridCell(_beside(entry, table)), number=False)
+
+
+def _beside(entry: Entry, table: Table) -> str:
+    """Write "-0.34, gain +0.10" or "same direction, in our interval"."""
+    if (against := entry.against) is None:
+        return ""
+    parts = []
+    if against.value is not None:
+        parts.append(table.of().text(against.value, True))
+    if against.gain is not None:
+        parts.append(f"gain {table.of().text(against.gain, True)}")
+    if against.agreement is not None:
+        parts += [against.agreement, f"{'in' if against.inside else 'outside'} our interval"]
+    return ", ".join(parts)
+
+
+_PARTS: dict[str, Callable[[Table, bool], Iterator[ShownPart]]] = {
+    "accuracy": _accuracy,
+    "gain": _gain,
+    "n": _n,
+    "verdict": _verdict,
+    "params": _params,
+    "macs": _macs,
+    "cost": _cost,
+    "chosen": _chosen,
+    "paper": _paper,
+}
