@@ -42,7 +42,8 @@ from step import as_a_worker, let_timm_load
 from torch.utils.data import DataLoader, Dataset
 
 from ablate.shared.fingerprint import fingerprint
-from ablate.shared.sections import Augment, Data
+from ablate.shared.recipe import Augment
+from ablate.shared.sections import Data
 from ablate.training.data import augment, cache, feed, source
 from ablate.training.data.batches import Batches, ImageView, change, evaluation_batches
 from ablate.training.keyed import Draws

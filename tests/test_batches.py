@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ablate.shared.sections import Augment
+from ablate.shared.recipe import Augment
 from ablate.training.data.augment import (
     centre_boxes,
     layout,

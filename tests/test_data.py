@@ -26,7 +26,8 @@ from PIL import Image
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
-from ablate.shared.sections import Augment, Data
+from ablate.shared.recipe import Augment
+from ablate.shared.sections import Data
 from ablate.training.data import bundled, cache, source
 from ablate.training.data import cached as cached_files
 from ablate.training.data.batches import (

@@ -30,8 +30,9 @@ from ablate.shared import decoded, spec
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
+from ablate.shared.recipe import Augment
 from ablate.shared.rundir import RunDir
-from ablate.shared.sections import Augment, Data
+from ablate.shared.sections import Data
 from ablate.training import attempt, worker
 from ablate.training.data import cache, feed
 from ablate.training.data.augment import inception_boxes, resized_crop_boxes

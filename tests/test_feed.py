@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from ablate.shared.sections import Augment
+from ablate.shared.recipe import Augment
 from ablate.training.data import feed
 from ablate.training.data.batches import Batches
 from ablate.training.data.cached import Split

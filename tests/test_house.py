@@ -13,7 +13,7 @@ from ablate.training import worker
 
 PACKAGE = REPOSITORY / "ablate"
 LONGEST_FILE, LONGEST_FUNCTION = 400, 80
-TABLES = {"shared/choices.py", "shared/sections.py"}  # of data: choices, keys
+TABLES = {"shared/choices.py"}  # of data
 
 
 @pytest.fixture(scope="module")

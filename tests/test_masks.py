@@ -30,7 +30,8 @@ from ablate.planning.compose import resolve
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
 from ablate.shared.masks import NO_CLASS
-from ablate.shared.sections import Augment, Data
+from ablate.shared.recipe import Augment
+from ablate.shared.sections import Data
 from ablate.training.data import cache, feed
 from ablate.training.data.augment import PHOTOMETRIC, photometric
 from ablate.training.data.augment.photometric import from_hsv, saturated, to_hsv, turned

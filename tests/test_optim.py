@@ -11,9 +11,9 @@ import tiny
 import torch
 from torch import nn
 
-from ablate.shared import sections
 from ablate.shared.choices import OPTIMIZERS
 from ablate.shared.errors import UserError
+from ablate.shared.recipe import Optim
 from ablate.training import calibrate
 from ablate.training.data.batches import Batches
 from ablate.training.model import build
@@ -28,7 +28,7 @@ from ablate.training.schedule import Lengths, learning_rate, lengths
 from ablate.training.task import classify
 
 
-def optim(**changes: Any) -> sections.Optim:
+def optim(**changes: Any) -> Optim:
     return tiny.run({f"optim.{key}": value for key, value in changes.items()}).optim
 
 
@@ -239,7 +239,7 @@ def gradients(model: nn.Module, step: int) -> None:
         parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
 
 
-def against(chosen: sections.Optim, theirs: Any, run: Any = None, atol: float = 1e-7) -> None:
+def against(chosen: Optim, theirs: Any, run: Any = None, atol: float = 1e-7) -> None:
     """Four steps of a model by us, and by the optimisers that `theirs` makes of a copy of it."""
     ours, copied = build(run or tiny.run()), build(run or tiny.run())
     optimizer, others = make_optimizer(ours, chosen), theirs(copied)

@@ -16,9 +16,10 @@ from ablate.analysis.paper import beside
 from ablate.planning import compose, expand
 from ablate.planning.conf import shipped
 from ablate.planning.plan import Plan
-from ablate.shared import choices, sections
+from ablate.shared import choices
 from ablate.shared.build import section
 from ablate.shared.errors import UserError
+from ablate.shared.recipe import Optim, Train
 from ablate.training.schedule import lengths
 
 STUBS = Path(__file__).parent / "conf_stub"
@@ -200,8 +201,8 @@ def test_augreg_is_as_long_as_big_visions_on_imagenet_alone(name: str) -> None:
     augreg = [cell for cell in plan(name).cells if cell.spec["train"]["batch"] == 4096]
     assert augreg
     for cell in augreg:
-        train = section(sections.Train, cell.spec["train"], "train")
-        optim = section(sections.Optim, cell.spec["optim"], "optim")
+        train = section(Train, cell.spec["train"], "train")
+        optim = section(Optim, cell.spec["optim"], "optim")
         assert lengths(optim, train, 1_268_355 // 4096).total == 92_897
     for scale in ("cifar", "digits"):
         assert {cell.spec["train"]["examples"] for cell in plan(name, scale=scale).cells} == {None}

@@ -14,17 +14,15 @@ from ablate.shared.keys import UNBOUNDED, added, hints, keys
 from ablate.shared.metrics import TASKS
 from ablate.shared.metrics.probed import called
 from ablate.shared.parts import is_plugin
+from ablate.shared.recipe import Augment, Optim, Train
 from ablate.shared.sections import (
-    Augment,
     Chosen,
     Data,
     Eval,
     Model,
-    Optim,
     OwnProbes,
     Plugin,
     Text,
-    Train,
     Weights,
     Whole,
 )

@@ -16,7 +16,8 @@ from ablate.shared.keys import added
 from ablate.shared.masks import check_masks
 from ablate.shared.metrics import TASKS
 from ablate.shared.parts import ACT, PARTS, is_plugin
-from ablate.shared.sections import Augment, Chosen, Data, Model, Optim, Train, Whole
+from ablate.shared.recipe import Augment, Optim, Train
+from ablate.shared.sections import Chosen, Data, Model, Whole
 from ablate.shared.spec import DRAWS, Run
 
 GELUS = ("gelu", "geglu")  # the activations of which `model.gelu` says something

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from ablate.shared.errors import UserError
 
@@ -81,3 +82,11 @@ def added(cls: Any) -> dict[str, Any]:
         for field in dataclasses.fields(cls)
         if field.default is not dataclasses.MISSING
     }
+
+
+# Beside a key that takes an import path (`parts.PARTS`).
+Settings = Annotated[Mapping[str, Any] | None, Key("KEY: value of that parameter of module:name")]
+Version = Annotated[str | None, Key("of module:name: its code's, or its package's; computed")]
+Folder = Annotated[  # not part of the id
+    str | None, Key("where module:name lies; null: an installed package; computed")
+]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from ablate.shared.errors import UserError
 from ablate.shared.keys import added
 from ablate.shared.metrics import TASKS
-from ablate.shared.sections import Augment, Data, Eval, Whole
+from ablate.shared.recipe import Augment
+from ablate.shared.sections import Data, Eval, Whole
 
 if TYPE_CHECKING:
     from ablate.shared.spec import Run

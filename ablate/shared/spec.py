@@ -17,17 +17,15 @@ from ablate.shared import metrics, own
 from ablate.shared.choices import CHOICES, OPTIMIZERS, SAID, Param
 from ablate.shared.keys import Key, added, hints
 from ablate.shared.parts import PARTS
+from ablate.shared.recipe import Augment, Optim, Train
 from ablate.shared.sections import (
-    Augment,
     Chosen,
     Data,
     Eval,
     Model,
-    Optim,
     OwnProbes,
     Plugin,
     Text,
-    Train,
     Weights,
     Whole,
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ablate.shared.errors import UserError
 from ablate.shared.parts import OPTIMIZER, Used
-from ablate.shared.sections import Optim
+from ablate.shared.recipe import Optim
 from ablate.training.plugin import blamed, found, settings_of
 
 NUMBERS = {"bool": bool, "int": int, "float": float}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.parts import OPTIMIZER
-from ablate.shared.sections import Optim
+from ablate.shared.recipe import Optim
 from ablate.training.adafactor import AdafactorBV, axes
 from ablate.training.borrowed import as_tensors, construct
 from ablate.training.model.host import Host

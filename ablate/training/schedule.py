@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ablate.shared.errors import UserError
 from ablate.shared.parts import SCHEDULE
-from ablate.shared.sections import Optim, Train
+from ablate.shared.recipe import Optim, Train
 from ablate.training.plugin import blamed, made
 
 Factor = Callable[[int, int], float]  # of a step behind the warm-up, and how many there are

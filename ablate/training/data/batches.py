@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from ablate.shared.errors import UserError
-from ablate.shared.sections import Augment
+from ablate.shared.recipe import Augment
 from ablate.shared.spec import Run
 from ablate.training.data import augment as changes
 from ablate.training.data.cached import AnySplit, EncodedSplit, Split

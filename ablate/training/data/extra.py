@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ablate.shared.errors import UserError
 from ablate.shared.parts import EXTRA, Used, called
-from ablate.shared.sections import Augment
+from ablate.shared.recipe import Augment
 from ablate.shared.spec import Run
 from ablate.training.data import augment as changes
 from ablate.training.keyed import Draws, uniform

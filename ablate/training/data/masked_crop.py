@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from ablate.shared.masks import NO_CLASS
-from ablate.shared.sections import Augment
+from ablate.shared.recipe import Augment
 from ablate.training.data.augment import crop
 from ablate.training.keyed import Draws
 

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ablate.shared.sections import Augment
+from ablate.shared.recipe import Augment
 from ablate.training.data.augment import crop
 from ablate.training.data.masked_crop import MaskedCrops
 from ablate.training.keyed import Draws

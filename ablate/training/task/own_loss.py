@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ablate.shared.errors import UserError
 from ablate.shared.parts import LOSS
-from ablate.shared.sections import Train
+from ablate.shared.recipe import Train
 from ablate.shared.spec import Run
 from ablate.training.plugin import blamed, made
 
