@@ -79,7 +79,7 @@ class Recipes:
         if DATA.get(dataset) != ours:
             return f"trained on {ours}, the published runs on {dataset}"
         if dataset.startswith(VTAB) and cell.spec["data"].get("order", "stored") == "keyed":
-            return "ours 800/200, drawn by key from other images than the published"
+            return "ours 800/200 (data.order=keyed), the published runs have other images"
         if regime not in RECIPES:
             return f"the published training ({regime}) is no recipe of ours"
         arch = str(cell.spec["model"].get("arch") or cell.spec["model"]["name"])
