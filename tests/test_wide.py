@@ -12,10 +12,10 @@ import scipy.stats
 from test_formats import text_of
 from test_table import finished, make_plan, tabulate
 
-from ablate.analysis import paper
+from ablate.analysis import comparable, paper
 from ablate.analysis.headline import wins
 from ablate.analysis.published import SHOW, read_published
-from ablate.planning.cell import Column, ColumnGroup, wide_places
+from ablate.planning.cell import Column, ColumnGroup, TuningWinner, wide_places
 from ablate.planning.expand import plan as make_real
 from ablate.planning.plan import Plan
 from ablate.report.formats import render
@@ -412,3 +412,31 @@ def test_a_column_maps_by_its_heading_too(tmp_path):
         column_of("flowers, B/16", "B/16", "x", columns={"flowers": "Flowers"})
     with pytest.raises(UserError, match="no column of planted maps"):  # other data
         column_of("1.1M, 384, L/16", "L/16", "cifar10", "T2R")
+
+
+def test_a_rate_that_both_searched_is_no_difference(tmp_path, monkeypatch):
+    regime = "VTAB-1k finetune from imagenet1k 2500 steps bs512"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(comparable.RECIPES, regime, {"recipe": "quick", "data": "digits"})
+    monkeypatch.setitem(comparable.DATA, "vtab-natural/DTD", "mnist5k->digits")
+    (tmp_path / "x.yaml").write_text("""\
+base: {recipe: quick, data: digits}
+from: {recipe: quick, data: mnist5k, data.size: 8}
+across: [{"DTD, B/16": {model.arch: B/16}}]
+variants: [{a: {}}, {b: {stem: dpn}}]
+paper: {table: T3, rows: {a: base, b: dpn}}
+""")
+    plan = make_real(["x.yaml"], store=tmp_path)[0]
+
+    def differs(**chosen):
+        cells = []
+        for cell in plan.cells:
+            spec = {**cell.spec, "optim": {**cell.spec["optim"], "lr": 0.5}}
+            cells.append(dataclasses.replace(cell, spec=spec, specs=(spec,), **chosen))
+        found = paper.beside(dataclasses.replace(plan, cells=tuple(cells)), tmp_path)
+        assert {beside.column for beside in found.values()} == {"DTD (B/16)"}
+        return {beside.differs for beside in found.values()}
+
+    assert differs() == {"optim.lr not as in recipe=quick data=digits"}
+    assert differs(chosen=(TuningWinner({"optim.lr": 0.5}, 1, 3, 0.9),)) == {""}
+    assert differs(chosen=(TuningWinner({"optim.wd": 0.5}, 1, 3, 0.9),)) == differs()
