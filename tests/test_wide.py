@@ -12,7 +12,7 @@ import scipy.stats
 from test_formats import text_of
 from test_table import finished, make_plan, tabulate
 
-from ablate.analysis import comparable, paper
+from ablate.analysis import comparable, paper, stats
 from ablate.analysis.headline import wins
 from ablate.analysis.published import SHOW, read_published
 from ablate.planning.cell import Column, ColumnGroup, TuningWinner, wide_places
@@ -222,6 +222,8 @@ def test_without_verdicts_means_are_counted():
     lost = dataclasses.replace(of["pets, S/4"], gain=None)
     assert wins(table, [lost, of["svhn, S/4"]]) == "above in 0 of 2 (no gain in 1)"
     assert wins(table, [lost]) == ""
+    level = stats.Estimate(0.0, None, None, 2)
+    assert wins(table, [dataclasses.replace(lost, gain=level)]) == "above in 0 of 1"
     less = tabulate(grouped(metric="loss")[0], results)  # 1 - top-1: as much lower
     assert wins(less, [e for e in less.entries if e.row == "dpn"]) == "below in 5 of 6"
 
@@ -414,14 +416,17 @@ def test_a_column_maps_by_its_heading_too(tmp_path):
         column_of("1.1M, 384, L/16", "L/16", "cifar10", "T2R")
 
 
+RECIPE = {"recipe": "quick", "data": "digits", "data.size": 32}
+
+
 def test_a_rate_that_both_searched_is_no_difference(tmp_path, monkeypatch):
     regime = "VTAB-1k finetune from imagenet1k 2500 steps bs512"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(comparable.RECIPES, regime, {"recipe": "quick", "data": "digits"})
+    monkeypatch.setitem(comparable.RECIPES, regime, RECIPE)
     monkeypatch.setitem(comparable.DATA, "vtab-natural/DTD", "mnist5k->digits")
     (tmp_path / "x.yaml").write_text("""\
-base: {recipe: quick, data: digits}
-from: {recipe: quick, data: mnist5k, data.size: 8}
+base: {recipe: quick, data: digits, data.size: 32}
+from: {recipe: quick, data: mnist5k, data.size: 32}
 across: [{"DTD, B/16": {model.arch: B/16}}]
 variants: [{a: {}}, {b: {stem: dpn}}]
 paper: {table: T3, rows: {a: base, b: dpn}}
@@ -437,6 +442,6 @@ paper: {table: T3, rows: {a: base, b: dpn}}
         assert {beside.column for beside in found.values()} == {"DTD (B/16)"}
         return {beside.differs for beside in found.values()}
 
-    assert differs() == {"optim.lr not as in recipe=quick data=digits"}
+    assert differs() == {"optim.lr not as in recipe=quick data=digits data.size=32"}
     assert differs(chosen=(TuningWinner({"optim.lr": 0.5}, 1, 3, 0.9),)) == {""}
     assert differs(chosen=(TuningWinner({"optim.wd": 0.5}, 1, 3, 0.9),)) == differs()

@@ -90,8 +90,8 @@ class Recipes:
         if expected is None:
             return f"{words} has no {arch}"
         specs = cell.specs or (cell.spec,)
-        ours = {key for choice in cell.chosen for key in choice.params}
-        left_out = MACHINES | (SEARCHED.get(regime, set()) & ours)
+        chosen = {key for choice in cell.chosen for key in choice.params}
+        left_out = MACHINES | (SEARCHED.get(regime, set()) & chosen)
         differing = [
             f"{section}.{key}"
             for section, settings in expected.items()
