@@ -98,7 +98,8 @@ def options() -> set[str]:
     for command in COMMANDS.values():
         for one in (command, *getattr(command, "commands", {}).values()):
             for param in one.params:
-                found |= {name for name in param.opts if name.startswith("--")}
+                names = (*param.opts, *param.secondary_opts)
+                found |= {name for name in names if name.startswith("--")}
     return found - {"--help"}
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from test_table import BLOCKS, entries, finished, make_plan, tabulate
 
 from ablate.analysis import stats
-from ablate.analysis.published import read_published
+from ablate.analysis.published import SHOW, read_published
 from ablate.planning.cell import Column
 from ablate.report.formats import DEFAULT, check_show, render
 from ablate.report.formats.latex import SPECIAL, escape
@@ -223,7 +223,9 @@ def test_the_latex_compiles_whatever_the_labels(tmp_path):
         render(awkward, "latex"),
         render(awkward, "latex", transpose=True),
         render(awkward, "latex", show=("gain",)),
+        render(awkward, "latex", wide=True),
         render(read_published("T1L"), "latex", show=("paper", "gain")),
+        *(render(read_published(name), "latex", show=SHOW) for name in ("T2R", "T3")),
         escape("".join(SPECIAL)),
     ]
     body = "\n\\clearpage\n".join(parts)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ablate.analysis.captions import level
 from ablate.analysis.footnotes import setting
 from ablate.analysis.scores import short
-from ablate.analysis.table import Entry, Table
+from ablate.analysis.table import Against, Entry, Table
 from ablate.planning.plan import METRICS as NAMES
 from ablate.planning.plan import is_metric
 from ablate.report.formats.grid import GridCell
@@ -189,6 +189,22 @@ def _paper(table: Table, ci: bool) -> Iterator[ShownPart]:
         yield ShownPart("gain, ± a 95 % CI", said)
     if any(_beside(entry, table) for entry in table.entries):
         yield ShownPart("beside it", lambda entry: GridCell(_beside(entry, table)), number=False)
+
+
+def paper_apart(table: Table) -> Iterator[ShownPart]:
+    """The parts of `paper` one by one, each with a short text."""
+
+    def of(text: Callable[[Against], str]) -> Callable[[Entry], GridCell]:
+        return lambda entry: GridCell(text(entry.against) if entry.against else "", number=True)
+
+    def less(value: float | None) -> str:
+        return "" if value is None else table.of().text(value, True)
+
+    yield ShownPart(table.paper or "paper", of(lambda a: a.published.printed))
+    yield ShownPart("value minus it", of(lambda a: less(a.value)))
+    yield ShownPart("gain minus it", of(lambda a: less(a.gain)))
+    yield ShownPart("direction", of(lambda a: (a.agreement or "").removesuffix(" direction")))
+    yield ShownPart("in our interval", of(lambda a: {True: "yes", False: "no", None: ""}[a.inside]))
 
 
 def _beside(entry: Entry, table: Table) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from ablate.analysis.headline import wins
 from ablate.analysis.table import Entry, Table, TableColumn, TableRow
 from ablate.report.formats.grid import Grid, GridCell, GridLine
-from ablate.report.formats.parts import OTHERS, ShownPart, fates, parts_of
+from ablate.report.formats.parts import OTHERS, ShownPart, fates, paper_apart, parts_of
 from ablate.shared.errors import UserError
 
 # Parts that the long table has: words are counted at the end of a line.
@@ -29,10 +29,14 @@ def wide_grids(table: Table, show: Sequence[str]) -> Iterator[Grid]:
     if not shown:
         raise UserError("--show: a wide table has no ci, n and verdict; add gain, or --no-wide")
     runs = ShownPart("runs", lambda entry: GridCell("; ".join(fates(entry)), number=True))
-    parts = [*parts_of(table, shown), runs]
+    parts = [part for name in shown for part in _parts(table, name)] + [runs]
     for group in (*table.groups, ""):
         if columns := [column for column in table.columns if column.group == group]:
             yield _grid(table, group or OTHERS * bool(table.groups), columns, parts)
+
+
+def _parts(table: Table, name: str) -> Iterator[ShownPart]:
+    return paper_apart(table) if name == "paper" else parts_of(table, [name])
 
 
 def wide_caption(table: Table) -> Iterator[str]:

@@ -1,0 +1,447 @@
+"""Tables as papers print them: lines are architectures x variants, a grid for each group of
+columns, counts at a line's end, averages over groups; and how columns map to published ones."""
+
+import csv
+import dataclasses
+import io
+import json
+
+import numpy as np
+import pytest
+import scipy.stats
+from test_formats import text_of
+from test_table import finished, make_plan, tabulate
+
+from ablate.analysis import comparable, paper, stats
+from ablate.analysis.headline import wins
+from ablate.analysis.published import SHOW, read_published
+from ablate.planning.cell import Column, ColumnGroup, TuningWinner, wide_places
+from ablate.planning.expand import plan as make_real
+from ablate.planning.plan import Plan
+from ablate.report.formats import render
+from ablate.shared.errors import UserError
+
+# The headings of the published tables, group by group.
+LAID_OUT = {
+    "T2R": {"": ["220k, 224", "220k, 384", "1.1M, 224", "1.1M, 384"]},
+    "T3": {
+        "Natural": ["Caltech101", "CIFAR-100", "DTD", "Flowers102", "Pets", "Sun397", "SVHN"],
+        "Specialized": ["Camelyon", "EuroSAT", "Resisc45", "Retinopathy"],
+        "Structured": [
+            *("Clevr-Count", "Clevr-Dist", "DMLab", "dSpr-Loc", "dSpr-Ori", "KITTI-Dist"),
+            *("sNORB-Azim", "sNORB-Elev"),
+        ],
+    },
+    "T4": {"": ["220k", "1.1M"]},
+    "T5": {"": ["1/16", "1/8", "1/4", "1/2", "1"]},
+}
+RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹˒"
+
+
+def grids(text):
+    """The grids of a Markdown table: lists of rows of cells, without footnote marks and rules."""
+    found = [[]]
+    for line in text.splitlines():
+        if line.startswith("|"):
+            cells = [cell.strip().rstrip(RAISED) for cell in line.strip("|").split(" | ")]
+            found[-1].append([cell.strip("|* ") for cell in cells])
+        elif found[-1]:
+            found.append([])
+    return [[row for row in grid if "---" not in row[0]] for grid in found if grid]
+
+
+# --- Published ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_a_published_table_is_laid_out_as_in_the_paper(name):
+    with open(paper.FILE, newline="") as file:
+        printed = [row for row in csv.DictReader(file) if row["table"] == name]
+    made = grids(render(read_published(name), "md", show=SHOW))
+    assert len(made) == len(LAID_OUT[name])
+    archs = [*dict.fromkeys(row["arch"] for row in printed)]
+    values: dict = {}
+    for row in printed:
+        value = row["value"] + (f" ± {row['pm']}" if row["pm"] else "")
+        values.setdefault((row["arch"], row["variant"]), []).append((row["value"], value))
+    for grid, headings in zip(made, LAID_OUT[name].values(), strict=True):
+        assert grid[0] == ["variant", *headings, "against base"]
+        lines = iter(grid[1:])
+        for arch in archs:
+            assert next(lines)[0] == arch
+            cells = {}
+            for variant in ("base", "dpn"):
+                of, values[arch, variant] = np.split(values[arch, variant], [len(headings)])
+                cells[variant] = [float(value) for value in of[:, 0]]
+                assert next(lines)[:-1] == [variant, *of[:, 1]]
+            gains = np.subtract(cells["dpn"], cells["base"])
+            assert next(lines)[:-1] == ["gain", *(f"{gain:+.2f}" for gain in gains)]
+        assert next(lines, None) is None
+    assert not any(map(len, values.values()))  # all of it
+
+
+def test_the_counts_are_those_of_the_papers_text():
+    counts = [
+        (grid[place][-1], grid[0][1])
+        for grid in grids(render(read_published("T3"), "md", show=SHOW))
+        for place in (3, 7)
+    ]
+    assert counts == [
+        ("above in 7 of 7", "Caltech101"),  # B/32
+        ("above in 6 of 7", "Caltech101"),  # B/16: "Sun397 is the only Natural drop"
+        ("above in 3 of 4", "Camelyon"),
+        ("above in 1 of 4", "Camelyon"),  # B/16: "improves 1 of 4"
+        ("above in 5 of 8", "Clevr-Count"),
+        ("above in 5 of 8", "Clevr-Count"),
+    ]
+    natural = grids(render(read_published("T3"), "md", show=SHOW))[0]
+    assert [h for h, gain in zip(natural[0], natural[4], strict=True) if gain[:1] == "-"] == []
+    assert [h for h, gain in zip(natural[0], natural[8], strict=True) if gain[:1] == "-"] == [
+        "Sun397"
+    ]
+    told = [
+        grid[place][-1] for grid in grids(render(read_published("T2R"), "md")) for place in (3, 7)
+    ]
+    assert told == ["helps in 3 of 4", "helps in 3 of 4"]
+
+
+def test_of_groups_the_mean_gain_of_each_is_said_and_the_regime_once():
+    table = read_published("T3")
+    assert len(table.notes) == 6
+    assert table.notes[4] == (  # -0.7, -0.1, 2.3, -1.4
+        "dpn, B/16, Specialized: mean gain +0.03 over 4 datasets, from -0.07 to +0.13 by rounding "
+        "[-2.53, +2.58 if datasets were a sample]."
+    )
+    text = render(table, "md")
+    assert text.count("VTAB-1k finetune from imagenet1k 2500 steps bs512, each a dataset") == 1
+    assert "by however little" in text
+    regime = "Columns: JFT {220k, 1.1M} steps then full finetune at {224, 384}, jft4b->imagenet1k."
+    assert regime in render(read_published("T2R"), "md")
+    assert "by however little" not in render(read_published("T2R"), "md")
+
+
+def test_a_footnote_stands_where_it_is_of_all_below():
+    text = render(read_published("T3"), "md", show=SHOW)
+    assert "| variant¹ | Caltech101 | CIFAR-100 |" in text
+    assert "| variant | Clevr-Count³ | Clevr-Dist³ | DMLab³ | dSpr-Loc⁴ |" in text
+    assert "| base | 87.1 | 53.7 |" in text
+    assert "| *L/16*¹ |  |" in render(read_published("T2R"), "md")
+
+
+def test_the_long_table_is_asked_for_and_each_says_where_the_other_is(shell):
+    assert "`ablate table paper:T5 --no-wide` shows n" in shell("table", "paper:T5").out
+    long = shell("table", "paper:T5", "--no-wide").out
+    assert "| dpn | 28.0 ± 0.21 | +0.70 [+0.48, +0.92] | **+0.70 [+0.20, +1.20]** | 10 |" in long
+    assert "--no-wide" not in long
+    assert "| *S/16+* |" in shell("table", "paper:T1L", "--wide").out
+    told = shell("table", "paper:T5", "--wide", "--transpose", code=2).err
+    assert told == "ablate: --wide: its columns are not variants; leave --transpose out\n"
+    assert "add gain, or --no-wide" in shell("table", "paper:T5", "--show", "n", code=2).err
+    assert "| printed | 27.3 ± 0.09 |" in shell("table", "paper:T5", "--transpose").out
+
+
+def test_eighty_columns_hold_every_number():
+    text = text_of(read_published("T3"), "rich", show=SHOW, width=80)
+    assert max(map(len, text.splitlines()[:100])) <= 80
+    with open(paper.FILE, newline="") as file:
+        values = [row["value"] for row in csv.DictReader(file) if row["table"] == "T3"]
+    words = text.split()
+    assert all(words.count(value) >= values.count(value) for value in values)
+    assert text.count("above in") == 6
+
+
+# --- A sweep with groups ------------------------------------------------------------------------
+
+ARCHS, SETS = ("S/4", "B/4"), ("pets", "svhn", "dmlab")
+# Points that `dpn` gains, by column, seed after seed.
+GAINS = {
+    "pets, S/4": [2.0, 2.1, 1.9],
+    "svhn, S/4": [-1.0, -1.1, -0.9],
+    "dmlab, S/4": [0.1, -0.2, 0.3],
+    "pets, B/4": [1.0, 1.2, 1.1],
+    "svhn, B/4": [0.4, 0.5, 0.3],
+    "dmlab, B/4": [3.0, 3.1, 3.0],
+}
+GROUPS = (ColumnGroup("Natural", ("pets", "svhn")), ColumnGroup("Made", ("dmlab",)))
+
+
+def grouped(groups=GROUPS, **analysis):
+    plan = make_plan(["vit", "dpn"], tuple(GAINS), **analysis)
+    columns = tuple(Column(label, {"model.arch": label.split(", ")[1]}) for label in GAINS)
+    plan = dataclasses.replace(plan, columns=columns, groups=groups)
+    results = {
+        run: finished(0.7 + 0.01 * GAINS[cell.column][seed] * (cell.row == "dpn"))
+        for cell in plan.cells
+        for seed, run in cell.ids.items()
+    }
+    return plan, results
+
+
+def test_a_sweep_with_groups_is_a_grid_for_each_with_counts_of_verdicts():
+    table = tabulate(*grouped())
+    words = {e.column: e.verdict for e in table.entries if e.row == "dpn"}
+    assert words["pets, S/4"] == "helps"
+    assert words["svhn, S/4"] == "hurts"
+    assert words["dmlab, S/4"] == "can't tell"
+    natural, made, average, groups = grids(render(table, "md"))
+    assert natural == [
+        ["variant", "pets", "svhn", "against vit"],
+        ["S/4", "", "", ""],
+        ["vit", "70.00", "70.00", ""],
+        ["dpn", "72.00", "69.00", "helps in 1 of 2 (hurts in 1)"],
+        ["gain", "+2.00", "-1.00", ""],
+        ["B/4", "", "", ""],
+        ["vit", "70.00", "70.00", ""],
+        ["dpn", "71.10", "70.40", "helps in 2 of 2"],
+        ["gain", "+1.10", "+0.40", ""],
+    ]
+    assert made[3] == ["dpn", "70.07", "helps in 0 of 1"]
+    text = render(table, "md")
+    assert text.index("**Natural**") < text.index("**Made**") < text.index("**Average over the 6")
+    assert "**+2.00**" in text
+    assert "**-1.00**" not in text
+    assert "`ablate table planted --no-wide`" in text
+    assert "spread" not in text.split("over training seeds")[1]  # of six columns
+    long = render(table, "md", wide=False)
+    assert "pets, S/4: spread 0.07 points (2 df" in long
+    assert "| dpn | 72.00 [" in long
+    assert "--no-wide" not in long
+    assert (average[1][0], groups[1][:2]) == ("dpn", ["dpn", "Natural"])
+
+
+def test_without_verdicts_means_are_counted():
+    plan, results = grouped()
+    results["dpn@dmlab, B/4#1"] = None
+    table = tabulate(plan, results)  # unfinished
+    found = grids(render(table, "md"))
+    assert found[0][3][-1] == "above in 1 of 2"
+    assert found[1][-1] == ["runs", "1/3 missing", ""]
+    assert "by however little" in render(table, "md")
+    of = {e.column: e for e in table.entries if e.row == "dpn"}
+    assert wins(table, [of[column] for column in GAINS]) == "above in 5 of 6"
+    lost = dataclasses.replace(of["pets, S/4"], gain=None)
+    assert wins(table, [lost, of["svhn, S/4"]]) == "above in 0 of 2 (no gain in 1)"
+    assert wins(table, [lost]) == ""
+    level = stats.Estimate(0.0, None, None, 2)
+    assert wins(table, [dataclasses.replace(lost, gain=level)]) == "above in 0 of 1"
+    less = tabulate(grouped(metric="loss")[0], results)  # 1 - top-1: as much lower
+    assert wins(less, [e for e in less.entries if e.row == "dpn"]) == "below in 5 of 6"
+
+
+def test_a_diverged_run_is_shown_and_has_no_verdict():
+    plan, results = grouped()
+    results["dpn@svhn, B/4#1"] = {"status": "diverged", "step": 3}
+    text = render(tabulate(plan, results), "md")
+    assert "| runs |  | 1/3 diverged" in text
+    assert "helps in 1 of 2 (no verdict in 1)" in text
+
+
+@pytest.mark.parametrize("family", ["column", "table"])
+def test_the_average_over_a_group_is_a_t_interval_of_the_means_over_its_columns(family):
+    table = tabulate(*grouped(family=family))
+    [block] = [block for block in table.blocks if block.kind == "group"]
+    contrasts = {"column": 1, "table": 2}[family]
+    assert block.contrasts == contrasts
+    for line, wanted in zip(block.lines, (("pets", "svhn"), ("dmlab",)), strict=True):
+        of = [label for label in GAINS if label.split(",")[0] in wanted]
+        assert line.columns == tuple(of)
+        means = np.mean([GAINS[label] for label in of], axis=0)
+        t = scipy.stats.t(2, means.mean(), scipy.stats.sem(means))
+        low, high = t.interval(1 - 0.05 / contrasts)
+        assert (line.gain.low, line.gain.high) == pytest.approx((low, high))
+    assert [line.column for line in block.lines] == ["Natural", "Made"]
+    assert not [b for b in tabulate(*grouped(groups=())).blocks if b.kind == "group"]
+
+
+def test_a_group_of_one_column_has_no_average_and_a_noisy_baseline_is_left_out():
+    few = (ColumnGroup("both", ("pets", "svhn")), ColumnGroup("one", ("dmlab",)))
+    plan, results = grouped(groups=few)
+    results["vit@pets, S/4#0"]["collapsed"] = True
+    [block] = [block for block in tabulate(plan, results).blocks if block.kind == "group"]
+    assert block.lines[0].columns == ("svhn, S/4", "pets, B/4", "svhn, B/4")
+    assert block.note.endswith("without pets, S/4: its baseline is unstable")
+    single = dataclasses.replace(plan, columns=plan.columns[:3], cells=plan.cells[:6])
+    [block] = [b for b in tabulate(single, grouped()[1]).blocks if b.kind == "group"]
+    assert [line.column for line in block.lines] == ["both"]
+
+
+def test_programs_get_the_group_of_each_column():
+    table = tabulate(*grouped())
+    tree = json.loads(render(table, "json"))
+    assert tree["groups"] == ["Natural", "Made"]
+    assert [column["group"] for column in tree["columns"]] == ["Natural", "Natural", "Made"] * 2
+    facts = list(csv.DictReader(io.StringIO(render(table, "csv"))))
+    assert {f["column"]: f["text"] for f in facts if f["quantity"] == "group"} == {
+        label: "Made" if "dmlab" in label else "Natural" for label in GAINS
+    }
+    means = {f["column"]: float(f["value"]) for f in facts if f["quantity"] == "group.gain"}
+    assert means == pytest.approx({"Natural": 0.625, "Made": 4.65 / 3})
+    assert sum(f["quantity"] == "caption" for f in facts) == len(tree["caption"]) == 7
+    for format in ("latex", "html"):
+        assert "helps in 1 of 2 (hurts in 1)" in render(table, format)
+
+
+def test_a_heading_is_the_label_without_the_architecture():
+    def places(**columns):
+        made = [Column(label, settings) for label, settings in columns.items()]
+        return {label: (p.arch, p.heading) for label, p in wide_places(made).items()}
+
+    arch = {"model.arch": "B/32"}
+    assert places(**{"DTD, B/32": arch, "B/32, 220k, 384": arch, "B/32": arch}) == {
+        "DTD, B/32": ("B/32", "DTD"),
+        "B/32, 220k, 384": ("B/32", "220k, 384"),
+        "B/32": ("B/32", ""),
+    }
+    depth = {"model.depth": 2, **arch}
+    assert places(**{"2 · B/32": depth}) == {"2 · B/32": ("B/32", "model.depth=2")}
+    assert places(small=arch, **{"1/8": {"data.fraction": 0.125}}) == {
+        "small": ("B/32", "small"),
+        "1/8": ("", "1/8"),
+    }
+    assert places(**{"x, B/32": arch, "B/32, x": arch}) == {  # of one place
+        "x, B/32": ("B/32", "x, B/32"),
+        "B/32, x": ("B/32", "B/32, x"),
+    }
+
+
+# --- The sweep file -----------------------------------------------------------------------------
+
+SWEEP = """\
+across:
+  product: {data: [digits, mnist5k], model.arch: [mu/2, mu/4]}
+  label: "{data}, {model.arch}"
+variants: [{a: {}}, {b: {stem: dpn}}]
+groups: {Made: [mnist5k], Natural: [digits]}
+scales:
+  other: {across: [{"deep, mu/4": {model.depth: 2}}, {"deeper, mu/4": {model.depth: 3}}]}
+  fewer: {across: [{"digits, mu/4": {data: digits, model.arch: mu/4}}]}
+  own: {across: [{"c": {model.depth: 2}}, {"d": {model.depth: 3}}], groups: {Depth: [c, d]}}
+  none: {groups: {}}
+"""
+
+
+def test_groups_are_of_the_columns_at_hand(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def planned(text=SWEEP, scale=None):
+        (tmp_path / "x.yaml").write_text(text)
+        return make_real(["x.yaml"], store=tmp_path, scale=scale)[0]
+
+    whole = planned()
+    assert whole.groups == (ColumnGroup("Made", ("mnist5k",)), ColumnGroup("Natural", ("digits",)))
+    without = planned(SWEEP.replace("groups: {Made: [mnist5k], Natural: [digits]}\n", ""))
+    assert [run.id for run in whole.runs()] == [run.id for run in without.runs()]
+    assert Plan.from_tree(json.loads(whole.to_bytes())).groups == whole.groups  # in their order
+    assert "groups" not in without.to_tree()
+    assert planned(scale="fewer").groups == (ColumnGroup("Natural", ("digits",)),)
+    assert planned(scale="own").groups == (ColumnGroup("Depth", ("c", "d")),)
+    assert planned(scale="none").groups == ()
+    other = planned(scale="other")
+    assert other.groups == ()
+    assert other.notes == ("groups have no columns at this scale",)
+    excluded = SWEEP + "exclude: [{data: mnist5k}]\n"
+    assert planned(excluded).groups == (ColumnGroup("Natural", ("digits",)),)
+
+
+# --- Columns that map themselves ----------------------------------------------------------------
+
+THEIRS = {  # our sets, in the order of the published columns
+    **{"Natural": "caltech101 cifar100 dtd flowers102 pets sun397 svhn"},
+    **{"Specialized": "camelyon eurosat resisc45 retinopathy"},
+    "Structured": "clevr_count clevr_distance dmlab dsprites_position dsprites_orientation kitti "
+    "smallnorb_azimuth smallnorb_elevation",
+}
+
+
+def planted(ours, table, **mapped):
+    """Of columns label -> (arch, data): a plan that stands beside a published table."""
+    plan = make_plan(["vit", "dpn"], tuple(ours))
+    cells = []
+    for cell in plan.cells:
+        arch, data = ours[cell.column]
+        data = {"name": data, "classes": 10, "order": "keyed"}
+        parent = {"data": {"name": "imagenet1k"}, "train": {"steps": 9}}
+        spec = {**cell.spec, "data": data, "model": {"arch": arch}, "parent": parent}
+        cells.append(dataclasses.replace(cell, spec=spec))
+    return dataclasses.replace(
+        plan,
+        cells=tuple(cells),
+        columns=tuple(Column(c, {"model.arch": arch}) for c, (arch, _) in ours.items()),
+        paper={"table": table, "rows": {"vit": "base", "dpn": "dpn"}, **mapped},
+    )
+
+
+def test_38_columns_map_themselves_by_their_data(tmp_path):
+    ours = " ".join(THEIRS.values()).split()
+    published = [heading for group in LAID_OUT["T3"].values() for heading in group]
+    columns = {f"{d}, {a}": (a, f"vtab_{d}") for a in ("B/32", "B/16") for d in ours}
+    plan = planted(columns, "T3")
+    found = paper.beside(plan, tmp_path)
+    assert len(found) == 2 * 38
+    for data, theirs in zip(ours, published, strict=True):
+        assert found["dpn", f"{data}, B/32"].column == theirs
+        assert found["dpn", f"{data}, B/16"].column == f"{theirs} (B/16)"
+    assert {beside.differs[:12] for beside in found.values()} == {"ours 800/200"}
+    results = {
+        run: finished(0.6 + 0.01 * (cell.row == "dpn") + 0.0001 * seed * (cell.row == "dpn"))
+        for cell in plan.cells
+        for seed, run in cell.ids.items()
+    }
+    text = render(tabulate(plan, results, paper=found), "md", show=("gain", "paper"), wide=True)
+    [grid] = grids(text)[:1]
+    assert grid[5][:3] == ["DPN T3", "87.7, +0.6", "58.1, +4.4"]
+    assert (grid[6][0], grid[6][1]) == ("direction", "same")
+    assert grid[6][published.index("Retinopathy") + 1] == "opposite"
+    assert (grid[7][0], {*grid[7][1:-1]}) == ("in our interval", {"no"})
+
+
+def test_a_column_maps_by_its_heading_too(tmp_path):
+    def column_of(label, arch, data, table="T3", **mapped):
+        return paper.beside(planted({label: (arch, data)}, table, **mapped), tmp_path)[
+            "dpn", label
+        ].column
+
+    jft = "L/16 (JFT 1.1M steps then full finetune at 384)"
+    assert column_of("L/16, 1.1M, 384", "L/16", "imagenet1k", "T2R") == jft
+    assert column_of("1.1M, L/16", "L/16", "imagenet1k", "T4").startswith("L/16 (LiT 55k steps")
+    for name in ("Flowers102", "vtab-natural/Flowers102"):
+        by_heading = {"columns": {"flowers": name}}
+        assert column_of("flowers, B/16", "B/16", "x", **by_heading) == "Flowers102 (B/16)"
+        assert column_of("flowers, mu/4", "mu/4", "x", **by_heading) == "Flowers102"
+    by_label = {"columns": {"flowers, B/16": "Flowers102"}}
+    assert column_of("flowers, B/16", "B/16", "x", **by_label) == "Flowers102"
+    with pytest.raises(UserError, match="paper: columns: flowers: expected one of Caltech101"):
+        column_of("flowers, B/16", "B/16", "x", columns={"flowers": "Flowers"})
+    with pytest.raises(UserError, match="no column of planted maps"):  # other data
+        column_of("1.1M, 384, L/16", "L/16", "cifar10", "T2R")
+
+
+RECIPE = {"recipe": "quick", "data": "digits", "data.size": 32}
+
+
+def test_a_rate_that_both_searched_is_no_difference(tmp_path, monkeypatch):
+    regime = "VTAB-1k finetune from imagenet1k 2500 steps bs512"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(comparable.RECIPES, regime, RECIPE)
+    monkeypatch.setitem(comparable.DATA, "vtab-natural/DTD", "mnist5k->digits")
+    (tmp_path / "x.yaml").write_text("""\
+base: {recipe: quick, data: digits, data.size: 32}
+from: {recipe: quick, data: mnist5k, data.size: 32}
+across: [{"DTD, B/16": {model.arch: B/16}}]
+variants: [{a: {}}, {b: {stem: dpn}}]
+paper: {table: T3, rows: {a: base, b: dpn}}
+""")
+    plan = make_real(["x.yaml"], store=tmp_path)[0]
+
+    def differs(**chosen):
+        cells = []
+        for cell in plan.cells:
+            spec = {**cell.spec, "optim": {**cell.spec["optim"], "lr": 0.5}}
+            cells.append(dataclasses.replace(cell, spec=spec, specs=(spec,), **chosen))
+        found = paper.beside(dataclasses.replace(plan, cells=tuple(cells)), tmp_path)
+        assert {beside.column for beside in found.values()} == {"DTD (B/16)"}
+        return {beside.differs for beside in found.values()}
+
+    assert differs() == {"optim.lr not as in recipe=quick data=digits data.size=32"}
+    assert differs(chosen=(TuningWinner({"optim.lr": 0.5}, 1, 3, 0.9),)) == {""}
+    assert differs(chosen=(TuningWinner({"optim.wd": 0.5}, 1, 3, 0.9),)) == differs()
