@@ -96,6 +96,6 @@ def _said(words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
     """The words, for these seeds."""
     counted = tuple(range(len(seeds))) == tuple(seeds)
     spelled = str(len(seeds)) if counted else f"[{','.join(map(str, seeds))}]"
-    said = [word for word in words if not word.startswith("seeds=")]
-    first = next((n for n, word in enumerate(said) if word.startswith("--")), len(said))
-    return (*said[:first], f"seeds={spelled}", *said[first:])
+    if not any(word.startswith("seeds=") for word in words):
+        words = [*words[:1], "seeds=", *words[1:]]
+    return tuple(f"seeds={spelled}" if word.startswith("seeds=") else word for word in words)
