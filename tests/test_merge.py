@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import ABLATE, Shell
 from test_edited import leave
+from test_kill import wait_for
 from test_kill_keeping import Server, contents
 
 from ablate.audit.verify import verify
@@ -130,6 +131,33 @@ def test_a_half_trained_run_here_gives_way_to_the_finished_one(shell, whole):
     assert not store.rundir(run).checkpoints()
     assert not store.trash.exists()
     assert read(shell, "one") == whole
+
+
+def test_a_half_trained_run_goes_on_here_where_it_is_further_and_free(shell):
+    words = ("sweep", "optim.lr=0.003,0.01", *TINY[:2], "train.steps=700", "--as", "long")
+    words += ("seeds=1", "launcher=inline", "launcher.checkpoint_s=0.1", "--store")
+    driver = shell.start(*words, "two")
+    wait_for(lambda: list((shell.folder / "two" / "runs").glob("*/checkpoint-*")))
+    driver.send_signal(signal.SIGINT)
+    assert shell.end(driver).code == 130
+    with Store(shell.folder / "two").driver.held():  # somebody may go on there
+        assert "2 not finished there" in shell("merge", "two", "--store", "new").out
+    [run] = {path.parent.name for path in (shell.folder / "two" / "runs").glob("*/checkpoint-*")}
+    said = "4 here already, 1 half trained, to go on here, 1 not finished there\n"
+    assert said in shell("merge", "two", "--store", "new").out
+    new, two = (Store(shell.folder / name).rundir(run) for name in ("new", "two"))
+    assert 0 < new.newest_step() == two.newest_step() < 700
+    assert "2 not finished there" in shell("merge", "two", "--store", "new").out
+    shutil.copytree(shell.folder / "new", shell.folder / "other")
+    metrics = (shell.folder / "other" / "runs" / run) / "metrics.jsonl"
+    for path in metrics.parent.glob("checkpoint-*"):
+        path.rename(path.with_name("checkpoint-1.safetensors"))
+    metrics.write_text('{"step": 1, "train_loss": 0.5}\n')  # of other bits
+    assert "2 not finished there" in shell("merge", "two", "--store", "other").out
+    for name in ("new", "two"):
+        assert shell(*words, name).out.count("finished: ") == 2
+    assert new.read_attempts()[1]["from_step"] > 0
+    assert "runs: 6 here already" in shell("merge", "two", "--store", "new").out
 
 
 def test_looks_of_both_count_in_the_order_of_their_times(shell):
@@ -395,4 +423,4 @@ def test_killed_at_any_moment_the_store_opens_and_the_same_command_finishes(serv
                 assert plan is not None
                 assert verify(plan, store, ledger).findings == []
     assert found["some"] > 0
-    assert len(whole) == 12 * 6
+    assert len(whole) == 12 * 6 + 4  # locks of the four that were trained here

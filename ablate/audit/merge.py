@@ -15,18 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ablate.audit.bundle import ANONYMOUS, Bundle
+from ablate.audit.bundle import Bundle
+from ablate.audit.source import MergeSource
 from ablate.audit.verify import faults
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
 from ablate.planning.unite import unasked, unite
-from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import make_folder, open_file, read_json, sha256_of, sync_folder
+from ablate.shared.errors import Failure
+from ablate.shared.files import make_folder, open_file, sha256_of, sync_folder
+from ablate.shared.own import is_own
 from ablate.shared.result import FINAL
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import RunDir, up_to
 from ablate.shared.spec import also_of
-from ablate.store.events import BUNDLED, History, Look, RunState
+from ablate.store.events import History, Look, RunState
 from ablate.store.find import computed, driven
 from ablate.store.gc import Rubbish, throw_away
 from ablate.store.ledger import Ledger
@@ -42,90 +44,25 @@ SHOWN = 3  # runs that an error names
 Result = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Source:
-    """A store or a bundle, as it was when its ledger was read."""
-
-    store: Store
-    plans: Sequence[Plan]
-    driven: Mapping[str, float]  # when, by sweep
-    told: Mapping[str, History]  # by run
-    looks: Sequence[tuple[float, Look]]
-
-
 @dataclass
-class Merged:
+class Brought:
     """What came of a source: numbers of runs; `damaged`: a line on each; `sweeps`: what each is
     here now: "new", "same" or "grown"."""
 
     source: str
     brought: int = 0
     there: int = 0  # with the same bits
-    unfinished: int = 0  # without a result that its ledger has recorded
+    half: int = 0  # half trained, brought to go on here
+    unfinished: int = 0  # others without a result that its ledger has recorded
     running: int = 0  # here
     damaged: list[str] = field(default_factory=list)
     sweeps: dict[str, str] = field(default_factory=dict)
 
 
-# --- What a source has ----------------------------------------------------------------------------
-
-
-def read_source(root: Path) -> Source:
-    """Read what a store or a bundle has. Raises UserError for any other folder, Failure where its
-    ledger, a plan or the bundle's own files were changed."""
-    bundle, store = Bundle(root), Store(root)
-    if bundle.is_one:
-        return _read_bundle(bundle)
-    if not store.ledger.exists() and not store.plans():
-        raise UserError(f"{root}: is no store, and no bundle of `ablate export`")
-    with Ledger.reading(store) as ledger:
-        if ledger.broken_seals() or ledger.lacks_its_end():
-            raise Failure(
-                f"{store.ledger}: was changed, as `ablate verify` says; `ablate doctor --repair` "
-                f"rebuilds it"
-            )
-        known = ledger.sweeps()
-        plans = [computed(store, driven(store, ledger, known, name)) for name in known]
-        with ledger.still():
-            told = {run.id: ledger.events(run.id) for plan in plans for run in plan.runs()}
-            return Source(store, plans, ledger.driven(), told, ledger.dated_looks())
-
-
-def _read_bundle(bundle: Bundle) -> Source:
-    if not bundle.is_sealed:
-        raise Failure(
-            f"{bundle.root}: an older version exported it without hashes of its files; export the "
-            f"sweep again"
-        )
-    plan, told = bundle.read()
-    for run in plan.runs():
-        content = read_json(bundle.rundir(run.id).env)
-        if isinstance(content, dict) and ANONYMOUS in content:
-            raise UserError(
-                f"{bundle.root}: is anonymous, so it lacks what the hashes of its runs are of; "
-                f"export the sweep without --anonymous"
-            )
-    ends = {
-        run.seed: max((at for at, kind, _ in told.get(run.id, ()) if kind in FINAL), default=0.0)
-        for run in plan.runs()
-    }
-    looks, at = [], 0.0  # it tells their order; none was before the last result that it was of
-    for look in bundle.looks_view():
-        at = max(at, *(ends.get(seed, 0.0) for seed in look["seeds"]), 0.0)
-        looks.append((at, look))
-    marked = {run: [_bundled(*event) for event in history] for run, history in told.items()}
-    last = max((at for history in told.values() for at, _, _ in history), default=0.0)
-    return Source(bundle, [plan], {plan.name: last}, marked, looks)
-
-
-def _bundled(at: float, kind: str, detail: dict[str, Any]) -> tuple[float, str, dict[str, Any]]:
-    return at, kind, {**detail, BUNDLED: True} if kind in FINAL else detail
-
-
 # --- Checked, then copied, then recorded ----------------------------------------------------------
 
 
-def merge(store: Store, ledger: Ledger, sources: Sequence[Source]) -> list[Merged]:
+def merge(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -> list[Brought]:
     """Bring all that the sources have into a store, under the driver's lock.
 
     Raises Failure, before anything is written, where a run has other bits here or in another
@@ -141,10 +78,10 @@ def merge(store: Store, ledger: Ledger, sources: Sequence[Source]) -> list[Merge
 
 @dataclass(frozen=True)
 class _Move:
-    """A run that is copied from a source."""
+    """A run that is copied from a source. `result`: {} where it is half trained."""
 
     run: PlannedRun
-    source: Source
+    source: MergeSource
     result: Result
 
     @property
@@ -160,7 +97,7 @@ class _Merge:
         self.plans: dict[str, Plan] = {}
         self.driven = ledger.driven()
         self.claimed: dict[str, tuple[Path, Result]] = {}  # by run: the folder that counts
-        self.moves: list[_Move] = []
+        self.moves: dict[str, _Move] = {}  # by run
         self.weights: list[_Move] = []  # of runs that are here without theirs
         self.told: dict[str, History] = {}
         self.looks: list[tuple[float, Look]] = []
@@ -168,8 +105,8 @@ class _Merge:
 
     # --- Checked: nothing is written ---
 
-    def choose(self, source: Source) -> Merged:
-        done = Merged(str(source.store.root))
+    def choose(self, source: MergeSource) -> Brought:
+        done = Brought(str(source.store.root))
         seen: set[str] = set()
         for plan in source.plans:
             self._unite(plan, source, done)
@@ -182,22 +119,45 @@ class _Merge:
         self.looks += source.looks
         return done
 
-    def _choose(self, run: PlannedRun, source: Source, found: Sequence[str], done: Merged) -> None:
+    def _choose(
+        self, run: PlannedRun, source: MergeSource, found: Sequence[str], done: Brought
+    ) -> None:
         history = source.told.get(run.id, ())
         if found:
             done.damaged += found
         elif folded(history)[0].status not in FINAL:
-            done.unfinished += 1
+            self._take_half(run, source, history, done)
         elif (here := self._claim(run)) is not None:
             self._compare(run, source, here, done)
         elif self.store.liveness.alive(self.store.rundir(run.id)):
             done.running += 1
         else:
             move = _Move(run, source, source.store.rundir(run.id).read_result() or {})
-            self.moves.append(move)
+            self.moves[run.id] = move
             self.claimed[run.id] = move.folder.path, move.result
             self._tell(run.id, history)
             done.brought += 1
+
+    def _take_half(
+        self, run: PlannedRun, source: MergeSource, history: History, done: Brought
+    ) -> None:
+        """A half-trained run that nobody trains goes on here, where it is further than what is here
+        or chosen already and began with the same bits."""
+        theirs, here = source.store.rundir(run.id), self.store.rundir(run.id)
+        mine = self.moves[run.id].folder if run.id in self.moves else here
+        both, step = (theirs, here), mine.newest_step()
+        stopped = folded(history)[0].status in ("started", "interrupted")
+        if (
+            (source.in_use or is_own(run.cell.spec) or not stopped or mine.has_result())
+            or any(self.store.liveness.alive(folder) for folder in both)
+            or theirs.newest_step() <= step
+            or up_to(theirs.metrics_content(), step) != up_to(mine.metrics_content(), step)
+        ):
+            done.unfinished += 1
+            return
+        self.moves[run.id] = _Move(run, source, {})
+        self._tell(run.id, [*history, (history[-1][0], "interrupted", {"reason": "merged"})])
+        done.half += 1
 
     def _claim(self, run: PlannedRun) -> tuple[Path, Result] | None:
         """The folder and the result of a run that is here, or chosen already."""
@@ -214,7 +174,7 @@ class _Merge:
         return self.claimed[run.id]
 
     def _compare(
-        self, run: PlannedRun, source: Source, here: tuple[Path, Result], done: Merged
+        self, run: PlannedRun, source: MergeSource, here: tuple[Path, Result], done: Brought
     ) -> None:
         (path, mine), folder = here, source.store.rundir(run.id)
         theirs = folder.read_result() or {}
@@ -242,11 +202,12 @@ class _Merge:
             (at, kind, {key: value for key, value in detail.items() if key != "attempt"})
             for at, kind, detail in history
         ]
-        seal = folded(history)[1]
-        if seal is not None and "result_sha256" in seal[1]:
-            self.seals[run] = seal[1]["result_sha256"]
+        self.seals.pop(run, None)
+        last = folded(history)[1]
+        if last is not None and "result_sha256" in last[1]:  # older versions took none
+            self.seals[run] = last[1]["result_sha256"]
 
-    def _unite(self, plan: Plan, source: Source, done: Merged) -> None:
+    def _unite(self, plan: Plan, source: MergeSource, done: Brought) -> None:
         name = plan.name
         if name not in self.plans:
             here = self.ledger.sealed_plan(self.store, name)
@@ -279,7 +240,7 @@ class _Merge:
 
     def copy(self) -> None:
         make_folder(self.store.runs)
-        for move in self.moves:
+        for move in self.moves.values():
             self._copy(move)
         for move in self.weights:
             folder = self.store.rundir(move.run.id)
@@ -295,14 +256,13 @@ class _Merge:
         shutil.rmtree(made.path, ignore_errors=True)
         made.path.mkdir()
         try:
-            sealed = dict(_files(move.run, made, move.result, self.seals.get(move.run.id)))
-            for (path, _), (target, sha256) in zip(
-                _files(move.run, move.folder, move.result), sealed.items(), strict=True
-            ):
+            seal = self.seals.get(move.run.id)
+            both = zip(_files(move, move.folder, seal), _files(move, made, seal), strict=True)
+            for (file, sha256), (target, _) in both:
                 if target.parent != made.path:
                     raise Failure(f"{move.folder.result}: names a file outside of its folder")
-                if path.exists():
-                    _copy_file(path, target, sha256)
+                if file.exists():
+                    _copy_file(file, target, sha256)
             self._copy_diffs(made, move.source)
             sync_folder(made.path)
             if place.is_symlink():  # to an attempt that ended without a result: `gc` removes it
@@ -315,7 +275,7 @@ class _Merge:
             shutil.rmtree(made.path, ignore_errors=True)
             raise
 
-    def _copy_diffs(self, made: RunDir, source: Source) -> None:
+    def _copy_diffs(self, made: RunDir, source: MergeSource) -> None:
         for attempt in made.read_attempts():
             match attempt:
                 case {"origin": {"git": {"diff": str(name)}}}:
@@ -354,23 +314,25 @@ class _Merge:
         return Search(unasked(plan)).grow(result, self.store.metrics) or plan
 
 
-def _files(
-    run: PlannedRun, folder: RunDir, result: Result, seal: str | None = None
-) -> Iterator[tuple[Path, str | None]]:
-    """Every file that a finished run may leave, its hash where there is one, the result last."""
+def _files(move: _Move, folder: RunDir, seal: str | None) -> Iterator[tuple[Path, str | None]]:
+    """Every file that the run may have in a folder, its hash where there is one, the result last.
+    `seal`: of the result."""
+    result = move.result
     yield folder.run, None
     yield folder.log, None
     yield folder.prune, None
     yield folder.env, result.get("env_sha256")
     yield folder.metrics, result.get("metrics_sha256")
+    if not result:
+        yield folder.distrust, None
+        for _, path in reversed(move.folder.checkpoints()):
+            yield folder.path / path.name, None
+        return
     yield folder.weights, result.get("weights_sha256")
     yield folder.predictions, result.get("predictions_sha256")
     told = result.get("also") or {}
-    for other in also_of(run.spec()):
-        yield (
-            folder.predictions_on(other["name"]),
-            (told.get(other["name"]) or {}).get("predictions_sha256"),
-        )
+    for name in (other["name"] for other in also_of(move.run.spec())):
+        yield folder.predictions_on(name), (told.get(name) or {}).get("predictions_sha256")
     for name, sha256 in (result.get("probes_sha256") or {}).items():
         yield folder.probe(name), sha256
     yield folder.result, seal

@@ -15,7 +15,7 @@ from ablate.cli.selection import RUNS, StoreDir
 from ablate.shared.errors import Failure, UserError
 
 if TYPE_CHECKING:
-    from ablate.audit.merge import Merged
+    from ablate.audit.merge import Brought
 
 
 def merge(
@@ -28,7 +28,7 @@ def merge(
     """Bring sweeps and finished runs of other stores and of bundles into this store."""
     from ablate.audit.bundle import Bundle
     from ablate.audit.merge import merge as bring
-    from ablate.audit.merge import read_source
+    from ablate.audit.source import read_source
     from ablate.report.live import begin
     from ablate.shared.files import make_folder
     from ablate.store.ledger import Ledger
@@ -54,10 +54,11 @@ def merge(
         raise Failure(f"{', '.join(damaged)}: has damaged runs, which were not merged")
 
 
-def _lines(done: Merged) -> Iterator[str]:
+def _lines(done: Brought) -> Iterator[str]:
     counts = {
         "brought": done.brought,
         "here already": done.there,
+        "half trained, to go on here": done.half,
         "not finished there": done.unfinished,
         "running here": done.running,
     }
