@@ -32,7 +32,7 @@ from ablate.shared.own import is_own, said_by
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import also_of, classes_of, task_in
-from ablate.store.events import History, RunState
+from ablate.store.events import BUNDLED, History, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.record import Recorded, folded
 from ablate.store.store import Store
@@ -76,14 +76,35 @@ def remake(
 
     For files outside a store, without ledger and weights.
     """
-    check = _Check(plan, store, weights=False)
+    check = _told(plan, store, histories, weights=False)
+    for planned in check.runs.values():
+        check.run(planned)
+    return check.remade, check.found.findings
+
+
+def faults(
+    plan: Plan, store: Store, histories: Mapping[str, History], weights: bool
+) -> dict[str, list[str]]:
+    """The findings on the files of each run of the plan, by its id; [] of a sound one.
+
+    `weights`: are they there to be checked?
+    """
+    check, found = _told(plan, store, histories, weights), {}
+    for run in check.runs.values():
+        before = len(check.found.findings)
+        check.run(run)
+        found[run.id] = check.found.findings[before:]
+    return found
+
+
+def _told(plan: Plan, store: Store, histories: Mapping[str, History], weights: bool) -> _Check:
+    """The check of a plan, with what the histories make of its runs."""
+    check = _Check(plan, store, weights)
     for run, history in histories.items():
         check.states[run], last = folded(history)
         if last is not None:
             check.last[run] = last
-    for planned in check.runs.values():
-        check.run(planned)
-    return check.remade, check.found.findings
+    return check
 
 
 class _Check:
@@ -167,7 +188,10 @@ class _Check:
             if (not sha256 or self._hash(run, folder.predictions, sha256)) and last is not None:
                 self.recorded[run.id], self.remade[run.id] = result, {**result, **last}
             return
-        if self.weights:
+        bundled = BUNDLED in self.last.get(run.id, ("", {}))[1]
+        if self.weights and bundled and not folder.weights.exists():
+            self.unchecked["came from a bundle, which has no weights"] += 1
+        elif self.weights:
             self._hash(run, folder.weights, result.get("weights_sha256"))
         tests = {"": self._test(run, folder.predictions, result, "test")}
         told = result.get("also") or {}

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
 from ablate.shared.files import sha256_of
+from ablate.store.events import PLANNING
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -17,11 +18,13 @@ def check_ledger(plan: Plan, store: Store, ledger: Ledger) -> tuple[list[str], l
     findings = [*_seals(store, ledger), *_looks(store, ledger)]
     notes: list[str] = []
     path = store.plan_path(plan.name)
+    announced = False
     try:
         told = ledger.plan_events(plan.name)
     except Failure as error:
         findings.append(str(error))
     else:
+        announced = bool(told) and told[0] == (PLANNING, {"sha256": sha256_of(path)})
         if not (told or ledger.seals_plans()):
             notes.append(f"{path.name}: was planned before plans were sealed")
         elif sha256_of(path) not in [detail["sha256"] for _, detail in told]:
@@ -34,7 +37,11 @@ def check_ledger(plan: Plan, store: Store, ledger: Ledger) -> tuple[list[str], l
                 f"{path.name}: was read from its file when the ledger was migrated or rebuilt, so "
                 f"an earlier edit can't be found; the same `ablate sweep` seals the plan"
             )
-    if ledger.planned(plan.name) != list(enumerate(run.id for run in plan.runs())):
+    if ledger.planned(plan.name) == list(enumerate(run.id for run in plan.runs())):
+        return findings, notes
+    if announced:
+        notes.append(f"{path.name}: a crash came when it was written; the same command goes on")
+    else:
         findings.append(
             f"{store.ledger.name}: its planned runs of {plan.name!r} differ from the runs of {path}"
         )

@@ -19,7 +19,7 @@ from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
 
-from ablate.cli import driving, keeping, looking, making, publishing, tuning  # noqa: E402
+from ablate.cli import driving, keeping, looking, making, merging, publishing, tuning  # noqa: E402
 from ablate.cli.mistakes import UsageError, told  # noqa: E402
 from ablate.cli.selection import flat  # noqa: E402
 from ablate.shared.errors import Failure, UserError  # noqa: E402
@@ -48,7 +48,7 @@ for command in (
     app.command()(flat(command))
 app.command(name="list")(flat(looking.list_))
 app.command()(flat(looking.config))
-for keeper in (keeping.doctor, keeping.verify, keeping.gc):
+for keeper in (keeping.doctor, keeping.verify, keeping.gc, merging.merge):
     app.command()(flat(keeper))
 app.add_typer(data, name="data")
 data.command()(flat(keeping.prepare))

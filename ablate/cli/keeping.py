@@ -92,7 +92,7 @@ def _repair(store: Store) -> list[str]:
         raise UserError(
             f"no store at {store.root}: give its folder with --store DIR (or ABLATE_STORE)"
         )
-    with _alone(store, "doctor --repair"):
+    with alone(store, "doctor --repair"):
         done = repair(store)
     with Ledger.reading(store) as ledger:
         sweeps, states = ledger.sweeps(), ledger.states()
@@ -279,7 +279,7 @@ def gc(
     place = Store(store)
     with Ledger.reading(place):
         pass  # there is a store
-    with _alone(place, "gc"), Ledger.driving(place) as ledger:
+    with alone(place, "gc"), Ledger.driving(place) as ledger:
         plans, known = kept(place, ledger, forget), ledger.sweeps()
         found = rubbish(place, ledger, plans)
         for path in links(place):
@@ -301,11 +301,11 @@ def gc(
         print(f"removed {decimal(collect(place, ledger, plans, found, forget))}")
 
 
-ALONE = ("doctor --repair", "gc")  # what takes the driver's place
+ALONE = ("doctor --repair", "gc", "merge")  # what takes the driver's place
 
 
 @contextlib.contextmanager
-def _alone(store: Store, command: str) -> Iterator[None]:
+def alone(store: Store, command: str) -> Iterator[None]:
     """Take the driver's turn. Raises Failure if another process has it."""
     if not store.take_turn(1.0):
         notes = store.driver.notes()

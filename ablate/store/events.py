@@ -22,6 +22,7 @@ Look = dict[str, Any]  # of a sweep: its name, seeds, and since format 3 what `s
 LOOK = "look"  # of no run: its run is ""
 PLANNING, PLAN = "planning", "plan"  # a plan is about to be written, it is: see `Ledger.plan`
 PLAN_OF = "plan of "  # and the name of the sweep stand where others have their run
+BUNDLED = "bundled"  # of the event of a result that `merge` took from a bundle: without weights
 Event = tuple[float, str, str, str]  # at, run, kind, detail as JSON
 Row = tuple[int, float, str, str, str, str]  # its number, the event, its seal
 

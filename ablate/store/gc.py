@@ -168,9 +168,10 @@ def _temporary(store: Store, folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def _half_done(store: Store) -> Iterator[Path]:
-    """What a driver was about to rename or remove, and the folders of pilots that never beat."""
+    """What a driver or `merge` was about to rename or remove, and the folders of pilots that never
+    beat."""
     for path in (*_entries(store.runs), *_links(store.runs)):
-        if re.fullmatch(rf"\.{ID}\.(home|link)", path.name) and not _is_young(path):
+        if re.fullmatch(rf"\.{ID}\.(home|link|merge)", path.name) and not _is_young(path):
             yield path
     for path in _entries(store.pilots):
         silent = path.is_dir() and path.name != JOBS and not (path / "beat.json").exists()
@@ -240,12 +241,12 @@ def collect(
     there is room by then, and a crash before that costs nothing.
     """
     found = list(found)
-    freed = _throw_away(store, [item for item in found if item.kind != "runs"])
+    freed = throw_away(store, [item for item in found if item.kind != "runs"])
     for name in forget:  # the plan last: without it the ledger's sweep is one that lost its plan
         ledger.forget(name)
         store.plan_path(name).unlink(missing_ok=True)
         sync_folder(store.plan_path(name).parent)
-    freed += _throw_away(store, [item for item in found if item.kind == "runs"])
+    freed += throw_away(store, [item for item in found if item.kind == "runs"])
     planned = {run.id for plan in plans for run in plan.runs()}
     for run, state in ledger.states().items():
         if run not in planned and state != RunState() and not store.rundir(run).path.exists():
@@ -253,7 +254,8 @@ def collect(
     return freed
 
 
-def _throw_away(store: Store, items: Iterable[Rubbish]) -> int:
+def throw_away(store: Store, items: Iterable[Rubbish]) -> int:
+    """Remove what nobody uses; returns the bytes that went."""
     freed = 0
     if store.trash.is_symlink():
         raise Failure(f"{store.trash}: is a link, so no file can be moved there; remove the link")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import sqlite3
@@ -39,6 +40,7 @@ from ablate.store.events import (
     PLAN,
     PLAN_OF,
     PLANNING,
+    History,
     Look,
     Row,
     RunState,
@@ -189,11 +191,11 @@ class Ledger(Queries):
         with transaction(self._db):
             self._seal_plan(plan, PLANNING)
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: Plan, driven: float | None = None) -> None:
         """Note, and seal, what the sweep plans now, once it is written; runs it planned before stay
-        what they are."""
+        what they are. `driven`: when it was, if not now."""
         with transaction(self._db):
-            self._plan(plan, driven=time.time())
+            self._plan(plan, time.time() if driven is None else driven)
             self._seal_plan(plan, PLAN)
 
     def _seal_plan(self, plan: Plan, kind: str) -> None:
@@ -227,29 +229,57 @@ class Ledger(Queries):
         with transaction(self._db):
             return self._append([(run, kind, detail)])[run]
 
+    def bring(
+        self,
+        histories: Mapping[str, History],
+        planned: Mapping[str, str],
+        looks: Iterable[tuple[float, Look]],
+    ) -> None:
+        """Append what another ledger says, with the times that it says: of runs, and looks that are
+        not here so early. `planned`: runs, known or not, each with a sweep. All of it or nothing.
+        """
+        with transaction(self._db) as db:
+            known = self.states()
+            fresh = [run for run in {**histories, **planned} if run not in known]
+            db.executemany("INSERT INTO run VALUES (?, 'planned', 0, 0, 0, 0)", zip(fresh))
+            told = [
+                (float(at), (run, kind, d)) for run, h in histories.items() for at, kind, d in h
+            ]
+            self._append([event for _, event in told], [at for at, _ in told])
+            lacking = [run for run in fresh if run not in histories]
+            self._append([(run, "planned", {"sweep": planned[run]}) for run in lacking])
+            for at, look in looks:
+                if not any(one == look and first <= at for first, one in self.dated_looks()):
+                    self._seal([("", LOOK, look)], [at])
+
     def forget(self, sweep: str) -> None:
         """Its runs stay known, and what happened to them."""
         with transaction(self._db) as db:
             db.execute("DELETE FROM planned WHERE sweep = ?", (sweep,))
             db.execute("DELETE FROM sweep WHERE name = ?", (sweep,))
 
-    def _append(self, events: Sequence[tuple[str, str, dict[str, Any]]]) -> dict[str, RunState]:
+    def _append(
+        self, events: Sequence[tuple[str, str, dict[str, Any]]], times: Iterable[float] = ()
+    ) -> dict[str, RunState]:
         """Append (run, kind, detail), inside a transaction; the states of those runs after it."""
         states = self.states({run for run, _, _ in events})
         for run, kind, detail in events:
             states[run] = fold(states[run], kind, detail)
-        self._seal(events)
+        self._seal(events, times)
         self._db.executemany(
             "UPDATE run SET status = ?, attempts = ?, oom = ?, hung = ?, step = ? WHERE id = ?",
             ((*dataclasses.astuple(state), run) for run, state in states.items()),
         )
         return states
 
-    def _seal(self, events: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
-        """Append (run, kind, detail) to the chain, inside a transaction that no other is in."""
+    def _seal(
+        self, events: Iterable[tuple[str, str, dict[str, Any]]], times: Iterable[float] = ()
+    ) -> None:
+        """Append (run, kind, detail) to the chain, inside a transaction that no other is in.
+        `times`: when each was, where that is not now."""
         last = self.rows((str,), "SELECT seal FROM event ORDER BY number DESC LIMIT 1")
-        now = time.time()
-        rows = ((now, run, kind, json.dumps(detail)) for run, kind, detail in events)
+        dated = zip(times or itertools.repeat(time.time()), events, strict=False)
+        rows = ((at, run, kind, json.dumps(detail)) for at, (run, kind, detail) in dated)
         self._db.executemany(
             "INSERT INTO event (at, run, kind, detail, seal) VALUES (?, ?, ?, ?, ?)",
             sealed(last[0][0] if last else "", rows),

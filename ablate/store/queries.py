@@ -64,6 +64,10 @@ class Queries:
         rows = self.rows((str,), "SELECT name FROM sweep ORDER BY driven DESC")
         return [name for (name,) in rows]
 
+    def driven(self) -> dict[str, float]:
+        """When each sweep was driven last."""
+        return dict(self.rows((str, float), "SELECT name, driven FROM sweep"))
+
     def knew(self, sweep: str) -> bool:
         """Was it ever the first to plan a run? Events stay when it is forgotten."""
         query = "SELECT 1 FROM event WHERE kind = 'planned' AND detail = ? LIMIT 1"
@@ -143,11 +147,19 @@ class Queries:
         ]
 
     def looks(self) -> list[Look]:
-        """At which verdicts were read, of all sweeps, the oldest first."""
+        """At which verdicts were read, of all sweeps, the oldest first, each once."""
+        return [look for _, look in self.dated_looks()]
+
+    def dated_looks(self) -> list[tuple[float, Look]]:
+        """(time, look), as `looks`: those of another store were appended later than they were read.
+        An older version's file of looks has no times: 0."""
         if self._older is not None:
-            return self._older
-        rows = self.rows((str,), "SELECT detail FROM event WHERE run = '' ORDER BY number")
-        return [detail_of(LOOK, detail) for (detail,) in rows]
+            return [(0.0, look) for look in self._older]
+        query = "SELECT at, detail FROM event WHERE run = '' ORDER BY at, number"
+        first: dict[str, tuple[float, Look]] = {}
+        for at, detail in self.rows((float, str), query):
+            first.setdefault(detail, (at, detail_of(LOOK, detail)))
+        return [*first.values()]
 
     def looks_text(self) -> bytes:
         """What `looks.jsonl` is: a look a line."""

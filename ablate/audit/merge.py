@@ -1,0 +1,351 @@
+"""`ablate merge`: brings what other stores, and bundles, have into a store.
+
+Everything is checked before anything is written. Each run is copied beside its place and gets its
+name when it is whole; then the ledger says so, in one transaction, and then plans are written as a
+driver writes them. A kill at any moment leaves a store that opens, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ablate.audit.bundle import Bundle
+from ablate.audit.source import MergeSource
+from ablate.audit.verify import faults
+from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
+from ablate.planning.search import Search
+from ablate.planning.unite import unasked, unite
+from ablate.shared.errors import Failure
+from ablate.shared.files import make_folder, open_file, sha256_of, sync_folder
+from ablate.shared.own import is_own
+from ablate.shared.result import FINAL
+from ablate.shared.rundir import RunDir, up_to
+from ablate.shared.spec import also_of
+from ablate.store.events import History, Look, RunState
+from ablate.store.find import computed, driven
+from ablate.store.gc import Rubbish, throw_away
+from ablate.store.ledger import Ledger
+from ablate.store.record import folded
+from ablate.store.store import Store
+
+# What two trainings of a run have alike where their bits are the same; times may differ.
+BITS = (
+    *("status", "step", "test", "also"),
+    *("weights_sha256", "predictions_sha256", "metrics_sha256", "probes_sha256"),
+)
+SHOWN = 3  # runs that an error names
+Result = Mapping[str, Any]
+
+
+@dataclass
+class Brought:
+    """What came of a source: numbers of runs; `damaged`: a line on each; `sweeps`: what each is
+    here now: "new", "same" or "grown"."""
+
+    source: str
+    brought: int = 0
+    there: int = 0  # with the same bits
+    half: int = 0  # half trained, brought to go on here
+    unfinished: int = 0  # others without a result that its ledger has recorded
+    running: int = 0  # here
+    damaged: list[str] = field(default_factory=list)
+    sweeps: dict[str, str] = field(default_factory=dict)
+
+
+# --- Checked, then copied, then recorded ----------------------------------------------------------
+
+
+def merge(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -> list[Brought]:
+    """Bring all that the sources have into a store, under the driver's lock.
+
+    Raises Failure, before anything is written, where a run has other bits here or in another
+    source, or where a sweep of the same name is another one.
+    """
+    work = _Merge(store, ledger)
+    done = [work.choose(source) for source in sources]
+    work.refuse()
+    work.copy()
+    work.record()
+    return done
+
+
+@dataclass(frozen=True)
+class _Move:
+    """A run that is copied from a source. `result`: {} where it is half trained."""
+
+    run: PlannedRun
+    source: MergeSource
+    result: Result
+
+    @property
+    def folder(self) -> RunDir:
+        return self.source.store.rundir(self.run.id)
+
+
+class _Merge:
+    def __init__(self, store: Store, ledger: Ledger) -> None:
+        self.store, self.ledger = store, ledger
+        self.states, self.known = ledger.states(), ledger.sweeps()
+        self.seals = ledger.seals()
+        self.plans: dict[str, Plan] = {}
+        self.driven = ledger.driven()
+        self.claimed: dict[str, tuple[Path, Result]] = {}  # by run: the folder that counts
+        self.moves: dict[str, _Move] = {}  # by run
+        self.weights: list[_Move] = []  # of runs that are here without theirs
+        self.told: dict[str, History] = {}
+        self.looks: list[tuple[float, Look]] = []
+        self.conflicts: list[str] = []
+
+    # --- Checked: nothing is written ---
+
+    def choose(self, source: MergeSource) -> Brought:
+        done = Brought(str(source.store.root))
+        seen: set[str] = set()
+        for plan in source.plans:
+            self._unite(plan, source, done)
+            is_bundle = isinstance(source.store, Bundle)
+            found = faults(plan, source.store, source.told, weights=not is_bundle)
+            for run in plan.runs():
+                if run.id not in seen:
+                    seen.add(run.id)
+                    self._choose(run, source, found[run.id], done)
+        self.looks += source.looks
+        return done
+
+    def _choose(
+        self, run: PlannedRun, source: MergeSource, found: Sequence[str], done: Brought
+    ) -> None:
+        history = source.told.get(run.id, ())
+        if found:
+            done.damaged += found
+        elif folded(history)[0].status not in FINAL:
+            self._take_half(run, source, history, done)
+        elif (here := self._claim(run)) is not None:
+            self._compare(run, source, here, done)
+        elif self.store.liveness.alive(self.store.rundir(run.id)):
+            done.running += 1
+        else:
+            move = _Move(run, source, source.store.rundir(run.id).read_result() or {})
+            self.moves[run.id] = move
+            self.claimed[run.id] = move.folder.path, move.result
+            self._tell(run.id, history)
+            done.brought += 1
+
+    def _take_half(
+        self, run: PlannedRun, source: MergeSource, history: History, done: Brought
+    ) -> None:
+        """A half-trained run that nobody trains goes on here, where it is further than what is here
+        or chosen already and began with the same bits."""
+        theirs, here = source.store.rundir(run.id), self.store.rundir(run.id)
+        mine = self.moves[run.id].folder if run.id in self.moves else here
+        both, step = (theirs, here), mine.newest_step()
+        stopped = folded(history)[0].status in ("started", "interrupted")
+        if (
+            (source.in_use or is_own(run.cell.spec) or not stopped or mine.has_result())
+            or any(self.store.liveness.alive(folder) for folder in both)
+            or theirs.newest_step() <= step
+            or up_to(theirs.metrics_content(), step) != up_to(mine.metrics_content(), step)
+        ):
+            done.unfinished += 1
+            return
+        self.moves[run.id] = _Move(run, source, {})
+        self._tell(run.id, [*history, (history[-1][0], "interrupted", {"reason": "merged"})])
+        done.half += 1
+
+    def _claim(self, run: PlannedRun) -> tuple[Path, Result] | None:
+        """The folder and the result of a run that is here, or chosen already."""
+        if run.id not in self.claimed:
+            folder = self.store.rundir(run.id)
+            result, why = folder.sealed_result(self.seals.get(run.id), curves=True, probes=True)
+            if why:
+                raise Failure(
+                    f"{why}; remove the run's folder, and the same `ablate merge` brings the run"
+                )
+            if result is None:
+                return None
+            self.claimed[run.id] = folder.path, result
+        return self.claimed[run.id]
+
+    def _compare(
+        self, run: PlannedRun, source: MergeSource, here: tuple[Path, Result], done: Brought
+    ) -> None:
+        (path, mine), folder = here, source.store.rundir(run.id)
+        theirs = folder.read_result() or {}
+        differ = [key for key in BITS if key in mine and key in theirs and mine[key] != theirs[key]]
+        hashes = [sha256_of(RunDir(path).result), sha256_of(folder.result)]
+        if differ:
+            what = ", ".join(key.removesuffix("_sha256") for key in differ)
+            self.conflicts.append(
+                f"{run.id} {run.label}: {path} (result.json {hashes[0][:16]}) and {folder.path} "
+                f"({hashes[1][:16]}) differ in {what}; remove the folder that shall not count"
+            )
+        state = self.states.get(run.id, RunState())
+        crashed = path == self.store.rundir(run.id).path and state.status not in FINAL
+        if crashed and hashes[0] == hashes[1]:  # copied by a merge that was killed
+            self._tell(run.id, source.told[run.id])
+            done.brought += 1
+        else:
+            done.there += 1
+        if folder.weights.exists() and not RunDir(path).weights.exists():
+            self.weights.append(_Move(run, source, theirs))
+
+    def _tell(self, run: str, history: History) -> None:
+        """Attempts of other launchers have no folder here: all is in that of the run."""
+        self.told[run] = [
+            (at, kind, {key: value for key, value in detail.items() if key != "attempt"})
+            for at, kind, detail in history
+        ]
+        self.seals.pop(run, None)
+        last = folded(history)[1]
+        if last is not None and "result_sha256" in last[1]:  # older versions took none
+            self.seals[run] = last[1]["result_sha256"]
+
+    def _unite(self, plan: Plan, source: MergeSource, done: Brought) -> None:
+        name = plan.name
+        if name not in self.plans:
+            here = self.ledger.sealed_plan(self.store, name)
+            if here is None and name in self.known:
+                here = driven(self.store, self.ledger, self.known, name)  # says what is wrong
+            if here is not None:
+                self.plans[name] = computed(self.store, here)
+        new = name not in self.plans
+        before = self.plans.get(name, plan)
+        try:
+            self.plans[name] = unite(before, plan)
+        except ValueError as error:
+            self.conflicts.append(
+                f"the sweep {name!r} of {source.store.root} is another one ({error}): drive one of "
+                f"them with --as NAME in its store, which trains nothing, and forget the old name "
+                f"with `ablate gc`"
+            )
+        grown = {run.id for run in self.plans[name].runs()} != {run.id for run in before.runs()}
+        done.sweeps[name] = "new" if new else "grown" if grown else "same"
+        self.driven[name] = max(self.driven.get(name, 0.0), source.driven[name])
+
+    def refuse(self) -> None:
+        """Raise Failure for whatever can't be together in one store."""
+        if self.conflicts:
+            more = len(self.conflicts) - SHOWN
+            others = f"; and {more:,} more" if more > 0 else ""
+            raise Failure(f"nothing was merged: {'; '.join(self.conflicts[:SHOWN])}{others}")
+
+    # --- Copied ---
+
+    def copy(self) -> None:
+        make_folder(self.store.runs)
+        for move in self.moves.values():
+            self._copy(move)
+        for move in self.weights:
+            folder = self.store.rundir(move.run.id)
+            if not folder.weights.exists():
+                made = folder.path / f".{folder.weights.name}.{os.getpid()}.0"
+                _copy_file(move.folder.weights, made, move.result.get("weights_sha256"))
+                os.replace(made, folder.weights)
+                sync_folder(folder.path)
+
+    def _copy(self, move: _Move) -> None:
+        place = self.store.rundir(move.run.id).path
+        made = RunDir(place.with_name(f".{move.run.id}.merge"))
+        shutil.rmtree(made.path, ignore_errors=True)
+        made.path.mkdir()
+        try:
+            seal = self.seals.get(move.run.id)
+            both = zip(_files(move, move.folder, seal), _files(move, made, seal), strict=True)
+            for (file, sha256), (target, _) in both:
+                if target.parent != made.path:
+                    raise Failure(f"{move.folder.result}: names a file outside of its folder")
+                if file.exists():
+                    _copy_file(file, target, sha256)
+            self._copy_diffs(made, move.source)
+            sync_folder(made.path)
+            if place.is_symlink():  # to an attempt that ended without a result: `gc` removes it
+                place.unlink()
+            elif place.exists():
+                throw_away(self.store, [Rubbish("runs", place, 0, RunDir(place).lock)])
+            made.path.rename(place)
+            sync_folder(place.parent)
+        except BaseException:
+            shutil.rmtree(made.path, ignore_errors=True)
+            raise
+
+    def _copy_diffs(self, made: RunDir, source: MergeSource) -> None:
+        for attempt in made.read_attempts():
+            match attempt:
+                case {"origin": {"git": {"diff": str(name)}}}:
+                    theirs = source.store.diffs / Path(name).name
+                    mine = self.store.diffs / theirs.name
+                    if theirs.exists() and not mine.exists():
+                        make_folder(mine.parent)
+                        part = mine.with_name(f".{mine.name}.{os.getpid()}.0")
+                        _copy_file(theirs, part, None)
+                        os.replace(part, mine)
+                        sync_folder(mine.parent)
+
+    # --- Recorded ---
+
+    def record(self) -> None:
+        plans = [self._grown(plan) for plan in self.plans.values()]
+        planned = {run.id: plan.name for plan in plans for run in plan.runs()}
+        self.ledger.bring(self.told, planned, self.looks)
+        for plan in plans:
+            content = hashlib.sha256(plan.to_bytes()).hexdigest()
+            path = self.store.plan_path(plan.name)
+            if not path.exists() or sha256_of(path) != content:
+                self.ledger.announce(plan)
+                self.store.write_plan(plan)
+            self.ledger.plan(plan, self.driven[plan.name])
+        self.ledger.write_view(self.store)
+
+    def _grown(self, plan: Plan) -> Plan:
+        """Of a tuned sweep: with all that its searches ask, now that they know all results."""
+        if plan.tune is None:
+            return plan
+
+        def result(run: str) -> dict[str, Any] | None:
+            return self.store.result(run, self.seals.get(run))
+
+        return Search(unasked(plan)).grow(result, self.store.metrics) or plan
+
+
+def _files(move: _Move, folder: RunDir, seal: str | None) -> Iterator[tuple[Path, str | None]]:
+    """Every file that the run may have in a folder, its hash where there is one, the result last.
+    `seal`: of the result."""
+    result = move.result
+    yield folder.run, None
+    yield folder.log, None
+    yield folder.prune, None
+    yield folder.env, result.get("env_sha256")
+    yield folder.metrics, result.get("metrics_sha256")
+    if not result:
+        yield folder.distrust, None
+        for _, path in reversed(move.folder.checkpoints()):
+            yield folder.path / path.name, None
+        return
+    yield folder.weights, result.get("weights_sha256")
+    yield folder.predictions, result.get("predictions_sha256")
+    told = result.get("also") or {}
+    for name in (other["name"] for other in also_of(move.run.spec())):
+        yield folder.predictions_on(name), (told.get(name) or {}).get("predictions_sha256")
+    for name, sha256 in (result.get("probes_sha256") or {}).items():
+        yield folder.probe(name), sha256
+    yield folder.result, seal
+
+
+def _copy_file(source: Path, target: Path, sha256: str | None) -> None:
+    """On disk when this returns. Raises Failure where it is not what was checked."""
+    hashed = hashlib.sha256()
+    with open_file(source) as content, open(target, "wb") as file:
+        while part := content.read(1 << 20):
+            hashed.update(part)
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+    if sha256 not in (None, hashed.hexdigest()):
+        raise Failure(f"{source}: was changed while it was copied; the same command goes on")

@@ -1,0 +1,101 @@
+"""One plan of two of the same sweep, as two stores drove it: for more seeds, or for fewer rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan
+from ablate.shared.spec import tree_identity
+
+
+def unite(one: Plan, other: Plan) -> Plan:
+    """The plan of both. Of two with the same cells it has the seeds of both; else one of them must
+    have all cells and seeds of the other. Where data lies is no difference.
+
+    What a search has asked so far is that of one of them: see `unasked`. Raises ValueError, which
+    names the parts that differ.
+    """
+    was, is_ = _declared(one), _declared(other)
+    differ = [key for key in was if was[key] != is_[key]]
+    if differ:
+        raise ValueError(", ".join(differ))
+    if _has_cells(one, other) and _has_cells(other, one) and _order(one) == _order(other):
+        return _with_seeds(one, other)
+    for whole, part in ((one, other), (other, one)):
+        if _has_cells(whole, part) and {*whole.seeds} >= {*part.seeds}:
+            return whole
+    rows = [{row.label for row in plan.rows} for plan in (one, other)]
+    signs = [f"-{label}" for label in sorted(rows[0] - rows[1])]
+    signs += [f"+{label}" for label in sorted(rows[1] - rows[0])]
+    raise ValueError(f"rows: {', '.join(signs)}" if signs else "cells")
+
+
+def unasked(plan: Plan) -> Plan:
+    """The plan of a tuned sweep before its searches asked for a trial."""
+    cells = (replace(cell, ids={}, chosen=(), specs=()) for cell in plan.cells)
+    return replace(plan, trials=(), cells=tuple(cells))
+
+
+def _declared(plan: Plan) -> dict[str, Any]:
+    """What makes other plans of the same cells and seeds."""
+    own = {
+        name: {k: v for k, v in said.items() if k != "folder"} for name, said in plan.own.items()
+    }
+    return {
+        "title": plan.title,
+        "baseline": plan.baseline,
+        "analysis": asdict(plan.analysis),
+        "paper": plan.paper,
+        "tune": plan.tune and asdict(plan.tune),
+        "own": own,
+    }
+
+
+def _order(plan: Plan) -> tuple[list[str], list[str]]:
+    """Of rows and columns in the table."""
+    return [row.label for row in plan.rows], [column.label for column in plan.columns]
+
+
+def _has_cells(whole: Plan, part: Plan) -> bool:
+    """Does it train all that the other does, under the same labels?"""
+    return all(_cells(whole).get(place) == found for place, found in _cells(part).items())
+
+
+def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
+    """By row and column: what is trained, and what the two declare."""
+    rows = {row.label: row.settings for row in plan.rows}
+    columns = {column.label: column.settings for column in plan.columns}
+    return {
+        (c.row, c.column): (tree_identity(c.spec), rows[c.row], columns[c.column])
+        for c in plan.cells
+    }
+
+
+def _with_seeds(one: Plan, other: Plan) -> Plan:
+    """The first, with the seeds of both."""
+    if {*one.seeds} >= {*other.seeds}:
+        return one
+    if {*other.seeds} > {*one.seeds}:
+        return other
+    seeds = tuple(sorted({*one.seeds, *other.seeds}))
+    ids = {(cell.row, cell.column): cell.ids for cell in other.cells}
+
+    def joined(cell: Cell) -> Cell:
+        both = {**cell.ids, **ids[cell.row, cell.column]}
+        return replace(cell, ids={seed: both[seed] for seed in seeds if seed in both})
+
+    return replace(
+        one, seeds=seeds, cells=tuple(map(joined, one.cells)), words=_said(one.words, seeds)
+    )
+
+
+def _said(words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
+    """The words, for these seeds."""
+    counted = tuple(range(len(seeds))) == tuple(seeds)
+    spelled = str(len(seeds)) if counted else f"[{','.join(map(str, seeds))}]"
+    if not any(word.startswith("seeds=") for word in words):
+        words = [*words[:1], "seeds=", *words[1:]]
+    return tuple(f"seeds={spelled}" if word.startswith("seeds=") else word for word in words)

@@ -1,0 +1,426 @@
+"""`ablate merge`: halves of a sweep, brought together, are the sweep that one store did; nothing is
+lost or mixed by conflicts, damage, full disks and kills. Real trainings, processes, signals."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ABLATE, Shell
+from test_edited import leave
+from test_kill import wait_for
+from test_kill_keeping import Server, contents
+
+from ablate.audit.verify import verify
+from ablate.planning.expand import plan as make_plan
+from ablate.planning.unite import unite
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
+
+TINY = ("model.arch=mu/4", "model.depth=1", "train.steps=4", "launcher=inline", "--as", "tiny")
+SWEEP = ("sweep", "optim.lr=0.003,0.01", *TINY)
+READ = (
+    ("table", "tiny", "--format", "csv"),
+    ("table", "tiny", "--format", "md"),
+    ("verify", "tiny"),
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Shell:
+    """Stores with halves of a sweep, `one` and `two`, with all of it, `all`, and its tables."""
+    shell = Shell(tmp_path_factory.mktemp("made"))
+    for store, seeds in (("one", "seeds=[0,1]"), ("two", "seeds=[2,3]"), ("all", "seeds=4")):
+        shell(*SWEEP, seeds, "--store", store)
+    shell("export", "tiny", "handed-on", "--store", "two")
+    return shell
+
+
+@pytest.fixture
+def shell(made, tmp_path) -> Shell:
+    """With copies of the halves, which share the files of the data."""
+    for store in ("one", "two", "handed-on"):
+        shutil.copytree(made.folder / store, tmp_path / store)
+    return Shell(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def whole(made) -> list[str]:
+    return read(made, "all")
+
+
+def read(shell: Shell, store: str) -> list[str]:
+    """What table and verify print."""
+    return [shell(*words, "--store", store).out for words in READ]
+
+
+def ids(store: Path, sweep: str = "tiny") -> list[str]:
+    plan = Store(store).read_plan(sweep)
+    assert plan is not None
+    return list(dict.fromkeys(run.id for run in plan.runs()))
+
+
+# --- Halves --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
+def test_halves_are_the_sweep_that_one_store_did(shell, whole, order):
+    into, source = order
+    done = shell("merge", source, "--store", into)
+    assert done.out == f"{source}: runs: 4 brought\n  sweep 'tiny': has more runs now\n"
+    assert read(shell, into) == whole
+    again = shell("merge", source, "--store", into)
+    assert again.out == f"{source}: runs: 4 here already\n  sweep 'tiny': as it was\n"
+    assert "finished: " not in shell(*SWEEP, "seeds=4", "--store", into).out
+    more = shell(*SWEEP, "seeds=5", "--store", into)
+    assert more.out.count("finished: ") == 2
+
+
+def test_a_store_that_is_not_there_is_made(shell, whole):
+    before = {store: contents(shell.folder / store / "runs") for store in ("one", "two")}
+    said = json.loads(shell("merge", "two", "one", "--store", "new", "--format", "json").out)
+    assert [one["brought"] for one in said["sources"]] == [4, 4]
+    assert [one["sweeps"] for one in said["sources"]] == [{"tiny": "new"}, {"tiny": "grown"}]
+    assert read(shell, "new")[:2] == whole[:2]
+    assert {s: contents(shell.folder / s / "runs") for s in before} == before
+    shutil.copytree(shell.folder / "one" / "cache", shell.folder / "new" / "cache")
+    assert read(shell, "new") == whole
+    for run in ids(shell.folder / "new"):
+        [source] = [s for s in before if (shell.folder / s / "runs" / run).exists()]
+        copied = contents(shell.folder / "new" / "runs" / run)
+        kept = contents(shell.folder / source / "runs" / run)
+        assert copied == {name: kept[name] for name in kept if name != "lock"}
+
+
+def test_a_bundle_has_all_but_weights_which_its_store_brings_later(shell, whole):
+    shell("merge", "handed-on", "--store", "one")
+    tables = read(shell, "one")
+    assert tables[:2] == whole[:2]
+    note = "note: 4 of 8 runs came from a bundle, which has no weights\n"
+    assert tables[2] == note + whole[2]
+    assert "finished: " not in shell(*SWEEP, "seeds=4", "--store", "one").out
+    assert "4 here already" in shell("merge", "two", "--store", "one").out
+    assert read(shell, "one") == whole
+
+
+def test_runs_that_are_not_finished_are_trained_here(shell, whole):
+    lost = ids(shell.folder / "two")[1]
+    shutil.rmtree(shell.folder / "two" / "runs" / lost)
+    with Ledger.driving(Store(shell.folder / "two")) as ledger:
+        ledger.record(lost, "interrupted")
+    assert "runs: 3 brought, 1 not finished there" in shell("merge", "two", "--store", "one").out
+    resumed = shell(*SWEEP, "seeds=4", "--store", "one")
+    assert resumed.out.count("finished: ") == 1
+    assert read(shell, "one") == whole
+
+
+def test_a_half_trained_run_here_gives_way_to_the_finished_one(shell, whole):
+    store = Store(shell.folder / "one")
+    run = ids(shell.folder / "two")[0]
+    store.rundir(run).path.mkdir()
+    store.rundir(run).write_checkpoint(2, 0, b"half")
+    shell("merge", "two", "--store", "one")
+    assert not store.rundir(run).checkpoints()
+    assert not store.trash.exists()
+    assert read(shell, "one") == whole
+
+
+def test_a_half_trained_run_goes_on_here_where_it_is_further_and_free(shell):
+    words = ("sweep", "optim.lr=0.003,0.01", *TINY[:2], "train.steps=700", "--as", "long")
+    words += ("seeds=1", "launcher=inline", "launcher.checkpoint_s=0.1", "--store")
+    driver = shell.start(*words, "two")
+    wait_for(lambda: list((shell.folder / "two" / "runs").glob("*/checkpoint-*")))
+    driver.send_signal(signal.SIGINT)
+    assert shell.end(driver).code == 130
+    with Store(shell.folder / "two").driver.held():  # somebody may go on there
+        assert "2 not finished there" in shell("merge", "two", "--store", "new").out
+    [run] = {path.parent.name for path in (shell.folder / "two" / "runs").glob("*/checkpoint-*")}
+    said = "4 here already, 1 half trained, to go on here, 1 not finished there\n"
+    assert said in shell("merge", "two", "--store", "new").out
+    new, two = (Store(shell.folder / name).rundir(run) for name in ("new", "two"))
+    assert 0 < new.newest_step() == two.newest_step() < 700
+    assert "2 not finished there" in shell("merge", "two", "--store", "new").out
+    shutil.copytree(shell.folder / "new", shell.folder / "other")
+    metrics = (shell.folder / "other" / "runs" / run) / "metrics.jsonl"
+    for path in metrics.parent.glob("checkpoint-*"):
+        path.rename(path.with_name("checkpoint-1.safetensors"))
+    metrics.write_text('{"step": 1, "train_loss": 0.5}\n')  # of other bits
+    assert "2 not finished there" in shell("merge", "two", "--store", "other").out
+    for name in ("new", "two"):
+        assert shell(*words, name).out.count("finished: ") == 2
+    assert new.read_attempts()[1]["from_step"] > 0
+    assert "runs: 6 here already" in shell("merge", "two", "--store", "new").out
+
+
+def test_looks_of_both_count_in_the_order_of_their_times(shell):
+    looks = [{"sweep": "tiny", "seeds": [seed]} for seed in range(4)]
+    for at, store, look in (
+        (3, "one", 0),
+        (1, "two", 1),
+        (9, "one", 2),
+        (2, "one", 3),
+        (4, "two", 3),
+    ):
+        with Ledger.driving(Store(shell.folder / store)) as ledger:
+            ledger.bring({}, {}, [(float(at), looks[look])])
+    shutil.copytree(shell.folder / "two", shell.folder / "other")
+    for into, source in (("one", "two"), ("other", "one"), ("one", "two")):
+        shell("merge", source, "--store", into)
+        said = (shell.folder / into / "looks.jsonl").read_text().splitlines()
+        assert [json.loads(line) for line in said] == [looks[n] for n in (1, 3, 0, 2)]
+        assert "nothing wrong" in shell("verify", "tiny", "--store", into).out
+
+
+TUNED = """
+base: {recipe: quick, data: digits, model.arch: mu/4, model.depth: 1, train.steps: 3}
+variants: [pre: {}, post: {block.attn: post}]
+tune: {space: {optim.lr: {log: [1e-3, 3e-2]}}, trials: 15, sampler: random, at: {train.steps: 2}}
+"""
+
+
+def test_halves_of_a_tuned_sweep_have_the_searches_of_the_whole(tmp_path):
+    shell = Shell(tmp_path)
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "lr.yaml").write_text(TUNED)
+    shell("sweep", "lr", "seeds=2", "launcher=inline", "--store", "all")
+    for store, seeds in (("one", "seeds=[0]"), ("two", "seeds=[1]")):  # which trains nothing again
+        shutil.copytree(tmp_path / "all" / "runs", tmp_path / store / "runs")
+        shutil.copytree(tmp_path / "all" / "cache", tmp_path / store / "cache")
+        shell("sweep", "lr", seeds, "launcher=inline", "--store", store)
+        shell("gc", "--yes", "--store", store)
+    assert "12 brought\n" in shell("merge", "two", "--store", "one").out
+    plans = [Store(tmp_path / store).read_plan("lr") for store in ("one", "all")]
+    assert plans[0].trials == plans[1].trials != ()
+    assert plans[0].cells == plans[1].cells
+    for words in (*(("table", "lr", "--format", f) for f in ("csv", "md")), ("verify", "lr")):
+        assert shell(*words, "--store", "one").out == shell(*words, "--store", "all").out
+
+
+# --- What is refused -----------------------------------------------------------------------------
+
+
+def planted(root: Path, scores: dict[int, float], *words: str, name: str = "planted") -> Store:
+    """A store of finished runs, those of a seed with this accuracy."""
+    store = Store(root)
+    seeds = f"seeds=[{','.join(map(str, scores))}]"
+    words = words or ("optim.lr=0.001,0.003",)
+    plan, _ = make_plan([*words, "recipe=quick", seeds], store=store.root, name=name)
+    for run in plan.runs():
+        leave(store, run, scores[run.seed])
+        store.rundir(run.id).weights.write_bytes(random.Random(run.id).randbytes(300_000))
+        result = json.loads(store.rundir(run.id).result.read_bytes())
+        sha256 = hashlib.sha256(store.rundir(run.id).weights.read_bytes())
+        result["weights_sha256"] = sha256.hexdigest()
+        store.rundir(run.id).result.write_text(json.dumps(result))
+    store.write_plan(plan)
+    store.ledger.unlink(missing_ok=True)
+    with Ledger.driving(store):  # made of the folders
+        pass
+    return store
+
+
+def test_other_bits_of_a_run_are_named_and_nothing_is_merged(tmp_path, shell):
+    one = planted(tmp_path / "here", {0: 0.8, 1: 0.9})
+    other = planted(tmp_path / "there", {0: 0.8, 1: 0.7, 2: 0.5})
+    before = contents(one.root)
+    run = ids(tmp_path / "here", "planted")[2]
+    said = shell("merge", "there", "--store", "here", code=1).err
+    hashes = [
+        hashlib.sha256(s.rundir(run).result.read_bytes()).hexdigest()[:16] for s in (one, other)
+    ]
+    assert f"here/runs/{run} (result.json {hashes[0]})" in said
+    assert f"there/runs/{run} ({hashes[1]}) differ in test, predictions, metrics" in said
+    after = contents(one.root)
+    assert {name: after[name] for name in before if not name.startswith(("ledger", "driver"))} == {
+        name: before[name] for name in before if not name.startswith(("ledger", "driver"))
+    }
+    assert "nothing was merged" in shell("merge", "here", "there", "--store", "new", code=1).err
+    assert not (tmp_path / "new" / "runs").exists()
+    for run in ids(tmp_path / "here", "planted")[2:]:  # the remedy
+        shutil.rmtree(one.rundir(run).path)
+    assert "runs: 4 brought, 2 here already" in shell("merge", "there", "--store", "here").out
+
+
+def test_the_same_bits_of_another_day_are_the_same_run(tmp_path, shell):
+    one, other = (planted(tmp_path / name, {0: 0.8}) for name in ("here", "there"))
+    for run in ids(tmp_path / "there", "planted"):
+        result = json.loads(other.rundir(run).result.read_bytes())
+        other.rundir(run).result.write_text(json.dumps({**result, "seconds": 77.0}))
+    other.ledger.unlink()
+    before = contents(one.runs)
+    assert "runs: 2 here already" in shell("merge", "there", "--store", "here").out
+    assert contents(one.runs) == before
+
+
+@pytest.mark.parametrize("file", ["predictions.npy", "weights.safetensors", "result.json"])
+def test_a_damaged_run_is_named_and_left_out(shell, whole, file):
+    run = ids(shell.folder / "two")[2]
+    path = shell.folder / "two" / "runs" / run / file
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    done = shell("merge", "two", "--store", "one", code=1)
+    assert "runs: 3 brought\n" in done.out
+    assert f"  damaged: {run} " in done.out
+    assert file in done.out
+    assert "two: has damaged runs, which were not merged" in done.err
+    assert not (shell.folder / "one" / "runs" / run).exists()
+    assert shell(*SWEEP, "seeds=4", "--store", "one").out.count("finished: ") == 1
+    assert read(shell, "one") == whole
+
+
+def test_a_damaged_run_here_is_named_and_mended(shell, whole):
+    shutil.copytree(shell.folder / "one", shell.folder / "three")
+    run = ids(shell.folder / "one")[0]
+    path = shell.folder / "one" / "runs" / run / "result.json"
+    path.write_bytes(path.read_bytes().replace(b"0.", b"1.", 1))
+    assert f"{run}/result.json was edited" in shell("merge", "three", "--store", "one", code=1).err
+    shutil.rmtree(path.parent)
+    assert "1 brought, 3 here already" in shell("merge", "three", "--store", "one").out
+    shell("merge", "two", "--store", "one")
+    assert read(shell, "one") == whole
+
+
+def test_another_sweep_of_that_name_is_named(tmp_path, shell):
+    planted(tmp_path / "here", {0: 0.8})
+    planted(tmp_path / "there", {0: 0.8}, "optim.lr=0.001,0.01")
+    said = shell("merge", "there", "--store", "here", code=1).err
+    assert "the sweep 'planted' of there is another one (rows: -0.003, +0.01)" in said
+    planted(tmp_path / "third", {0: 0.8}, "optim.lr=0.001,0.003", "analysis.margin=1")
+    assert "(analysis)" in shell("merge", "third", "--store", "here", code=1).err
+
+
+def test_the_larger_of_two_plans_counts_in_any_order(tmp_path):
+    made = (["optim.lr=0.1,0.2,0.3", "seeds=3"], ["optim.lr=0.1,0.3", "seeds=2"])
+    whole, part = (make_plan([*w, "recipe=quick"], store=tmp_path, name="x")[0] for w in made)
+    assert unite(whole, part) is unite(part, whole) is whole
+    words = ["optim.lr=0.1,0.2", "recipe=quick"]
+    a, b = (make_plan([*words, f"seeds={s}"], store=tmp_path, name="x")[0] for s in ("3", "[5,2]"))
+    both, _ = make_plan([*words, "seeds=[0,1,2,5]"], store=tmp_path, name="x")
+    assert unite(a, b).cells == unite(b, a).cells == both.cells
+    assert {*unite(a, b).words} == {*unite(b, a).words} == {*both.words}
+
+
+def test_what_is_no_source_is_told_in_a_line(shell):
+    (shell.folder / "empty").mkdir()
+    assert "empty: is no store, and no bundle" in shell("merge", "empty", code=2).err
+    assert "is the store itself" in shell("merge", "./one", "--store", "one", code=2).err
+    assert "is a bundle" in shell("merge", "one", "--store", "handed-on", code=2).err
+    shell("export", "tiny", "nobody", "--anonymous", "--store", "two")
+    assert "is anonymous" in shell("merge", "nobody", "--store", "one", code=2).err
+    events = shell.folder / "handed-on" / "events.json"
+    events.write_text(events.read_text().replace("finished", "diverged"))
+    assert (
+        "was changed after the export" in shell("merge", "handed-on", "--store", "new", code=1).err
+    )
+    with Store(shell.folder / "one").driver.held():
+        assert "drives this store" in shell("merge", "two", "--store", "one", code=1).err
+        assert "runs: 4 brought" in shell("merge", "one", "--store", "new").out  # it only reads
+
+
+# --- Broken off ----------------------------------------------------------------------------------
+
+
+def test_a_full_disk_ends_it_and_the_same_command_goes_on(tmp_path, shell):
+    one = planted(tmp_path / "here", {0: 0.8})
+    planted(tmp_path / "there", {1: 0.8})
+
+    def little() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    words = [ABLATE, "merge", "there", "--store", "here"]
+    done = subprocess.run(
+        words,
+        cwd=tmp_path,
+        preexec_fn=little,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # half a file of it would stay
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert one.folders() == {*ids(tmp_path / "here", "planted")}
+    assert "runs: 2 brought" in shell("merge", "there", "--store", "here").out
+
+
+def test_a_plan_that_a_crash_left_half_recorded_is_a_note(shell):
+    store = Store(shell.folder / "one")
+    plans = [Store(shell.folder / name).read_plan("tiny") for name in ("one", "two")]
+    plan = unite(*plans)
+    with Ledger.driving(store) as ledger:
+        ledger.bring({}, {run.id: "tiny" for run in plan.runs()}, [])
+        ledger.announce(plan)
+        store.write_plan(plan)
+    said = shell("verify", "tiny", "--store", "one").out
+    assert "note: tiny.json: a crash came when it was written; the same command goes on" in said
+    assert "nothing wrong" in said
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Server:
+    """Beside two stores that share two runs."""
+    server = Server(tmp_path_factory.mktemp("killed"))
+    planted(server.folder / "here", {0: 0.8, 1: 0.9})
+    planted(server.folder / "there", {1: 0.9, 2: 0.7, 3: 0.85})
+    planted(server.folder / "there", {6: 0.6, 7: 0.5}, "stem=none,dpn", name="other")
+    with Ledger.driving(Store(server.folder / "there")) as ledger:
+        ledger.bring({}, {}, [(5.0, {"sweep": "other", "seeds": [6]})])
+        ledger.write_view(Store(server.folder / "there"))
+    yield server
+    assert server.process.stdin is not None
+    server.process.stdin.close()
+    server.process.wait(60)
+    server.process.stdout.close()
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(100, marks=pytest.mark.slow)])
+def test_killed_at_any_moment_the_store_opens_and_the_same_command_finishes(server, kills):
+    moment = random.Random(kills)
+    root = server.folder / f"into-{kills}"
+    words = ("merge", "there", "--store", str(root))
+    shutil.copytree(server.folder / "here", root)
+    took = server(*words)
+    whole = contents(root / "runs")
+    found = dict.fromkeys(("none", "some", "all"), 0)
+    store, kill = Store(root), 0
+    marks = [None, *(root / "runs" / run for run in ids(server.folder / "there", "other"))]
+    marks += [store.plan_path("other"), store.plan_path("other"), store.looks]
+    while kill < kills or (found["some"] == 0 and kill < 10 * kills):
+        shutil.rmtree(root)
+        shutil.copytree(server.folder / "here", root)
+        for _ in range(moment.choice([1, 1, 3])):
+            kill += 1
+            seen = moment.choice(marks)
+            server.killed((2 if seen else moment.random()) * took, *words, seen=seen)
+            n = sum(1 for run in store.folders() if store.rundir(run).has_result())
+            found["none" if n == 4 else "all" if n == 12 else "some"] += 1
+            for name, content in contents(root / "runs").items():
+                if not name.startswith("."):
+                    assert whole[name] == content
+            with Ledger.reading(store) as ledger:
+                assert ledger.broken_seals() == []
+                for sweep in ledger.sweeps():
+                    plan = ledger.sealed_plan(store, sweep)
+                    wrong = [f for f in verify(plan, store, ledger).findings if "looks" not in f]
+                    assert wrong == []
+        server(*words)
+        assert contents(root / "runs") == whole
+        with Ledger.reading(store) as ledger:
+            assert sorted(ledger.sweeps()) == ["other", "planted"]
+            assert set(ledger.seals()) == store.folders()
+            assert ledger.looks() == [{"sweep": "other", "seeds": [6]}]
+            for sweep in ledger.sweeps():
+                plan = ledger.sealed_plan(store, sweep)
+                assert plan is not None
+                assert verify(plan, store, ledger).findings == []
+    assert found["some"] > 0
+    assert len(whole) == 12 * 6 + 4  # locks of the four that were trained here
