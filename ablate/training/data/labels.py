@@ -23,6 +23,7 @@ from ablate.training.data.picture import Broken, Example, decode_whole
 _CLEVR = (8.0, 8.5, 9.0, 9.5, 10.0)  # depth in the picture, of 6 classes
 _KITTI = (8.0, 20.0, 999.0)  # metres before the car, of 4 classes
 _VEHICLES = (0, 1, 2)  # car, van, truck
+SPRITES = ("dsprites_position", "dsprites_orientation")  # rules of pictures in black and white
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,6 @@ def by_rule(data: Data, split: str, where: str, value: Any) -> int:
 def check_sprite(data: Data, example: Example) -> None:
     """Raises UserError for a picture of dSprites whose white is level 1, as TFDS's is: VTAB
     multiplies it by 255, and shown as it is it would be black."""
-    if data.rule not in ("dsprites_position", "dsprites_orientation"):
-        return
     try:
         levels = np.asarray(decode_whole(example, 1))
     except Broken:  # told with all others that can't be read
