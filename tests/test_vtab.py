@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import test_data
+from PIL import Image
 from sklearn.datasets import load_digits
 from test_data import REAL, describe, folders, in_process, noise, png, real, saved, write_parquet
 
@@ -121,6 +122,15 @@ def test_a_rule_makes_fewer_classes_than_the_column_names(tmp_path):
     data = describe(path=tmp_path, rule="dsprites_position", classes=16, **slices)
     got = cache.prepare(data, tmp_path / "cache").split("train").labels
     assert got.tolist() == [place // 2 for place in places[:20]]
+
+    # TFDS's levels are 0 and 1, which would be black.
+    black = [png(Image.fromarray(np.eye(8, dtype=np.uint8)))] * 30
+    write_parquet(tmp_path / "train.parquet", black, places, classes=32)
+    line = r"^data: row 0 of .*/train\.parquet: has levels 0 and 1 alone, .* with white as 255"
+    for cached in ("decoded", "encoded"):
+        data = describe(path=tmp_path, rule="dsprites_position", classes=16, cache=cached, **slices)
+        with pytest.raises(UserError, match=line):
+            cache.prepare(data, tmp_path / "cache")
 
 
 def test_classes_are_made_of_a_column_of_objects(tmp_path):

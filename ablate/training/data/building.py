@@ -25,6 +25,7 @@ from ablate.training.data import source
 from ablate.training.data.build_journal import JOURNAL, BuildJournal
 from ablate.training.data.cached import FORMAT, mapped
 from ablate.training.data.forms import Encoded, Form, Masked, Squares, array_file, arrays
+from ablate.training.data.labels import SPRITES, check_sprite
 from ablate.training.data.pool import Chunk, Line, write
 from ablate.training.data.stored import Source
 
@@ -129,6 +130,9 @@ class Work:
                 if used[row]:
                     number = source.class_number(self.data, stored, where, label)
                     numbers[stored][row] = number
+        if self.data.rule in SPRITES:
+            stored, rows = self.chosen[self.splits[0]]
+            check_sprite(self.data, next(opened.parts[stored].examples(int(rows[0]))))
         labels = {split: numbers[stored][rows] for split, (stored, rows) in self.chosen.items()}
         if self.data.train is not None:
             self._check_classes(opened, self.data.train, labels)

@@ -14,12 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
+from ablate.training.data.picture import Broken, Example, decode_whole
 
 _CLEVR = (8.0, 8.5, 9.0, 9.5, 10.0)  # depth in the picture, of 6 classes
 _KITTI = (8.0, 20.0, 999.0)  # metres before the car, of 4 classes
 _VEHICLES = (0, 1, 2)  # car, van, truck
+SPRITES = ("dsprites_position", "dsprites_orientation")  # rules of pictures in black and white
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,20 @@ def by_rule(data: Data, split: str, where: str, value: Any) -> int:
             f"{data.classes} classes of {rule.takes}, got {reprlib.repr(value)}"
         )
     return number
+
+
+def check_sprite(data: Data, example: Example) -> None:
+    """Raises UserError for a picture of dSprites whose white is level 1, as TFDS's is: VTAB
+    multiplies it by 255, and shown as it is it would be black."""
+    try:
+        levels = np.asarray(decode_whole(example, 1))
+    except Broken:  # told with all others that can't be read
+        return
+    if levels.max() <= 1:
+        raise UserError(
+            f"data: {example.where}: has levels 0 and 1 alone, of 255: nearly black; store images "
+            f"of data={data.name} with white as 255, and give data.path=FOLDER"
+        )
 
 
 def clevr_count(value: Any) -> int:
