@@ -23,7 +23,7 @@ from ablate.planning.conf import (
     hydra_on_conf,
     interpolated,
 )
-from ablate.planning.data_section import complete
+from ablate.planning.data_section import complete, ours
 from ablate.planning.launcher import launcher_settings
 from ablate.planning.layers import Layers, SettingsLayer
 from ablate.planning.overrides import once, parse, split_launcher
@@ -93,7 +93,7 @@ class Composer:
 
         for file in Path("conf").rglob("*.yaml"):
             check_yaml(file, str(file))
-        self.notes: list[str] = []  # what else is done than was asked for, and why
+        self._notes: list[str] = []
         self._memo = store / "cache" / "fingerprints.json"
         self._data: dict[str, dict[str, Any]] = {}
         self._weights: dict[str, str] = {}  # file -> its hash
@@ -118,6 +118,11 @@ class Composer:
             for kind, options in generated().items()
             for name, section in options.items()
         }
+
+    @property
+    def notes(self) -> list[str]:
+        """What else is done than was asked for, and why, a line each."""
+        return [*self._notes, *ours(self._data.values())]
 
     def merge(self, layers: Layers) -> Merged:
         """The layers as one. Raises UserError for a choice that there is not, and where a choice
@@ -259,7 +264,7 @@ class Composer:
     def _of_files(self, data: Any, tested: bool = False) -> dict[str, Any]:
         key = json.dumps([data, tested], sort_keys=True, default=repr)
         if key not in self._data:
-            self._data[key] = complete(data, self._memo, self.notes, tested)
+            self._data[key] = complete(data, self._memo, self._notes, tested)
         return self._data[key]
 
     def _tested(self, also: Any, data: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from ablate.shared.dataset import (
 )
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
+
+NAMED = 3  # sets that a line names
 
 
 def complete(
@@ -92,23 +94,29 @@ def complete(
             data["classes"] = len(captions.classes(found, splits, data["text"]))
         if data["test_classes"] is None:
             data["test_classes"] = captions.test_classes(found, data)
-    notes += [note for note in _said(data, found) if note not in notes]
+    if found is not None and found.unread:
+        note = f"data={data['name']}: {data['path']}: {found.unread}"
+        if note not in notes:
+            notes.append(note)
     return {**data, "fingerprint": fingerprint(data, memo, found)}
 
 
-def _said(data: Mapping[str, Any], found: Listing | None) -> Iterator[str]:
-    """What of a set is to be known beside its section, a line each."""
-    if found is not None and found.unread:
-        yield f"data={data['name']}: {data['path']}: {found.unread}"
-    if data.get("order", "stored") == "keyed":
-        splits = (data[key] for key in ("train", "validation", "test"))
-        *most, last = ["", *(s for s in splits if isinstance(s, str) and "[" in s)]
-        if last:
-            slices = f"{', '.join(most[1:])} and {last}" if most[1:] else last
-            yield (
-                f"data={data['name']}: the images of {slices} are our choice (data.order=keyed), "
-                f"not that of VTAB or another paper"
-            )
+def ours(sets: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Of `data` sections: a line on those whose images are chosen here (`data.order=keyed`)."""
+    chosen = [
+        data["name"]
+        for data in sets
+        if data.get("order", "stored") == "keyed"
+        and any("[" in str(data[key]) for key in ("train", "validation", "test"))
+    ]
+    first = list(dict.fromkeys(chosen))
+    if not first:
+        return []
+    more = f" and {len(first) - NAMED} more sets" if len(first) > NAMED else ""
+    return [
+        f"data.order=keyed: which images of {', '.join(first[:NAMED])}{more} are learnt from and "
+        f"tested on is our choice, not that of VTAB or another paper"
+    ]
 
 
 def _tested(data: Mapping[str, Any], present: Sequence[str] | None) -> str:
