@@ -22,6 +22,7 @@ from test_kill_keeping import Server, contents
 from ablate.audit.verify import verify
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.unite import unite
+from ablate.shared.files import read_sealed, write_sealed
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -158,6 +159,16 @@ def test_a_half_trained_run_goes_on_here_where_it_is_further_and_free(shell):
         assert shell(*words, name).out.count("finished: ") == 2
     assert new.read_attempts()[1]["from_step"] > 0
     assert "runs: 6 here already" in shell("merge", "two", "--store", "new").out
+
+
+def test_what_was_decided_for_a_column_comes_along_and_what_is_here_stays(shell):
+    kept = ({"a": 1, "b": 2}, {"b": 3, "c": 4})
+    for name, decided in zip(("one", "two"), kept, strict=True):
+        path = shell.folder / name / "cache" / "settled.json"
+        write_sealed(path, {k: {"shapes": [], "micro_batch": n} for k, n in decided.items()})
+    shell("merge", "two", "--store", "one")
+    now = read_sealed(shell.folder / "one" / "cache" / "settled.json") or {}
+    assert {k: decided["micro_batch"] for k, decided in now.items()} == {"a": 1, "b": 2, "c": 4}
 
 
 def test_looks_of_both_count_in_the_order_of_their_times(shell):
