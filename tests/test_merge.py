@@ -22,7 +22,9 @@ from test_kill_keeping import Server, contents
 from ablate.audit.verify import verify
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.unite import unite
+from ablate.running.folders import Folders
 from ablate.shared.files import read_sealed, write_sealed
+from ablate.store import attempts
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -108,6 +110,8 @@ def test_a_bundle_has_all_but_weights_which_its_store_brings_later(shell, whole)
     note = "note: 4 of 8 runs came from a bundle, which has no weights\n"
     assert tables[2] == note + whole[2]
     assert "finished: " not in shell(*SWEEP, "seeds=4", "--store", "one").out
+    rerun = shell("verify", "--rerun", "0.01#3", "launcher=inline", "--store", "one").out
+    assert "weights.safetensors: the same bits" in rerun
     assert "4 here already" in shell("merge", "two", "--store", "one").out
     assert read(shell, "one") == whole
 
@@ -131,6 +135,29 @@ def test_a_half_trained_run_here_gives_way_to_the_finished_one(shell, whole):
     shell("merge", "two", "--store", "one")
     assert not store.rundir(run).checkpoints()
     assert not store.trash.exists()
+    assert read(shell, "one") == whole
+
+
+def test_an_attempt_of_a_cluster_here_gives_way_and_numbers_of_attempts_there_say_nothing(
+    shell, whole
+):
+    store, source = (Store(shell.folder / name) for name in ("one", "two"))
+    run = ids(source.root)[0]
+    attempt = attempts.attempt_folder(store, run, 1)
+    attempt.path.mkdir(parents=True)
+    attempt.write_checkpoint(2, 0, b"half")
+    attempts.appoint(store, run, 1)
+    assert store.rundir(run).path.is_symlink()
+    with Ledger.driving(source) as ledger:
+        [result] = [detail for _, kind, detail in ledger.events(run) if kind == "finished"]
+        ledger.record(run, "started", step=0, attempt=1)
+        ledger.record(run, "finished", **result)
+    shell("merge", "two", "--store", "one")
+    assert not store.rundir(run).path.is_symlink()
+    assert "finished: " not in shell(*SWEEP, "seeds=4", "--store", "one").out
+    with Ledger.driving(store) as ledger:
+        Folders(store, ledger, remote=True).add([run])
+    assert not store.rundir(run).path.is_symlink()
     assert read(shell, "one") == whole
 
 
