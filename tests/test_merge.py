@@ -87,6 +87,19 @@ def test_halves_are_the_sweep_that_one_store_did(shell, whole, order):
     assert more.out.count("finished: ") == 2
 
 
+def test_halves_by_rows_share_the_baseline_that_both_trained(shell):
+    words = ("sweep", *TINY[:-1], "three", "seeds=2", "--store")
+    shell("sweep", "optim.lr=0.003,0.03", *TINY[:-1], "rows", "seeds=2", "--store", "rows")
+    assert "runs: 2 brought, 2 here already" in shell("merge", "rows", "--store", "one").out
+    merged, whole = (shell(*words, s, "optim.lr=0.003,0.01,0.03") for s in ("one", "fresh"))
+    assert (merged.out.count("finished: "), whole.out.count("finished: ")) == (0, 6)
+    for format in ("csv", "md"):
+        tables = [
+            shell("table", "three", "--format", format, "--store", s).out for s in ("one", "fresh")
+        ]
+        assert tables[0] == tables[1]
+
+
 def test_a_store_that_is_not_there_is_made(shell, whole):
     before = {store: contents(shell.folder / store / "runs") for store in ("one", "two")}
     said = json.loads(shell("merge", "two", "one", "--store", "new", "--format", "json").out)
