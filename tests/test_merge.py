@@ -22,6 +22,9 @@ from test_kill_keeping import Server, contents
 from ablate.audit.verify import verify
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.unite import unite
+from ablate.running.folders import Folders
+from ablate.shared.files import read_sealed, write_sealed
+from ablate.store import attempts
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -84,6 +87,19 @@ def test_halves_are_the_sweep_that_one_store_did(shell, whole, order):
     assert more.out.count("finished: ") == 2
 
 
+def test_halves_by_rows_share_the_baseline_that_both_trained(shell):
+    words = ("sweep", *TINY[:-1], "three", "seeds=2", "--store")
+    shell("sweep", "optim.lr=0.003,0.03", *TINY[:-1], "rows", "seeds=2", "--store", "rows")
+    assert "runs: 2 brought, 2 here already" in shell("merge", "rows", "--store", "one").out
+    merged, whole = (shell(*words, s, "optim.lr=0.003,0.01,0.03") for s in ("one", "fresh"))
+    assert (merged.out.count("finished: "), whole.out.count("finished: ")) == (0, 6)
+    for format in ("csv", "md"):
+        tables = [
+            shell("table", "three", "--format", format, "--store", s).out for s in ("one", "fresh")
+        ]
+        assert tables[0] == tables[1]
+
+
 def test_a_store_that_is_not_there_is_made(shell, whole):
     before = {store: contents(shell.folder / store / "runs") for store in ("one", "two")}
     said = json.loads(shell("merge", "two", "one", "--store", "new", "--format", "json").out)
@@ -107,6 +123,8 @@ def test_a_bundle_has_all_but_weights_which_its_store_brings_later(shell, whole)
     note = "note: 4 of 8 runs came from a bundle, which has no weights\n"
     assert tables[2] == note + whole[2]
     assert "finished: " not in shell(*SWEEP, "seeds=4", "--store", "one").out
+    rerun = shell("verify", "--rerun", "0.01#3", "launcher=inline", "--store", "one").out
+    assert "weights.safetensors: the same bits" in rerun
     assert "4 here already" in shell("merge", "two", "--store", "one").out
     assert read(shell, "one") == whole
 
@@ -130,6 +148,29 @@ def test_a_half_trained_run_here_gives_way_to_the_finished_one(shell, whole):
     shell("merge", "two", "--store", "one")
     assert not store.rundir(run).checkpoints()
     assert not store.trash.exists()
+    assert read(shell, "one") == whole
+
+
+def test_an_attempt_of_a_cluster_here_gives_way_and_numbers_of_attempts_there_say_nothing(
+    shell, whole
+):
+    store, source = (Store(shell.folder / name) for name in ("one", "two"))
+    run = ids(source.root)[0]
+    attempt = attempts.attempt_folder(store, run, 1)
+    attempt.path.mkdir(parents=True)
+    attempt.write_checkpoint(2, 0, b"half")
+    attempts.appoint(store, run, 1)
+    assert store.rundir(run).path.is_symlink()
+    with Ledger.driving(source) as ledger:
+        [result] = [detail for _, kind, detail in ledger.events(run) if kind == "finished"]
+        ledger.record(run, "started", step=0, attempt=1)
+        ledger.record(run, "finished", **result)
+    shell("merge", "two", "--store", "one")
+    assert not store.rundir(run).path.is_symlink()
+    assert "finished: " not in shell(*SWEEP, "seeds=4", "--store", "one").out
+    with Ledger.driving(store) as ledger:
+        Folders(store, ledger, remote=True).add([run])
+    assert not store.rundir(run).path.is_symlink()
     assert read(shell, "one") == whole
 
 
@@ -158,6 +199,16 @@ def test_a_half_trained_run_goes_on_here_where_it_is_further_and_free(shell):
         assert shell(*words, name).out.count("finished: ") == 2
     assert new.read_attempts()[1]["from_step"] > 0
     assert "runs: 6 here already" in shell("merge", "two", "--store", "new").out
+
+
+def test_what_was_decided_for_a_column_comes_along_and_what_is_here_stays(shell):
+    kept = ({"a": 1, "b": 2}, {"b": 3, "c": 4})
+    for name, decided in zip(("one", "two"), kept, strict=True):
+        path = shell.folder / name / "cache" / "settled.json"
+        write_sealed(path, {k: {"shapes": [], "micro_batch": n} for k, n in decided.items()})
+    shell("merge", "two", "--store", "one")
+    now = read_sealed(shell.folder / "one" / "cache" / "settled.json") or {}
+    assert {k: decided["micro_batch"] for k, decided in now.items()} == {"a": 1, "b": 2, "c": 4}
 
 
 def test_looks_of_both_count_in_the_order_of_their_times(shell):

@@ -22,6 +22,7 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
 from ablate.planning.unite import unasked, unite
+from ablate.running import settle
 from ablate.shared.errors import Failure
 from ablate.shared.files import make_folder, open_file, sha256_of, sync_folder
 from ablate.shared.own import is_own
@@ -72,6 +73,8 @@ def merge(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -> list[
     done = [work.choose(source) for source in sources]
     work.refuse()
     work.copy()
+    for source in sources:
+        settle.bring(store, source.store)
     work.record()
     return done
 

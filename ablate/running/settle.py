@@ -75,6 +75,15 @@ def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str]
     return found
 
 
+def bring(store: Store, source: Store) -> None:
+    """Take the decisions of another store that this one has not made: runs that follow on the same
+    device are then like the other's."""
+    mine, theirs = _known(store), _known(source)
+    if theirs.keys() - mine.keys():
+        make_folder(store.cache)
+        write_sealed(store.cache / "settled.json", theirs | mine)
+
+
 def settled(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
     """What was decided for a run; {}: nothing."""
     return decisions.get((run.cell.row + ".from" * run.above, run.cell.column), {})
