@@ -148,6 +148,9 @@ def test_eighty_columns_hold_every_number():
     words = text.split()
     assert all(words.count(value) >= values.count(value) for value in values)
     assert text.count("above in") == 6
+    wider = text_of(read_published("T3"), "rich", show=SHOW, width=120)
+    assert max(map(len, wider.splitlines()[:50])) <= 120
+    assert all(wider.splitlines().count(group) == 1 for group in LAID_OUT["T3"])  # in one piece
 
 
 # --- A sweep with groups ------------------------------------------------------------------------
