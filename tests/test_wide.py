@@ -242,6 +242,21 @@ def test_a_diverged_run_is_shown_and_has_no_verdict():
     assert "helps in 1 of 2 (no verdict in 1)" in text
 
 
+def test_another_set_is_a_column_beside_its_own_in_the_same_group():
+    plan, results = grouped()
+    tested = {"data": {"name": "x", "classes": 10}, "eval": {"also": [{"name": "dark"}]}}
+    plan = replace(plan, cells=tuple(replace(cell, spec=tested) for cell in plan.cells))
+    dark = {
+        run: {**result, "also": {"dark": finished(result["test"]["top1"] / 2)}}
+        for run, result in results.items()
+    }
+    natural, made, *_ = grids(render(tabulate(plan, dark), "md"))
+    assert natural[0][1:-1] == ["Pets", "Pets on dark", "svhn", "svhn on dark"]
+    assert natural[3][1:-1] == ["72.00", "36.00", "69.00", "34.50"]
+    assert natural[3][-1] == "helps in 2 of 4 (hurts in 2)"
+    assert made[0][1:-1] == ["dmlab", "dmlab on dark"]
+
+
 @pytest.mark.parametrize("family", ["column", "table"])
 def test_the_average_over_a_group_is_a_t_interval_of_the_means_over_its_columns(family):
     table = tabulate(*grouped(family=family))
