@@ -2,9 +2,9 @@
 columns, counts at a line's end, averages over groups; and how columns map to published ones."""
 
 import csv
-import dataclasses
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -148,6 +148,9 @@ def test_eighty_columns_hold_every_number():
     words = text.split()
     assert all(words.count(value) >= values.count(value) for value in values)
     assert text.count("above in") == 6
+    wider = text_of(read_published("T3"), "rich", show=SHOW, width=120)
+    assert max(map(len, wider.splitlines()[:50])) <= 120
+    assert all(wider.splitlines().count(group) == 1 for group in LAID_OUT["T3"])  # in one piece
 
 
 # --- A sweep with groups ------------------------------------------------------------------------
@@ -162,13 +165,16 @@ GAINS = {
     "svhn, B/4": [0.4, 0.5, 0.3],
     "dmlab, B/4": [3.0, 3.1, 3.0],
 }
-GROUPS = (ColumnGroup("Natural", ("pets", "svhn")), ColumnGroup("Made", ("dmlab",)))
+GROUPS = (
+    ColumnGroup("Natural", {"pets": "Pets", "svhn": "svhn"}),
+    ColumnGroup("Made", {"dmlab": "dmlab"}),
+)
 
 
 def grouped(groups=GROUPS, **analysis):
     plan = make_plan(["vit", "dpn"], tuple(GAINS), **analysis)
     columns = tuple(Column(label, {"model.arch": label.split(", ")[1]}) for label in GAINS)
-    plan = dataclasses.replace(plan, columns=columns, groups=groups)
+    plan = replace(plan, columns=columns, groups=groups)
     results = {
         run: finished(0.7 + 0.01 * GAINS[cell.column][seed] * (cell.row == "dpn"))
         for cell in plan.cells
@@ -185,7 +191,7 @@ def test_a_sweep_with_groups_is_a_grid_for_each_with_counts_of_verdicts():
     assert words["dmlab, S/4"] == "can't tell"
     natural, made, average, groups = grids(render(table, "md"))
     assert natural == [
-        ["variant", "pets", "svhn", "against vit"],
+        ["variant", "Pets", "svhn", "against vit"],
         ["S/4", "", "", ""],
         ["vit", "70.00", "70.00", ""],
         ["dpn", "72.00", "69.00", "helps in 1 of 2 (hurts in 1)"],
@@ -219,11 +225,11 @@ def test_without_verdicts_means_are_counted():
     assert "by however little" in render(table, "md")
     of = {e.column: e for e in table.entries if e.row == "dpn"}
     assert wins(table, [of[column] for column in GAINS]) == "above in 5 of 6"
-    lost = dataclasses.replace(of["pets, S/4"], gain=None)
+    lost = replace(of["pets, S/4"], gain=None)
     assert wins(table, [lost, of["svhn, S/4"]]) == "above in 0 of 2 (no gain in 1)"
     assert wins(table, [lost]) == ""
     level = stats.Estimate(0.0, None, None, 2)
-    assert wins(table, [dataclasses.replace(lost, gain=level)]) == "above in 0 of 1"
+    assert wins(table, [replace(lost, gain=level)]) == "above in 0 of 1"
     less = tabulate(grouped(metric="loss")[0], results)  # 1 - top-1: as much lower
     assert wins(less, [e for e in less.entries if e.row == "dpn"]) == "below in 5 of 6"
 
@@ -234,6 +240,21 @@ def test_a_diverged_run_is_shown_and_has_no_verdict():
     text = render(tabulate(plan, results), "md")
     assert "| runs |  | 1/3 diverged" in text
     assert "helps in 1 of 2 (no verdict in 1)" in text
+
+
+def test_another_set_is_a_column_beside_its_own_in_the_same_group():
+    plan, results = grouped()
+    tested = {"data": {"name": "x", "classes": 10}, "eval": {"also": [{"name": "dark"}]}}
+    plan = replace(plan, cells=tuple(replace(cell, spec=tested) for cell in plan.cells))
+    dark = {
+        run: {**result, "also": {"dark": finished(result["test"]["top1"] / 2)}}
+        for run, result in results.items()
+    }
+    natural, made, *_ = grids(render(tabulate(plan, dark), "md"))
+    assert natural[0][1:-1] == ["Pets", "Pets on dark", "svhn", "svhn on dark"]
+    assert natural[3][1:-1] == ["72.00", "36.00", "69.00", "34.50"]
+    assert natural[3][-1] == "helps in 2 of 4 (hurts in 2)"
+    assert made[0][1:-1] == ["dmlab", "dmlab on dark"]
 
 
 @pytest.mark.parametrize("family", ["column", "table"])
@@ -254,13 +275,13 @@ def test_the_average_over_a_group_is_a_t_interval_of_the_means_over_its_columns(
 
 
 def test_a_group_of_one_column_has_no_average_and_a_noisy_baseline_is_left_out():
-    few = (ColumnGroup("both", ("pets", "svhn")), ColumnGroup("one", ("dmlab",)))
+    few = (replace(GROUPS[0], name="both"), replace(GROUPS[1], name="one"))
     plan, results = grouped(groups=few)
     results["vit@pets, S/4#0"]["collapsed"] = True
     [block] = [block for block in tabulate(plan, results).blocks if block.kind == "group"]
     assert block.lines[0].columns == ("svhn, S/4", "pets, B/4", "svhn, B/4")
     assert block.note.endswith("without pets, S/4: its baseline is unstable")
-    single = dataclasses.replace(plan, columns=plan.columns[:3], cells=plan.cells[:6])
+    single = replace(plan, columns=plan.columns[:3], cells=plan.cells[:6])
     [block] = [b for b in tabulate(single, grouped()[1]).blocks if b.kind == "group"]
     assert [line.column for line in block.lines] == ["both"]
 
@@ -311,7 +332,7 @@ across:
   product: {data: [digits, mnist5k], model.arch: [mu/2, mu/4]}
   label: "{data}, {model.arch}"
 variants: [{a: {}}, {b: {stem: dpn}}]
-groups: {Made: [mnist5k], Natural: [digits]}
+groups: {Made: {MNIST: mnist5k}, Natural: [digits]}
 scales:
   other: {across: [{"deep, mu/4": {model.depth: 2}}, {"deeper, mu/4": {model.depth: 3}}]}
   fewer: {across: [{"digits, mu/4": {data: digits, model.arch: mu/4}}]}
@@ -327,20 +348,20 @@ def test_groups_are_of_the_columns_at_hand(tmp_path, monkeypatch):
         (tmp_path / "x.yaml").write_text(text)
         return make_real(["x.yaml"], store=tmp_path, scale=scale)[0]
 
-    whole = planned()
-    assert whole.groups == (ColumnGroup("Made", ("mnist5k",)), ColumnGroup("Natural", ("digits",)))
-    without = planned(SWEEP.replace("groups: {Made: [mnist5k], Natural: [digits]}\n", ""))
+    whole, digits = planned(), ColumnGroup("Natural", {"digits": "digits"})
+    assert whole.groups == (ColumnGroup("Made", {"mnist5k": "MNIST"}), digits)
+    without = planned(SWEEP.replace("groups: {Made: {MNIST: mnist5k}, Natural: [digits]}\n", ""))
     assert [run.id for run in whole.runs()] == [run.id for run in without.runs()]
     assert Plan.from_tree(json.loads(whole.to_bytes())).groups == whole.groups  # in their order
     assert "groups" not in without.to_tree()
-    assert planned(scale="fewer").groups == (ColumnGroup("Natural", ("digits",)),)
-    assert planned(scale="own").groups == (ColumnGroup("Depth", ("c", "d")),)
+    assert planned(scale="fewer").groups == (digits,)
+    assert planned(scale="own").groups == (ColumnGroup("Depth", {"c": "c", "d": "d"}),)
     assert planned(scale="none").groups == ()
     other = planned(scale="other")
     assert other.groups == ()
     assert other.notes == ("groups have no columns at this scale",)
     excluded = SWEEP + "exclude: [{data: mnist5k}]\n"
-    assert planned(excluded).groups == (ColumnGroup("Natural", ("digits",)),)
+    assert planned(excluded).groups == (digits,)
 
 
 # --- Columns that map themselves ----------------------------------------------------------------
@@ -362,8 +383,8 @@ def planted(ours, table, **mapped):
         data = {"name": data, "classes": 10, "order": "keyed"}
         parent = {"data": {"name": "imagenet1k"}, "train": {"steps": 9}}
         spec = {**cell.spec, "data": data, "model": {"arch": arch}, "parent": parent}
-        cells.append(dataclasses.replace(cell, spec=spec))
-    return dataclasses.replace(
+        cells.append(replace(cell, spec=spec))
+    return replace(
         plan,
         cells=tuple(cells),
         columns=tuple(Column(c, {"model.arch": arch}) for c, (arch, _) in ours.items()),
@@ -437,8 +458,8 @@ paper: {table: T3, rows: {a: base, b: dpn}}
         cells = []
         for cell in plan.cells:
             spec = {**cell.spec, "optim": {**cell.spec["optim"], "lr": 0.5}}
-            cells.append(dataclasses.replace(cell, spec=spec, specs=(spec,), **chosen))
-        found = paper.beside(dataclasses.replace(plan, cells=tuple(cells)), tmp_path)
+            cells.append(replace(cell, spec=spec, specs=(spec,), **chosen))
+        found = paper.beside(replace(plan, cells=tuple(cells)), tmp_path)
         assert {beside.column for beside in found.values()} == {"DTD (B/16)"}
         return {beside.differs for beside in found.values()}
 

@@ -18,7 +18,7 @@ RECIPES: dict[str, Mapping[str, Any]] = {
     "better-plain-vit": {"recipe": "s16_plus"},
     "DeiT": {"recipe": "deit"},
     "300 ep": {"recipe": "dtn"},
-    "VTAB-1k finetune from imagenet1k 2500 steps bs512": {"recipe": "vtab"},
+    "VTAB-1k finetune from imagenet1k 2500 steps bs512": {"recipe": "vtab", "model.rep": True},
 }
 # What the published runs searched over values that aren't printed: no difference where ours did.
 SEARCHED = {"VTAB-1k finetune from imagenet1k 2500 steps bs512": {"optim.lr"}}

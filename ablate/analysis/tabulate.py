@@ -161,12 +161,12 @@ def _named(column: TableColumn, label: str, on: str) -> TableColumn:
 def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
     """The columns with their places in a wide table: one on another set is beside its own."""
     places = wide_places(plan.columns)
-    groups = {heading: group.name for group in plan.groups for heading in group.headings}
+    shown = {h: (group.name, name) for group in plan.groups for h, name in group.headings.items()}
     found, own = [], WidePlace("", "")
     for column in columns:
         own = own if column.on else places[column.label]
-        wide = f"{own.heading} on {column.on}".strip() if column.on else own.heading
-        group = groups.get(own.heading, "")
+        group, wide = shown.get(own.heading, ("", own.heading))
+        wide = f"{wide} on {column.on}".strip() if column.on else wide
         found.append(dataclasses.replace(column, arch=own.arch, wide=wide, group=group))
     return found
 

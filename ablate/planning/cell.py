@@ -48,11 +48,7 @@ class ColumnGroup:
     """Columns that a wide table shows together: a part of `groups:`."""
 
     name: str
-    headings: tuple[str, ...]  # see WidePlace
-
-    @classmethod
-    def of(cls, tree: Mapping[str, Any]) -> ColumnGroup:
-        return cls(tree["name"], tuple(tree["headings"]))
+    headings: Mapping[str, str]  # see WidePlace -> as shown
 
 
 @dataclass(frozen=True)

@@ -309,7 +309,7 @@ class Plan:
                 Trial(**{**trial, "cell": _cell(trial["cell"])}) for trial in tree.get("trials", ())
             ),
             own=own_metric.kept(tree.get("own", {})),
-            groups=tuple(map(ColumnGroup.of, tree.get("groups", ()))),
+            groups=tuple(ColumnGroup(**group) for group in tree.get("groups", ())),
         )
 
 

@@ -3,7 +3,8 @@ groups of its columns (`groups:`). No run's id depends on it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ablate.planning.cell import ColumnGroup, wide_places
@@ -33,18 +34,29 @@ def read_paper(raw: Any, place: str) -> dict[str, Any]:
 
 
 def read_groups(raw: Any, place: str) -> tuple[ColumnGroup, ...]:
-    """The groups, none of whose columns comes twice."""
-    groups, seen = [], dict[str, str]()
+    """The groups, none of whose columns comes twice, nor is shown as another one is."""
+    groups, seen, names = [], dict[str, str](), dict[str, str]()
     for key, value in mapping_at(raw, place, GROUPS_FORM).items():
-        name = label_at(key, place)
-        where = f"{place}.{name}"
-        headings = [label_at(each, where) for each in list_at(value, where, "a list of columns")]
-        for heading in headings:
-            if heading in seen:
-                raise UserError(f"{where}: {heading!r} is in {seen[heading]} as well; give it once")
-            seen[heading] = name
-        groups.append(ColumnGroup(name, tuple(headings)))
+        group = label_at(key, place)
+        where = f"{place}.{group}"
+        headings = {}
+        for name, each in _named(value, where):
+            heading = label_at(each, where)
+            shown = heading if name is None else label_at(name, where)
+            for text, others in ((heading, seen), (shown, names)):
+                if text in others:
+                    raise UserError(f"{where}: {text!r} is in {others[text]} as well; give it once")
+                others[text] = group
+            headings[heading] = shown
+        groups.append(ColumnGroup(group, headings))
     return tuple(groups)
+
+
+def _named(raw: Any, place: str) -> Iterator[tuple[Any, Any]]:
+    """(name, column) of `{NAME: column}`; (None, column) of a list."""
+    if isinstance(raw, dict) and raw:
+        return iter(raw.items())
+    return ((None, each) for each in list_at(raw, place, "[column, ...] or {NAME: column}"))
 
 
 def paper_of(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
@@ -88,7 +100,7 @@ def groups_of(sweep: Sweep, columns: Sequence[Item], notes: list[str]) -> tuple[
             choices = ", ".join(group.name for group in sweep.groups)
             raise UserError(f"{place}: column {heading!r} is in none; add it to one of {choices}")
     kept = (
-        ColumnGroup(group.name, tuple(h for h in group.headings if h in here))
+        replace(group, headings={h: name for h, name in group.headings.items() if h in here})
         for group in sweep.groups
     )
     return tuple(group for group in kept if group.headings)

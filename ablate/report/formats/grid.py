@@ -16,6 +16,11 @@ class GridCell:
     bold: bool = False  # a gain: only where the verdict is "helps"
     number: bool = False  # set to the right
 
+    @property
+    def width(self) -> int:
+        """In characters, with its marks and what is between them."""
+        return len(self.text) + len(",".join(map(str, self.notes)))
+
 
 @dataclass(frozen=True)
 class GridLine:
@@ -42,7 +47,7 @@ class Grid:
         """The width of each column in characters."""
         rows = [self.headings, *(line.cells for line in self.lines if not line.heading)]
         columns = range(len(self.headings))
-        return [2 + max(len(row[i].text) + 2 * len(row[i].notes) for row in rows) for i in columns]
+        return [2 + max(row[i].width for row in rows) for i in columns]
 
     def columns(self, which: Sequence[int]) -> Grid:
         """Return a grid of only these columns, in this order."""
@@ -84,6 +89,8 @@ def _fitting(grid: Grid, width: int) -> Iterator[Grid]:
         size if cell.number or not i else min(size, FOLDED)
         for i, (cell, size) in enumerate(zip(grid.headings, grid.widths, strict=True))
     ]
+    if len(widths) > 2 and not grid.headings[-1].number:  # words at the end fold before they move
+        widths[-1] = min(widths[-1], LEAST)
     which = [0]
     for i in range(1, len(widths)):
         if len(which) > 1 and sum(widths[j] for j in (*which, i)) > width:
