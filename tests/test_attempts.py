@@ -14,7 +14,7 @@ from threading import Thread
 import pytest
 from test_ledger import small_plan
 
-from ablate.cli.keeping import _alone
+from ablate.cli.keeping import alone
 from ablate.planning.plan import Plan
 from ablate.running import turns
 from ablate.running.folders import Folders
@@ -350,10 +350,10 @@ def test_who_reads_rolls_no_transaction_of_another_host_back(far, monkeypatch):
 def test_nobody_writes_the_ledger_beside_a_driver_of_another_host(far):
     with pytest.raises(Unrecorded, match="another drives the store"):
         far.add_look({"sweep": "p", "at": 1.0, "seeds": [0]})
-    with pytest.raises(Failure, match="process 1 drives this store"), _alone(far, "gc"):
+    with pytest.raises(Failure, match="process 1 drives this store"), alone(far, "gc"):
         pass
     os.utime(far.pilots / "driver.json", (0, 0))
-    with _alone(far, "gc"):
+    with alone(far, "gc"):
         pass
 
 
@@ -411,7 +411,7 @@ MOUNTS = """\
         ("/mnt/größe/runs", "DELETE"),
     ],
 )
-def test_the_ledger_has_a_wal_on_this_hosts_own_disks_alone(tmp_path, place, mode):
+def test_the_ledger_has_a_wal_on_this_hosts_own_disksalone(tmp_path, place, mode):
     (tmp_path / "mounts").write_text(MOUNTS)
     assert journal_mode(Path(place), tmp_path / "mounts") == mode
 
