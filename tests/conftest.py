@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import importlib
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer.main
 
 from ablate import cli
 from ablate.planning import compose, conf
@@ -58,6 +60,8 @@ def machine():
         for name in unset:
             patch.delenv(name, raising=False)
         patch.setattr(compose, "compose_config", _composed_once(compose.compose_config))
+        made = functools.cache(typer.main.get_command)  # which a process of its own makes once
+        patch.setattr(typer.main, "get_command", made)
         yield
 
 

@@ -41,18 +41,12 @@ def render_page(
     drawn: Mapping[str, str],
 ) -> str:
     """Render the HTML. `looks`: its own among them; `drawn`: SVG by the name of a figure."""
-    import jinja2
-
     drawn = {kind: _inline(svg) for kind, svg in drawn.items()}
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    template = environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))
     facts = provenance(runs)
     read = dict.fromkeys(look.seeds for look in looks)
     commands = facts.pop("command", {}) or {shlex.join(["ablate", "sweep", *plan.words]): 0}
     counted = _counted(runs)
-    text = template.render(
+    text = _template().render(
         title=plan.title or plan.name,
         overview=_overview(plan, counted),
         table=table,
@@ -86,6 +80,16 @@ def _plain(text: str) -> str:
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", text)
     return text.encode(errors="replace").decode()
+
+
+@functools.cache
+def _template() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))
 
 
 def _inline(svg: str) -> str:
