@@ -220,6 +220,5 @@ def test_runs_and_power_are_the_published_ones(gains, runs, power):
 
 @pytest.mark.parametrize(("gain", "runs"), [(0, 67), (1.5, 97), (3, 62)])
 def test_the_runs_that_a_plan_expects_are_simulated(gain, runs):
-    assert stats.runs_until(Sequential(LOOKS, 1.5, contrasts=9), gain) == pytest.approx(
-        runs, rel=0.08
-    )
+    found = stats.runs_until(Sequential(LOOKS, 1.5, contrasts=9), 9, gain)
+    assert found == pytest.approx(runs, rel=0.08)

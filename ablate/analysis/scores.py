@@ -68,7 +68,7 @@ def scores(
     finished: dict[int, Mapping[str, Any]] = {}
     diverged: dict[int, int | None] = {}
     missing, found = [], []
-    for seed in plan.seeds:
+    for seed in plan.planned(cell):
         result = results.get(cell.ids.get(seed, ""))  # none while it is tuned
         status = result["status"] if result else None
         if result is None or status not in ("finished", "diverged"):

@@ -72,6 +72,7 @@ class Sweep:
     scale: str | None = None
     own: Collection[str] = ()  # what of `analysis` and `paper` the scale says: "paper.columns"
     tune: Tune | None = None
+    until: Mapping[str, Any] | None = None  # looks, margin, spread: what of them is said
 
     def layers(
         self, row: Item, column: Item, overrides: Iterable[Override] = ()

@@ -15,16 +15,25 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ablate.planning.cell import Cell
 from ablate.planning.cell_search import CellSearch, Lines, Metrics, Results
-from ablate.planning.plan import Plan, file_name
+from ablate.planning.plan import Plan
+from ablate.planning.tree import file_name
 from ablate.shared import spec
 from ablate.shared.files import make_folder, sync_folder
 
 if TYPE_CHECKING:
     import optuna
+
+
+class Grower(Protocol):
+    """What makes a plan grow as results come, and ends runs that aren't worth going on."""
+
+    def grow(self, results: Results, metrics: Metrics) -> Plan | None: ...
+
+    def prune(self, run: str, metrics: Lines) -> int | None: ...
 
 
 class Search:

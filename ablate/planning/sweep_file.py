@@ -37,6 +37,7 @@ from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
 from ablate.planning.plan import Analysis
 from ablate.planning.tuning import tuning
+from ablate.planning.until import declared, until_at
 from ablate.planning.words import DEFAULT_SEEDS, TUNE, CommandLine, section_of, seeds_of
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared.coerce import coerce
@@ -50,6 +51,7 @@ KEYS = (
     "variants",
     "baseline",
     "seeds",
+    "until",
     "overrides",
     "exclude",
     "scales",
@@ -57,8 +59,7 @@ KEYS = (
     "analysis",
     "tune",
 )
-SCALE_KEYS = ("base", "from", "across", "seeds", "overrides", "tune", "analysis", "paper")
-PAPER_KEYS = ("table", "rows", "columns")
+SCALE_KEYS = ("base", "from", "across", "seeds", "until", "overrides", "tune", "analysis", "paper")
 PAPER_FORM = "{table: NAME, rows: {LABEL: name}}"
 GENERATORS = ("product", "zip", "each")
 
@@ -178,6 +179,7 @@ def from_file(
             f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})
         ),
         tune=_tune(parts, whole, scaled, line, place),
+        until=declared({"": whole, f"scales.{scale}.": scaled}, place),
     )
 
 
@@ -247,6 +249,8 @@ class _Reader:
                 self.globbed = before
             elif key == "seeds":
                 read[key] = seeds(value, where)
+            elif key == "until":
+                read[key] = until_at(value, where)
             elif key == "overrides":
                 read[key] = tuple(self.overrides(value, where))
             elif key == "tune":
@@ -385,12 +389,12 @@ def _paper(raw: Any, place: str) -> dict[str, Any]:
     for key, value in mapping_at(raw, place, PAPER_FORM).items():
         if key == "table":
             paper[key] = coerce(value, str, f"{place}.table")
-        elif key in PAPER_KEYS:
+        elif key in ("rows", "columns"):
             names = mapping_at(value, f"{place}.{key}", "{LABEL: name}")
             paper[key] = {
                 str(label): coerce(name, str, f"{place}.{key}: {label}")
                 for label, name in names.items()
             }
         else:
-            raise unknown(f"{place}: {key}", key, PAPER_KEYS, "a key among")
+            raise unknown(f"{place}: {key}", key, ("table", "rows", "columns"), "a key among")
     return paper

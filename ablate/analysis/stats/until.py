@@ -270,12 +270,12 @@ def _quantile(df: Floats, level: float) -> Floats:
 TABLES = 2_000  # simulated: the mean number of runs is known to 1 %
 
 
-def runs_until(method: Sequential, gain: float) -> float:
-    """The mean number of runs of a column of `method.contrasts` variants, each of the same true
-    `gain`, and its baseline, until every row has stopped. `gain` and the margin are in standard
-    deviations of a seed, equal for all rows. Seeded: the same question, the same answer.
+def runs_until(method: Sequential, variants: int, gain: float) -> float:
+    """The mean number of runs of a column of so many variants, each of the same true `gain`, and
+    their baseline, until every row has stopped. `gain` and the margin are in standard deviations
+    of a seed, equal for all rows. Seeded: the same question, the same answer.
     """
-    rows = method.contrasts + 1
+    rows = variants + 1
     y = np.random.default_rng(20230206).standard_normal((TABLES, rows, method.looks[-1]))
     y[:, 1:] += gain
     state, runs, before = before_looks(rows, 0, (TABLES,)), 0.0, 0
