@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.analysis.across import pooled_gains
 from ablate.analysis.captions import count
 from ablate.analysis.methods import sequential_of
-from ablate.analysis.scores import Curves, Probes, Results, Scores, scores
+from ablate.analysis.scores import Curves, Probes, Results, Scores, all_scores
 from ablate.planning.plan import Plan
 from ablate.store import looks
 from ablate.store.looks import InterimLook
@@ -90,11 +90,7 @@ def courses_of(
     plan: Plan, results: Results, curves: Curves, probes: Probes
 ) -> dict[str, ColumnCourse]:
     """The course of every column of a plan whose results these are."""
-    found = {
-        (cell.row, cell.column): scores(cell, plan, results, (), curves, probes)
-        for cell in plan.cells
-    }
-    return follow(plan, found)
+    return follow(plan, all_scores(plan, results, (), curves, probes))
 
 
 def _column(plan: Plan, label: str, block: Sequence[Scores]) -> ColumnCourse:
@@ -241,7 +237,7 @@ def notes(plan: Plan, courses: Iterable[ColumnCourse]) -> Iterator[str]:
     """Say of a table what its looks have left open."""
     for course in courses:
         at = f"{heading}: " if (heading := plan.heading(course.label)) else ""
-        if not course.told:
+        if course.next is not None and not course.told:
             yield f"{at}no look yet; the first is at {plan.until[0]} seeds."
         elif course.next is not None:
             yield (

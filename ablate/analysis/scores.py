@@ -113,6 +113,16 @@ def scores(
     )
 
 
+def all_scores(
+    plan: Plan, results: Results, also: Iterable[str], curves: Curves | None, probes: Probes | None
+) -> dict[tuple[str, str], Scores]:
+    """Collect the scores of every cell, by row and column."""
+    return {
+        (cell.row, cell.column): scores(cell, plan, results, also, curves, probes)
+        for cell in plan.cells
+    }
+
+
 def by_seed(values: Mapping[int, float]) -> str:
     """ "1e+200 in seed 1, nan in seed 2"."""
     return ", ".join(f"{value:.3g} in seed {seed}" for seed, value in values.items())

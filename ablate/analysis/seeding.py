@@ -52,6 +52,8 @@ class Seeding:
             self._lacking = self._asked()
         return None if self._plan is before else self._plan
 
+    prunes = False
+
     def prune(self, run: str, metrics: Lines) -> int | None:
         """No run is a trial."""
 

@@ -19,7 +19,7 @@ from ablate.analysis.entry import Extra, make_entry
 from ablate.analysis.footnotes import Footnotes, data_notes, mixtures, row_notes
 from ablate.analysis.methods import method_of
 from ablate.analysis.paper import paper_notes
-from ablate.analysis.scores import Curves, Probes, Results, Scores, by_replicate, scores
+from ablate.analysis.scores import Curves, Probes, Results, Scores, all_scores, by_replicate, scores
 from ablate.analysis.table import (
     Entry,
     Ranks,
@@ -69,16 +69,12 @@ def tabulate(
     the store also has with the draws of an older version.
     """
     analysis, footnotes = plan.analysis, Footnotes()
-    cells = {
-        (cell.row, cell.column): scores(cell, plan, results, also, curves, probes)
-        for cell in plan.cells
-    }
+    cells = all_scores(plan, results, also, curves, probes)
     courses = follow(plan, cells) if plan.until else {}
-    complete = not any(found.missing for found in cells.values())
-    complete = complete and not any(course.next for course in courses.values())
-    methods = [method_of(plan, column.label) for column in plan.columns]
-    look_note = captions.look_note(plan, looks, methods)
-    judge = words and (complete or bool(plan.until)) and not (strict and look_note)
+    waits = any(found.missing for found in cells.values())
+    complete = not waits and not any(course.next for course in courses.values())
+    look_note = captions.look_note(plan, looks, [method_of(plan, c.label) for c in plan.columns])
+    judge = words and (complete or bool(courses)) and not (strict and look_note)
     judge = judge and not (plan.one_search or plan.one_parent)
     extra = Extra(sizes or {}, cost, paper or {})
     columns: list[TableColumn] = []
@@ -92,8 +88,8 @@ def tabulate(
             columns.append(_named(made, other[0].cell.column, name))
     noted = ((row, footnotes.of(row_notes(row.confounds))) for row in plan.rows)
     rows = tuple(TableRow(row.label, row.family, numbers) for row, numbers in noted)
-    verdicts = {(e.row, e.column): e.verdict for column in columns for e in column.entries}
     arrays = Arrays.of(_shared(plan), cells, judge and not courses, gain_alpha(analysis))
+    verdicts = {(e.row, e.column): e.verdict for column in columns for e in column.entries}
     below = (*blocks(arrays), *trends(arrays, verdicts))
     notes = captions.notes(plan, list(cells.values()), columns, look_note, strict)
     return Table(
@@ -113,8 +109,7 @@ def tabulate(
             *captions.withheld(withheld or {}),
             *captions.older_draws(plan, older),
             *notes,
-            *course_notes(plan, courses.values()),
-            *_without_words(plan, below),
+            *_of_looks(plan, courses, below),
             *paper_notes(columns, extra.paper),
         ),
         footnotes=tuple(footnotes.numbers),
@@ -271,7 +266,11 @@ def _by_looks(
     return dataclasses.replace(gains, rows=tuple(rows), spread=spread, df=df, ratio=ratio)
 
 
-def _without_words(plan: Plan, below: Sequence[Summary]) -> Iterator[str]:
+def _of_looks(
+    plan: Plan, courses: Mapping[str, ColumnCourse], below: Sequence[Summary]
+) -> Iterator[str]:
+    """Say what looks have left open, and that they judge rows of columns alone."""
+    yield from course_notes(plan, courses.values())
     if plan.until and below:
         yield (
             f"Below the columns: of the {len(_shared(plan).seeds)} seeds that all cells share, and "

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 
 class Grower(Protocol):
-    """What makes a plan grow as results come, and ends runs that aren't worth going on."""
+    """What makes a plan grow as results come and, if it `prunes`, ends runs that aren't worth going
+    on."""
+
+    @property
+    def prunes(self) -> bool: ...
 
     def grow(self, results: Results, metrics: Metrics) -> Plan | None: ...
 
@@ -77,10 +81,14 @@ class Search:
             specs=tuple(tree for _, tree in found),
         )
 
+    @property
+    def prunes(self) -> bool:
+        assert self._plan.tune is not None
+        return self._plan.tune.pruner != "none"
+
     def prune(self, run: str, metrics: Lines) -> int | None:
         """The step after which a running trial is not worth going on; None: it is, or no trial."""
-        assert self._plan.tune is not None
-        if self._plan.tune.pruner == "none":
+        if not self.prunes:
             return None
         return next((step for each in self._searches if (step := each.prune(run, metrics))), None)
 

@@ -160,7 +160,7 @@ class _Drive:
     def _grow(self) -> None:
         if self.search is None or self.signals:
             return
-        for run, worker in self.working.items():
+        for run, worker in self.working.items() if self.search.prunes else ():
             size = worker.folder.metrics_size()
             if size != worker.judged:
                 worker.judged = size
