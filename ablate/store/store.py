@@ -54,8 +54,8 @@ class Store(StoreFolder):
         return sound
 
     def result(self, run: str, sha256: str | None = None) -> dict[str, Any] | None:
-        """A run's result for what makes a plan grow, or None while it has none. `sha256`: of the one that is
-        recorded. Raises Failure where a file is not the one that the run left."""
+        """A run's result for what makes a plan grow, or None while it has none. `sha256`: of the
+        one that is recorded. Raises Failure where a file is not the one that the run left."""
         folder = self.rundir(run)
         result, why = folder.sealed_result(sha256, curves=True)
         if why:
