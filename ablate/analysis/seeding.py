@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from ablate.analysis.course import ColumnCourse, courses_of, lines, look_events
 from ablate.analysis.own import with_own
+from ablate.planning.cell import Cell
 from ablate.planning.cell_search import Lines, Metrics, Results
 from ablate.planning.plan import Plan
 from ablate.planning.until import with_seeds
@@ -36,8 +38,9 @@ class Seeding:
         """`plan`: as expanded, with the seeds of the first look."""
         self._plan, self._store, self._record, self._say = plan, store, record, say
         self._known: dict[str, Mapping[str, Any]] = {}
-        self._lacking = self._asked()
+        self._waiting: dict[str, list[str]] = {}  # by column: runs whose result is not known
         self._said: set[str] = set()
+        self._await(plan, before=())
 
     def grow(self, results: Results, metrics: Metrics) -> Plan | None:
         """The plan with all seeds that can be asked for by now; None where nothing is new since the
@@ -48,8 +51,9 @@ class Seeding:
             for look in look_events(self._plan, courses):
                 self._record(look.event(self._plan.name))
             self._tell(courses)
-            self._plan = with_seeds(self._plan, _asks(self._plan, courses))
-            self._lacking = self._asked()
+            more = with_seeds(self._plan, _asks(self._plan, courses))
+            self._await(more, before=self._plan.cells)
+            self._plan = more
         return None if self._plan is before else self._plan
 
     prunes = False
@@ -57,25 +61,24 @@ class Seeding:
     def prune(self, run: str, metrics: Lines) -> int | None:
         """No run is a trial."""
 
-    def _asked(self) -> dict[str, list[str]]:
-        """By column, the runs without a known result; those of the newest seeds stand last."""
-        found: dict[str, list[str]] = {}
-        for seed in self._plan.seeds:
-            for cell in self._plan.cells:
-                if seed in cell.ids and cell.ids[seed] not in self._known:
-                    found.setdefault(cell.column, []).append(cell.ids[seed])
-        return found
+    def _await(self, plan: Plan, before: Sequence[Cell]) -> None:
+        """Wait for the runs that the plan has more than those cells."""
+        for cell, old in zip_longest(plan.cells, before):
+            more = [run for seed, run in cell.ids.items() if old is None or seed not in old.ids]
+            if more:
+                self._waiting.setdefault(cell.column, []).extend(more)
 
     def _ended(self, results: Results) -> bool:
         """Has a column got the last of its results?"""
-        some = False
-        for column, runs in list(self._lacking.items()):
-            while runs and (result := results(runs[-1])) is not None:
+        ended = []
+        for column, runs in self._waiting.items():
+            while runs and (result := self._known.get(runs[-1]) or results(runs[-1])) is not None:
                 self._known[runs.pop()] = result
             if not runs:
-                del self._lacking[column]
-                some = True
-        return some
+                ended.append(column)
+        for column in ended:
+            del self._waiting[column]
+        return bool(ended)
 
     def _courses(self, metrics: Metrics) -> dict[str, ColumnCourse]:
         known = with_own(self._plan, self._known, self._store)
