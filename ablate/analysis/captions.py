@@ -79,6 +79,7 @@ def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:
     if not sets:
         return ""
     family = "a family of its own" if plan.analysis.family == "column" else "in the same family"
+    family = "without verdicts, for looks are at the run's own test set" if plan.until else family
     return (
         f"The columns on {names([*sets])} test the same runs on other images or labels. Each of "
         f"these columns is {family}; averages and contrasts use the run's own test set only."

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # numpy and scipy
     from ablate.analysis.stats.gains import Reason
 
 GOES_ON = "goes on"
-STOPPED = "no verdict, for a run diverged or collapsed"  # its own, or one of the baseline
+STOPPED = "no verdict (a run diverged, collapsed or missed the threshold)"  # or the baseline's did
 
 Cells = Mapping[tuple[str, str], Scores]  # (row, column) -> its scores
 
@@ -120,7 +120,7 @@ def _column(plan: Plan, label: str, block: Sequence[Scores]) -> ColumnCourse:
         shared = np.flatnonzero(~np.isnan(fit.sd) & ~after.own)
         if after.tripped:
             spread, df, ratio = None, None, float(fit.ratio)
-        elif method.spread == "pooled" and shared.size and len(rows) > 2:
+        elif method.spread == "pooled" and shared.size:
             spread, df = float(fit.sd[shared[0]]) / math.sqrt(2), round(float(fit.df[shared[0]]))
         state = after
     left = plan.until[len(told) :] if state.active.any() else ()
