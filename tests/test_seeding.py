@@ -13,6 +13,7 @@ from test_kill import disturb
 
 from ablate.analysis import reading, seeding, stats
 from ablate.analysis.course import STOPPED, courses_of, look_events
+from ablate.analysis.methods import sequential_of
 from ablate.analysis.seeding import Seeding
 from ablate.analysis.tabulate import tabulate
 from ablate.cli import starting
@@ -272,6 +273,24 @@ def test_a_diverged_variant_stops_and_a_diverged_baseline_ends_its_column(planne
     assert any("no further verdicts" in note for note in table.notes)
     words = {(e.row, e.column): e.verdict for e in table.entries}
     assert words["DPN", "64"] is None
+
+
+def test_alpha_is_shared_by_the_family_that_the_analysis_names(planned):
+    for family, contrasts in (("column", 2), ("table", 4)):
+        method = sequential_of(planned(f"analysis.family={family}"), "64")
+        assert (method.contrasts, method.looks, method.margin) == (contrasts, LOOKS, 2)
+    assert sequential_of(planned("analysis.spread=paired"), "64").spread == "paired"
+
+
+def test_a_noisy_baseline_is_told_with_what_it_costs(planned, tmp_path):
+    plan = planned(text=FILE.replace("64, 128", "64"))
+    y = values({"plain": 0, "DPN": 0, "asleep": 0}, columns=("64",))
+    y["plain", "64"] = np.array([50, 60, 70, 55, 65, 50, 70, 60, 60.0])
+    results = Planted(plan, y, missing={("asleep", "64", 6)})
+    _, said = grown(plan, results, tmp_path)
+    assert said[0] == "look at 5 seeds of 64: goes on: DPN, asleep"
+    assert "times the variants': judged by pooled gains" in said[1]
+    assert said[1].endswith("until the end: at most 12 more runs")
 
 
 def test_later_rows_later_looks_and_another_margin_are_a_changed_analysis(planned, tmp_path):
