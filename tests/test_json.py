@@ -69,7 +69,7 @@ def test_plan(ask):
     found = of(ask, *words, "launcher=inline", "seeds=2", "--detect", "2", "--spread", "1")
     assert found.keys() == {
         *("sweep", "title", "words", "total", "states", "to_come", "baseline", "seeds", "variants"),
-        *("left", "launcher", "tuning", "detect", "withheld", "notes", "warnings"),
+        *("left", "launcher", "tuning", "detect", "until", "withheld", "notes", "warnings"),
     }
     assert (found["total"], found["states"], found["seeds"]) == (4, {"planned": 4}, [0, 1])
     none, dpn = found["variants"]
@@ -82,6 +82,7 @@ def test_plan(ask):
     assert found["detect"]["columns"][0]["power"] is None  # of two seeds nothing can be told
     assert found["detect"]["columns"][0]["seeds"]["expected"] > 2
     assert found["tuning"] is None
+    assert found["until"] is None
     assert found["launcher"] == launcher_settings({"name": "inline"})
 
 

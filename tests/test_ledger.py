@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ablate.planning.cell import Cell, Column, Row
-from ablate.planning.plan import Analysis, Plan, file_name
+from ablate.planning.plan import Analysis, Plan
+from ablate.planning.tree import file_name
 from ablate.shared.errors import Failure, UserError
 from ablate.store.events import RunState, fold
 from ablate.store.ledger import Ledger

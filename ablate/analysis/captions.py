@@ -18,7 +18,6 @@ from ablate.store.looks import look as look_of
 from ablate.store.store import REMEDY
 
 if TYPE_CHECKING:
-    from ablate.analysis.paper import Beside
     from ablate.analysis.stats import Method
     from ablate.analysis.table import TableColumn
 
@@ -58,7 +57,8 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
     lines = [
         f"{name}: mean over seeds [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
         f"in {of.points}{less} [{level(gain_alpha(analysis))}, simultaneous over the "
-        f"{family(plan, columns)}; {_method(analysis)}]. Intervals are over training seeds; "
+        f"{family(plan, columns)}{_looks(plan)}; {_method(analysis)}]. Intervals are over training "
+        f"seeds; "
         f"{tested}."
     ]
     lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
@@ -74,6 +74,7 @@ def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:
     if not sets:
         return ""
     family = "a family of its own" if plan.analysis.family == "column" else "in the same family"
+    family = "without verdicts, for looks are at the run's own test set" if plan.until else family
     return (
         f"The columns on {names([*sets])} test the same runs on other images or labels. Each of "
         f"these columns is {family}; averages and contrasts use the run's own test set only."
@@ -134,6 +135,11 @@ def with_words(plan: Plan, word: str) -> str:
     return shlex.join(["ablate", "sweep", *words[:place], word, *words[place:]])
 
 
+def _looks(plan: Plan) -> str:
+    *most, last = plan.until or ("",)
+    return f" and the looks at {', '.join(map(str, most))} and {last} seeds" if plan.until else ""
+
+
 def _method(analysis: Analysis) -> str:
     match analysis.spread:
         case "paired":
@@ -159,7 +165,7 @@ def notes(
     for score in cells:
         missing[score.cell.row] += len(score.missing)
     if missing.total():
-        found.append(_unfinished(missing, len(cells) * len(plan.seeds)))
+        found.append(_unfinished(plan, missing))
     if any(entry.n == 1 for column in columns for entry in column.entries):
         found.append("n = 1: no interval.")
     if plan.one_search:
@@ -225,8 +231,9 @@ def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[
         f"seed {seed} diverged" + (f" at step {step}" if step is not None else "")
         for seed, step in base.diverged.items()
     ] + [f"seed {seed} collapsed" for seed in base.collapsed]
+    none = "no further verdicts" if plan.until else "no verdicts"
     yield (
-        f"{at}no verdicts: in the baseline {plan.baseline}, {', '.join(fates)}, so gains over the "
+        f"{at}{none}: in the baseline {plan.baseline}, {', '.join(fates)}, so gains over the "
         f"baseline don't measure the variants."
     )
     n = len(base.results)
@@ -253,16 +260,20 @@ def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[
         )
 
 
-def _unfinished(missing: Counter[str], planned: int) -> str:
+def _unfinished(plan: Plan, missing: Counter[str]) -> str:
     """Count the missing runs by row; rows with equal counts share a number."""
     by_count: dict[int, list[str]] = {}
     for row, lacking in missing.items():
         if lacking:
             by_count.setdefault(lacking, []).append(row)
     parts = [f"{n} of {names(rows)}" for n, rows in sorted(by_count.items(), reverse=True)]
+    planned = sum(len(plan.planned(cell)) for cell in plan.cells)
+    when = "There are no verdicts before every run has a result."
+    if plan.until:
+        when = "The next look waits until every run of its column has a result."
     return (
         f"UNFINISHED: {missing.total()} of {count(planned, 'run')} missing "
-        f"({'; '.join(parts)}). There are no verdicts before every run has a result."
+        f"({'; '.join(parts)}). {when}"
     )
 
 
@@ -275,6 +286,8 @@ def _grown(plan: Plan, looks: Sequence[InterimLook], methods: Sequence[Method]) 
     """Yield a note if verdicts were read at fewer seeds without a declaration."""
     from ablate.analysis import stats
 
+    if plan.until:  # which is one
+        return
     analysis, seeds = plan.analysis, set(plan.seeds)
     earlier = {len(look.seeds) for look in looks if set(look.seeds) < seeds} - {1}  # told nothing
     read = (*sorted(earlier), len(seeds))
@@ -300,43 +313,6 @@ def _changed(plan: Plan, looks: Sequence[InterimLook]) -> Iterator[str]:
             f"Changed since verdicts were first read, at n = {len(first.seeds)}: "
             f"{'; '.join(parts)}. The change was made with results in view: its error is unknown."
         )
-
-
-def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> list[str]:
-    """Explain the published figures beside ours, why some are not subtracted, and the ranks."""
-    if not paper:
-        return []
-    table = next(iter(paper.values())).table
-    pm = " The paper calls its +- a 95 % interval over at least 3 runs; the printed values fit a "
-    pm += "standard error."
-    pm = pm if any(beside.pm is not None for beside in paper.values()) else ""
-    found = [
-        f"Beside it: {table}, with its gains.{pm} Where data, resolution, steps and recipe match, "
-        f"a cell has our value minus the published value. Elsewhere a cell says whether our gain "
-        f"has the direction of the published gain (can't tell: our interval includes 0, or the "
-        f"published gain is 0), and whether the published gain lies in our interval."
-    ]
-    by_reason: dict[str, list[str]] = {}
-    for (_, column), beside in paper.items():
-        same = column in ("", beside.column)
-        stands = beside.column if same else f"{column} for {beside.column}"
-        reason = by_reason.setdefault(beside.differs or "comparable", [])
-        if stands not in reason:
-            reason.append(stands)
-    found += [
-        f"Comparable: {names(which)}."
-        if reason == "comparable"
-        else f"Not subtracted, {reason}: {names(which)}."
-        for reason, which in by_reason.items()
-    ]
-    for column in columns:
-        if ranks := column.ranks:
-            place = f"{column.heading}: " if column.heading else ""
-            found.append(
-                f"{place}rank agreement of the gains, Kendall's tau {ranks.tau:+.2f} "
-                f"(exact p = {ranks.p:.2g}, {ranks.n} rows)."
-            )
-    return found
 
 
 def count(number: int, noun: str) -> str:

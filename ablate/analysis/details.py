@@ -34,6 +34,8 @@ def _spread(plan: Plan, column: TableColumn) -> str:
         )
         if column.baseline_ratio:
             parts.append(pooled_gains(column.baseline_ratio))
+    elif column.baseline_ratio:  # by looks, which pool gains alone
+        parts.append(pooled_gains(column.baseline_ratio))
     elif plan.analysis.spread == "pooled":
         parts.append("spread unknown")
     if (r := column.correlation) and r.low is not None and r.high is not None:

@@ -16,6 +16,7 @@ from ablate.planning.plan import Plan
 from ablate.shared.metrics import Metric
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
+    from ablate.analysis.course import RowCourse
     from ablate.analysis.paper import Beside
     from ablate.analysis.stats import Estimate, Exact, RowGain
 
@@ -38,8 +39,10 @@ def make_entry(
     judge: bool,
     footnotes: Footnotes,
     extra: Extra,
+    course: RowCourse | None = None,
 ) -> Entry:
-    """`base`: the scores of the baseline; None without one. `judge`: is there a verdict?"""
+    """`base`: the scores of the baseline; None without one. `judge`: is there a verdict? `course`:
+    of a sweep with looks what they decided, whose `gain` it is."""
     from ablate.analysis import stats
 
     analysis, where = plan.analysis, (found.cell.row, found.cell.column)
@@ -48,11 +51,14 @@ def make_entry(
     verdict = verdict_of(gain.gain, analysis.margin, given, words) if gain else None
     if gain and verdict == stats.CANT_TELL and gain.stands_out:
         verdict = stats.UNSTABLE
+    if course is not None:
+        verdict = course.verdict if judge else None
     if verdict is not None and _same_predictions(found, base):
         verdict = stats.DID_NOTHING
     against = _fisher(found, base)
     unstable = f"{len(base.unstable)} of {_ended(base)}" if base else ""
-    texts = entry_notes(plan, found, gain, verdict, base, against, unstable)
+    texts = [] if course is None else [course.note]
+    texts += entry_notes(plan, found, gain, verdict, base, against, unstable)
     accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha, plan.metric)
     gained = hide_wide(gain.gain, plan.metric) if gain else None
     if gain and gained != gain.gain:
@@ -62,7 +68,7 @@ def make_entry(
     return Entry(
         row=where[0],
         column=where[1],
-        planned=len(plan.seeds),
+        planned=len(plan.planned(found.cell)),
         values=found.main.by_seed,
         missing=found.missing,
         diverged=tuple(found.diverged),
@@ -113,7 +119,8 @@ def _same_predictions(found: Scores, base: Scores | None) -> bool:
     if base is None:
         return False
     digests = [[result.get("predictions_sha256") for result in s.results] for s in (found, base)]
-    return all(digests[0]) and digests[0] == digests[1]
+    mine, theirs = digests  # which may have more seeds
+    return all(mine) and mine == theirs[: len(mine)]
 
 
 def _ended(found: Scores) -> int:

@@ -17,6 +17,7 @@ PREDICATES = {
     "lower": ("is lower", "are lower"),
     "same within": ("is the same within {}", "are the same within {}"),
     "no worse than": ("is less than {} worse, if at all", "are less than {} worse, if at all"),
+    "less than": ("differs by less than {}", "differ by less than {}"),
     "can't tell": ("can't be told from the baseline", "can't be told from the baseline"),
     "unstable": ("is unstable", "are unstable"),
 }

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.also import on_set
 from ablate.analysis.captions import names
@@ -19,6 +20,9 @@ from ablate.planning.cell import Cell, WidePlace, wide_places
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.spec import also_of
+
+if TYPE_CHECKING:  # numpy and scipy
+    from ablate.analysis.table import TableColumn
 
 FILE = Path(__file__).with_name("paper_tables.csv")
 VALUES = ("top1", "fewshot25_top1", "test_top1", "zeroshot_top1", "miou", "test_top1_approx")
@@ -301,3 +305,40 @@ def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -
     about = "about " if table.metric.endswith("_approx") else ""
     text = about + printed.value + (f" ± {printed.pm}" if printed.pm else "")
     return text if gain is None else f"{text}, {gain:+.1f}"
+
+
+def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> list[str]:
+    """Explain the published figures beside ours, why some are not subtracted, and the ranks."""
+    if not paper:
+        return []
+    table = next(iter(paper.values())).table
+    pm = " The paper calls its +- a 95 % interval over at least 3 runs; the printed values fit a "
+    pm += "standard error."
+    pm = pm if any(beside.pm is not None for beside in paper.values()) else ""
+    found = [
+        f"Beside it: {table}, with its gains.{pm} Where data, resolution, steps and recipe match, "
+        f"a cell has our value minus the published value. Elsewhere a cell says whether our gain "
+        f"has the direction of the published gain (can't tell: our interval includes 0, or the "
+        f"published gain is 0), and whether the published gain lies in our interval."
+    ]
+    by_reason: dict[str, list[str]] = {}
+    for (_, column), beside in paper.items():
+        same = column in ("", beside.column)
+        stands = beside.column if same else f"{column} for {beside.column}"
+        reason = by_reason.setdefault(beside.differs or "comparable", [])
+        if stands not in reason:
+            reason.append(stands)
+    found += [
+        f"Comparable: {names(which)}."
+        if reason == "comparable"
+        else f"Not subtracted, {reason}: {names(which)}."
+        for reason, which in by_reason.items()
+    ]
+    for column in columns:
+        if ranks := column.ranks:
+            place = f"{column.heading}: " if column.heading else ""
+            found.append(
+                f"{place}rank agreement of the gains, Kendall's tau {ranks.tau:+.2f} "
+                f"(exact p = {ranks.p:.2g}, {ranks.n} rows)."
+            )
+    return found

@@ -7,10 +7,12 @@ recorded would hide an error.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ablate.analysis.course import courses_of, look_events
 from ablate.analysis.own import with_own
-from ablate.analysis.scores import Results
+from ablate.analysis.scores import Curves, Probes, Results
 from ablate.analysis.table import Table
 from ablate.analysis.tabulate import tabulate
 from ablate.planning.plan import Plan
@@ -37,22 +39,23 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
     recorded, the table has no verdicts and a note. `options`: of `tabulate`.
     """
     results = with_own(plan, results, store, options.get("also", ()))
-    now = looks.look(plan)
     options = {"curves": store.metrics, "probes": store.probe, **options}
-    seen = _before(plan, store, now)
+    now = _now(plan, results, options["curves"], options["probes"])
+    seen = _before(plan, store, now[:1])
     while True:
         table = tabulate(plan, results, seen, words=True, **options)
         if not table.is_look:
             return Reading(table, seen)
         try:
-            store.add_look(now.event(plan.name))
+            for look in now:
+                store.add_look(look.event(plan.name))
         except Unrecorded as why:
             table = tabulate(plan, results, seen, **options)
             line = f"Verdicts withheld: the look can't be recorded ({why})."
             return Reading(dataclasses.replace(table, notes=(line, *table.notes)), seen, str(why))
-        before = _before(plan, store, now)
+        before = _before(plan, store, now[:1])
         if before == seen:
-            return Reading(table, [*seen, now])
+            return Reading(table, [*seen, *now])
         seen = before  # another process read it meanwhile, and was first
 
 
@@ -65,5 +68,14 @@ def older(plan: Plan, store: Store) -> int:
     return sum(store.rundir(run).has_result() for run in ids)
 
 
-def _before(plan: Plan, store: Store, now: InterimLook) -> list[InterimLook]:
-    return looks.before(looks.read(store.read_looks(plan.name)), now)
+def _now(plan: Plan, results: Results, curves: Curves, probes: Probes) -> list[InterimLook]:
+    """What it is to read the plan's verdicts: one look, or all that gave out its seeds."""
+    if not plan.until:
+        return [looks.look(plan)]
+    return list(look_events(plan, courses_of(plan, results, curves, probes)))
+
+
+def _before(plan: Plan, store: Store, now: Sequence[InterimLook]) -> list[InterimLook]:
+    """The looks before the first of these."""
+    found = looks.read(store.read_looks(plan.name))
+    return looks.before(found, now[0]) if now else found

@@ -68,7 +68,7 @@ def scores(
     finished: dict[int, Mapping[str, Any]] = {}
     diverged: dict[int, int | None] = {}
     missing, found = [], []
-    for seed in plan.seeds:
+    for seed in plan.planned(cell):
         result = results.get(cell.ids.get(seed, ""))  # none while it is tuned
         status = result["status"] if result else None
         if result is None or status not in ("finished", "diverged"):
@@ -111,6 +111,16 @@ def scores(
         beyond={name: values for name, values in beyond.items() if values},
         results=tuple(found),
     )
+
+
+def all_scores(
+    plan: Plan, results: Results, also: Iterable[str], curves: Curves | None, probes: Probes | None
+) -> dict[tuple[str, str], Scores]:
+    """Collect the scores of every cell, by row and column."""
+    return {
+        (cell.row, cell.column): scores(cell, plan, results, also, curves, probes)
+        for cell in plan.cells
+    }
 
 
 def by_seed(values: Mapping[int, float]) -> str:

@@ -6,7 +6,6 @@ The same plan, results and looks give the same table, in whatever order the resu
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,13 @@ from ablate.analysis.across import Arrays, Summary, blocks, is_partial
 from ablate.analysis.also import on_set, results_on, sets_of
 from ablate.analysis.averages import averages
 from ablate.analysis.captions import gain_alpha
+from ablate.analysis.course import ColumnCourse, follow
+from ablate.analysis.course import notes as course_notes
 from ablate.analysis.entry import Extra, make_entry
 from ablate.analysis.footnotes import Footnotes, data_notes, mixtures, row_notes
-from ablate.analysis.scores import Curves, Probes, Results, Scores, by_replicate, scores
+from ablate.analysis.methods import method_of
+from ablate.analysis.paper import paper_notes
+from ablate.analysis.scores import Curves, Probes, Results, Scores, all_scores, by_replicate, scores
 from ablate.analysis.table import (
     Entry,
     Ranks,
@@ -36,7 +39,7 @@ from ablate.store.looks import InterimLook
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.analysis.paper import Beside
-    from ablate.analysis.stats import ColumnGains, Method
+    from ablate.analysis.stats import ColumnGains, Method, RowGain
 
 
 def tabulate(
@@ -67,26 +70,26 @@ def tabulate(
     the store also has with the draws of an older version.
     """
     analysis, footnotes = plan.analysis, Footnotes()
-    cells = {
-        (cell.row, cell.column): scores(cell, plan, results, also, curves, probes)
-        for cell in plan.cells
-    }
-    complete = not any(found.missing for found in cells.values())
-    methods = [method_of(plan, column.label) for column in plan.columns]
-    look_note = captions.look_note(plan, looks, methods)
-    judge = words and complete and not (strict and look_note)
+    cells = all_scores(plan, results, also, curves, probes)
+    courses = follow(plan, cells) if plan.until else {}
+    waits = any(found.missing for found in cells.values())
+    complete = not waits and not any(course.next for course in courses.values())
+    look_note = captions.look_note(plan, looks, [method_of(plan, c.label) for c in plan.columns])
+    judge = words and (complete or bool(courses)) and not (strict and look_note)
     judge = judge and not (plan.one_search or plan.one_parent)
     extra = Extra(sizes or {}, cost, paper or {})
     columns: list[TableColumn] = []
     for column, block in _blocks(plan, cells):
         if strict:
             _refuse_mixed(column.label, block)
-        columns.append(_column(plan, column, block, judge, footnotes, extra))
+        course = courses.get(column.label)
+        columns.append(_column(plan, column, block, judge, footnotes, extra, course))
         for name, other in _on_others(plan, column.label, block, results, also, curves):
-            made = _column(plan, column, other, judge, footnotes, extra)
+            made = _column(plan, column, other, judge and not courses, footnotes, extra)
             columns.append(_named(made, other[0].cell.column, name))
     noted = ((row, footnotes.of(row_notes(row.confounds))) for row in plan.rows)
     rows = tuple(TableRow(row.label, row.family, numbers) for row, numbers in noted)
+    below = _below(plan, cells, columns, judge and not courses)
     return Table(
         sweep=plan.name,
         title=plan.title,
@@ -105,10 +108,11 @@ def tabulate(
             *captions.withheld(withheld or {}),
             *captions.older_draws(plan, older),
             *captions.notes(plan, list(cells.values()), columns, look_note, strict),
-            *captions.paper_notes(columns, extra.paper),
+            *_of_looks(plan, courses, below),
+            *paper_notes(columns, extra.paper),
         ),
         footnotes=tuple(footnotes.numbers),
-        blocks=_below(plan, cells, columns, judge),
+        blocks=below,
         paper=next((beside.table for beside in extra.paper.values()), ""),
         withheld=withheld or {},
         task=task_of(plan.cells[0].spec),
@@ -124,7 +128,7 @@ def _below(
     judge: bool,
 ) -> tuple[Summary, ...]:
     """Compute the blocks below the columns."""
-    arrays = Arrays.of(plan, cells, judge, gain_alpha(plan.analysis))
+    arrays = Arrays.of(_shared(plan), cells, judge, gain_alpha(plan.analysis))
     verdicts = {(e.row, e.column): e.verdict for column in columns for e in column.entries}
     return (*averages(arrays), *blocks(arrays), *trends(arrays, verdicts))
 
@@ -178,19 +182,23 @@ def _column(
     judge: bool,
     footnotes: Footnotes,
     extra: Extra,
+    course: ColumnCourse | None = None,
 ) -> TableColumn:
     mixed = [sentence for _, sentence in mixtures(block)]
     column_footnotes = footnotes.of([*mixed, *data_notes(block)])
     method = method_of(plan, of.label)
-    gains = _gains(plan, block, method)
+    gains = _gains(_shared(plan), block, method)
+    if plan.until:
+        gains = _by_looks(course, block, gains)
     base = next((found for found in block if found.cell.row == plan.baseline), None)
-    if gains.void or (base and is_partial(plan, base)):  # over survivors: no fair contest
-        judge = False
+    if course is None and (gains.void or (base and is_partial(plan, base))):
+        judge = False  # over survivors: no fair contest
     confounds = {row.label: row.confounds for row in plan.rows}
     entries = []
     for found, gain in zip(block, gains.rows, strict=True):
         footnotes.of(row_notes(confounds[found.cell.row]))  # numbered where it first shows
-        entries.append(make_entry(plan, found, gain, base, judge, footnotes, extra))
+        told = course.rows.get(found.cell.row) if course else None
+        entries.append(make_entry(plan, found, gain, base, judge, footnotes, extra, told))
     tested = [result["test"] for found in block for result in found.results if "test" in result]
     own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, of.label) else ""
     return TableColumn(
@@ -220,7 +228,13 @@ def _forecast(
 
     n = len(plan.seeds)
     unclear = any(entry.verdict == stats.CANT_TELL for entry in entries)
-    if not unclear or gains.spread is None or gains.ratio is not None or plan.tune is not None:
+    if (
+        plan.until
+        or not unclear
+        or gains.spread is None
+        or gains.ratio is not None
+        or plan.tune is not None
+    ):
         return None
     spread = stats.Spread(gains.spread, gains.df)
     if spread.barely_known:
@@ -237,23 +251,6 @@ def _refuse_mixed(column: str, block: Sequence[Scores]) -> None:
         raise Failure(f"--strict: {f'{column}: ' if column else ''}{' '.join(mixed)}")
 
 
-def method_of(plan: Plan, column: str) -> Method:
-    """Return the method that judges a column. All planned contrasts count, whatever the results."""
-    from ablate.analysis import stats
-
-    analysis = plan.analysis
-    contrasts = Counter(cell.column for cell in plan.cells if cell.row != plan.baseline)
-    comparisons = max(1, contrasts[column])
-    whole = max(1, sum(n * (1 + len(sets_of(plan, at))) for at, n in contrasts.items()))
-    return stats.Method(
-        spread=analysis.spread,
-        screen=analysis.screen,
-        alpha=gain_alpha(analysis),
-        contrasts=comparisons if analysis.family == "column" else whole,
-        comparisons=comparisons,
-    )
-
-
 def _gains(plan: Plan, block: Sequence[Scores], method: Method) -> ColumnGains:
     """Compute the gains of a column, positive if better; none without a baseline."""
     import numpy as np
@@ -267,6 +264,43 @@ def _gains(plan: Plan, block: Sequence[Scores], method: Method) -> ColumnGains:
     y = np.array([[sign * value for value in by_replicate(found.main, plan)] for found in block])
     unstable = np.array([bool(found.unstable) for found in block])
     return stats.column_gains(y, labels.index(plan.baseline), method, unstable)
+
+
+def _shared(plan: Plan) -> Plan:
+    """The plan with the seeds that all of its cells have: where looks gave some cells more, what
+    is computed over cells is of these."""
+    fewest = min(len(plan.planned(cell)) for cell in plan.cells)
+    return dataclasses.replace(plan, seeds=plan.seeds[:fewest])
+
+
+def _by_looks(
+    course: ColumnCourse | None, block: Sequence[Scores], gains: ColumnGains
+) -> ColumnGains:
+    """The gains as looks judged them; before the first, and on other sets, without intervals."""
+    from ablate.analysis import stats
+
+    def gain(row: str, shared: RowGain | None) -> RowGain | None:
+        if course is not None and row in course.rows:
+            return course.rows[row].gain
+        if shared is None:
+            return None
+        return stats.RowGain(stats.Estimate(shared.gain.mean, None, None, shared.gain.n))
+
+    rows = (gain(found.cell.row, one) for found, one in zip(block, gains.rows, strict=True))
+    spread, df, ratio = (course.spread, course.df, course.ratio) if course else (None, None, None)
+    return dataclasses.replace(gains, rows=tuple(rows), spread=spread, df=df, ratio=ratio)
+
+
+def _of_looks(
+    plan: Plan, courses: Mapping[str, ColumnCourse], below: Sequence[Summary]
+) -> Iterator[str]:
+    """Say what looks have left open, and that they judge rows of columns alone."""
+    yield from course_notes(plan, courses.values())
+    if plan.until and below:
+        yield (
+            f"Below the columns: of the {len(_shared(plan).seeds)} seeds that all cells share, and "
+            f"without verdicts, for looks give verdicts on rows of a column only."
+        )
 
 
 def _ranks(plan: Plan, entries: Sequence[Entry]) -> Ranks | None:

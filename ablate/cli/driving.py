@@ -43,7 +43,8 @@ def sweep(
     ] = None,
 ) -> None:
     """Train the missing runs of a sweep. The same command starts, resumes and extends it."""
-    from ablate.planning.search import Search
+    from ablate.analysis.seeding import Seeding
+    from ablate.planning.search import Grower, Search
     from ablate.report.live import view
     from ablate.running import launchers
     from ablate.running.driver import drive
@@ -74,11 +75,11 @@ def sweep(
                     print(line)
             for note in plan.notes:
                 print(f"note: {note}")
-            if search is not None:
-                seals = ledger.seals()
-                plan = (
-                    search.grow(lambda run: kept.result(run, seals.get(run)), kept.metrics) or plan
-                )
+            grower: Grower | None = search
+            if plan.until:
+                grower = Seeding(plan, kept, functools.partial(ledger.look, kept), _say)
+            if grower is not None:
+                plan = starting.grown(plan, kept, grower)
             lacking = ready(plan, kept, ledger, launcher, yes)
             with view() as watching:
                 decisions = {}
@@ -86,7 +87,7 @@ def sweep(
                     _prepare(plan, kept, launcher, watching)
                     decisions = settle(plan, kept, launcher)
                 outcome = drive(
-                    plan, kept, ledger, launcher, settings, watching, again, search, decisions
+                    plan, kept, ledger, launcher, settings, watching, again, grower, decisions
                 )
             if search is not None:
                 search.write(kept.studies)
@@ -96,6 +97,10 @@ def sweep(
     finally:
         launcher.free()
     _close(kept, outcome)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:
@@ -161,7 +166,7 @@ def plan(
         typer.Option(
             parser=number,
             metavar="POINTS",
-            help="Standard deviation between seeds to assume for --detect (default: measured).",
+            help="Standard deviation between seeds, for --detect and --until (default: measured).",
         ),
     ] = None,
     on: Annotated[
@@ -181,6 +186,7 @@ def plan(
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis.own import with_own
     from ablate.report import trees
+    from ablate.report.outlook import Outlook, outlook
     from ablate.report.power import Detection, forecast
     from ablate.report.status import show_head, show_plan
     from ablate.running import launchers
@@ -190,14 +196,14 @@ def plan(
     from ablate.running.rehearse import rehearsed
     from ablate.store.store import Store
 
-    _check_options(detect, spread, on, mfu)
-    devices = None if on is None else Devices.parse(on, mfu)
     kept = Store(selection.store)
     check_name(selection.words, kept)
     made, settings = selection.plan()
+    _check_options(detect, spread, on, mfu, made)
+    devices = None if on is None else Devices.parse(on, mfu)
     if format is Format.text:
         show_head(made)
-    made = grown(made, kept)
+    made = grown(made, kept, starting.grower(made, kept))
     states, finished = _told_by_ledger(made, kept)
     launcher = launchers.make(settings, kept.cache)
     try:
@@ -207,20 +213,23 @@ def plan(
         launcher.free()
     detection: Detection | None = None
     withheld: dict[str, str] = {}
-    if detect is not None:
+    ahead: Outlook | None = None
+    if detect is not None or made.until:
         results, withheld = kept.results(made.runs(), curves=True, probes=True)
-        measured = with_own(made, results, kept)
-        detection = forecast(made, detect, spread, cost, measured, kept.metrics, kept.probe)
+        known = spread, cost, with_own(made, results, kept), kept.metrics, kept.probe
+        detection = None if detect is None else forecast(made, detect, *known)
+        ahead = outlook(made, *known) if made.until else None
     amiss = [*launcher.devices.remarks, *in_use(launcher, kept, states)] if on is None else []
     if format is Format.json:
         why = withheld.values()
-        print_json(trees.of_plan(made, states, cost, told, settings, detection, why, amiss))
+        print_json(trees.of_plan(made, states, cost, told, settings, detection, ahead, why, amiss))
         return
     show_plan(made, states, cost, told, settings, amiss)
-    if detection is not None:
+    for lines in (part.lines() for part in (ahead, detection) if part is not None):
         print()
-        for line in (*(f"withheld: {why}" for why in withheld.values()), *detection.lines()):
-            print(line)
+        print(*lines, sep="\n")
+    for why_not in withheld.values():
+        print(f"withheld: {why_not}")
 
 
 def _told_by_ledger(plan: Plan, store: Store) -> tuple[dict[str, RunState], dict[str, Any]]:
@@ -234,10 +243,10 @@ def _told_by_ledger(plan: Plan, store: Store) -> tuple[dict[str, RunState], dict
 
 
 def _check_options(
-    detect: float | None, spread: float | None, on: str | None, mfu: float | None
+    detect: float | None, spread: float | None, on: str | None, mfu: float | None, plan: Plan
 ) -> None:
-    if detect is None and spread is not None:
-        raise UserError("--spread: needs --detect")
+    if detect is None and not plan.until and spread is not None:
+        raise UserError("--spread: needs --detect or --until")
     if on is None and mfu is not None:
         raise UserError("--mfu: needs --on")
     for option, value in (("--detect", detect), ("--spread", spread)):

@@ -212,7 +212,7 @@ def plot(
     from ablate.analysis.own import with_own
     from ablate.analysis.reading import read
     from ablate.analysis.tabulate import tabulate
-    from ablate.planning.plan import file_name
+    from ablate.planning.tree import file_name
     from ablate.report.live import begin
     from ablate.report.plot import FORMATS, KINDS, draw
     from ablate.store.ledger import Ledger

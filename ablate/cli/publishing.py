@@ -21,7 +21,7 @@ def report(
 ) -> None:
     """Write a sweep as one HTML file: verdicts, gains, figures, every run and its provenance."""
     from ablate.analysis.reading import older, read
-    from ablate.planning.plan import file_name
+    from ablate.planning.tree import file_name
     from ablate.report.live import begin
     from ablate.report.page import render_page
     from ablate.report.plot import figures

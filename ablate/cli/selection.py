@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from ablate.cli.mistakes import number
 from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,12 +49,29 @@ class Selection:
     each: Annotated[
         bool, typer.Option("--each", help="Vary one factor at a time instead of all combinations.")
     ] = False
+    until: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Add seeds up to N, at looks, to the rows that are undecided.",
+        ),
+    ] = None
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            parser=number,
+            metavar="POINTS",
+            help="With --until: stop rows that surely gain less.",
+        ),
+    ] = None
     store: StoreDir = RUNS
 
     @property
     def has_options(self) -> bool:
         """Does more than words select it?"""
-        return bool(self.scale or self.name or self.across or self.each)
+        return bool(
+            self.scale or self.name or self.across or self.each or self.until or self.margin
+        )
 
     def plan(self) -> tuple[Plan, dict[str, Any]]:
         """(the plan that the words declare, the launcher's settings). Raises UserError."""
@@ -66,6 +84,8 @@ class Selection:
             name=self.name,
             across=self.across,
             each=self.each,
+            until=self.until,
+            margin=self.margin,
         )
 
 
@@ -168,6 +188,12 @@ def planned(
                 f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
                 f"`report`, `plot` and `export` take a new one"
             )
+    if plan.until and found != plan.analysis:
+        [key, *_] = [k for k in analysis if getattr(found, k) != getattr(plan.analysis, k)]
+        raise UserError(
+            f"analysis.{key}: {plan.name} was driven with another value, by which its looks gave "
+            f"out seeds; leave it away, or drive the sweep with the new value"
+        )
     plan = replace(plan, analysis=found).with_own()
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
     return plan
@@ -184,7 +210,7 @@ def _more_than_a_name(plan: Plan, others: list[str]) -> UserError:
 
 def _check_said(made: Plan, plan: Plan, store: Store) -> None:
     """Raises UserError where the words that `made` is of say other runs than the driven plan."""
-    from ablate.planning.expand import alike
+    from ablate.planning.naming import alike
     from ablate.shared.spec import datasets_of
 
     if not alike(plan.words, made.words, store.root):  # by --as
@@ -200,6 +226,15 @@ def _check_said(made: Plan, plan: Plan, store: Store) -> None:
             f"{said['seeds']}: {plan.name} was driven with {len(plan.seeds)} seeds, and all "
             f"of them are shown; "
             + (f"`{again}` trains more" if more else f"with --as NAME, `{again}` is another sweep")
+        )
+    if "--until" in made.words and (made.until, made.analysis.margin) != (
+        plan.until,
+        plan.analysis.margin,
+    ):
+        again = shlex.join(["ablate", "sweep", *made.words])
+        raise UserError(
+            f"--until: {plan.name} was driven with other looks, or another margin; leave --until "
+            f"and --margin away to show the sweep; `{again}` goes on with these"
         )
     images = [
         {d["fingerprint"] for c in p.cells for d in datasets_of(c.spec)[:1]} for p in (made, plan)

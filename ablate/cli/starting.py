@@ -16,6 +16,7 @@ from ablate.shared.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
+    from ablate.planning.search import Grower
     from ablate.running.launchers import Launcher
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
@@ -45,7 +46,7 @@ def _driven(name: str, store: Store) -> Plan | None:
 
 def check_words(plan: Plan, store: Store) -> None:
     """Raise UserError if the store has a sweep of this name with other runs."""
-    from ablate.planning.expand import alike
+    from ablate.planning.naming import alike
 
     before = _driven(plan.name, store)
     if before is None:
@@ -95,11 +96,13 @@ def _confirm(
 ) -> None:
     """Print warnings, and ask about the cost of a long sweep, unless `yes`. Raise UserError where
     nobody can answer."""
+    from ablate.planning.until import at_most
     from ablate.report.live import duration
     from ablate.running.estimate import costs
     from ablate.running.preflight import in_use
     from ablate.running.rehearse import rehearsed
 
+    plan = at_most(plan) if plan.until else plan
     states = {} if ledger is None else ledger.states({run.id for run in plan.runs()})
     finished = {} if ledger is None else ledger.last_detail("finished")
     cost = costs(plan, store, launcher, states, finished, from_s=LONG_H * 3600)
@@ -109,7 +112,8 @@ def _confirm(
     if cost.left_s > LONG_H * 3600 and not yes:
         text = f"{plan.name}: more than a month on {cost.where}"
         if math.isfinite(cost.left_s):
-            text = f"{plan.name}: about {cost.left_s / 3600:.0f} device-hours"
+            about = "at most about" if plan.until else "about"
+            text = f"{plan.name}: {about} {cost.left_s / 3600:.0f} device-hours"
             text += f", {duration(cost.wall_s)} on {cost.where}"
         if not sys.stdin.isatty():
             raise UserError(f"{text}: a sweep of this length needs a confirmation; add --yes")
@@ -117,14 +121,20 @@ def _confirm(
             raise typer.Exit(0)
 
 
-def grown(plan: Plan, store: Store) -> Plan:
-    """Return the plan with the runs that its searches have asked for so far."""
+def grower(plan: Plan, store: Store) -> Grower | None:
+    """What would make the plan grow, if anything; nothing of it is told or recorded."""
+    from ablate.analysis.seeding import Seeding
     from ablate.planning.search import Search
 
-    if not plan.tune:
+    return Search(plan) if plan.tune else Seeding(plan, store) if plan.until else None
+
+
+def grown(plan: Plan, store: Store, by: Grower | None) -> Plan:
+    """Return the plan with the runs that are asked for by now."""
+    if by is None:
         return plan
     seals = store.seals()
-    return Search(plan).grow(lambda run: store.result(run, seals.get(run)), store.metrics) or plan
+    return by.grow(lambda run: store.result(run, seals.get(run)), store.metrics) or plan
 
 
 def detach(where: str, plan: Plan, store: Store, settings: Mapping[str, Any], yes: bool) -> None:
@@ -140,7 +150,8 @@ def detach(where: str, plan: Plan, store: Store, settings: Mapping[str, Any], ye
         launcher = launchers.make(settings, store.cache)
         try:
             with Ledger.reading(store) if store.ledger.exists() else nullcontext() as ledger:
-                _confirm(grown(plan, store), store, ledger, launcher, yes=False)
+                now = grown(plan, store, grower(plan, store))
+                _confirm(now, store, ledger, launcher, yes=False)
         finally:
             launcher.free()
     words, skip = [], False

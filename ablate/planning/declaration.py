@@ -85,6 +85,7 @@ class Sweep:
     own: Collection[str] = ()  # what of the table the scale says: "paper.columns", "groups"
     tune: Tune | None = None
     groups: tuple[ColumnGroup, ...] = ()
+    until: Mapping[str, Any] | None = None  # looks, margin, spread: what of them is said
 
     def layers(
         self, row: Item, column: Item, overrides: Iterable[Override] = ()

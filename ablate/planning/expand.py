@@ -10,13 +10,14 @@ from typing import Any
 from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown, trend_lacks
-from ablate.planning.overrides import Word, show
-from ablate.planning.parents import bare
+from ablate.planning.naming import sweep_name
+from ablate.planning.overrides import show
 from ablate.planning.plan import Analysis, Plan
 from ablate.planning.sweep_file import find, from_file, load, sweep_files
 from ablate.planning.table_sections import groups_of, paper_of
 from ablate.planning.tree import value_at
-from ablate.planning.words import TUNE, CommandLine, from_words, read_line
+from ablate.planning.until import with_until
+from ablate.planning.words import from_words, read_line
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
 
@@ -32,6 +33,8 @@ def plan(
     name: str | None = None,
     across: Collection[str] = (),
     each: bool = False,
+    until: int | None = None,
+    margin: float | None = None,
 ) -> tuple[Plan, dict[str, Any]]:
     """The plan of `[NAME] k=v ...`, and the launcher's settings. Nothing is trained or recorded.
 
@@ -45,6 +48,12 @@ def plan(
     options = ["--scale", scale] if scale is not None else []
     options += [part for key in across for part in ("--across", key)]
     options += ["--each"] * each + (["--as", name] if name is not None else [])
+    options += [
+        part
+        for option, value in (("--until", until), ("--margin", margin))
+        if value is not None
+        for part in (option, f"{value:g}")
+    ]
     name = name or sweep_name(line, scale, across, each)
     if not name.isprintable():
         raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
@@ -63,28 +72,8 @@ def plan(
             if given:
                 raise UserError(f"{option}: goes with values with commas; here {place} says it")
         sweep = from_file(place, content, line, scale, composer.groups)
+    sweep = with_until(sweep, line.sweep, until, margin)
     return expand(sweep, composer, name, [*words, *options]), launcher
-
-
-def alike(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
-    """Would plans of these `words` have one name but for `--as`? Then they differ in seeds,
-    launcher, analysis and where their data lies at most. Raises UserError for words that can't be
-    read any more."""
-    if list(one) == list(other):
-        return True
-    groups = Composer(store).groups
-    return _called(one, groups) == _called(other, groups)
-
-
-def _called(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> str:
-    given: dict[str, list[str]] = {"--scale": [], "--across": [], "--as": []}
-    rest, own = list(words), list[str]()
-    while rest:
-        word = rest.pop(0)
-        given.get(word, own).append(rest.pop(0) if word in given else word)
-    each = "--each" in own
-    line = read_line([word for word in own if word != "--each"], groups)
-    return sweep_name(line, next(iter(given["--scale"]), None), given["--across"], each)
 
 
 def find_sweeps() -> list[tuple[str, str, Path]]:
@@ -97,28 +86,6 @@ def find_sweeps() -> list[tuple[str, str, Path]]:
             title = f"({error})"
         found.append((name, title, path))
     return found
-
-
-def sweep_name(line: CommandLine, scale: str | None, across: Collection[str], each: bool) -> str:
-    """What the sweep is called: its file, scale, and the words that change its results."""
-    places = [word for word in line.settings if bare(word.key) == "data.path" and not word.swept]
-    named = [word for word in line.settings if word not in places]
-    words = sorted(map(_spelled, named))
-    words += [_spelled(line.sweep[key]) for key in ("baseline", *TUNE) if key in line.sweep]
-    words += sorted(f"across={key}" for key in across) + (["each"] if each else [])
-    if line.file is None:
-        return "+".join(words)
-    stem = Path(line.file).stem if line.file.endswith(".yaml") else line.file
-    return "+".join([f"{stem}@{scale}" if scale else stem, *words])
-
-
-def _spelled(word: Word) -> str:
-    """`key=a,b`, the same for every spelling of the same values."""
-    texts = (
-        repr(value) if isinstance(value, str) and "," in value else show(value)
-        for value in word.values
-    )
-    return f"{word.key}={','.join(texts)}"
 
 
 # --- Expansion ----------------------------------------------------------------------------------
@@ -163,7 +130,13 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         groups=groups_of(sweep, columns, notes),
         notes=tuple(notes),
         tune=_searched(sweep),
+        until=tuple((sweep.until or {}).get("looks", ())),
     )
+    if made.until and made.one_parent:
+        raise UserError(
+            f"{place}from.seed: goes without until, for gains over one parent have no verdicts; "
+            f"leave from.seed away, and each seed has its own parent"
+        )
     return _metric_said(made, place)
 
 

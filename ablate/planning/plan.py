@@ -6,9 +6,7 @@ that a table needs to know of a sweep, so that an edited sweep file leaves old t
 
 from __future__ import annotations
 
-import hashlib
 import json
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -38,6 +36,7 @@ from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 
+LATER = ("own", "groups", "until")  # keys that older plans lack
 METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
 
 
@@ -95,6 +94,8 @@ class Plan:
     trials: tuple[Trial, ...] = ()  # asked so far
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # see `own_metric.read`
     groups: tuple[ColumnGroup, ...] = ()  # of the columns, in their order
+    # Looks, by which a cell has more seeds; `seeds`: of any cell so far.
+    until: tuple[int, ...] = ()
 
     def runs(self) -> Iterator[PlannedRun]:
         """Seed-major: every variant once before any twice, so half a sweep is a fair table.
@@ -222,13 +223,17 @@ class Plan:
         """Of all searches, asked or not."""
         return self.trials_a_cell * len(self.cells)
 
+    def planned(self, cell: Cell) -> tuple[int, ...]:
+        """The seeds that a cell has, or will have: not those that it was not given by a look."""
+        return tuple(cell.ids) if self.until else self.seeds
+
     @property
     def to_come(self) -> int:
         """Runs without an id yet: trials not asked, reports of seeds whose settings aren't chosen.
 
         With those of `runs` they are all that there will be, from the first moment on.
         """
-        reports = sum(len(self.seeds) - len(cell.ids) for cell in self.cells)
+        reports = sum(len(self.planned(cell)) - len(cell.ids) for cell in self.cells)
         return self.expected_trials - len(self.trials) + reports
 
     def heading(self, column: str) -> str:
@@ -245,7 +250,7 @@ class Plan:
     def to_tree(self) -> dict[str, Any]:
         """As plain values. Not dataclasses.asdict, which copies every spec to its leaves."""
         return {
-            **{k: v for k, v in vars(self).items() if k not in ("own", "groups") or v},
+            **{key: value for key, value in vars(self).items() if key not in LATER or value},
             "rows": [vars(row) for row in self.rows],
             "columns": [vars(column) for column in self.columns],
             "cells": [_cell_tree(cell) for cell in self.cells],
@@ -310,6 +315,7 @@ class Plan:
             ),
             own=own_metric.kept(tree.get("own", {})),
             groups=tuple(ColumnGroup(**group) for group in tree.get("groups", ())),
+            until=tuple(tree.get("until", ())),
         )
 
 
@@ -387,13 +393,3 @@ def _tune(tree: Mapping[str, Any] | None) -> Tune | None:
     )
     # Older versions searched once.
     return Tune(**{"repeats": 1, **tree, "stages": stages})
-
-
-def file_name(name: str) -> str:
-    """A sweep's name as a file name: it can't leave its folder, nor be too long for one."""
-    quoted = urllib.parse.quote(name, safe="+=@, ")
-    if quoted in (".", "..", ""):
-        quoted = quoted.replace(".", "%2E") or "%"
-    if len(quoted) > 200:
-        quoted = f"{quoted[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-    return quoted

@@ -15,16 +15,29 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ablate.planning.cell import Cell
 from ablate.planning.cell_search import CellSearch, Lines, Metrics, Results
-from ablate.planning.plan import Plan, file_name
+from ablate.planning.plan import Plan
+from ablate.planning.tree import file_name
 from ablate.shared import spec
 from ablate.shared.files import make_folder, sync_folder
 
 if TYPE_CHECKING:
     import optuna
+
+
+class Grower(Protocol):
+    """What makes a plan grow as results come and, if it `prunes`, ends runs that aren't worth going
+    on."""
+
+    @property
+    def prunes(self) -> bool: ...
+
+    def grow(self, results: Results, metrics: Metrics) -> Plan | None: ...
+
+    def prune(self, run: str, metrics: Lines) -> int | None: ...
 
 
 class Search:
@@ -68,10 +81,14 @@ class Search:
             specs=tuple(tree for _, tree in found),
         )
 
+    @property
+    def prunes(self) -> bool:
+        assert self._plan.tune is not None
+        return self._plan.tune.pruner != "none"
+
     def prune(self, run: str, metrics: Lines) -> int | None:
         """The step after which a running trial is not worth going on; None: it is, or no trial."""
-        assert self._plan.tune is not None
-        if self._plan.tune.pruner == "none":
+        if not self.prunes:
             return None
         return next((step for each in self._searches if (step := each.prune(run, metrics))), None)
 

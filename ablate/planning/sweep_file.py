@@ -38,6 +38,7 @@ from ablate.planning.overrides import once, parse, show
 from ablate.planning.plan import Analysis
 from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
+from ablate.planning.until import declared, until_at
 from ablate.planning.words import DEFAULT_SEEDS, TUNE, CommandLine, section_of, seeds_of
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared.errors import UserError, nearest, unknown
@@ -50,6 +51,7 @@ KEYS = (
     "variants",
     "baseline",
     "seeds",
+    "until",
     "overrides",
     "exclude",
     "scales",
@@ -58,7 +60,10 @@ KEYS = (
     "analysis",
     "tune",
 )
-SCALE_KEYS = ("base", "from", "across", "seeds", "overrides", "tune", "analysis", "paper", "groups")
+SCALE_KEYS = (
+    *("base", "from", "across", "seeds", "until", "overrides", "tune", "analysis", "paper"),
+    "groups",
+)
 GENERATORS = ("product", "zip", "each")
 
 
@@ -179,6 +184,7 @@ def from_file(
         ),
         tune=_tune(parts, whole, scaled, line, place),
         groups=parts.get("groups", ()),
+        until=declared({"": whole, f"scales.{scale}.": scaled}, place),
     )
 
 
@@ -248,6 +254,8 @@ class _Reader:
                 self.globbed = before
             elif key == "seeds":
                 read[key] = seeds(value, where)
+            elif key == "until":
+                read[key] = until_at(value, where)
             elif key == "overrides":
                 read[key] = tuple(self.overrides(value, where))
             elif key == "tune":

@@ -1,8 +1,10 @@
-"""The plain tree of a run: dotted keys in it, what two of them may not say; and whether a value
-that was read from JSON is of its type."""
+"""The plain tree of a run: dotted keys in it, what two of them may not say; whether a value that
+was read from JSON is of its type; and a name as a file name."""
 
 from __future__ import annotations
 
+import hashlib
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from types import UnionType
@@ -114,3 +116,13 @@ def fits(value: Any, hint: Any) -> bool:
             fits(getattr(value, name), part) for name, part in hints(type(value)).items()
         )
     return is_number(value) if hint in (int, float) and type(value) is int else type(value) is hint
+
+
+def file_name(name: str) -> str:
+    """A sweep's name as a file name: it can't leave its folder, nor be too long for one."""
+    quoted = urllib.parse.quote(name, safe="+=@, ")
+    if quoted in (".", "..", ""):
+        quoted = quoted.replace(".", "%2E") or "%"
+    if len(quoted) > 200:
+        quoted = f"{quoted[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return quoted

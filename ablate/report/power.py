@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.captions import count
+from ablate.analysis.methods import method_of
 from ablate.analysis.scores import Curves, Probes, Results, by_replicate, scores
-from ablate.analysis.tabulate import method_of
 from ablate.planning.plan import Plan
 from ablate.running.costs import Costs
 
@@ -107,14 +107,14 @@ def forecast(
     n = max(len(plan.replicates), stats.FEWEST_SEEDS)
     columns = []
     for column in plan.columns:
-        spread, correlation, how = _spread(plan, column.label, assumed, results, curves, probes)
+        spread, correlation, how = spread_of(plan, column.label, assumed, results, curves, probes)
         found = stats.detect(gain, n, spread, method_of(plan, column.label), correlation)
-        hours = _hours(plan, column.label, costs)
+        hours = hours_of(plan, column.label, costs)
         columns.append(InColumn(column.label, column.heading, spread.sd, how, hours, found))
     return Detection(plan, gain, columns)
 
 
-def _spread(
+def spread_of(
     plan: Plan,
     column: str,
     assumed: float | None,
@@ -147,7 +147,7 @@ def _spread(
     return measured, shared.mean if shared else 0.0, how
 
 
-def _hours(plan: Plan, column: str, costs: Costs) -> float | None:
+def hours_of(plan: Plan, column: str, costs: Costs) -> float | None:
     """Sum the device-hours of one seed of every row of a column."""
     each = [costs.seconds[c.row, c.column] for c in plan.cells if c.column == column]
     known = [seconds for seconds in each if seconds is not None]

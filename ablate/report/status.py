@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import captions
+from ablate.analysis.course import told_by
 from ablate.analysis.scores import short
 from ablate.planning.cell import PlannedRun
 from ablate.planning.launcher import launcher_line
@@ -21,6 +22,7 @@ from ablate.running import gpus
 from ablate.running.costs import UNKNOWN, Costs
 from ablate.running.rehearse import Rehearsals
 from ablate.shared.result import FINAL
+from ablate.store import looks
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, Worker, observe
@@ -118,7 +120,11 @@ def planned_runs(plan: Plan) -> str:
     if len(plan.cells) < rows * columns:
         grid = f"{len(plan.cells):,} cells of {grid}"
     seeds = len(plan.seeds)
-    text = f"{grid} x {_count(seeds, 'seed')} = {_count(len(plan.cells) * seeds, 'run')}"
+    runs = sum(len(plan.planned(cell)) for cell in plan.cells)
+    each = (
+        f", up to {_count(seeds, 'seed')} so far" if plan.until else f" x {_count(seeds, 'seed')}"
+    )
+    text = f"{grid}{each} = {_count(runs, 'run')}"
     trials = plan.expected_trials
     text += f", after {_count(trials, 'tuning trial')}" if trials else ""
     parents = sum(len(cell.ids) for cell in plan.parents())
@@ -195,7 +201,9 @@ def _by_variant(
 
 
 def _details(runs: Sequence[PlannedRun], now: SweepProgress, store: Store) -> Iterator[str]:
-    """Yield a line for every worker, and for every failed run its error."""
+    """Yield a line for every look that gave out seeds, for every worker, and for every failed run
+    its error."""
+    yield from told_by(looks.read(store.read_looks(now.sweep)))
     for worker in now.workers:
         what = f"{worker.notes.get('phase')}{speed(worker.notes)}"
         yield f"running: {worker.run.label} on {worker.slot}: {what}"
@@ -241,7 +249,7 @@ def watch(plan: Plan, store: Store, ledger: Ledger) -> None:
     line for each change of the counts."""
     runs = list(plan.runs())
 
-    def looks() -> Iterator[Moment]:
+    def moments() -> Iterator[Moment]:
         nonlocal plan, runs
         while True:
             now = observe(plan, runs, store, ledger)
@@ -249,24 +257,24 @@ def watch(plan: Plan, store: Store, ledger: Ledger) -> None:
             if now.over:
                 return
             time.sleep(1)
-            if plan.to_come:  # its search makes it grow
+            if plan.to_come or plan.until:  # its search, or its looks, make it grow
                 plan = ledger.sealed_plan(store, plan.name) or plan
                 runs = list(plan.runs())
 
     if sys.stdout.isatty():
-        _watch_in_place(looks(), store)
+        _watch_in_place(moments(), store)
     else:
-        _watch_plain(looks())
+        _watch_plain(moments())
 
 
-def _watch_in_place(looks: Iterable[Moment], store: Store) -> None:
+def _watch_in_place(seen: Iterable[Moment], store: Store) -> None:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 
     clock, meters = Clock(), Meters()
     with Live(console=Console(), auto_refresh=False) as live:
-        for plan, runs, now in looks:
+        for plan, runs, now in seen:
             left = clock.left_s(parts_done(now), now.total)
             lines = [*_details(runs, now, store), *meters.lines(now.workers)]
             lines += [f"time left: {duration(left)}"] if now.workers else []
@@ -296,9 +304,9 @@ class Meters:
         return self._lines
 
 
-def _watch_plain(looks: Iterable[Moment]) -> None:
+def _watch_plain(seen: Iterable[Moment]) -> None:
     said, at, meters = "", -LINE_EVERY_S, Meters()
-    for _, _, now in looks:
+    for _, _, now in seen:
         line = f"{now.sweep}: {counts_line(now)}" + ("" if now.driven else "; not driven")
         if line != said and (now.over or time.monotonic() - at >= LINE_EVERY_S):
             print("\n  ".join([line, *meters.lines(now.workers)]), flush=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ablate.planning.plan import Plan
+from ablate.report.outlook import Outlook
 from ablate.report.power import Detection
 from ablate.report.show import configuration, sides
 from ablate.running.costs import Costs
@@ -28,6 +29,7 @@ def of_plan(
     told: Rehearsals,
     launcher: Mapping[str, Any],
     detection: Detection | None,
+    ahead: Outlook | None,
     withheld: Iterable[str],
     amiss: Sequence[str],
 ) -> dict[str, Any]:
@@ -35,8 +37,8 @@ def of_plan(
     variants: a cell each, with its size, what a step costs in steps of the baseline, and seconds a
     run; left: device_seconds and wall_seconds
     (null: more than a month), where, how; launcher: name and settings; tuning: null or the search;
-    detect: null or the answer to --detect; withheld: runs whose results are not used; notes,
-    warnings, `amiss` among them.
+    detect: null or the answer to --detect; until: null or the runs that looks may
+    take; withheld: runs whose results are not used; notes, warnings, `amiss` among them.
     """
     tune = plan.tune
     return {
@@ -82,6 +84,7 @@ def of_plan(
             "multiply_adds": list(costs.searches),
         },
         "detect": None if detection is None else detection.tree(),
+        "until": None if ahead is None else ahead.tree(),
         "withheld": list(withheld),
         "notes": [*plan.notes, *costs.notes],
         "warnings": [*costs.warnings(), *told.warnings, *amiss],

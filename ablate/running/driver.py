@@ -15,7 +15,7 @@ from typing import Any
 
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
-from ablate.planning.search import Search
+from ablate.planning.search import Grower
 from ablate.running.assign import assign
 from ablate.running.folders import Folders
 from ablate.running.launchers import Launcher, Slot
@@ -81,7 +81,7 @@ def drive(
     settings: Mapping[str, Any],
     view: View,
     retry: Sequence[str] = (),
-    search: Search | None = None,
+    search: Grower | None = None,
     decisions: Decisions | None = None,
 ) -> Outcome:
     """Train the missing runs of a plan. Returns when no run is left, or after a signal.
@@ -102,7 +102,7 @@ class _Drive:
         launcher: Launcher,
         settings: Mapping[str, Any],
         view: View,
-        search: Search | None,
+        search: Grower | None,
         decisions: Decisions,
     ) -> None:
         self.store, self.ledger, self.launcher, self.view = store, ledger, launcher, view
@@ -160,7 +160,7 @@ class _Drive:
     def _grow(self) -> None:
         if self.search is None or self.signals:
             return
-        for run, worker in self.working.items():
+        for run, worker in self.working.items() if self.search.prunes else ():
             size = worker.folder.metrics_size()
             if size != worker.judged:
                 worker.judged = size

@@ -186,7 +186,7 @@ def _works(
     for n, (cell, answer) in enumerate(zip(cells, answers, strict=True)):
         is_parent = n >= len(plan.cells)
         # of seeds whose settings are not chosen yet the runs are to come
-        runs = [cell.ids.get(seed, "") for seed in (cell.ids if is_parent else plan.seeds)]
+        runs = [cell.ids.get(seed, "") for seed in (cell.ids if is_parent else plan.planned(cell))]
         left = float(sum(states.get(run, RunState()).status not in FINAL for run in runs))
         if answer["examples"] is None:
             works.append(_Work(cell, None, left, None))

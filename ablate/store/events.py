@@ -88,6 +88,7 @@ def is_look(tree: Any) -> bool:
                 and all(isinstance(column, str) for column in columns)
                 and isinstance(rest.get("metric"), str)
                 and fits(rest.get("analysis"), Mapping[str, Any])
+                and fits(rest.get("decided", {}), Mapping[str, Any])
             )
         case {"sweep": str(), "seeds": [*seeds]}:
             return all(type(seed) is int for seed in seeds)

@@ -10,7 +10,8 @@ import signal
 import time
 from pathlib import Path
 
-from ablate.planning.plan import Plan, file_name
+from ablate.planning.plan import Plan
+from ablate.planning.tree import file_name
 from ablate.shared.errors import Failure
 from ablate.shared.files import (
     make_folder,

@@ -20,14 +20,17 @@ from ablate.store import events
 
 Seeds = tuple[int, ...]
 CODE = "code"  # of an analysis: the version of the user's function that is its metric
+UNTIL = "until"  # of an analysis: the looks that give out seeds
 
 
 @dataclass(frozen=True)
 class InterimLook:
-    """`at`: columns, rows, metric and analysis as plain values, {} where an older version read."""
+    """`at`: columns, rows, metric and analysis as plain values, {} where an older version read.
+    `decided`: of a look that gave out seeds, its column and what it decided on each row."""
 
     seeds: Seeds
     at: Mapping[str, Any] = field(default_factory=dict)
+    decided: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -36,7 +39,8 @@ class InterimLook:
     def event(self, sweep: str) -> events.Look:
         """As the ledger has it."""
         said = {"digest": self.digest, **self.at} if self.at else {}
-        return {"sweep": sweep, "seeds": list(self.seeds), **said}
+        decided = {"decided": self.decided} if self.decided else {}
+        return {"sweep": sweep, "seeds": list(self.seeds), **said, **decided}
 
 
 def look(plan: Plan) -> InterimLook:
@@ -56,6 +60,8 @@ def look(plan: Plan) -> InterimLook:
     del analysis["metric"]
     if plan.metric.own:
         analysis[CODE] = plan.metric.own
+    if plan.until:
+        analysis[UNTIL] = plan.until
     at = {
         "columns": list(columns),
         "rows": rows,
@@ -71,6 +77,7 @@ def read(events: Iterable[events.Look]) -> list[InterimLook]:
         InterimLook(
             tuple(sorted(event["seeds"])),
             {key: event[key] for key in ("columns", "rows", "metric", "analysis") if key in event},
+            event.get("decided", {}),
         )
         for event in events
     ]
@@ -95,9 +102,11 @@ def changes(first: InterimLook, now: InterimLook) -> list[str]:
     if was["metric"] != is_["metric"]:
         parts.append(f"metric: {was['metric']} -> {is_['metric']}")
     since = _plain(asdict(Analysis())) | was["analysis"]  # a key that came later: as by default
-    for key, value in is_["analysis"].items():
-        if since.get(key) != value and (key != CODE or was["metric"] == is_["metric"]):
-            parts.append(f"analysis.{key}: {_shown(since.get(key))} -> {_shown(value)}")
+    for key in {**is_["analysis"], **was["analysis"]}:
+        before, value = since.get(key), is_["analysis"].get(key)
+        if before != value and (key != CODE or was["metric"] == is_["metric"]):
+            name = key if key == UNTIL else f"analysis.{key}"
+            parts.append(f"{name}: {_shown(before)} -> {_shown(value)}")
     return parts
 
 

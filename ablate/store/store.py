@@ -54,12 +54,12 @@ class Store(StoreFolder):
         return sound
 
     def result(self, run: str, sha256: str | None = None) -> dict[str, Any] | None:
-        """A run's result for a search, or None while it has none. `sha256`: of the one that is
-        recorded. Raises Failure where a file is not the one that the run left."""
+        """A run's result for what makes a plan grow, or None while it has none. `sha256`: of the
+        one that is recorded. Raises Failure where a file is not the one that the run left."""
         folder = self.rundir(run)
         result, why = folder.sealed_result(sha256, curves=True)
         if why:
-            raise Failure(f"{why}, and a search needs it; {REMEDY}")
+            raise Failure(f"{why}, and what to train next hangs on it; {REMEDY}")
         return result
 
     def metrics(self, run: str) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from ablate.analysis.stats.across import (
     grid_effects,
     trends,
 )
+from ablate.analysis.stats.boundaries import boundaries
 from ablate.analysis.stats.curves import Reached, auc, epochs_to, expected_best, reached
 from ablate.analysis.stats.dunnett import dunnett, dunnett_p
 from ablate.analysis.stats.estimate import Estimate, mean_interval, seed_correlation, welch_of_means
@@ -41,6 +42,15 @@ from ablate.analysis.stats.power import (
     detect,
     residual_spread,
     resolution,
+)
+from ablate.analysis.stats.until import (
+    Decision,
+    LookFit,
+    LookState,
+    Sequential,
+    before_looks,
+    runs_until,
+    take_look,
 )
 from ablate.analysis.stats.verdict import (
     BETTER,
@@ -70,21 +80,27 @@ __all__ = [
     "AverageGain",
     "ColumnGains",
     "Combined",
+    "Decision",
     "Estimate",
     "Exact",
     "FactorialEffects",
     "Fit",
     "Forecast",
+    "LookFit",
+    "LookState",
     "Method",
     "OverSpread",
     "Pool",
     "RankAgreement",
     "Reached",
     "RowGain",
+    "Sequential",
     "Spread",
     "agreement",
     "auc",
     "average_gains",
+    "before_looks",
+    "boundaries",
     "changes",
     "column_gains",
     "detect",
@@ -103,8 +119,10 @@ __all__ = [
     "reached",
     "residual_spread",
     "resolution",
+    "runs_until",
     "seed_correlation",
     "sign_flip",
+    "take_look",
     "trends",
     "verdict",
     "welch_of_means",

@@ -1,0 +1,131 @@
+"""`until:` of a sweep file, and `--until`: the looks at which rows get more seeds, or no more."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ablate.planning.cell import FIRST_TUNING_SEED
+from ablate.planning.declaration import Sweep, mapping_at
+from ablate.planning.plan import Analysis, Plan
+from ablate.shared.build import value_of
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.spec import ids_of
+
+FORM = "{looks: [5, 8, 12], margin: 0.5}"
+KEYS = ("looks", "margin", "spread")
+FEWEST = 5  # seeds at the first look: with fewer, a noisy baseline or two noisy rows go unseen
+APART = 2  # seeds between looks, at least: one has no spread
+DEFAULT = (5, 8, 12)
+USUAL = (*DEFAULT, 20, 30)  # looks of --until
+WITHOUT = ("looks", "screen", "diverged")  # of `analysis`: looks are done in one way
+
+
+def until_at(raw: Any, place: str) -> dict[str, Any]:
+    """Read `until:`. Raises UserError. Its margin and spread are `analysis.margin` and `.spread` of
+    a sweep with looks."""
+    read: dict[str, Any] = {}
+    for key, value in mapping_at(raw, place, FORM).items():
+        if key == "looks":
+            read[key] = _looks(value, f"{place}.looks")
+        elif key in KEYS:
+            read[key] = value_of(Analysis, key, value, f"{place}.{key}")
+        else:
+            raise unknown(f"{place}.{key}", str(key), KEYS, "a key among")
+    return read
+
+
+def _looks(raw: Any, place: str) -> tuple[int, ...]:
+    form = "two or more increasing numbers of seeds such as [5, 8, 12]"
+    whole = isinstance(raw, list) and all(type(n) is int for n in raw)
+    if not whole or len(raw) < 2 or sorted(raw) != raw:
+        raise UserError(f"{place}: expected {form}, got {raw!r}")
+    if raw[0] < FEWEST:
+        raise UserError(
+            f"{place}: the first look expects at least {FEWEST} seeds, got {raw[0]}: with fewer, a "
+            f"noisy baseline goes unseen"
+        )
+    if any(later - n < APART for n, later in itertools.pairwise(raw)):
+        raise UserError(f"{place}: expected looks at least {APART} seeds apart, got {raw!r}")
+    if raw[-1] > FIRST_TUNING_SEED:
+        raise UserError(f"{place}: expected at most {FIRST_TUNING_SEED} seeds, got {raw[-1]}")
+    return tuple(raw)
+
+
+def looks_to(last: int) -> tuple[int, ...]:
+    """The looks of `--until LAST`: the usual ones that are far enough below it, and it."""
+    if last < FEWEST + APART:
+        raise UserError(
+            f"--until: expected at least {FEWEST + APART} seeds, got {last}: the first look is at "
+            f"{FEWEST}, and looks are {APART} seeds apart; a fixed number is seeds={max(1, last)}"
+        )
+    return _looks([*(n for n in USUAL if n + APART <= last), last], "--until")
+
+
+def declared(levels: Mapping[str, Mapping[str, Any]], place: str) -> dict[str, Any] | None:
+    """What a file says, and over it its scale; `levels`: the place of each, and its parts. Seeds
+    of a scale replace `until`, and it replaces them."""
+    found = None
+    for where, parts in levels.items():
+        if "until" in parts and "seeds" in parts:
+            raise UserError(
+                f"{place}: {where}until: stands without seeds, which its looks give out; remove one"
+            )
+        if "until" in parts or "seeds" in parts:
+            found = parts.get("until")
+    return found
+
+
+def with_until(
+    sweep: Sweep, words: Collection[str], last: int | None, margin: float | None
+) -> Sweep:
+    """The sweep under `--until LAST --margin MARGIN`; if it has looks, with the seeds of the first.
+    `words`: keys of the sweep's own words. Raises UserError for what looks can't go with."""
+    if sweep.until is None and last is None:
+        if margin is not None:
+            raise UserError("--margin: needs --until N; of a table it is analysis.margin=POINTS")
+        return sweep
+    place = "--until" if last is not None else f"{sweep.place}: until"
+    until = {"looks": DEFAULT, **(sweep.until or {})}
+    if last is not None:
+        until["looks"] = looks_to(last)
+    analysis = sweep.analysis
+    for key in ("margin", "spread"):
+        default = getattr(Analysis(), key)
+        if key in until and getattr(analysis, key) not in (default, until[key]):
+            raise UserError(f"{place}: {key}: analysis.{key} says another; give one")
+        analysis = replace(analysis, **{key: until.get(key, getattr(analysis, key))})
+    if margin is not None:
+        analysis = replace(analysis, margin=value_of(Analysis, "margin", margin, "--margin"))
+    if "seeds" in words:
+        raise UserError(f"seeds: {place} gives out the seeds, at its looks; leave one of them away")
+    if sweep.tune is not None:
+        raise UserError(f"{place}: goes without tune: a search has its own number of repeats")
+    for key in WITHOUT:
+        if getattr(analysis, key) != getattr(Analysis(), key):
+            raise UserError(f"{place}: goes without analysis.{key}; leave one of them away")
+    if analysis.spread == "welch":
+        raise UserError(f"{place}: goes with analysis.spread=pooled or paired, not welch")
+    seeds = tuple(range(until["looks"][0]))
+    return replace(sweep, until=until, seeds=seeds, analysis=analysis)
+
+
+def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
+    """The plan with so many seeds of each (row, column) at least."""
+    cells = []
+    for cell in plan.cells:
+        count = counts.get((cell.row, cell.column), 0)
+        more = count > len(cell.ids)
+        cells.append(replace(cell, ids=ids_of(cell.spec, range(count))) if more else cell)
+    if tuple(cells) == plan.cells:
+        return plan
+    seeds = range(max(len(cell.ids) for cell in cells))
+    return replace(plan, cells=tuple(cells), seeds=tuple(seeds))
+
+
+def at_most(plan: Plan) -> Plan:
+    """The plan with all seeds of the last look."""
+    last = plan.until[-1]
+    return with_seeds(plan, {(cell.row, cell.column): last for cell in plan.cells})

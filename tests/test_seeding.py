@@ -1,0 +1,433 @@
+"""Sweeps with looks: seeds go to the rows that a look leaves undecided, the same after any kill;
+looks are sealed once; tables, `status` and `plan` say what was decided; mistakes are one line."""
+
+import dataclasses
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+from conftest import Shell
+from test_kill import disturb
+
+from ablate.analysis import reading, seeding, stats
+from ablate.analysis.course import STOPPED, courses_of, look_events
+from ablate.analysis.methods import sequential_of
+from ablate.analysis.seeding import Seeding
+from ablate.analysis.tabulate import tabulate
+from ablate.cli import starting
+from ablate.planning.expand import plan as make_plan
+from ablate.planning.plan import Plan
+from ablate.planning.until import USUAL, at_most, looks_to
+from ablate.shared.errors import UserError
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
+
+FILE = """
+title: few seeds
+base: {recipe: quick, data: digits, model.arch: mu/4, model.depth: 1, train.epochs: 2,
+       optim.warmup_epochs: 0}
+across: {train.batch: [64, 128]}
+variants:
+  - plain: {}
+  - DPN: {stem: dpn}
+  - asleep: {optim.lr: 3e-4}
+until: {looks: [5, 7, 9], margin: 2}
+"""
+LOOKS = (5, 7, 9)
+
+
+def declared(folder, text=FILE, name="few"):
+    (folder / "sweeps").mkdir(exist_ok=True)
+    (folder / "sweeps" / f"{name}.yaml").write_text(text)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    shell = Shell(tmp_path_factory.mktemp("calm"))
+    declared(shell.folder)
+    (shell.folder / "said").write_text(shell("sweep", "few", "launcher=inline").out)
+    return shell
+
+
+def driven(shell, name="few"):
+    plan = Store(shell.folder / "runs").read_plan(name)
+    assert plan is not None
+    return plan
+
+
+def looks_of(shell):
+    store = Store(shell.folder / "runs")
+    with Ledger.reading(store) as ledger:
+        return ledger.looks()
+
+
+# --- Words and files ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last", "looks"),
+    [
+        *((7, (5, 7)), (8, (5, 8)), (9, (5, 9)), (10, (5, 8, 10)), (12, (5, 8, 12))),
+        *((13, (5, 8, 13)), (14, (5, 8, 12, 14)), (30, USUAL), (40, (*USUAL, 40))),
+    ],
+)
+def test_the_looks_of_a_last_one(last, looks):
+    assert looks_to(last) == looks
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch):
+    """The plan of a sweep file under options."""
+    monkeypatch.chdir(tmp_path)
+
+    def planned(*words, text=FILE, **options) -> Plan:
+        declared(tmp_path, text)
+        return make_plan(["few", *words], store=tmp_path / "runs", **options)[0]
+
+    return planned
+
+
+def test_a_plan_begins_with_the_seeds_of_the_first_look_and_comes_back_from_its_file(planned):
+    plan = planned()
+    assert (plan.until, plan.seeds, plan.analysis.margin) == (LOOKS, (0, 1, 2, 3, 4), 2)
+    assert all(set(cell.ids) == {*range(5)} for cell in plan.cells)
+    assert plan.to_come == 0
+    assert Plan.from_tree(json.loads(plan.to_bytes())).checked() == plan
+    assert len([*at_most(plan).runs()]) == 6 * 9
+    other = planned(until=12, margin=0.5)
+    assert (other.until, other.analysis.margin) == ((5, 8, 12), 0.5)
+    assert other.words == ("few", "--until", "12", "--margin", "0.5")
+    assert other.name == "few"
+    assert {c.ids[4] for c in other.cells} == {c.ids[4] for c in plan.cells}
+
+
+def test_an_older_plan_has_the_bytes_that_it_had(planned):
+    plan = planned(text=FILE.replace("until: {looks: [5, 7, 9], margin: 2}", "seeds: 2"))
+    assert b"until" not in plan.to_bytes()
+
+
+UNTIL = "until: {looks: [5, 7, 9], margin: 2}"
+
+
+@pytest.mark.parametrize(
+    ("instead", "words", "options", "message"),
+    [
+        (f"{UNTIL}\nseeds: 3", (), {}, "until: stands without seeds"),
+        (UNTIL, ("seeds=9",), {}, "seeds: sweeps/few.yaml: until gives out the seeds"),
+        ("", ("seeds=9",), {"until": 12}, "seeds: --until gives out the seeds"),
+        (UNTIL, ("analysis.looks=[3,5]",), {}, "goes without analysis.looks"),
+        (UNTIL, ("analysis.diverged=chance",), {}, "goes without analysis.diverged"),
+        (UNTIL, ("analysis.screen=false",), {}, "goes without analysis.screen"),
+        (UNTIL, ("analysis.spread=welch",), {}, "pooled or paired, not welch"),
+        (UNTIL, ("analysis.margin=1",), {}, "margin: analysis.margin says another"),
+        (f"{UNTIL}\nbaseline_seeds: 9", (), {}, "baseline_seeds"),
+        ("until: {looks: [3, 5, 8]}", (), {}, "the first look expects at least 5 seeds, got 3"),
+        ("until: {looks: [5, 6]}", (), {}, "expected looks at least 2 seeds apart"),
+        ("until: {looks: [8, 5]}", (), {}, "two or more increasing numbers"),
+        ("until: {looks: [5]}", (), {}, "two or more increasing numbers"),
+        ("until: {looks: 12}", (), {}, "two or more increasing numbers"),
+        ("until: {look: [5, 8]}", (), {}, "a key among looks, margin, spread"),
+        ("until: {margin: -1}", (), {}, "until.margin"),
+        ("until: {spread: welch}", (), {}, "pooled or paired, not welch"),
+        ("until: 12", (), {}, "until: expected {looks: [5, 8, 12], margin: 0.5}, got 12"),
+        ("", (), {"until": 6}, "--until: expected at least 7 seeds, got 6"),
+        ("", (), {"until": 5000}, "--until: expected at most 1000 seeds"),
+        ("", (), {"margin": 0.5}, "--margin: needs --until N"),
+        ("", (), {"until": 12, "margin": 0.0}, "--margin"),
+        (
+            f"{UNTIL}\ntune: {{space: {{optim.lr: {{log: [1e-4, 1e-2]}}}}, trials: 60}}",
+            *((), {}, "until: goes without tune"),
+        ),
+        (f"{UNTIL}\nfrom: {{seed: 0, train.epochs: 1}}", (), {}, "from.seed: goes without until"),
+    ],
+)
+def test_mistakes_are_one_line(planned, instead, words, options, message):
+    with pytest.raises(UserError) as error:
+        planned(*words, text=FILE.replace(UNTIL, instead), **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_scales_seeds_replace_the_files_looks_and_its_looks_the_seeds(planned):
+    text = f"{FILE}scales: {{small: {{seeds: 2}}, other: {{until: {{looks: [6, 8]}}}}}}\n"
+    assert planned(text=text, scale="small").until == ()
+    assert planned(text=text, scale="other").until == (6, 8)
+    fixed = text.replace(UNTIL, "seeds: 3")
+    assert planned(text=fixed).until == ()
+    assert planned(text=fixed, scale="other").seeds == tuple(range(6))
+    assert planned(text=fixed, until=9).until == (5, 9)
+
+
+# --- Which seeds are asked for ------------------------------------------------------------------
+
+
+class Planted:
+    """Results of every run that a plan may ask for, by (row, column, seed), told when asked."""
+
+    def __init__(self, plan, y, missing=(), status=None):
+        self.asked: list[str] = []
+        self.results = {}
+        for cell in at_most(plan).cells:
+            for seed, run in cell.ids.items():
+                key = (cell.row, cell.column, seed)
+                if key not in missing:
+                    self.results[run] = {
+                        "status": (status or {}).get(key, "finished"),
+                        "test": {"top1": y[cell.row, cell.column][seed] / 100, "n": 300},
+                    }
+
+    def __call__(self, run):
+        return self.results.get(run)
+
+
+def values(gains, columns=("64", "128"), seed=1):
+    rng = np.random.default_rng(seed)
+    return {
+        (row, column): 60 + gain + rng.standard_normal(9)
+        for column in columns
+        for row, gain in gains.items()
+    }
+
+
+def grown(plan, results, folder, record=seeding.nobody):
+    said: list[str] = []
+    grower = Seeding(plan, Store(folder / "runs"), record, said.append)
+    return grower.grow(results, lambda run: ()) or plan, said
+
+
+def counts(plan):
+    return {(cell.row, cell.column): len(cell.ids) for cell in plan.cells}
+
+
+def test_undecided_rows_get_seeds_and_their_baseline_all_of_them(planned, tmp_path):
+    """Against the pure function on the same arrays, column by column."""
+    plan = planned()
+    for seed in range(8):
+        y = values({"plain": 0, "DPN": 1.5, "asleep": -6}, seed=seed)
+        found, _ = grown(plan, Planted(plan, y), tmp_path)
+        for column in ("64", "128"):
+            rows = ("plain", "DPN", "asleep")
+            table = np.array([y[row, column] for row in rows])
+            method = stats.Sequential(LOOKS, 2, contrasts=2)
+            state, expected = stats.before_looks(3, 0), dict.fromkeys(rows, 5)
+            for n in LOOKS:
+                active = state.active
+                for row in (0, *np.flatnonzero(active)) if active.any() else ():
+                    expected[rows[row]] = n
+                _, state = stats.take_look(table[:, :n], 0, state, method)
+            assert {row: counts(found)[row, column] for row in rows} == expected
+            assert expected["asleep"] == 5
+        assert found.seeds == tuple(range(max(counts(found).values())))
+
+
+def test_a_look_waits_for_every_run_of_its_column_and_for_no_other_column(planned, tmp_path):
+    plan = planned()
+    y = values({"plain": 0, "DPN": 1.5, "asleep": -6}, seed=2)
+    results = Planted(plan, y, missing={("asleep", "64", 4)})
+    found, said = grown(plan, results, tmp_path)
+    assert {n for (_, column), n in counts(found).items() if column == "64"} == {5}
+    assert counts(found)["DPN", "128"] > 5
+    assert all("of 128" in line for line in said if line.startswith("look"))
+
+
+def test_one_result_after_the_other_gives_what_all_at_once_give(planned, tmp_path):
+    plan = planned()
+    whole = Planted(plan, values({"plain": 0, "DPN": 1.2, "asleep": 0.8}, seed=3))
+    events: list[dict] = []
+    once, _ = grown(plan, whole, tmp_path, events.append)
+    known = dict(whole.results)
+    whole.results = {}
+    again: list[dict] = []
+    grower = Seeding(plan, Store(tmp_path / "runs"), again.append)
+    now = plan
+    order = random.Random(1)
+    while True:
+        todo = [run.id for run in now.runs() if run.id not in whole.results]
+        if not todo:
+            break
+        run = order.choice(todo)
+        whole.results[run] = known[run]
+        now = grower.grow(whole, lambda run: ()) or now
+    assert now.cells == once.cells
+    assert sorted({json.dumps(e) for e in again}) == sorted({json.dumps(e) for e in events})
+
+
+def test_a_diverged_variant_stops_and_a_diverged_baseline_ends_its_column(planned, tmp_path):
+    plan = planned()
+    y = values({"plain": 0, "DPN": 1.5, "asleep": 1.5}, seed=4)
+    results = Planted(
+        plan, y, status={("DPN", "64", 2): "diverged", ("plain", "128", 6): "diverged"}
+    )
+    for result in results.results.values():
+        if result["status"] == "diverged":
+            result["step"] = 3
+    found, _ = grown(plan, results, tmp_path)
+    assert counts(found)["DPN", "64"] == 5
+    assert counts(found)["plain", "128"] == 7
+    courses = courses_of(found, results.results, None, None)
+    assert courses["64"].rows["DPN"].word == STOPPED
+    assert courses["128"].next is None
+    table = tabulate(found, results.results, words=True)
+    assert any("no further verdicts" in note for note in table.notes)
+    words = {(e.row, e.column): e.verdict for e in table.entries}
+    assert words["DPN", "64"] is None
+
+
+def test_alpha_is_shared_by_the_family_that_the_analysis_names(planned):
+    for family, contrasts in (("column", 2), ("table", 4)):
+        method = sequential_of(planned(f"analysis.family={family}"), "64")
+        assert (method.contrasts, method.looks, method.margin) == (contrasts, LOOKS, 2)
+    assert sequential_of(planned("analysis.spread=paired"), "64").spread == "paired"
+
+
+def test_a_noisy_baseline_is_told_with_what_it_costs(planned, tmp_path):
+    plan = planned(text=FILE.replace("64, 128", "64"))
+    y = values({"plain": 0, "DPN": 0, "asleep": 0}, columns=("64",))
+    y["plain", "64"] = np.array([50, 60, 70, 55, 65, 50, 70, 60, 60.0])
+    results = Planted(plan, y, missing={("asleep", "64", 6)})
+    _, said = grown(plan, results, tmp_path)
+    assert said[0] == "look at 5 seeds of 64: goes on: DPN, asleep"
+    assert "times the variants': judged by pooled gains" in said[1]
+    assert said[1].endswith("until the end: at most 12 more runs")
+
+
+def test_later_rows_later_looks_and_another_margin_are_a_changed_analysis(planned, tmp_path):
+    plan = planned()
+    y = values({"plain": 0, "DPN": 6, "asleep": -6, "new": 0}, seed=4)
+    results = Planted(plan, y)
+    before = [*look_events(plan, courses_of(plan, results.results, None, None))]
+    assert [len(look.seeds) for look in before] == [5, 5]
+    row = "  - asleep: {optim.lr: 3e-4}\n"
+    for text, said in (
+        (FILE.replace(row, f"{row}  - new: {{norm: rmsnorm}}\n"), "rows: +new"),
+        (FILE.replace("[5, 7, 9]", "[5, 7, 9, 12]"), "until: [5, 7, 9] -> [5, 7, 9, 12]"),
+        (FILE.replace("margin: 2", "margin: 1"), "analysis.margin: 2.0 -> 1.0"),
+        (FILE.replace(UNTIL, "seeds: 5"), "until: [5, 7, 9] -> none"),
+    ):
+        other = planned(text=text)
+        known = Planted(dataclasses.replace(other, until=other.until[:3] or LOOKS), y).results
+        table = tabulate(other, known, before, words=True)
+        assert any(said in note for note in table.notes), table.notes
+    assert not any("Changed" in note for note in tabulate(plan, results.results, before).notes)
+
+
+# --- Real trainings -----------------------------------------------------------------------------
+
+
+def test_a_sweep_gives_seeds_at_its_looks_and_says_what_each_decided(calm):
+    plan, said = driven(calm), (calm.folder / "said").read_text()
+    for column in ("64", "128"):
+        assert counts(plan)["asleep", column] < counts(plan)["plain", column]
+        assert counts(plan)["plain", column] >= counts(plan)["DPN", column] >= 5
+    store = Store(calm.folder / "runs")
+    results = store.results(plan.runs()).results
+    courses = courses_of(plan, results, store.metrics, store.probe)
+    assert all(course.next is None for course in courses.values())
+    assert all(course.rows["asleep"].word == "hurts" for course in courses.values())
+    assert "look at 5 seeds of 64: " in said
+    status = calm("status", "few").out
+    for line in said.splitlines():
+        if line.startswith("look at"):
+            assert line in status
+    table = calm("table", "few").out
+    assert "Decided at the look at 5 seeds" in table
+    assert "the looks at 5, 7 and 9 seeds" in table
+    assert "Below the columns: of the 5 seeds that all cells share" in table
+    found = reading.read(plan, store, results)
+    verdicts = {(e.row, e.column): e.verdict for e in found.table.entries}
+    assert verdicts["asleep", "64"] == "hurts"
+    assert found.table.complete
+    assert all(line.verdict is None for block in found.table.blocks for line in block.lines)
+
+
+def test_every_look_is_sealed_once_whoever_reads_it_again(calm):
+    events = looks_of(calm)
+    assert len({json.dumps(event) for event in events}) == len(events)
+    courses = [(e["decided"]["column"], len(e["seeds"])) for e in events]
+    assert len(set(courses)) == len(courses)
+    assert {("64", 5), ("128", 5)} <= set(courses)
+    calm("table", "few")
+    calm("sweep", "few", "launcher=inline")
+    calm("report", "few")
+    assert looks_of(calm) == events
+    assert "nothing wrong" in calm("verify", "few").out
+
+
+def test_five_kills_decide_as_none_does(calm, tmp_path):
+    shell = Shell(tmp_path)
+    declared(tmp_path)
+    shutil.copytree(calm.folder / "runs" / "cache", tmp_path / "runs" / "cache")
+    disturb(shell, ("sweep", "few", "launcher.attempts=1000"), random.Random(9), 5)
+    shell("sweep", "few", "launcher=inline")
+    assert driven(shell).cells == driven(calm).cells
+    assert looks_of(shell) == looks_of(calm)
+    for words in (("table", "few"), ("table", "few", "--format", "csv")):
+        assert shell(*words).out == calm(*words).out
+
+
+def test_a_crash_between_look_and_plan_changes_nothing(calm, tmp_path, monkeypatch):
+    """The look is sealed; the plan that it asks for is not written, and the driver dies."""
+    shell = Shell(tmp_path)
+    shutil.copytree(calm.folder, tmp_path, dirs_exist_ok=True)
+    store = Store(tmp_path / "runs")
+    before = driven(shell)
+    first = dataclasses.replace(
+        before,
+        seeds=before.seeds[:5],
+        cells=tuple(
+            dataclasses.replace(cell, ids={s: run for s, run in cell.ids.items() if s < 5})
+            for cell in before.cells
+        ),
+    )
+    with Ledger.driving(store) as ledger:
+        ledger.announce(first)
+        store.write_plan(first)
+        ledger.plan(first)
+    table = shell("table", "few").out
+    assert "undecided; the next look is at 7 seeds" in table or before.seeds == first.seeds
+    shell("sweep", "few", "launcher=inline")
+    assert driven(shell).cells == before.cells
+    assert looks_of(shell) == looks_of(calm)
+
+
+def test_a_bundle_prints_the_verdicts_of_the_looks(calm, tmp_path):
+    calm("export", "few", tmp_path / "bundle")
+    assert calm("table", "--from", tmp_path / "bundle").out == calm("table", "few").out
+
+
+def test_words_that_say_other_looks_or_another_analysis_are_refused(calm):
+    for words, message in (
+        (("analysis.margin=1",), "by which its looks gave out seeds"),
+        (("analysis.alpha=0.1",), "by which its looks gave out seeds"),
+        (("--until", "12"), "was driven with other looks"),
+        (("--until", "9", "--margin", "2"), "was driven with other looks"),
+    ):
+        assert message in calm("table", "few", *words, code=2).err
+
+
+def test_a_plan_says_the_expected_and_the_greatest_number_of_runs(calm):
+    text = calm("plan", "few").out
+    assert "until: looks at 5, 7, 9 seeds, margin 2 points" in text
+    for case in ("if no row gains anything", "if all rows gain the margin", "twice the margin"):
+        assert case in text
+    assert "at most 54 runs" in text
+    tree = json.loads(calm("plan", "few", "--spread", "1", "--format", "json").out)["until"]
+    assert tree["most"]["runs"] == 54
+    method = stats.Sequential(LOOKS, 2.0, contrasts=2)
+    runs = [case["runs"] for case in tree["expected"]]
+    assert runs == [pytest.approx(2 * stats.runs_until(method, 2, gain)) for gain in (0, 2, 4)]
+
+
+def test_a_long_sweep_asks_about_its_greatest_cost(planned, monkeypatch, tmp_path):
+    plan, asked = planned(), []
+
+    def costs(plan, *args, **options):
+        asked.append(plan)
+        raise UserError("enough")
+
+    monkeypatch.setattr("ablate.running.estimate.costs", costs)
+    with pytest.raises(UserError, match="enough"):
+        starting._confirm(plan, Store(tmp_path), None, None, False)
+    assert len([*asked[0].runs()]) == 54
