@@ -27,13 +27,13 @@ from ablate.analysis.stats.gains import (
     ColumnGains,
     Fit,
     Method,
-    Pool,
     RowGain,
     column_gains,
     fit,
     raw_p,
 )
 from ablate.analysis.stats.looks import look_error
+from ablate.analysis.stats.pool import Pool
 from ablate.analysis.stats.power import (
     Forecast,
     OverSpread,
@@ -42,6 +42,7 @@ from ablate.analysis.stats.power import (
     residual_spread,
     resolution,
 )
+from ablate.analysis.stats.predictions import Noise, noise
 from ablate.analysis.stats.verdict import (
     BETTER,
     CANT_TELL,
@@ -76,6 +77,7 @@ __all__ = [
     "Fit",
     "Forecast",
     "Method",
+    "Noise",
     "OverSpread",
     "Pool",
     "RankAgreement",
@@ -99,6 +101,7 @@ __all__ = [
     "kendall",
     "look_error",
     "mean_interval",
+    "noise",
     "raw_p",
     "reached",
     "residual_spread",
