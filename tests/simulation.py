@@ -38,29 +38,33 @@ class Classified(NamedTuple):
 
 
 def classify(rng, accuracies, sharpness, n, images, draws, block=0.0):
-    """Rows (R) of these accuracies. An image's chance to be right is a logistic function of how
-    easy it is, 80 % of which the rows share: the sharper, the fewer images flip between seeds.
-
-    `block` moves all rows of a seed, in standard deviations of a run.
-    """
-    rows = len(accuracies)
-    means = np.array([_mean(a, s) for a, s in zip(accuracies, sharpness, strict=True)])[:, None]
-    sharp = np.array(sharpness, dtype=np.float32)[:, None]
-    parts, at_once = [], max(1, 4_000_000 // (rows * n * images))
+    """Accuracies of such rows; `block` moves all rows of a seed, in standard deviations."""
+    at_once = max(1, 4_000_000 // (len(accuracies) * n * images))
+    parts = []
     for start in range(0, draws, at_once):
         some = min(at_once, draws - start)
-        easy = rng.standard_normal((some, 1, images), np.float32) * np.float32(math.sqrt(0.8))
-        easy = easy + rng.standard_normal((some, rows, images), np.float32) * np.float32(
-            math.sqrt(0.2)
-        )
-        chance = 1 / (1 + np.exp(-(means.astype(np.float32) + sharp * easy)))
-        right = rng.random((some, rows, n, images), np.float32) < chance[:, :, None]
-        told = stats.noise(right)
-        parts.append((right.mean(-1) * 100, chance.mean(-1) * 100.0, told.flips, told.squares))
+        right, truth = answers(rng, accuracies, sharpness, n, images, some)
+        found = stats.noise(right)
+        parts.append((right.mean(-1) * 100, truth, found.flips, found.squares))
     y, truth, flips, squares = (np.concatenate(part) for part in zip(*parts, strict=True))
     noise = stats.Noise(flips, squares, 100 / images)
     y += block * np.sqrt(noise.variance.mean()) * rng.standard_normal((draws, 1, n))
     return Classified(y, truth, noise)
+
+
+def answers(rng, accuracies, sharpness, n, images, draws):
+    """Rows (R) of these accuracies. An image's chance to be right is a logistic function of how
+    easy it is, 80 % of which the rows share: the sharper, the fewer images flip between seeds.
+    Which images each run gets right (draws, R, n, images), and what accuracies tend to (draws, R).
+    """
+    means = np.array([_mean(a, s) for a, s in zip(accuracies, sharpness, strict=True)])[:, None]
+    sharp = np.array(sharpness, dtype=np.float32)[:, None]
+    alike, own = np.float32(math.sqrt(0.8)), np.float32(math.sqrt(0.2))
+    easy = alike * rng.standard_normal((draws, 1, images), np.float32)
+    easy = easy + own * rng.standard_normal((draws, len(accuracies), images), np.float32)
+    chance = 1 / (1 + np.exp(-(means.astype(np.float32) + sharp * easy)))
+    right = rng.random((draws, len(accuracies), n, images), np.float32) < chance[:, :, None]
+    return right, chance.mean(-1, dtype=float) * 100
 
 
 @functools.cache

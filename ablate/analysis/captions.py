@@ -68,6 +68,21 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
     return lines
 
 
+def population(plan: Plan, columns: Sequence[TableColumn]) -> str:
+    """Explain the gain for new seeds and images; name the columns without it."""
+    lacking = [
+        f" None{f' for {column.heading}' * bool(column.heading)}: {column.lacking}."
+        for column in columns
+        if column.lacking
+    ]
+    return (
+        f"For new images, too: the interval of the gain on images drawn as the test images were, "
+        f"by seeds trained as these (crossed random effects) "
+        f"[{level(gain_alpha(plan.analysis))}, simultaneous over the {family(plan, columns)}]."
+        + "".join(lacking)
+    )
+
+
 def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:
     """State which columns are of the same runs."""
     sets = dict.fromkeys(column.on for column in columns if column.on)
@@ -140,6 +155,8 @@ def _method(analysis: Analysis) -> str:
             return "paired t"
         case "welch":
             return "Welch's t"
+        case "predictions":
+            return "seed blocks, each row's spread from its predictions"
     return "seed blocks, pooled spread" + ("" if analysis.screen else ", Dunnett's constant")
 
 

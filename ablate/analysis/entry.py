@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import hide_wide, is_partial, p_values, verdict_of, wide
+from ablate.analysis.correct import Predictions
 from ablate.analysis.footnotes import Footnotes, entry_notes
 from ablate.analysis.scores import Scores, by_replicate
 from ablate.analysis.table import Against, Cost, Entry, Other, Sizes
@@ -23,11 +24,14 @@ if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
 @dataclass(frozen=True)
 class Extra:
     """Facts beside the results: sizes of cells whose results lack them, whether times and memory
-    are asked for, published figures by (row, column)."""
+    are asked for, published figures by (row, column), what runs predicted, and whether gains for
+    new images, too, are asked for."""
 
     sizes: Sizes
     cost: bool
     paper: Mapping[tuple[str, str], Beside]
+    predictions: Predictions | None = None
+    population: bool = False
 
 
 def make_entry(
@@ -38,8 +42,10 @@ def make_entry(
     judge: bool,
     footnotes: Footnotes,
     extra: Extra,
+    population: Estimate | None = None,
 ) -> Entry:
-    """`base`: the scores of the baseline; None without one. `judge`: is there a verdict?"""
+    """`base`: the scores of the baseline; None without one. `judge`: is there a verdict?
+    `population`: the gain for new seeds and images, where it is asked for."""
     from ablate.analysis import stats
 
     analysis, where = plan.analysis, (found.cell.row, found.cell.column)
@@ -69,7 +75,7 @@ def make_entry(
         collapsed=found.collapsed,
         accuracy=accuracy,
         gain=gained,
-        pool=(gain.own or "kept") if gain and analysis.spread == "pooled" else "",
+        pool=(gain.own or "kept") if gain and analysis.spread in ("pooled", "predictions") else "",
         verdict=verdict,
         footnotes=footnotes.of(texts),
         ratio=gain.ratio if gain else None,
@@ -92,6 +98,7 @@ def make_entry(
         cost=_cost(found.results) if extra.cost else None,
         against=_against(extra.paper.get(where), accuracy, gain.gain if gain else None, given),
         chosen=found.cell.chosen,
+        population=hide_wide(population, plan.metric) if population else None,
     )
 
 

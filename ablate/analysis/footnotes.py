@@ -96,6 +96,11 @@ def entry_notes(
             f"The row's spread is {gain.ratio:.1f} times the other rows' (F test, {test}): the row "
             f"{where} the pool and has its own paired interval."
         )
+    if gain and gain.few:
+        texts.append(
+            "The predictions of hardly any image change between seeds, in this row and the "
+            "baseline: the row is judged by the spread that all rows share."
+        )
     if gain and base and verdict == stats.UNSTABLE:
         texts.append(_unstable(plan, found, gain, base))
     if verdict == stats.DID_NOTHING:

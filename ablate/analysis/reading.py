@@ -38,7 +38,8 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
     """
     results = with_own(plan, results, store, options.get("also", ()))
     now = looks.look(plan)
-    options = {"curves": store.metrics, "probes": store.probe, **options}
+    readers = {"curves": store.metrics, "probes": store.probe, "predictions": store.predictions}
+    options = {**readers, **options}
     seen = _before(plan, store, now)
     while True:
         table = tabulate(plan, results, seen, words=True, **options)

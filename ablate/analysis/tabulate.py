@@ -15,6 +15,7 @@ from ablate.analysis.across import Arrays, Summary, blocks, is_partial
 from ablate.analysis.also import on_set, results_on, sets_of
 from ablate.analysis.averages import averages
 from ablate.analysis.captions import gain_alpha
+from ablate.analysis.correct import Correct, Predictions, correct
 from ablate.analysis.entry import Extra, make_entry
 from ablate.analysis.footnotes import Footnotes, data_notes, mixtures, row_notes
 from ablate.analysis.scores import Curves, Probes, Results, Scores, by_replicate, scores
@@ -36,7 +37,8 @@ from ablate.store.looks import InterimLook
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.analysis.paper import Beside
-    from ablate.analysis.stats import ColumnGains, Method
+    from ablate.analysis.stats import ColumnGains, Estimate, Method
+    from ablate.analysis.stats.estimate import Bools
 
 
 def tabulate(
@@ -54,6 +56,8 @@ def tabulate(
     paper: Mapping[tuple[str, str], Beside] | None = None,
     withheld: Mapping[str, str] | None = None,
     older: int = 0,
+    predictions: Predictions | None = None,
+    population: bool = False,
 ) -> Table:
     """Make the table of `plan`. Verdicts are for `analysis.reading` alone, which records the look
     and passes `words`. `looks`: earlier looks.
@@ -64,7 +68,8 @@ def tabulate(
     `auc` and `epochs_to`; `probes`: the files of probes, for their numbers. `sizes`: of cells whose
     results lack them. `cost`: adds times and memory. `paper`: from `analysis.paper.beside`.
     `withheld`: from `Store.results`; such runs have no result here. `older`: how many of its runs
-    the store also has with the draws of an older version.
+    the store also has with the draws of an older version. `predictions`: reads what runs predicted;
+    `population`: adds gains for new seeds and images.
     """
     analysis, footnotes = plan.analysis, Footnotes()
     cells = {
@@ -76,14 +81,16 @@ def tabulate(
     look_note = captions.look_note(plan, looks, methods)
     judge = words and complete and not (strict and look_note)
     judge = judge and not (plan.one_search or plan.one_parent)
-    extra = Extra(sizes or {}, cost, paper or {})
+    extra = Extra(sizes or {}, cost, paper or {}, predictions, population)
     columns: list[TableColumn] = []
     for column, block in _blocks(plan, cells):
         if strict:
             _refuse_mixed(column.label, block)
-        columns.append(_column(plan, column, block, judge, footnotes, extra))
+        right = _right(plan, block, results, "", extra)
+        columns.append(_column(plan, column, block, judge, footnotes, extra, right))
         for name, other in _on_others(plan, column.label, block, results, also, curves):
-            made = _column(plan, column, other, judge, footnotes, extra)
+            right = _right(plan, other, results, name, extra)
+            made = _column(plan, column, other, judge, footnotes, extra, right)
             columns.append(_named(made, other[0].cell.column, name))
     noted = ((row, footnotes.of(row_notes(row.confounds))) for row in plan.rows)
     rows = tuple(TableRow(row.label, row.family, numbers) for row, numbers in noted)
@@ -99,7 +106,10 @@ def tabulate(
         gain_alpha=gain_alpha(analysis),
         rows=rows,
         columns=tuple(_placed(plan, columns)),
-        caption=tuple(captions.caption(plan, columns)),
+        caption=(
+            *captions.caption(plan, columns),
+            *([captions.population(plan, columns)] if population else []),
+        ),
         details=tuple(details.details(plan, columns)),
         notes=(
             *captions.withheld(withheld or {}),
@@ -171,6 +181,15 @@ def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
     return found
 
 
+def _right(plan: Plan, block: Sequence[Scores], results: Results, on: str, extra: Extra) -> Correct:
+    """Which images the runs of a column get right, if anything asks for it."""
+    if not extra.population and plan.analysis.spread != "predictions":
+        return Correct(None)
+    if extra.predictions is None:
+        return Correct(None, "nobody reads predictions here")
+    return correct(plan, block, results, on, extra.predictions)
+
+
 def _column(
     plan: Plan,
     of: Column,
@@ -178,19 +197,23 @@ def _column(
     judge: bool,
     footnotes: Footnotes,
     extra: Extra,
+    right: Correct,
 ) -> TableColumn:
     mixed = [sentence for _, sentence in mixtures(block)]
     column_footnotes = footnotes.of([*mixed, *data_notes(block)])
     method = method_of(plan, of.label)
-    gains = _gains(plan, block, method)
+    gains = _gains(plan, block, method, right.right)
+    everybodys = (
+        _population(plan, block, method, right.right) if extra.population else [None] * len(block)
+    )
     base = next((found for found in block if found.cell.row == plan.baseline), None)
     if gains.void or (base and is_partial(plan, base)):  # over survivors: no fair contest
         judge = False
     confounds = {row.label: row.confounds for row in plan.rows}
     entries = []
-    for found, gain in zip(block, gains.rows, strict=True):
+    for found, gain, wider in zip(block, gains.rows, everybodys, strict=True):
         footnotes.of(row_notes(confounds[found.cell.row]))  # numbered where it first shows
-        entries.append(make_entry(plan, found, gain, base, judge, footnotes, extra))
+        entries.append(make_entry(plan, found, gain, base, judge, footnotes, extra, wider))
     tested = [result["test"] for found in block for result in found.results if "test" in result]
     own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, of.label) else ""
     return TableColumn(
@@ -208,6 +231,8 @@ def _column(
         baseline_ratio=gains.ratio,
         void=gains.void,
         forecast=_forecast(plan, gains, method, entries),
+        spreads=gains.spreads,
+        lacking=right.lacking,
     )
 
 
@@ -254,7 +279,7 @@ def method_of(plan: Plan, column: str) -> Method:
     )
 
 
-def _gains(plan: Plan, block: Sequence[Scores], method: Method) -> ColumnGains:
+def _gains(plan: Plan, block: Sequence[Scores], method: Method, right: Bools | None) -> ColumnGains:
     """Compute the gains of a column, positive if better; none without a baseline."""
     import numpy as np
 
@@ -266,7 +291,30 @@ def _gains(plan: Plan, block: Sequence[Scores], method: Method) -> ColumnGains:
     sign = plan.metric.sign
     y = np.array([[sign * value for value in by_replicate(found.main, plan)] for found in block])
     unstable = np.array([bool(found.unstable) for found in block])
-    return stats.column_gains(y, labels.index(plan.baseline), method, unstable)
+    return stats.column_gains(y, labels.index(plan.baseline), method, unstable, right)
+
+
+def _population(
+    plan: Plan, block: Sequence[Scores], method: Method, right: Bools | None
+) -> list[Estimate | None]:
+    """Compute each row's gain for new seeds and images over the seeds where it and the baseline
+    finished, two or more; None where one of its runs or of the baseline's diverged or collapsed."""
+    from ablate.analysis import stats
+
+    labels = [found.cell.row for found in block]
+    if plan.baseline not in labels or right is None:
+        return [None] * len(block)
+    at = labels.index(plan.baseline)
+    found: list[Estimate | None] = []
+    for row, scored in enumerate(block):
+        both = {*scored.main.by_seed} & {*block[at].main.by_seed}
+        seeds = [s for s, seed in enumerate(plan.seeds) if seed in both]
+        if row == at or len(seeds) < 2 or scored.unstable or block[at].unstable:
+            found.append(None)
+            continue
+        share = method.alpha / method.contrasts
+        found.append(stats.population_gain(right[row, seeds], right[at, seeds], share))
+    return found
 
 
 def _ranks(plan: Plan, entries: Sequence[Entry]) -> Ranks | None:

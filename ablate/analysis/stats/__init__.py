@@ -34,6 +34,7 @@ from ablate.analysis.stats.gains import (
 )
 from ablate.analysis.stats.looks import look_error
 from ablate.analysis.stats.pool import Pool
+from ablate.analysis.stats.population import population_gain
 from ablate.analysis.stats.power import (
     Forecast,
     OverSpread,
@@ -102,6 +103,7 @@ __all__ = [
     "look_error",
     "mean_interval",
     "noise",
+    "population_gain",
     "raw_p",
     "reached",
     "residual_spread",
