@@ -3,8 +3,12 @@ figures of the manual were simulated with, against their definitions, and what t
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +19,11 @@ from simulation import answers, classify, family, judged, moved
 from test_table import every_text, finished, make_plan, tabulate
 
 from ablate.analysis import stats
-from ablate.analysis.stats import Method, Noise
-from ablate.shared.errors import Failure, UserError
+from ablate.analysis.stats import Noise
+from ablate.planning.probing import no_images
+from ablate.report.formats import render
+from ablate.shared.errors import UserError
+from ablate.store.store import Store
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "predictions.json").read_text())
 SHORT, LONG = 2_500, 20_000  # simulated tables
@@ -195,3 +202,207 @@ def test_a_gain_of_the_population_covers_new_images_too(n, draws):
             narrow += abs(d.mean()) <= half
     assert 0.935 <= wide / draws <= 0.97
     assert narrow / draws < 0.93
+
+
+# --- Tables -------------------------------------------------------------------------------------
+
+ROWS = ["base", "quiet", "noisy", "other"]
+
+
+def planted(**analysis):
+    """A plan, its results, and a reader of what its runs predicted: one row flips far more."""
+    plan = make_plan(ROWS, **analysis)
+    right, _ = answers(
+        np.random.default_rng(9), [0.9, 0.95, 0.8, 0.9], [4.0, 12.0, 0.5, 4.0], 3, 300, 1
+    )
+    tables, results = {}, {}
+    for row, cell in zip(right[0], plan.cells, strict=True):
+        for seed, run in cell.ids.items():
+            tables[run] = np.rec.fromarrays([np.where(row[seed], 0, 3)], names="rank")
+            results[run] = finished(float(row[seed].mean()), predictions_sha256=f"of {run}")
+
+    def predictions(run, on, sha256):
+        assert (on, sha256) == ("", f"of {run}")
+        return tables.get(run)
+
+    return plan, results, predictions, right[0], tables
+
+
+def test_a_table_judges_each_row_by_its_own_images():
+    plan, results, predictions, right, _ = planted(spread="predictions")
+    table = tabulate(plan, results, predictions=predictions)
+    expected = stats.column_gains(right.mean(-1) * 100, 0, by_predictions(4), None, right)
+    found = {entry.row: entry for entry in table.entries}
+    for row, gain in zip(ROWS, expected.rows, strict=True):
+        assert found[row].pool == ("kept" if gain else "")
+        if gain:
+            assert (found[row].gain.low, found[row].gain.high) == pytest.approx(
+                (gain.gain.low, gain.gain.high)
+            )
+    least, most = expected.spreads
+    assert least < 0.8 * most
+    for text in every_text(table):
+        assert "seed blocks, each row's spread from its predictions" in text
+        assert f"by their predictions {least:.2f} to {most:.2f})" in text
+    lines = csv.DictReader(io.StringIO(render(table, "csv")))
+    facts = {f["quantity"]: f["value"] for f in lines if f["quantity"].startswith("spread")}
+    assert float(facts["spread.least"]) == pytest.approx(least)
+    assert float(facts["spread.most"]) == pytest.approx(most)
+
+
+def test_a_column_without_some_predictions_shares_one_spread_and_says_so():
+    plan, results, predictions, *_, tables = planted(spread="predictions")
+    del tables["noisy@#1"]
+    table = tabulate(plan, results, predictions=predictions)
+    plain = tabulate(make_plan(ROWS), results)
+    assert [e.gain for e in table.entries] == [e.gain for e in plain.entries]
+    for text in every_text(table):
+        assert "one spread for all rows, since seed 1 of noisy has no predictions" in text
+    tables["noisy@#1"] = tables["noisy@#0"][:-1]
+    table = tabulate(plan, results, predictions=predictions)
+    assert "since noisy was tested on other images" in every_text(table)[0]
+
+
+def test_averages_and_contrasts_are_pooled():
+    plan, results, *_ = planted(spread="predictions")
+    two = dataclasses.replace(
+        make_plan(ROWS, ("a", "b"), spread="predictions"), analysis=plan.analysis
+    )
+    results = {
+        run: results[f"{cell.row}@#{seed}"] for cell in two.cells for seed, run in cell.ids.items()
+    }
+    found, plain = (
+        tabulate(dataclasses.replace(two, analysis=a), results)
+        for a in (two.analysis, dataclasses.replace(two.analysis, spread="pooled"))
+    )
+    assert found.blocks == plain.blocks
+    assert found.blocks
+
+
+@pytest.mark.parametrize(
+    ("analysis", "line"),
+    [
+        ({"metric": "loss"}, "says which images are right, which makes top1 of classify, not loss"),
+        ({"screen": False}, "needs both screens; leave analysis.screen out"),
+    ],
+)
+def test_predictions_are_for_top1_and_both_screens(analysis, line):
+    plan, results, predictions, *_ = planted(spread="predictions", **analysis)
+    with pytest.raises(UserError) as told:
+        tabulate(plan, results, predictions=predictions)
+    assert str(told.value) == (
+        f"analysis.spread: predictions {line}; choose pooled, paired or welch"
+    )
+    assert no_images(*(lambda p: (p, p.metric))(make_plan(ROWS))) == ""
+
+
+def test_the_population_is_in_every_format_where_it_is_asked_for():
+    plan, results, predictions, right, _ = planted(margin=1)
+    table = tabulate(plan, results, predictions=predictions, population=True)
+    by_row = {entry.row: entry.population for entry in table.entries}
+    assert by_row["base"] is None
+    for row in (1, 2, 3):
+        assert by_row[ROWS[row]] == stats.population_gain(right[row], right[0], 0.05 / 3)
+    plain = tabulate(plan, results)
+    assert [(e.gain, e.verdict) for e in table.entries] == [
+        (e.gain, e.verdict) for e in plain.entries
+    ]
+    interval = f"[{by_row['noisy'].low:+.2f}, {by_row['noisy'].high:+.2f}]"
+    for format in ("md", "html", "latex"):
+        text = render(table, format, show=("gain", "population"))
+        assert "for new images, too" in text
+        assert interval in text.replace("$-$", "-").replace("&#8722;", "-").replace("−", "-")
+        assert "crossed random effects" in text
+    assert f"{by_row['noisy'].low!r}" in render(table, "csv")
+    tree = json.loads(render(table, "json"))
+    [noisy] = [e for c in tree["columns"] for e in c["entries"] if e["row"] == "noisy"]
+    assert noisy["population"]["high"] == by_row["noisy"].high
+    assert "population" not in render(plain, "json")
+
+
+# --- Real runs ----------------------------------------------------------------------------------
+
+SWEEP = ("stem=none,dpn,pre", "model.depth=1", "train.steps=15", "seeds=3", "launcher=inline")
+BY_IMAGES = "analysis.spread=predictions"
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory) -> Shell:
+    shell = Shell(tmp_path_factory.mktemp("predictions"))
+    shell("sweep", *SWEEP, BY_IMAGES, "--as", "mine")
+    return shell
+
+
+def files_of(shell: Shell) -> list[list[Path]]:
+    """What the runs of each row predicted."""
+    store = Store(shell.folder / "runs")
+    plan = store.read_plan("mine")
+    return [[store.rundir(cell.ids[seed]).predictions for seed in range(3)] for cell in plan.cells]
+
+
+def gains(text):
+    """(low, high) by row, of a table in CSV."""
+    facts = {
+        (f["row"], f["quantity"]): float(f["value"])
+        for f in csv.DictReader(io.StringIO(text))
+        if f["value"] and not f["seed"]
+    }
+    rows = {row for row, quantity in facts if quantity == "gain.low"}
+    return {row: (facts[row, "gain.low"], facts[row, "gain.high"]) for row in rows}
+
+
+def test_the_stores_table_and_the_bundles_are_of_the_files_of_predictions(driven):
+    shown = driven("table", "--format", "csv").out
+    right = np.array([[np.load(p)["rank"] == 0 for p in row] for row in files_of(driven)])
+    expected = stats.column_gains(right.mean(-1) * 100, 0, by_predictions(3), None, right).rows
+    found = gains(shown)
+    for row, gain in zip(("dpn", "pre"), expected[1:], strict=True):
+        assert found[row] == pytest.approx((gain.gain.low, gain.gain.high))
+    driven("export", "out")
+    assert driven("table", "--from", "out", "--format", "csv").out == shown
+    both = [
+        driven("table", *words, "--show", "gain,population").out
+        for words in ((), ("--from", "out"))
+    ]
+    assert both[0] == both[1]
+    assert "for new images, too" in both[0]
+    assert driven("verify", "out").code == 0
+
+
+def test_predictions_that_a_run_did_not_leave_are_refused_and_missing_ones_are_told(
+    driven, tmp_path
+):
+    shutil.copytree(driven.folder, tmp_path, symlinks=True, dirs_exist_ok=True)
+    shell = Shell(tmp_path, 100)
+    [path, *_] = files_of(shell)[1]
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    told = shell("table", code=1).err
+    assert told.startswith(
+        f"ablate: {path.relative_to(tmp_path)}: not what the run left; remove the run's folder"
+    )
+    assert told.count("\n") == 1
+    path.unlink()
+    text = shell("table").out
+    assert "one spread for all rows, since seed 0 of dpn has no predictions" in text
+    pooled, without = (
+        gains(shell("table", *words, "--format", "csv").out)
+        for words in (("analysis.spread=pooled",), ())
+    )
+    assert without == pooled
+
+
+def test_words_that_predictions_cannot_judge_are_refused_in_one_line(driven):
+    for words, line in (
+        (("analysis.metric=loss",), "analysis.spread: predictions says which images are right"),
+        (("analysis.screen=false",), "analysis.spread: predictions needs both screens"),
+        (
+            ("analysis.metric=loss", "analysis.spread=pooled", "--show", "gain,population"),
+            "--show population: says which images are right",
+        ),
+    ):
+        told = driven("table", *words, code=2).err
+        assert told.startswith(f"ablate: {line}")
+        assert told.count("\n") == 1
+    told = driven("plan", "stem=none,dpn", BY_IMAGES, "analysis.metric=loss", code=2).err
+    assert told.startswith("ablate: analysis.spread: predictions says which images are right")

@@ -62,25 +62,27 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
         f"{tested}."
     ]
     lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
+    lines += _population(plan, columns)
     lines += _started(plan)
     if plan.tune is not None:
         lines.append(_tuned(plan, plan.tune))
     return lines
 
 
-def population(plan: Plan, columns: Sequence[TableColumn]) -> str:
-    """Explain the gain for new seeds and images; name the columns without it."""
-    lacking = [
-        f" None{f' for {column.heading}' * bool(column.heading)}: {column.lacking}."
-        for column in columns
-        if column.lacking
-    ]
-    return (
+def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
+    """Explain the gains for new seeds and images, if they are asked for; name the columns that
+    have none."""
+    asked = any(entry.population for column in columns for entry in column.entries)
+    lacking = {column.heading: column.lacking for column in columns if column.lacking}
+    if not asked and (not lacking or plan.analysis.spread == "predictions"):
+        return
+    yield (
         f"For new images, too: the interval of the gain on images drawn as the test images were, "
         f"by seeds trained as these (crossed random effects) "
         f"[{level(gain_alpha(plan.analysis))}, simultaneous over the {family(plan, columns)}]."
-        + "".join(lacking)
     )
+    for heading, why in lacking.items():
+        yield f"{f'{heading}: n' if heading else 'N'}o interval for new images, since {why}."
 
 
 def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:

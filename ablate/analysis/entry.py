@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import hide_wide, is_partial, p_values, verdict_of, wide
-from ablate.analysis.correct import Predictions
+from ablate.analysis.correct import Correct
 from ablate.analysis.footnotes import Footnotes, entry_notes
 from ablate.analysis.scores import Scores, by_replicate
 from ablate.analysis.table import Against, Cost, Entry, Other, Sizes
@@ -24,14 +24,14 @@ if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
 @dataclass(frozen=True)
 class Extra:
     """Facts beside the results: sizes of cells whose results lack them, whether times and memory
-    are asked for, published figures by (row, column), what runs predicted, and whether gains for
+    are asked for, published figures by (row, column), which images are right, and whether gains for
     new images, too, are asked for."""
 
     sizes: Sizes
     cost: bool
     paper: Mapping[tuple[str, str], Beside]
-    predictions: Predictions | None = None
-    population: bool = False
+    right: Callable[[Sequence[Scores], str], Correct]  # of a column, on a set of `eval.also`
+    population: bool
 
 
 def make_entry(

@@ -6,6 +6,7 @@ The same plan, results and looks give the same table, in whatever order the resu
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -81,16 +82,15 @@ def tabulate(
     look_note = captions.look_note(plan, looks, methods)
     judge = words and complete and not (strict and look_note)
     judge = judge and not (plan.one_search or plan.one_parent)
-    extra = Extra(sizes or {}, cost, paper or {}, predictions, population)
+    right = functools.partial(_right, plan, results, predictions, population)
+    extra = Extra(sizes or {}, cost, paper or {}, right, population)
     columns: list[TableColumn] = []
     for column, block in _blocks(plan, cells):
         if strict:
             _refuse_mixed(column.label, block)
-        right = _right(plan, block, results, "", extra)
-        columns.append(_column(plan, column, block, judge, footnotes, extra, right))
+        columns.append(_column(plan, column, block, judge, footnotes, extra))
         for name, other in _on_others(plan, column.label, block, results, also, curves):
-            right = _right(plan, other, results, name, extra)
-            made = _column(plan, column, other, judge, footnotes, extra, right)
+            made = _column(plan, column, other, judge, footnotes, extra, name)
             columns.append(_named(made, other[0].cell.column, name))
     noted = ((row, footnotes.of(row_notes(row.confounds))) for row in plan.rows)
     rows = tuple(TableRow(row.label, row.family, numbers) for row, numbers in noted)
@@ -106,10 +106,7 @@ def tabulate(
         gain_alpha=gain_alpha(analysis),
         rows=rows,
         columns=tuple(_placed(plan, columns)),
-        caption=(
-            *captions.caption(plan, columns),
-            *([captions.population(plan, columns)] if population else []),
-        ),
+        caption=tuple(captions.caption(plan, columns)),
         details=tuple(details.details(plan, columns)),
         notes=(
             *captions.withheld(withheld or {}),
@@ -181,13 +178,20 @@ def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
     return found
 
 
-def _right(plan: Plan, block: Sequence[Scores], results: Results, on: str, extra: Extra) -> Correct:
+def _right(
+    plan: Plan,
+    results: Results,
+    predictions: Predictions | None,
+    population: bool,
+    block: Sequence[Scores],
+    on: str,
+) -> Correct:
     """Which images the runs of a column get right, if anything asks for it."""
-    if not extra.population and plan.analysis.spread != "predictions":
+    if not population and plan.analysis.spread != "predictions":
         return Correct(None)
-    if extra.predictions is None:
-        return Correct(None, "nobody reads predictions here")
-    return correct(plan, block, results, on, extra.predictions)
+    if predictions is None:
+        return Correct(None, "no predictions are read here")
+    return correct(plan, block, results, on, predictions)
 
 
 def _column(
@@ -197,11 +201,13 @@ def _column(
     judge: bool,
     footnotes: Footnotes,
     extra: Extra,
-    right: Correct,
+    on: str = "",
 ) -> TableColumn:
+    """`on`: the set of `eval.also` that the scores are of."""
     mixed = [sentence for _, sentence in mixtures(block)]
     column_footnotes = footnotes.of([*mixed, *data_notes(block)])
     method = method_of(plan, of.label)
+    right = extra.right(block, on)
     gains = _gains(plan, block, method, right.right)
     everybodys = (
         _population(plan, block, method, right.right) if extra.population else [None] * len(block)
