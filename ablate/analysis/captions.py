@@ -77,8 +77,8 @@ def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
     if not asked and (not lacking or plan.analysis.spread == "predictions"):
         return
     yield (
-        f"For new images, too: the interval of the gain on images drawn as the test images were, "
-        f"by seeds trained as these (crossed random effects) "
+        f"For new images, too: the interval of the gain for new training seeds and for new images "
+        f"that are drawn as the test images were (crossed random effects) "
         f"[{level(gain_alpha(plan.analysis))}, simultaneous over the {family(plan, columns)}]."
     )
     for heading, why in lacking.items():
