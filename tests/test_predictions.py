@@ -263,6 +263,24 @@ def test_a_column_without_some_predictions_shares_one_spread_and_says_so():
     assert "since noisy was tested on other images" in every_text(table)[0]
 
 
+def test_what_moves_all_images_of_a_run_is_said_of_its_row_or_of_the_baseline():
+    for row, text in (
+        ("other", "times the spread that its predictions and the other rows tell (F test, "),
+        ("base", "times the spread that its predictions and the variants tell: judged by its own"),
+    ):
+        plan, results, predictions, right, tables = planted(spread="predictions")
+        at = ROWS.index(row)
+        right[at, 1] = True  # no flip of single images
+        tables[f"{row}@#1"]["rank"] = 0
+        results[f"{row}@#1"]["test"]["top1"] = 1.0
+        table = tabulate(plan, results, predictions=predictions)
+        expected = stats.column_gains(right.mean(-1) * 100, 0, by_predictions(4), None, right)
+        ratio = expected.ratio if row == "base" else expected.rows[at].ratio
+        assert ratio > 2
+        for said in every_text(table)[:-1]:
+            assert f"{ratio:.1f} {text}" in said.replace("&#x27;", "'")
+
+
 def test_averages_and_contrasts_are_pooled():
     plan, results, *_ = planted(spread="predictions")
     two = dataclasses.replace(

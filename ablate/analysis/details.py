@@ -36,7 +36,12 @@ def _spread(plan: Plan, column: TableColumn) -> str:
             f"{whose} {column.spread:.{of.decimals}f} {of.points} ({column.df} df, "
             f"{column.pooled_rows} of {count(len(column.entries), 'row')}{each})"
         )
-        if column.baseline_ratio:
+        if column.baseline_ratio and column.spreads:
+            parts.append(
+                f"the baseline's own spread is {column.baseline_ratio:.1f} times the spread that "
+                f"its predictions and the variants tell: judged by its own"
+            )
+        elif column.baseline_ratio:
             parts.append(pooled_gains(column.baseline_ratio))
     elif plan.analysis.spread in ("pooled", "predictions"):
         parts.append("spread unknown")

@@ -206,8 +206,11 @@ def _column(
     """`on`: the set of `eval.also` that the scores are of."""
     mixed = [sentence for _, sentence in mixtures(block)]
     column_footnotes = footnotes.of([*mixed, *data_notes(block)])
-    method = method_of(plan, of.label)
     right = extra.right(block, on)
+    if right.lacking and plan.analysis.spread == "predictions":
+        pooled = dataclasses.replace(plan.analysis, spread="pooled")
+        plan = dataclasses.replace(plan, analysis=pooled)
+    method = method_of(plan, of.label)
     gains = _gains(plan, block, method, right.right)
     everybodys = (
         _population(plan, block, method, right.right) if extra.population else [None] * len(block)
