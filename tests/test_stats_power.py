@@ -202,7 +202,7 @@ def test_the_resolution_of_more_seeds_is_forecast_with_its_band(n, more):
     plain = ~now.pool.tripped & ~then.pool.tripped & ~then.own[:, -1]
     ratios, held = [], []
     for gain, df, half in zip(
-        now.pool.gain[plain], now.pool.df[plain], then.half[plain, -1], strict=True
+        now.pool.gain[plain, 0], now.pool.df[plain, 0], then.half[plain, -1], strict=True
     ):
         spread = Spread(math.sqrt(gain / 2), df)
         found = stats.resolution(spread, n, more, method)

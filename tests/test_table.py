@@ -608,6 +608,8 @@ def test_the_json_is_the_table():
         assert line.pop("where") == ""  # said of trends
     for column in tree["columns"]:
         assert (column.pop("on"), column.pop("group")) == ("", "")  # so are these
+        assert (column.pop("spreads"), column.pop("lacking")) == (None, "")  # by predictions
+        assert [entry.pop("population") for entry in column["entries"]] == [None] * 6
         assert column.pop("wide") == column["label"]  # a layout's words are left out
         assert column.pop("arch") == ""
     assert (tree.pop("wide"), tree.pop("groups")) == (False, ())

@@ -62,10 +62,27 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
         f"{tested}."
     ]
     lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
+    lines += _population(plan, columns)
     lines += _started(plan)
     if plan.tune is not None:
         lines.append(_tuned(plan, plan.tune))
     return lines
+
+
+def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
+    """Explain the gains for new seeds and images, if they are asked for; name the columns that
+    have none."""
+    asked = any(entry.population for column in columns for entry in column.entries)
+    lacking = {column.heading: column.lacking for column in columns if column.lacking}
+    if not asked and (not lacking or plan.analysis.spread == "predictions"):
+        return
+    yield (
+        f"For new images, too: the interval of the gain for new training seeds and for new images "
+        f"that are drawn as the test images were (crossed random effects) "
+        f"[{level(gain_alpha(plan.analysis))}, simultaneous over the {family(plan, columns)}]."
+    )
+    for heading, why in lacking.items():
+        yield f"{f'{heading}: n' if heading else 'N'}o interval for new images, since {why}."
 
 
 def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:
@@ -146,6 +163,8 @@ def _method(analysis: Analysis) -> str:
             return "paired t"
         case "welch":
             return "Welch's t"
+        case "predictions":
+            return "seed blocks, each row's spread from its predictions"
     return "seed blocks, pooled spread" + ("" if analysis.screen else ", Dunnett's constant")
 
 

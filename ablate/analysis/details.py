@@ -28,16 +28,27 @@ def _spread(plan: Plan, column: TableColumn) -> str:
     parts = []
     if column.spread is not None:
         whose = "the variants' spread" if column.baseline_ratio else "spread"
+        each = ""
+        if column.spreads:
+            least, most = (f"{spread:.{of.decimals}f}" for spread in column.spreads)
+            each = f"; by their predictions {least} to {most}"
         parts.append(
             f"{whose} {column.spread:.{of.decimals}f} {of.points} ({column.df} df, "
-            f"{column.pooled_rows} of {count(len(column.entries), 'row')})"
+            f"{column.pooled_rows} of {count(len(column.entries), 'row')}{each})"
         )
-        if column.baseline_ratio:
+        if column.baseline_ratio and column.spreads:
+            parts.append(
+                f"the baseline's own spread is {column.baseline_ratio:.1f} times the spread that "
+                f"its predictions and the variants tell: judged by its own"
+            )
+        elif column.baseline_ratio:
             parts.append(pooled_gains(column.baseline_ratio))
     elif column.baseline_ratio:  # by looks, which pool gains alone
         parts.append(pooled_gains(column.baseline_ratio))
-    elif plan.analysis.spread == "pooled":
+    elif plan.analysis.spread in ("pooled", "predictions"):
         parts.append("spread unknown")
+    if plan.analysis.spread == "predictions" and column.lacking:
+        parts.append(f"one spread for all rows, since {column.lacking}")
     if (r := column.correlation) and r.low is not None and r.high is not None:
         parts.append(f"seed correlation {r.mean:.2f} [{r.low:.2f}, {r.high:.2f}]")
     else:
@@ -54,9 +65,11 @@ def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
         f = column.forecast
         half, low, high = (f"{x:.{of.decimals}f}" for x in (f.half, f.low, f.high))
         at = f"{column.heading}: " if column.heading else ""
+        alike = "if the spreads of the rows are as equal as they look"
+        alike = "in a row of that spread" if column.spreads else alike
         yield (
             f"{at}{f.seeds} seeds would resolve {of.change}s of about {half} {of.points} ({low} to "
-            f"{high}), if the spreads of the rows are as equal as they look."
+            f"{high}), {alike}."
         )
     if told:
         n = len(plan.seeds)

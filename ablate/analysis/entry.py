@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import hide_wide, is_partial, p_values, verdict_of, wide
+from ablate.analysis.correct import Correct
 from ablate.analysis.footnotes import Footnotes, entry_notes
 from ablate.analysis.scores import Scores, by_replicate
 from ablate.analysis.table import Against, Cost, Entry, Other, Sizes
@@ -24,11 +25,14 @@ if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
 @dataclass(frozen=True)
 class Extra:
     """Facts beside the results: sizes of cells whose results lack them, whether times and memory
-    are asked for, published figures by (row, column)."""
+    are asked for, published figures by (row, column), which images are right, and whether gains for
+    new images, too, are asked for."""
 
     sizes: Sizes
     cost: bool
     paper: Mapping[tuple[str, str], Beside]
+    right: Callable[[Sequence[Scores], str], Correct]  # of a column, on a set of `eval.also`
+    population: bool
 
 
 def make_entry(
@@ -40,9 +44,11 @@ def make_entry(
     footnotes: Footnotes,
     extra: Extra,
     course: RowCourse | None = None,
+    population: Estimate | None = None,
 ) -> Entry:
     """`base`: the scores of the baseline; None without one. `judge`: is there a verdict? `course`:
-    of a sweep with looks what they decided, whose `gain` it is."""
+    of a sweep with looks what they decided, whose `gain` it is. `population`: the gain for new
+    seeds and images, where it is asked for."""
     from ablate.analysis import stats
 
     analysis, where = plan.analysis, (found.cell.row, found.cell.column)
@@ -75,7 +81,7 @@ def make_entry(
         collapsed=found.collapsed,
         accuracy=accuracy,
         gain=gained,
-        pool=(gain.own or "kept") if gain and analysis.spread == "pooled" else "",
+        pool=(gain.own or "kept") if gain and analysis.spread in ("pooled", "predictions") else "",
         verdict=verdict,
         footnotes=footnotes.of(texts),
         ratio=gain.ratio if gain else None,
@@ -98,6 +104,7 @@ def make_entry(
         cost=_cost(found.results) if extra.cost else None,
         against=_against(extra.paper.get(where), accuracy, gain.gain if gain else None, given),
         chosen=found.cell.chosen,
+        population=hide_wide(population, plan.metric) if population else None,
     )
 
 

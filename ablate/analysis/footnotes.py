@@ -92,9 +92,17 @@ def entry_notes(
         )
     if gain and gain.own in ("spread", "outlier") and gain.ratio is not None:
         where, test = ("leaves", "0.1 %") if gain.own == "outlier" else ("stays in", "5 %")
+        by_images = plan.analysis.spread == "predictions" and not gain.few
+        others = "the spread that its predictions and the other rows tell"
+        others = others if by_images else "the other rows'"
         texts.append(
-            f"The row's spread is {gain.ratio:.1f} times the other rows' (F test, {test}): the row "
+            f"The row's spread is {gain.ratio:.1f} times {others} (F test, {test}): the row "
             f"{where} the pool and has its own paired interval."
+        )
+    if gain and gain.few:
+        texts.append(
+            "The predictions of hardly any image change between seeds, in this row and the "
+            "baseline: the row is judged by the spread that all rows share."
         )
     if gain and base and verdict == stats.UNSTABLE:
         texts.append(_unstable(plan, found, gain, base))

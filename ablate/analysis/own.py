@@ -7,11 +7,9 @@ runs. A bundle has the values, since nobody runs the code of a stranger to read 
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import importlib.util
 import inspect
-import io
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +21,7 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.own_metric import file_of
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import is_number, read_file
+from ablate.shared.files import is_number
 from ablate.shared.spec import also_of, classes_of
 from ablate.store.store import REMEDY, Store
 
@@ -89,17 +87,14 @@ def _of_run(
     run: PlannedRun,
     result: Mapping[str, Any],
 ) -> Iterable[tuple[str, float]]:
-    import numpy as np
-
-    folder, told = store.rundir(run.id), result.get("also") or {}
+    told = result.get("also") or {}
     sets = [other["name"] for other in also_of(run.cell.spec) if other["name"] in told]
     for which, of in (("", result), *((which, told[which]) for which in sets)):
-        path = folder.predictions_on(which) if which else folder.predictions
-        content = read_file(path) if path.exists() else b""
-        if hashlib.sha256(content).hexdigest() != of.get("predictions_sha256"):
-            raise Failure(f"{path}: missing, or not what the run left; {REMEDY}")
-        table = np.load(io.BytesIO(content))
-        place = f"{name}: {run.label}" + f" on {which}" * bool(which)
+        on = f" on {which}" * bool(which)
+        table = store.predictions(run.id, which, of.get("predictions_sha256"))
+        if table is None:
+            raise Failure(f"{run.label}: its predictions{on} are missing; {REMEDY}")
+        place = f"{name}: {run.label}{on}"
         yield which, _called(function, table, classes_of(run.cell.spec), place, plan.own[name])
 
 

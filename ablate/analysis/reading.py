@@ -39,7 +39,8 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
     recorded, the table has no verdicts and a note. `options`: of `tabulate`.
     """
     results = with_own(plan, results, store, options.get("also", ()))
-    options = {"curves": store.metrics, "probes": store.probe, **options}
+    readers = {"curves": store.metrics, "probes": store.probe, "predictions": store.predictions}
+    options = {**readers, **options}
     now = _now(plan, results, options["curves"], options["probes"])
     seen = _before(plan, store, now[:1])
     while True:

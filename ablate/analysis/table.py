@@ -78,6 +78,7 @@ class Entry:
     cost: Cost | None = None  # where asked for
     against: Against | None = None
     chosen: tuple[TuningWinner, ...] = ()  # what tuning chose, one a search
+    population: Estimate | None = None  # the gain for new seeds and images, where asked for
 
     @property
     def n(self) -> int:
@@ -117,6 +118,8 @@ class TableColumn:
     arch: str = ""  # in a wide table: the architecture of its lines,
     wide: str = ""  # its heading there, "" of an architecture alone,
     group: str = ""  # and the group of its heading, "" without groups
+    spreads: tuple[float, float] | None = None  # of rows, where predictions tell them apart
+    lacking: str = ""  # the predictions without which rows share one spread
 
 
 @dataclass(frozen=True)

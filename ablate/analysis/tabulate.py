@@ -6,6 +6,7 @@ The same plan, results and looks give the same table, in whatever order the resu
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from ablate.analysis.across import Arrays, Summary, blocks, is_partial
 from ablate.analysis.also import on_set, results_on, sets_of
 from ablate.analysis.averages import averages
 from ablate.analysis.captions import gain_alpha
+from ablate.analysis.correct import Correct, Predictions, correct
 from ablate.analysis.course import ColumnCourse, follow
 from ablate.analysis.course import notes as course_notes
 from ablate.analysis.entry import Extra, make_entry
@@ -39,7 +41,8 @@ from ablate.store.looks import InterimLook
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.analysis.paper import Beside
-    from ablate.analysis.stats import ColumnGains, Method, RowGain
+    from ablate.analysis.stats import ColumnGains, Estimate, Method, RowGain
+    from ablate.analysis.stats.estimate import Bools
 
 
 def tabulate(
@@ -57,6 +60,8 @@ def tabulate(
     paper: Mapping[tuple[str, str], Beside] | None = None,
     withheld: Mapping[str, str] | None = None,
     older: int = 0,
+    predictions: Predictions | None = None,
+    population: bool = False,
 ) -> Table:
     """Make the table of `plan`. Verdicts are for `analysis.reading` alone, which records the look
     and passes `words`. `looks`: earlier looks.
@@ -67,7 +72,8 @@ def tabulate(
     `auc` and `epochs_to`; `probes`: the files of probes, for their numbers. `sizes`: of cells whose
     results lack them. `cost`: adds times and memory. `paper`: from `analysis.paper.beside`.
     `withheld`: from `Store.results`; such runs have no result here. `older`: how many of its runs
-    the store also has with the draws of an older version.
+    the store also has with the draws of an older version. `predictions`: reads what runs predicted;
+    `population`: adds gains for new seeds and images.
     """
     analysis, footnotes = plan.analysis, Footnotes()
     cells = all_scores(plan, results, also, curves, probes)
@@ -77,7 +83,8 @@ def tabulate(
     look_note = captions.look_note(plan, looks, [method_of(plan, c.label) for c in plan.columns])
     judge = words and (complete or bool(courses)) and not (strict and look_note)
     judge = judge and not (plan.one_search or plan.one_parent)
-    extra = Extra(sizes or {}, cost, paper or {})
+    right = functools.partial(_right, plan, results, predictions, population)
+    extra = Extra(sizes or {}, cost, paper or {}, right, population)
     columns: list[TableColumn] = []
     for column, block in _blocks(plan, cells):
         if strict:
@@ -85,7 +92,7 @@ def tabulate(
         course = courses.get(column.label)
         columns.append(_column(plan, column, block, judge, footnotes, extra, course))
         for name, other in _on_others(plan, column.label, block, results, also, curves):
-            made = _column(plan, column, other, judge and not courses, footnotes, extra)
+            made = _column(plan, column, other, judge and not courses, footnotes, extra, on=name)
             columns.append(_named(made, other[0].cell.column, name))
     noted = ((row, footnotes.of(row_notes(row.confounds))) for row in plan.rows)
     rows = tuple(TableRow(row.label, row.family, numbers) for row, numbers in noted)
@@ -175,6 +182,22 @@ def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
     return found
 
 
+def _right(
+    plan: Plan,
+    results: Results,
+    predictions: Predictions | None,
+    population: bool,
+    block: Sequence[Scores],
+    on: str,
+) -> Correct:
+    """Which images the runs of a column get right, if anything asks for it."""
+    if not population and plan.analysis.spread != "predictions":
+        return Correct(None)
+    if predictions is None:
+        return Correct(None, "no predictions are read here")
+    return correct(plan, block, results, on, predictions)
+
+
 def _column(
     plan: Plan,
     of: Column,
@@ -183,22 +206,31 @@ def _column(
     footnotes: Footnotes,
     extra: Extra,
     course: ColumnCourse | None = None,
+    on: str = "",
 ) -> TableColumn:
+    """`on`: the set of `eval.also` that the scores are of."""
     mixed = [sentence for _, sentence in mixtures(block)]
     column_footnotes = footnotes.of([*mixed, *data_notes(block)])
+    right = extra.right(block, on)
+    if right.lacking and plan.analysis.spread == "predictions":
+        pooled = dataclasses.replace(plan.analysis, spread="pooled")
+        plan = dataclasses.replace(plan, analysis=pooled)
     method = method_of(plan, of.label)
-    gains = _gains(_shared(plan), block, method)
+    gains = _gains(_shared(plan), block, method, None if plan.until else right.right)
     if plan.until:
         gains = _by_looks(course, block, gains)
+    everybodys = (
+        _population(plan, block, method, right.right) if extra.population else [None] * len(block)
+    )
     base = next((found for found in block if found.cell.row == plan.baseline), None)
     if course is None and (gains.void or (base and is_partial(plan, base))):
         judge = False  # over survivors: no fair contest
     confounds = {row.label: row.confounds for row in plan.rows}
     entries = []
-    for found, gain in zip(block, gains.rows, strict=True):
+    for found, gain, wider in zip(block, gains.rows, everybodys, strict=True):
         footnotes.of(row_notes(confounds[found.cell.row]))  # numbered where it first shows
         told = course.rows.get(found.cell.row) if course else None
-        entries.append(make_entry(plan, found, gain, base, judge, footnotes, extra, told))
+        entries.append(make_entry(plan, found, gain, base, judge, footnotes, extra, told, wider))
     tested = [result["test"] for found in block for result in found.results if "test" in result]
     own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, of.label) else ""
     return TableColumn(
@@ -216,6 +248,8 @@ def _column(
         baseline_ratio=gains.ratio,
         void=gains.void,
         forecast=_forecast(plan, gains, method, entries),
+        spreads=gains.spreads,
+        lacking=right.lacking,
     )
 
 
@@ -251,7 +285,7 @@ def _refuse_mixed(column: str, block: Sequence[Scores]) -> None:
         raise Failure(f"--strict: {f'{column}: ' if column else ''}{' '.join(mixed)}")
 
 
-def _gains(plan: Plan, block: Sequence[Scores], method: Method) -> ColumnGains:
+def _gains(plan: Plan, block: Sequence[Scores], method: Method, right: Bools | None) -> ColumnGains:
     """Compute the gains of a column, positive if better; none without a baseline."""
     import numpy as np
 
@@ -263,7 +297,30 @@ def _gains(plan: Plan, block: Sequence[Scores], method: Method) -> ColumnGains:
     sign = plan.metric.sign
     y = np.array([[sign * value for value in by_replicate(found.main, plan)] for found in block])
     unstable = np.array([bool(found.unstable) for found in block])
-    return stats.column_gains(y, labels.index(plan.baseline), method, unstable)
+    return stats.column_gains(y, labels.index(plan.baseline), method, unstable, right)
+
+
+def _population(
+    plan: Plan, block: Sequence[Scores], method: Method, right: Bools | None
+) -> list[Estimate | None]:
+    """Compute each row's gain for new seeds and images over the seeds where it and the baseline
+    finished, two or more; None where one of its runs or of the baseline's diverged or collapsed."""
+    from ablate.analysis import stats
+
+    labels = [found.cell.row for found in block]
+    if plan.baseline not in labels or right is None:
+        return [None] * len(block)
+    at = labels.index(plan.baseline)
+    found: list[Estimate | None] = []
+    for row, scored in enumerate(block):
+        both = {*scored.main.by_seed} & {*block[at].main.by_seed}
+        seeds = [s for s, seed in enumerate(plan.seeds) if seed in both]
+        if row == at or len(seeds) < 2 or scored.unstable or block[at].unstable:
+            found.append(None)
+            continue
+        share = method.alpha / method.contrasts
+        found.append(stats.population_gain(right[row, seeds], right[at, seeds], share))
+    return found
 
 
 def _shared(plan: Plan) -> Plan:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.analysis.own import with_own
+from ablate.analysis.scores import Results
 from ablate.analysis.tabulate import tabulate
 from ablate.audit.verify_data import check_data
 from ablate.audit.verify_ledger import check_ledger
@@ -357,14 +358,11 @@ class _Check:
 
     def table(self) -> None:
         """Make the table from the results and from the raw files, and compare every number."""
-        plan, store = self.plan, self.store
         try:
-            both = [with_own(plan, results, store) for results in (self.recorded, self.remade)]
+            said, made = map(self._lines, (self.recorded, self.remade))
         except (UserError, Failure) as error:
             self.found.findings.append(str(error))
             return
-        tables = (tabulate(plan, r, curves=store.metrics, probes=store.probe) for r in both)
-        said, made = ([*csv.reader(io.StringIO(render(t, "csv")))][1:] for t in tables)
         self.found.numbers = sum(value != "" for *_, value, _ in made)
         differ = [pair for pair in zip_longest(said, made) if pair[0] != pair[1]]
         if differ:
@@ -373,6 +371,14 @@ class _Check:
                 f"the table: {len(differ)} of its lines differ from the raw files; the first is "
                 f"{first!r}, but {other!r} by the raw files"
             )
+
+    def _lines(self, results: Results) -> list[list[str]]:
+        plan, of = self.plan, self.store
+        results = with_own(plan, results, of)
+        table = tabulate(
+            plan, results, curves=of.metrics, probes=of.probe, predictions=of.predictions
+        )
+        return [*csv.reader(io.StringIO(render(table, "csv")))][1:]
 
     def say_what_was_not_checked(self) -> None:
         for what, number in self.unchecked.items():

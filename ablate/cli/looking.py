@@ -110,8 +110,8 @@ def table(
     show: Annotated[
         str | None,
         typer.Option(
-            help="Columns: accuracy,gain,ci,n,verdict,params,macs,cost,chosen,paper and metrics "
-            "(`ablate list metrics`)."
+            help="Columns: accuracy,gain,ci,population,n,verdict,params,macs,cost,chosen,paper and "
+            "metrics (`ablate list metrics`)."
         ),
     ] = None,
     transpose: Annotated[
@@ -236,6 +236,7 @@ def plot(
             with_own(made, results, kept),
             curves=kept.metrics,
             probes=kept.probe,
+            predictions=kept.predictions,
             withheld=withheld,
         )
     for line in captions.withheld(withheld):

@@ -105,6 +105,7 @@ def print_table(
     """Print the table of a sweep. `recomputed`: the results of a bundle."""
     from ablate.analysis.paper import beside
     from ablate.analysis.reading import older, read
+    from ablate.planning.probing import no_images
     from ablate.report.formats import DEFAULT, SHOW, check_show
     from ablate.running.estimate import sizes
 
@@ -118,6 +119,8 @@ def print_table(
             f"--against paper: published figures are accuracies, but the table is of "
             f"{plan.metric.key}; add analysis.metric={plan.task.metrics[0].key}"
         )
+    if "population" in parts and (why := no_images(plan, plan.metric)):
+        raise UserError(f"--show population: {why}; leave population out")
     named = "params" in parts or "macs" in parts
     also = [part for part in parts if part not in SHOW]
     plan = plan.with_own(*also, place="--show")
@@ -136,6 +139,7 @@ def print_table(
         also=also,
         sizes=sizes(plan, store, results) if named else None,
         cost="cost" in parts,
+        population="population" in parts,
         paper=beside(plan, store.root) if "paper" in parts else None,
         older=older(plan, store),
     ).table

@@ -13,6 +13,7 @@ from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, s
 from ablate.planning.naming import sweep_name
 from ablate.planning.overrides import show
 from ablate.planning.plan import Analysis, Plan
+from ablate.planning.probing import check_spread
 from ablate.planning.sweep_file import find, from_file, load, sweep_files
 from ablate.planning.table_sections import groups_of, paper_of
 from ablate.planning.tree import value_at
@@ -355,5 +356,5 @@ def _metric_said(plan: Plan, place: str) -> Plan:
         raise UserError(f"{place}task: the runs of a sweep have one task, got {told}")
     name = plan.analysis.metric or plan.task.metrics[0].key
     plan = plan.with_own(place=f"{place}analysis.metric")
-    plan.named(name, f"{place}analysis.metric")
+    check_spread(plan, plan.named(name, f"{place}analysis.metric"), f"{place}analysis.spread")
     return replace(plan, analysis=replace(plan.analysis, metric=name))

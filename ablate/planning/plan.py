@@ -27,7 +27,7 @@ from ablate.planning.cell import (
     spec_parents,
 )
 from ablate.planning.own_probe import number_of, own_probes
-from ablate.planning.probing import check_layer, check_measured
+from ablate.planning.probing import check_layer, check_measured, check_spread
 from ablate.planning.tree import fits
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import Key
@@ -53,8 +53,8 @@ class Analysis:
         str, Key("what is compared: a metric of the test set, PROBE:NUMBER, or module:function")
     ] = ""
     spread: Annotated[
-        Literal["pooled", "paired", "welch"],
-        Key("spread between seeds that intervals use: of all rows, of pairs, or of the two rows"),
+        Literal["pooled", "predictions", "paired", "welch"],
+        Key("spread between seeds: of all rows, of each row's images, of pairs, of the two rows"),
     ] = "pooled"
     screen: Annotated[bool, Key("rows and a baseline out of line are judged otherwise")] = True
     family: Annotated[
@@ -158,6 +158,7 @@ class Plan:
         guessed = not found.neutral and not (theirs and found.chance(0) is None)
         if self.analysis.diverged == "chance" and not guessed:
             raise UserError(f"analysis.diverged: guessing has no {found.key}; leave chance out")
+        check_spread(self, found)
         return found
 
     def named(self, name: str, place: str) -> Metric:

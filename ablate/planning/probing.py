@@ -6,8 +6,10 @@ import shlex
 from typing import TYPE_CHECKING
 
 from ablate.shared.errors import UserError
-from ablate.shared.metrics import Metric
+from ablate.shared.metrics import DEFAULT, Metric
+from ablate.shared.own import is_own
 from ablate.shared.parts import is_plugin
+from ablate.shared.spec import task_of
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
@@ -38,6 +40,25 @@ def check_layer(plan: Plan, metric: Metric, place: str) -> None:
                 f"{place}: {cell.row!r} has no {metric.key}: its model has "
                 f"{depth} layer{'s'[: depth > 1]}; choose another metric, or other rows"
             )
+
+
+def check_spread(plan: Plan, metric: Metric, place: str = "analysis.spread") -> None:
+    """Raises UserError for a spread from predictions where it can't be told, or is not tried."""
+    if plan.analysis.spread != "predictions":
+        return
+    why = no_images(plan, metric)
+    if not plan.analysis.screen:
+        why = "needs both screens; leave analysis.screen out"
+    if why:
+        raise UserError(f"{place}: predictions {why}; choose pooled, paired or welch")
+
+
+def no_images(plan: Plan, metric: Metric) -> str:
+    """Why the images that runs get right say nothing of this metric; "" where they do."""
+    for cell in plan.cells[:1]:
+        if metric.key != "top1" or task_of(cell.spec) != DEFAULT or is_own(cell.spec):
+            return f"says which images are right, which makes top1 of {DEFAULT}, not {metric.key}"
+    return "is not tried for tuned sweeps, whose n counts searches" if plan.tune else ""
 
 
 def again(plan: Plan, probe: str = "") -> str:

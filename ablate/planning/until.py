@@ -106,8 +106,10 @@ def with_until(
     for key in WITHOUT:
         if getattr(analysis, key) != getattr(Analysis(), key):
             raise UserError(f"{place}: goes without analysis.{key}; leave one of them away")
-    if analysis.spread == "welch":
-        raise UserError(f"{place}: goes with analysis.spread=pooled or paired, not welch")
+    if analysis.spread not in ("pooled", "paired"):
+        raise UserError(
+            f"{place}: goes with analysis.spread=pooled or paired, not {analysis.spread}"
+        )
     seeds = tuple(range(until["looks"][0]))
     return replace(sweep, until=until, seeds=seeds, analysis=analysis)
 

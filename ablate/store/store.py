@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import os
 import platform
 import sqlite3
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ablate.planning.cell import PlannedRun
 from ablate.shared.errors import Failure
+from ablate.shared.files import read_file
 from ablate.store.connection import connect
 from ablate.store.events import Look
 from ablate.store.folder import StoreFolder
@@ -69,6 +72,21 @@ class Store(StoreFolder):
     def probe(self, run: str, name: str) -> dict[str, Any] | None:
         """What a probe measured in a run, as arrays by name; None where it has no whole file."""
         return self.rundir(run).read_probe(name)
+
+    def predictions(self, run: str, on: str, sha256: str | None) -> Any:
+        """What a run predicted for its test set, or for the set `on` of `eval.also`, as an array of
+        records; None where it left nothing. `sha256`: as its result has it. Raises Failure for any
+        other file."""
+        import numpy as np
+
+        folder = self.rundir(run)
+        path = folder.predictions_on(on) if on else folder.predictions
+        if not path.exists():
+            return None
+        content = read_file(path)
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise Failure(f"{path}: not what the run left; {REMEDY}")
+        return np.load(io.BytesIO(content))
 
     def own_values(self, name: str) -> dict[str, dict[str, float]] | None:
         """The values of a metric of the user's own, by run and set, where they are kept: in a

@@ -28,13 +28,14 @@ from ablate.analysis.stats.gains import (
     ColumnGains,
     Fit,
     Method,
-    Pool,
     RowGain,
     column_gains,
     fit,
     raw_p,
 )
 from ablate.analysis.stats.looks import look_error
+from ablate.analysis.stats.pool import Pool
+from ablate.analysis.stats.population import population_gain
 from ablate.analysis.stats.power import (
     Forecast,
     OverSpread,
@@ -43,6 +44,7 @@ from ablate.analysis.stats.power import (
     residual_spread,
     resolution,
 )
+from ablate.analysis.stats.predictions import Noise, noise
 from ablate.analysis.stats.until import (
     Decision,
     LookFit,
@@ -89,6 +91,7 @@ __all__ = [
     "LookFit",
     "LookState",
     "Method",
+    "Noise",
     "OverSpread",
     "Pool",
     "RankAgreement",
@@ -115,6 +118,8 @@ __all__ = [
     "kendall",
     "look_error",
     "mean_interval",
+    "noise",
+    "population_gain",
     "raw_p",
     "reached",
     "residual_spread",

@@ -21,17 +21,14 @@ from ablate.analysis.stats.gains import (
     ColumnGains,
     Fit,
     Method,
-    Pool,
     Reason,
     RowGain,
     adjusted,
     column_gains,
-    pooled,
     raw_p,
-    rounding,
     row_gain,
-    variance,
 )
+from ablate.analysis.stats.pool import Pool, pooled, rounding, variance
 
 
 @dataclass(frozen=True)
@@ -199,7 +196,7 @@ def grid_effects(
     cells = cells[:, list(seeds)]
     pool: Pool | None = None
     own: Reason = ""
-    if method.spread == "pooled":
+    if method.pools:
         pool = pooled(cells, 0, method.screen)
         own = "instability" if method.screen and shaky.any() else ""
         own = own or ("spread" if pool.tripped or pool.own.any() else "")
@@ -239,8 +236,8 @@ def _fit(cells: Floats, weights: Floats, pool: Pool | None, method: Method) -> F
     sd = np.sqrt(variance(values, rounding(cells)))
     df = np.full(len(weights), n - 1.0)
     if pool:  # half the variance of a gain is a cell's
-        sd = np.sqrt((weights**2).sum(1) * pool.gain / 2)
-        df = np.full(len(weights), float(pool.df))
+        sd = np.sqrt((weights**2).sum(1) * pool.gain[0] / 2)
+        df = np.full(len(weights), float(pool.df[0]))
     elif method.spread == "welch":
         parts = weights**2 * variance(cells, rounding(cells))
         sd = np.sqrt(parts.sum(1))
@@ -251,7 +248,7 @@ def _fit(cells: Floats, weights: Floats, pool: Pool | None, method: Method) -> F
 
 def _sources(means: Floats, n: int, pool: Pool) -> dict[str, AnovaLine]:
     """F tests of the effects in cell means (A, B), of n seeds, where all cells share a spread."""
-    if pool.gain == 0:
+    if pool.gain[0] == 0:
         return {}
     first = means.mean(1, keepdims=True) - means.mean()
     second = means.mean(0, keepdims=True) - means.mean()
@@ -264,6 +261,6 @@ def _sources(means: Floats, n: int, pool: Pool) -> dict[str, AnovaLine]:
         ("interaction", crossed, (a - 1) * (b - 1)),
     ):
         squares = n * float((np.broadcast_to(effect, means.shape) ** 2).sum())
-        f = squares / df / float(pool.gain / 2)
-        found[name] = AnovaLine(df, int(pool.df), f, float(fdtrc(df, pool.df, f)))
+        f = squares / df / float(pool.gain[0] / 2)
+        found[name] = AnovaLine(df, int(pool.df[0]), f, float(fdtrc(df, pool.df[0], f)))
     return found

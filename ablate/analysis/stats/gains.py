@@ -10,18 +10,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.special import fdtri, stdtr, stdtrit
+from scipy.special import stdtr, stdtrit
 
 from ablate.analysis.stats.dunnett import dunnett, dunnett_p
-from ablate.analysis.stats.estimate import TOLD_APART, Bools, Estimate, Floats, seed_correlation
+from ablate.analysis.stats.estimate import Bools, Estimate, Floats, seed_correlation
 from ablate.analysis.stats.exact import Exact, holm, sign_flip
+from ablate.analysis.stats.pool import Pool, pooled, rounding, variance
+from ablate.analysis.stats.predictions import Noise, noise, predicted
 from ablate.analysis.stats.verdict import MOST_SEEDS
-
-# Levels of the F tests that look after the pool; docs/statistics.md has what they cost and save.
-OWN = 0.95  # beyond it a row is judged by its own spread
-OUT = 0.999  # beyond it a row leaves the pool, too
-FEW_SEEDS = 5  # below it the baseline's test is the stricter one: it sees little
-BASELINE = {True: 0.90, False: 0.95}  # by whether seeds are few
 
 
 @dataclass(frozen=True)
@@ -32,15 +28,20 @@ class Method:
     column. They differ where the family is a table of several columns.
     """
 
-    spread: Literal["pooled", "paired", "welch"] = "pooled"
+    spread: Literal["pooled", "predictions", "paired", "welch"] = "pooled"
     screen: bool = True
     alpha: float = 0.05
     contrasts: int = 1
     comparisons: int = 1
 
     @property
+    def pools(self) -> bool:
+        """Do the rows share a spread, as far as they are alike?"""
+        return self.spread in ("pooled", "predictions")
+
+    @property
     def screened(self) -> bool:
-        return self.spread == "pooled" and self.screen
+        return self.pools and self.screen
 
     @property
     def dunnetts(self) -> bool:
@@ -69,26 +70,6 @@ class Method:
         return min(p, 1.0)
 
 
-class Pool(NamedTuple):
-    """What the rows of a column share, shape (...) or a row's, (..., R).
-
-    `residual`: a row's variance in the two-way fit of all rows. `own`: rows judged by their own
-    spread; `out`: those that left the pool, too. `within`: the residual variance of the pool's
-    variants among themselves. Where `tripped`, the baseline is out of line with these; `ratio` is
-    its own standard deviation over theirs. `gain` and `df`: the variance of a gain of one seed,
-    and its degrees of freedom; NaN where the pool has no variant.
-    """
-
-    residual: Floats
-    own: Bools
-    out: Bools
-    within: Floats
-    tripped: Bools
-    ratio: Floats
-    gain: Floats
-    df: Floats
-
-
 class Fit(NamedTuple):
     """Gains over a baseline, shape (..., R), and what they are judged by.
 
@@ -104,13 +85,13 @@ class Fit(NamedTuple):
     pool: Pool | None
 
 
-def fit(y: Floats, baseline: int, method: Method) -> Fit:
+def fit(y: Floats, baseline: int, method: Method, images: Noise | None = None) -> Fit:
     """Gains of every row of y (..., R, n), n >= 2, over the row `baseline`, none missing.
 
     `pooled`: y = row + seed + residual with one variance, as far as `pooled` finds that rows are
-    alike; `paired`: each row's own paired t; `welch`: rows independent, each with its own variance
-    (Welch 1947), which is conservative where seeds correlate: its 95 % intervals then cover 98 to
-    99 %.
+    alike; `predictions`: with the variances that `images` tell, or as `pooled` without; `paired`:
+    each row's own paired t; `welch`: rows independent, each with its own variance (Welch 1947),
+    which is conservative where seeds correlate: its 95 % intervals then cover 98 to 99 %.
     """
     rows, n = y.shape[-2:]
     differences = y - y[..., [baseline], :]
@@ -120,11 +101,13 @@ def fit(y: Floats, baseline: int, method: Method) -> Fit:
     df = np.full(gain.shape, n - 1.0)
     own = np.zeros(gain.shape, dtype=bool)
     pool = None
-    if method.spread == "pooled" and rows > 1:
+    if method.pools and rows > 1:
         pool = pooled(y, baseline, method.screen)
-        own = pool.own | np.isnan(pool.gain)[..., None]
-        sd = np.where(own, sd, np.sqrt(pool.gain)[..., None])
-        df = np.where(own, df, pool.df[..., None])
+        if method.spread == "predictions" and images is not None and rows > 2:  # of 2: a paired t
+            pool = predicted(y, baseline, images, pool)
+        own = pool.own | np.isnan(pool.gain)
+        sd = np.where(own, sd, np.sqrt(pool.gain))
+        df = np.where(own, df, pool.df)
     elif method.spread == "welch":
         each = variance(y, smallest)
         both = each + each[..., [baseline]]
@@ -133,87 +116,6 @@ def fit(y: Floats, baseline: int, method: Method) -> Fit:
         df = np.divide((n - 1) * both**2, squares, out=df, where=squares > 0)
     half = method.critical(df) * sd / math.sqrt(n)
     return Fit(gain, half, sd, df, own, pool)
-
-
-def pooled(y: Floats, baseline: int, screen: bool) -> Pool:
-    """What the rows of y (..., R, n), R, n >= 2, none missing, share: y = row + seed + residual.
-
-    With `screen`, first every variant: its residual variance over the mean of all other rows' is F
-    on (n - 1, (R - 1)(n - 1)) df where spreads are equal. Beyond 95 % it is judged by its own
-    spread and stays in the pool; beyond 99.9 % it leaves. To drop all that are beyond 95 % would
-    leave a pool that is too quiet for the noisy rows that remain.
-
-    Then the baseline, which is in every gain: its squares about the mean of the pool's k variants,
-    Q = k / (k + 1) sum_s (c_0s - m_s)^2, over their residual variance is F on (n - 1,
-    (k - 1)(n - 1)) df. Where that is beyond its level, gains are pooled instead of results: what
-    they share, the baseline's seeds, is told from what each has for itself, and the variance of a
-    gain is the sum of both (Satterthwaite 1946 for its df).
-    """
-    rows, n = y.shape[-2:]
-    smallest = rounding(y)
-    # The row means of these residuals are 0, so their variance over seeds is SS_r / (n - 1).
-    residual = variance(y - y.mean(-2, keepdims=True), smallest) * (rows / (rows - 1))
-    own, out = np.zeros((2, *residual.shape), dtype=bool)
-    if screen:
-        others = (residual.sum(-1, keepdims=True) - residual) / (rows - 1)
-        df = (n - 1, (rows - 1) * (n - 1))
-        own = residual > fdtri(*df, OWN) * others
-        out = residual > fdtri(*df, OUT) * others
-        own[..., baseline] = out[..., baseline] = False
-    variants = ~out
-    variants[..., baseline] = False
-    k = variants.sum(-1)
-    centred = y - y.mean(-1, keepdims=True)
-    share = variants / np.maximum(k, 1)[..., None]
-    shared = (centred * share[..., None]).sum(-2)  # (..., n)
-    squares = (((centred - shared[..., None, :]) ** 2).sum(-1) * variants).sum(-1)
-    df_within = (k - 1.0) * (n - 1)
-    within = _quotient(squares, df_within, smallest)
-    apart = ((centred[..., baseline, :] - shared) ** 2).sum(-1) / (n - 1)
-    apart = np.where(apart > smallest, apart, 0.0)
-    squares_0 = k / (k + 1) * apart * (n - 1)
-    tripped = np.zeros(k.shape, dtype=bool)
-    if screen:
-        some, where = np.unique(np.maximum(df_within, 1), return_inverse=True)
-        limit = fdtri(n - 1, some, BASELINE[n < FEW_SEEDS])[where].reshape(k.shape)
-        tripped = (k > 1) & (squares_0 / (n - 1) > limit * within)
-    gain = 2 * _quotient(squares + squares_0, k * (n - 1.0), smallest)
-    df_gain = np.maximum(k, 1) * (n - 1.0)
-    between = k * apart  # of pooled gains: k var_s(m_s - c_0s)
-    parts = (between + (k - 1) * within) / np.maximum(k, 1)
-    noise = between**2 / (n - 1) + np.maximum(k - 1, 0) * within**2 / (n - 1)
-    satterthwaite = np.divide(
-        (between + (k - 1) * within) ** 2, noise, out=np.ones(k.shape), where=noise > 0
-    )
-    baselines = np.maximum(apart - within / np.maximum(k, 1), 0.0)
-    ratio = np.divide(baselines, within, out=np.full(k.shape, np.inf), where=within > 0)
-    return Pool(
-        residual=residual,
-        own=own,
-        out=out,
-        within=np.where(k > 1, within, np.nan),
-        tripped=tripped,
-        ratio=np.sqrt(ratio),
-        gain=np.where(k < 1, np.nan, np.where(tripped, parts, gain)),
-        df=np.where(tripped, satterthwaite, df_gain),
-    )
-
-
-def _quotient(squares: Floats, df: Floats, smallest: float) -> Floats:
-    """A variance; 0 where it is rounding, or where there are no degrees of freedom."""
-    found = np.divide(squares, df, out=np.zeros(np.shape(squares)), where=df > 0)
-    return np.where(found > smallest, found, 0.0)
-
-
-def rounding(y: Floats) -> float:
-    """The variance below which values as large as y differ by rounding alone."""
-    return float(TOLD_APART * np.abs(y).max(initial=0.0)) ** 2
-
-
-def variance(values: Floats, smallest: float) -> Floats:
-    """Over the last axis; 0 where it is rounding."""
-    found: Floats = values.var(-1, ddof=1)
-    return np.where(found > smallest, found, 0.0)
 
 
 def raw_p(found: Fit, n: int) -> Floats:
@@ -243,7 +145,8 @@ class RowGain:
     p-values decide nothing. `raw_p` is this test's alone. `p` is adjusted for the family: in the
     pool it is that of the interval; by `paired`, by `welch` and where a row is judged by its own
     spread Holm's, which may fall below alpha where the interval holds 0. `sign_flip` asks for no
-    normality, adjusts nothing. None where there is no spread.
+    normality, adjusts nothing. None where there is no spread. `few`: predictions don't tell its
+    spread, so it is that of all rows.
     """
 
     gain: Estimate
@@ -254,6 +157,7 @@ class RowGain:
     raw_p: float | None = None
     p: float | None = None
     sign_flip: Exact | None = None
+    few: bool = False
 
 
 @dataclass(frozen=True)
@@ -263,7 +167,8 @@ class ColumnGains:
     `void`: the baseline has a diverged or a collapsed run, so gains have no intervals. The others
     are of the rows that have every seed of the baseline: `spread`, the residual standard deviation
     that the pool's rows share, with `df`, and how many are `kept`; `ratio`, the baseline's own
-    spread over it where gains are pooled, else None; the seed correlation.
+    spread over it where gains are pooled, else None; the seed correlation. Where predictions tell
+    the rows' spreads apart, `spread` is their root mean square, `spreads` are least and greatest.
     """
 
     rows: tuple[RowGain | None, ...]
@@ -273,12 +178,18 @@ class ColumnGains:
     ratio: float | None = None
     correlation: Estimate | None = None
     void: bool = False
+    spreads: tuple[float, float] | None = None
 
 
 def column_gains(
-    y: Floats, baseline: int, method: Method, unstable: Bools | None = None
+    y: Floats,
+    baseline: int,
+    method: Method,
+    unstable: Bools | None = None,
+    right: Bools | None = None,
 ) -> ColumnGains:
     """Gains of the rows of y (R, S), NaN where a result is missing, over the row `baseline`.
+    `right` (R, S, N): where y is the percentage of N images that a run gets right, which.
 
     A row with missing seeds is fitted on the seeds that it shares with the baseline, together
     with the rows that have all of those. Rows of `unstable` (R,), with a diverged or a collapsed
@@ -301,7 +212,8 @@ def column_gains(
     @functools.cache
     def fitted(rows: tuple[int, ...], seeds: tuple[int, ...], spread: str) -> tuple[Fit, Floats]:
         how = Method("paired", True, method.alpha, method.contrasts) if spread else method
-        found = fit(y[np.ix_(rows, seeds)], rows.index(baseline), how)
+        images = noise(right[np.ix_(rows, seeds)]) if right is not None else None
+        found = fit(y[np.ix_(rows, seeds)], rows.index(baseline), how, images)
         return found, raw_p(found, len(seeds))
 
     def gain_of(row: int) -> RowGain | None:
@@ -332,12 +244,20 @@ def column_gains(
     correlation = seed_correlation(y[np.ix_(kept, seeds)])
     if len(kept) < 2:
         return ColumnGains(gains, kept=len(kept), correlation=correlation)
-    if pool.tripped:
-        spread, df, ratio = math.sqrt(pool.within), len(kept) - 2, float(pool.ratio)
-    else:
-        spread, df, ratio = math.sqrt(pool.gain / 2), len(kept) - 1, None
-    df *= len(seeds) - 1
-    return ColumnGains(gains, spread, df, len(kept), ratio, correlation)
+    alike = [
+        i for i, row in enumerate(rows) if row in kept and (row != baseline or not pool.tripped)
+    ]
+    variances = pool.run[alike]
+    told = bool(variances.min() < variances.max())  # by predictions
+    return ColumnGains(
+        gains,
+        spread=math.sqrt(variances.mean() if told else variances[0]),
+        df=(len(alike) - 1) * (len(seeds) - 1),
+        kept=len(kept),
+        ratio=float(pool.ratio) if pool.tripped else None,
+        correlation=correlation,
+        spreads=(math.sqrt(variances.min()), math.sqrt(variances.max())) if told else None,
+    )
 
 
 def row_gain(
@@ -351,12 +271,13 @@ def row_gain(
     ratio, stands_out, decides = None, False, None
     if pool is not None and not own and found.own[row]:
         own = "outlier" if pool.out[row] else "spread"
-        others = float(pool.residual.sum() - pool.residual[row]) / (len(pool.residual) - 1)
-        ratio = math.sqrt(pool.residual[row] / others) if others > 0 else math.inf
-    if own and pool is not None and pool.gain > 0:
-        alike = float(method.critical(pool.df) * np.sqrt(pool.gain / n))
-        ratio = ratio or sd / math.sqrt(pool.gain)
-        stands_out = abs(mean) > alike
+        ratio = math.sqrt(pool.ratios[row])
+    if own and pool is not None:
+        alike = row if own != "instability" else int(np.nan_to_num(pool.gain).argmax())
+        shared = float(pool.gain[alike])
+    if own and pool is not None and shared > 0:
+        ratio = ratio or sd / math.sqrt(shared)
+        stands_out = abs(mean) > float(method.critical(pool.df[alike]) * math.sqrt(shared / n))
         decides = _deciding(mean, sd, method)
     return RowGain(
         gain=Estimate(mean, mean - half, mean + half, n, sd),
@@ -367,6 +288,7 @@ def row_gain(
         raw_p=float(raw[row]) if sd > 0 else None,
         p=method.p(mean / sd * math.sqrt(n), df) if sd > 0 else None,
         sign_flip=sign_flip(differences) if sd > 0 else None,
+        few=bool(pool is not None and not own and pool.few[row]),
     )
 
 
@@ -387,7 +309,7 @@ def adjusted(gains: Sequence[RowGain | None], method: Method) -> tuple[RowGain |
     stepped = holm(np.array(raw), method.contrasts)
     return tuple(
         dataclasses.replace(gain, p=float(p))
-        if gain and gain.p is not None and (gain.own or method.spread != "pooled")
+        if gain and gain.p is not None and (gain.own or not method.pools)
         else gain
         for gain, p in zip(gains, stepped, strict=True)
     )

@@ -11,7 +11,8 @@ import numpy as np
 from scipy.special import chdtri, fdtri
 
 from ablate.analysis.stats.estimate import Floats
-from ablate.analysis.stats.gains import Method, fit, rounding
+from ablate.analysis.stats.gains import Method, fit
+from ablate.analysis.stats.pool import rounding
 from ablate.analysis.stats.verdict import FEWEST_SEEDS, MOST_SEEDS, POWER
 
 SPREAD_LEVEL = 0.8  # of the interval of a measured spread

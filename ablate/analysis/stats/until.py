@@ -19,7 +19,7 @@ from scipy.special import fdtri, ndtr, stdtrit
 
 from ablate.analysis.stats.boundaries import boundaries
 from ablate.analysis.stats.estimate import Bools, Floats
-from ablate.analysis.stats.gains import OUT, rounding, variance
+from ablate.analysis.stats.pool import OUT, rounding, variance
 
 # Levels of the F tests: wider than a table's, for looks repeat. docs/statistics.md has the errors.
 OWN_AT_LOOK = 0.90

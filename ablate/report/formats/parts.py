@@ -19,7 +19,10 @@ from ablate.shared.metrics import Metric
 if TYPE_CHECKING:
     from ablate.analysis.stats import Estimate
 
-SHOW = ("accuracy", "gain", "ci", "n", "verdict", "params", "macs", "cost", "chosen", "paper")
+SHOW = (
+    *("accuracy", "gain", "ci", "population", "n", "verdict"),
+    *("params", "macs", "cost", "chosen", "paper"),
+)
 DEFAULT = ("accuracy", "gain", "ci", "n", "verdict")
 OTHERS = "others"  # heads what is in no family or group, below what is in one
 
@@ -104,6 +107,19 @@ def _gain(table: Table, ci: bool) -> Iterator[ShownPart]:
 
     bracket = f" [{level(table.gain_alpha)} CI]" if ci else ""
     yield ShownPart(table.of().change + bracket, cell, is_gain=True)
+
+
+def _population(table: Table, ci: bool) -> Iterator[ShownPart]:
+    """The interval alone: the gain is the one for new seeds."""
+
+    def cell(entry: Entry) -> GridCell:
+        found = entry.population
+        text = "" if entry.row == table.baseline else "-"
+        if found is not None and found.low is not None and found.high is not None:
+            text = f"[{table.of().text(found.low, True)}, {table.of().text(found.high, True)}]"
+        return GridCell(text, number=True)
+
+    yield ShownPart(f"for new images, too [{level(table.gain_alpha)} CI]", cell)
 
 
 def _n(table: Table, ci: bool) -> Iterator[ShownPart]:
@@ -224,6 +240,7 @@ def _beside(entry: Entry, table: Table) -> str:
 _PARTS: dict[str, Callable[[Table, bool], Iterator[ShownPart]]] = {
     "accuracy": _accuracy,
     "gain": _gain,
+    "population": _population,
     "n": _n,
     "verdict": _verdict,
     "params": _params,

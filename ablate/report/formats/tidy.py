@@ -45,9 +45,13 @@ def tree(table: Table) -> dict[str, Any]:
             del line["where"]
     for column in whole["columns"]:
         del column["arch"], column["wide"]  # parts of its label
-        for key in ("on", "group"):  # nor which is of the own test set, and of no group
+        # Nor which is of the own test set, of no group, or of rows that share a spread.
+        for key in ("on", "group", "spreads", "lacking"):
             if not column[key]:
                 del column[key]
+        for entry in column["entries"]:
+            if not entry["population"]:
+                del entry["population"]
     return whole
 
 
@@ -112,6 +116,8 @@ def _column(table: Table, column: TableColumn) -> Iterator[Fact]:
         *([("group", column.group)] if column.group else []),
         ("contrasts", column.contrasts),
         ("spread", column.spread),
+        *(zip(("spread.least", "spread.most"), column.spreads or (), strict=False)),
+        *([("predictions.lacking", column.lacking)] if column.lacking else []),
         ("spread.df", column.df),
         ("spread.rows", column.pooled_rows),
         ("spread.baseline_ratio", column.baseline_ratio),
@@ -146,6 +152,7 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
             if threshold(name) is not None
         ),
         *_estimate("gain", entry.gain),
+        *_estimate("population", entry.population),
         *_p_values("gain", entry.p_values),
         ("runs.planned", entry.planned),
         ("runs.missing", len(entry.missing)),
