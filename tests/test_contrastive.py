@@ -602,6 +602,10 @@ def test_parquet_of_paths_and_of_images_says_the_same(captioned, tmp_path):
         (lambda t: t.replace("text", "words"), r"^data\.text: expected a column of .*train\.csv"),
         (lambda t: t.replace("path", "file"), r"^data\.image: expected a column of .*train\.csv"),
         (lambda t: t.replace("a middling thing", " "), r"^data\.text: row 4 of .* has no text"),
+        (
+            lambda t: t.replace('"A dark, red thing!"', "A dark, red thing!"),
+            r"^data\.path: row 0 of .*train\.csv: has 3 cells, and the table 2 columns; put a text",
+        ),
         (lambda t: t.replace("images/train/3", "../3"), r"^data\.image: row 3 of .* lies outside"),
         (lambda t: t.replace("train/3.png", "train/x.png"), r"^data: row 3 of .*No such file"),
     ],
@@ -611,6 +615,12 @@ def test_a_table_that_can_t_be_read_is_told_in_a_line(captioned, tmp_path, chang
     file.write_text(change(file.read_text()))
     with pytest.raises(UserError, match=said):
         prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_column_s_name(captioned, tmp_path):
+    file = captioned / "train.csv"
+    file.write_text(file.read_text(), encoding="utf-8-sig")
+    assert captions_run(captioned, tmp_path).data.classes == 4
 
 
 def test_byte_pairs_are_learnt_from_the_training_texts_and_are_the_same_each_time():
