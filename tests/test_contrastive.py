@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import time
 
@@ -607,7 +608,10 @@ def test_parquet_of_paths_and_of_images_says_the_same(captioned, tmp_path):
             r"^data\.path: row 0 of .*train\.csv: has 3 cells, and the table 2 columns; put a text",
         ),
         (lambda t: t.replace("images/train/3", "../3"), r"^data\.image: row 3 of .* lies outside"),
-        (lambda t: t.replace("train/3.png", "train/x.png"), r"^data: row 3 of .*No such file"),
+        (
+            lambda t: t.replace("train/3.png", "train/x.png"),
+            r"^data\.image: row 3 of .*no such file",
+        ),
     ],
 )
 def test_a_table_that_can_t_be_read_is_told_in_a_line(captioned, tmp_path, change, said):
@@ -615,6 +619,37 @@ def test_a_table_that_can_t_be_read_is_told_in_a_line(captioned, tmp_path, chang
     file.write_text(change(file.read_text()))
     with pytest.raises(UserError, match=said):
         prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("path", ["images/train/plain", "images/.hidden/0.png", ".0.png"])
+def test_an_image_that_the_fingerprint_does_not_know_is_refused(captioned, tmp_path, path):
+    """It could be changed, and the runs would be those of before."""
+    (captioned / path).parent.mkdir(exist_ok=True)
+    (captioned / "images/train/0.png").rename(captioned / path)
+    file = captioned / "train.csv"
+    file.write_text(file.read_text().replace("images/train/0.png", path))
+    said = rf"^data\.image: row 0 of .*train\.csv: {re.escape(path)}: is passed over: .*rename it"
+    with pytest.raises(UserError, match=said):
+        prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
+
+
+def test_images_that_are_links_are_those_that_they_lead_to(captioned, tmp_path):
+    """And a path is what its text says, wherever `..` would lead behind a link."""
+    expected = prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache").split("train")
+    home = tmp_path / "else" / "where"
+    home.parent.mkdir()
+    (captioned / "images" / "train").rename(home)
+    (home / "0.png").rename(tmp_path / "0.png")
+    (home / "0.png").symlink_to(tmp_path / "0.png")
+    (captioned / "images" / "train").symlink_to(home)
+    file = captioned / "train.csv"
+    file.write_text(file.read_text().replace("images/train/1.", "images/train/../train/1."))
+    run = captions_run(captioned, tmp_path)
+    assert torch.equal(
+        prepare(run.data, tmp_path / "cache2").split("train").images, expected.images
+    )
+    Image.new("RGB", (8, 8), (9, 9, 9)).save(tmp_path / "0.png")
+    assert captions_run(captioned, tmp_path).data.fingerprint != run.data.fingerprint
 
 
 def test_a_byte_order_mark_is_no_part_of_a_column_s_name(captioned, tmp_path):
