@@ -12,6 +12,7 @@ import shutil
 import time
 
 import numpy as np
+import pandas
 import pytest
 import tiny
 import torch
@@ -26,12 +27,15 @@ from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.contrastive import score
+from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Text
 from ablate.store.store import Store
+from ablate.training import answers
 from ablate.training.calibrate import random_split
 from ablate.training.data import coloured
 from ablate.training.data.cache import prepare
 from ablate.training.data.cached import Split, open_cached
+from ablate.training.loop import Machine, train
 from ablate.training.model import build
 from ablate.training.model.export import timm_arguments
 from ablate.training.model.towers import normalised, similarities
@@ -573,17 +577,15 @@ def test_what_the_set_is_hangs_on_images_and_texts_not_on_its_place(captioned, t
 
 
 def test_parquet_of_paths_and_of_images_says_the_same(captioned, tmp_path):
-    import pandas as pd
-
     expected = prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
     for image in (False, True):
         folder = tmp_path / f"parquet{image}"
         shutil.copytree(captioned, folder)
         for split in ("train", "test"):
-            table = pd.read_csv(folder / f"{split}.csv")
+            table = pandas.read_csv(folder / f"{split}.csv")
             if image:
                 each = [{"bytes": (folder / path).read_bytes()} for path in table.path]
-                table = pd.DataFrame({"image": each, "text": table.text})
+                table = pandas.DataFrame({"image": each, "text": table.text})
             table.to_parquet(folder / f"{split}.parquet")
             (folder / f"{split}.csv").unlink()
         if image:
@@ -675,18 +677,69 @@ def test_byte_pairs_are_learnt_from_the_training_texts_and_are_the_same_each_tim
         table(counts, tokens="bpe")
 
 
-def test_another_set_is_asked_for_its_own_classes(captioned, shell):
-    """`eval.also`: class folders, whose names no training text has."""
-    for number, name in enumerate(("dark", "middling", "bright, light")):
-        home = shell.folder / "shades" / name
+def shades(folder, *names: str) -> None:
+    """Class folders of two images each."""
+    for number, name in enumerate(names):
+        home = folder / name
         home.mkdir(parents=True)
         for one in range(2):
             Image.new("RGB", (8, 8), (120 * number, one, 9)).save(home / f"{one}.png")
+
+
+def also_words(captioned) -> tuple[str, ...]:
     words = ("task=contrastive", "recipe=lit", "data=imagetext", f"data.path={captioned}")
     words = (*words, "data.validation=2", "data.size=8", "model.arch=mu/4", "text.arch=mu")
     words = (*words, "text.tokens=words", "train.batch=8", "train.precision=fp32")
     words = (*words, "train.steps=5", "optim.warmup_steps=1", "eval.also=[./shades]", "seeds=1")
-    shell("sweep", "stem=none,dpn", *words, "augment.randaug=0", "launcher=inline", "--as", "c")
+    return ("stem=none,dpn", *words, "augment.randaug=0")
+
+
+def test_a_set_without_names_of_classes_is_refused_before_anything_trains(
+    captioned, tmp_path, monkeypatch
+):
+    """By the plan; before the first run, of a set that only then was fetched; by a run itself."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shades").mkdir()
+    shades(tmp_path / "drawn", "dark")
+    each = [{"bytes": file.read_bytes()} for file in sorted((tmp_path / "drawn/dark").iterdir())]
+    table = pandas.DataFrame({"image": each, "label": [0, 1]})
+    table.to_parquet(tmp_path / "shades" / "test.parquet")
+    run, stepped = also_run(captioned, tmp_path), []
+    machine = Machine(CPU, tmp_path / "cache", 0.0, bool, lambda **notes: None, stepped.append)
+    tree = spec.to_tree(run)
+    sets = {"data": tree["data"], "other": tree["eval"]["also"][0], "texts": True}
+    for what in (
+        lambda: described(run, tmp_path),
+        lambda: answers.answer_beside({**sets, "cache": tmp_path / "cache"}, print),
+        lambda: train(run, RunDir(tmp_path / "run"), machine),
+    ):
+        with pytest.raises(UserError, match=r"^eval\.also: shades: texts ask for classes by"):
+            what()
+    assert not stepped
+
+
+def test_a_plan_says_that_texts_ask_by_ids_of_wordnet(captioned, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shades(tmp_path / "shades", "n01440764", "n01443537")
+    (said,) = described(also_run(captioned, tmp_path), tmp_path)["warnings"]
+    assert said.startswith("eval.also: shades: its classes are called by WordNet's ids")
+
+
+def also_run(captioned, folder) -> spec.Run:
+    plan, _ = make_plan(also_words(captioned), store=folder)
+    return next(iter(plan.runs())).run()
+
+
+def described(run, folder) -> dict:
+    specs = {"it": spec.to_tree(run)}
+    question = {"specs": specs, "calibrate": [], "cache": folder / "cache", "device": "cpu"}
+    return answers.answer_describe(question, print)["it"]
+
+
+def test_another_set_is_asked_for_its_own_classes(captioned, shell):
+    """`eval.also`: class folders, whose names no training text has."""
+    shades(shell.folder / "shades", "dark", "middling", "bright, light")
+    shell("sweep", *also_words(captioned), "launcher=inline", "--as", "c")
     store = Store(shell.folder / "runs")
     run = next(iter(store.read_plan("c").runs()))
     path = store.rundir(run.id).path
