@@ -305,6 +305,17 @@ def test_micro_batches_have_the_gradients_of_the_whole_batch():
             torch.testing.assert_close(tensor, trained[0][0][name], rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("factors", [{"image": 0}, {"image": 0, "image.blocks": 0.5}])
+def test_micro_batches_see_an_image_once_where_its_tower_is_frozen(factors):
+    """A second time only for gradients, where a part of the tower trains."""
+    changes = {"train.batch": 12, "train.micro_batch": 4, "optim.lr_mult": factors}
+    run = tiny.run({**LIT, **changes})
+    training, seen = Training(run, random_split(run.data, 12, CPU), CPU), []
+    training.model.image.register_forward_hook(lambda *given: seen.append(len(given[1][0])))
+    training.step()
+    assert seen == [4, 4, 4] * len(factors)
+
+
 def test_towers_start_as_they_should():
     run = tiny.run({**LIT, "text": {**TEXT, "width": 512, "heads": 8, "vocab": 500}})
     model = build(run)
