@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -40,7 +41,7 @@ from ablate.training.model import build
 from ablate.training.model.export import timm_arguments
 from ablate.training.model.towers import normalised, similarities
 from ablate.training.start import begin
-from ablate.training.task import Predictor
+from ablate.training.task import Predictor, contrastive
 from ablate.training.task.contrastive import Contrastive, floors, pair_losses
 from ablate.training.task.tokens import Tokens, canonical, prompted
 from ablate.training.training import Training
@@ -166,8 +167,9 @@ def test_the_table_is_never_learnt_from_texts_to_test_on():
 # --- Zero-shot ----------------------------------------------------------------------------------
 
 
-def measured(names, embedded, labels, features, classes=None, prompts=("{}",)):
-    """Predictions where a text has the embedding that `embedded` gives by its words."""
+def measured(names, embedded, labels, features, classes=None, prompts=("{}",), data=None):
+    """Predictions where a text has the embedding that `embedded` gives by its words. `data`: of the
+    set, where it is not the run's."""
     changes = {**TEXT, "prompts": list(prompts), "length": 3}
     run = tiny.run(
         {**LIT, "text": changes, "data.classes": len(names), "data.test_classes": classes}
@@ -185,9 +187,8 @@ def measured(names, embedded, labels, features, classes=None, prompts=("{}",)):
         sums = [sum(torch.tensor(embedded.get(w, zero)) for w in row) for row in said]
         return normalised(torch.stack(sums))
 
-    predict = Predictor(
-        None, lambda images: images, every, None, texts, lambda z, w: 2 * z @ w.T, split, CPU
-    )
+    calls = None, lambda images: images, every, None, texts, lambda z, w: 2 * z @ w.T
+    predict = Predictor(*calls, split, CPU, data or run.data)
     return task.evaluate(predict, [(features[:3], labels[:3]), (features[3:], labels[3:])])
 
 
@@ -227,6 +228,51 @@ def test_only_the_classes_of_the_test_are_asked_for_where_it_has_some_only():
     assert rows["class"].tolist() == [2] * 4
     _, rows = measured(("cat", "dog", "cow"), embedded, [1, 2, 2, 1], features)
     assert rows["class"].tolist() == [0] * 4
+
+
+def test_a_set_of_eval_also_is_asked_for_its_own_classes_whatever_those_of_the_run_s_data():
+    embedded = {"cat": [1.0, 0.0], "dog": [0.0, 1.0], "cow": [0.9, 0.1]}
+    some = ("cat", "dog", "cow"), embedded, [1, 2, 2, 1], torch.tensor([[1.0, 0.0]] * 4)
+    own, other = (tiny.run({"data.test_classes": few}).data for few in (2, None))
+    _, rows = measured(*some, classes=2, data=other)
+    assert rows["class"].tolist() == [0] * 4
+    _, rows = measured(*some, classes=None, data=own)
+    assert rows["class"].tolist() == [2] * 4
+
+
+def test_classes_whose_names_are_one_in_tokens_are_twins():
+    """Two words of a text are read here, and an [end]."""
+    embedded = {"crane": [1.0, 0.0], "dog": [0.0, 1.0]}
+    names = ("dog", "crane of rust", "crane of steel", "crane")
+    features = torch.tensor([[1.0, 0.0]] * 4)
+    _, rows = measured(names, embedded, [1, 2, 0, 3], features)
+    assert rows["twin"].tolist() == [False, True, False, False]
+    _, rows = measured(names, embedded, [1, 2, 0, 3], features, prompts=("old {}",))
+    assert rows["twin"].tolist() == [False, True, False, True]  # "old crane"
+    _, rows = measured(names, embedded, [1, 2, 0, 3], features, prompts=("old {}", "{}"))
+    assert rows["twin"].tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("prompts", [1, 3, 7])
+def test_embeddings_of_millions_of_texts_are_never_there_at_once(prompts, monkeypatch):
+    """The bits are those of all at once: texts go through the tower in the same batches."""
+    run = tiny.run({**LIT, "eval.batch": 4})
+    tokens = np.random.default_rng(0).integers(3, 32, (5, prompts, 6))
+    vectors, shown = torch.randn(32, 16, generator=torch.Generator().manual_seed(0)), []
+
+    def texts(some):
+        shown.append(len(some))
+        return vectors[some].sum(1)
+
+    predict = SimpleNamespace(texts=texts, device=CPU)
+    known = Contrastive(run)._embedded(predict, tokens)
+    assert max(shown) == 4
+    whole = vectors[torch.from_numpy(tokens)].sum(2).double()
+    assert torch.equal(known, normalised(whole.mean(1)))
+    # In whole numbers, whose sums hang on no order, with many that are as near as another.
+    images, many = (torch.randint(-3, 4, (n, 5)).double() for n in (40, 50))
+    monkeypatch.setattr(contrastive, "CLASSES", 7)
+    assert torch.equal(contrastive.nearest(images, many), (images @ many.T).argmax(1))
 
 
 def test_prompts_are_averaged_by_direction():
@@ -549,11 +595,15 @@ def captioned(tmp_path):
     return folder
 
 
-def captions_run(folder, store, *words: str):
-    words = ("task=contrastive", "recipe=lit", "data=imagetext", f"data.path={folder}", *words)
+def caption_words(folder) -> tuple[str, ...]:
+    words = ("task=contrastive", "recipe=lit", "data=imagetext", f"data.path={folder}")
     words = (*words, "data.validation=2", "data.size=8", "model.arch=mu/4", "text.arch=mu")
     words = (*words, "text.tokens=words", "train.batch=8", "train.precision=fp32", "seeds=1")
-    plan, _ = make_plan(["stem=none,dpn", *words, "augment.randaug=0"], store=store)
+    return ("stem=none,dpn", *words, "augment.randaug=0")
+
+
+def captions_run(folder, store, *words: str):
+    plan, _ = make_plan([*caption_words(folder), *words], store=store)
     return next(iter(plan.runs())).run()
 
 
@@ -634,6 +684,26 @@ def test_a_table_that_can_t_be_read_is_told_in_a_line(captioned, tmp_path, chang
         prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
 
 
+def test_a_table_of_one_text_has_nothing_to_tell_apart(captioned, tmp_path):
+    for split in ("train", "test"):
+        rows = (captioned / f"{split}.csv").read_text().splitlines()[1:]
+        rows = [row.partition(",")[0] + ",one thing" for row in rows]
+        (captioned / f"{split}.csv").write_text("\n".join(["path,text", *rows]))
+    with pytest.raises(UserError, match=r"^data\.text: each text is a class, .* \('one thing'\)"):
+        captions_run(captioned, tmp_path)
+
+
+def test_a_plan_says_that_images_are_asked_for_all_texts_of_the_set(captioned, tmp_path):
+    def asked() -> list[str]:
+        notes = make_plan(caption_words(captioned), store=tmp_path)[0].notes
+        return [note for note in notes if "asked" in note]
+
+    assert not asked()
+    (captioned / "test.csv").unlink()
+    (note,) = asked()
+    assert "test images are cut from the training table, so they are asked for all 3 texts" in note
+
+
 @pytest.mark.parametrize("path", ["images/train/plain", "images/.hidden/0.png", ".0.png"])
 def test_an_image_that_the_fingerprint_does_not_know_is_refused(captioned, tmp_path, path):
     """It could be changed, and the runs would be those of before."""
@@ -698,11 +768,8 @@ def shades(folder, *names: str) -> None:
 
 
 def also_words(captioned) -> tuple[str, ...]:
-    words = ("task=contrastive", "recipe=lit", "data=imagetext", f"data.path={captioned}")
-    words = (*words, "data.validation=2", "data.size=8", "model.arch=mu/4", "text.arch=mu")
-    words = (*words, "text.tokens=words", "train.batch=8", "train.precision=fp32")
-    words = (*words, "train.steps=5", "optim.warmup_steps=1", "eval.also=[./shades]", "seeds=1")
-    return ("stem=none,dpn", *words, "augment.randaug=0")
+    words = ("train.steps=5", "optim.warmup_steps=1", "eval.also=[./shades]")
+    return (*caption_words(captioned), *words)
 
 
 def test_a_set_without_names_of_classes_is_refused_before_anything_trains(
@@ -747,8 +814,15 @@ def described(run, folder) -> dict:
     return answers.answer_describe(question, print)["it"]
 
 
-def test_another_set_is_asked_for_its_own_classes(captioned, shell):
+def test_another_set_is_asked_for_its_own_classes(captioned, shell, monkeypatch):
     """`eval.also`: class folders, whose names no training text has."""
+    asked, evaluate = [], Contrastive.evaluate
+
+    def told(self, predict, batches):
+        asked.append(predict.data.name)
+        return evaluate(self, predict, batches)
+
+    monkeypatch.setattr(Contrastive, "evaluate", told)
     shades(shell.folder / "shades", "dark", "middling", "bright, light")
     shell("sweep", *also_words(captioned), "launcher=inline", "--as", "c")
     store = Store(shell.folder / "runs")
@@ -759,6 +833,7 @@ def test_another_set_is_asked_for_its_own_classes(captioned, shell):
     assert rows["label"].tolist() == [0, 0, 1, 1, 2, 2]
     assert result["also"]["shades"]["test"]["n"] == 6
     assert score(rows, 3) == result["also"]["shades"]["test"]
+    assert asked[-3:] == ["imagetext", "imagetext", "shades"]
     assert "nothing wrong" in shell("verify").out
     assert "on shades" in shell("table").out
 

@@ -15,6 +15,7 @@ import numpy as np
 from ablate.shared.files import write_whole
 from ablate.shared.metrics import TASKS
 from ablate.shared.rundir import Metrics, RunDir
+from ablate.shared.sections import Data
 from ablate.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from ablate.training.cost import cost, utilisation
 from ablate.training.data.cached import AnySplit
@@ -179,10 +180,10 @@ class Journal:
             "utilisation": utilisation(*rate, training.device, training.dtype),
         }
 
-    def tested(self, name: str, split: AnySplit) -> dict[str, Any]:
+    def tested(self, data: Data, split: AnySplit) -> dict[str, Any]:
         """Test the finished model on a set of `eval.also`, too; write the predictions."""
-        scores, predictions = self._training.evaluate(split)
-        path = self._rundir.predictions_on(name)
+        scores, predictions = self._training.evaluate(split, data)
+        path = self._rundir.predictions_on(data.name)
         return {"test": scores, "predictions_sha256": _write(path, predictions)}
 
     def _last(self) -> dict[str, Any]:

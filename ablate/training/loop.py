@@ -120,7 +120,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     result = journal.finished(data)
     if also:
         result["also"] = {
-            name: told[name] | journal.tested(name, split) for name, split in also.items()
+            other.name: told[other.name] | journal.tested(other, also[other.name])
+            for other in run.eval.also
         }
     return result
 

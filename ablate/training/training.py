@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from ablate.shared.metrics import TASKS
+from ablate.shared.sections import Data
 from ablate.shared.spec import Run
 from ablate.training.borrowed import as_tensors, from_tensor
 from ablate.training.data.batches import Batches, ImageView, evaluation_batches
@@ -271,14 +272,16 @@ class Training:
             at.loss_steps += 1
         self._unseen = 0
 
-    def evaluate(self, split: AnySplit) -> tuple[dict[str, float], np.ndarray]:
+    def evaluate(
+        self, split: AnySplit, data: Data | None = None
+    ) -> tuple[dict[str, float], np.ndarray]:
         """(metrics, predictions) of a whole split, by the weights that are measured, in the run's
-        arithmetic. Nothing of the training moves."""
+        arithmetic. Nothing of the training moves. `data`: its set, where that isn't the run's."""
         with self.average.shown():
-            return self.as_it_is(split)
+            return self.as_it_is(split, data=data)
 
     def as_it_is(
-        self, split: AnySplit, task: Evaluation | None = None
+        self, split: AnySplit, task: Evaluation | None = None, data: Data | None = None
     ) -> tuple[dict[str, float], np.ndarray]:
         """`evaluate`, by the weights that the model has; by another task than its own."""
 
@@ -299,9 +302,8 @@ class Training:
             assert isinstance(self.model, Towers)
             return self.model.logits(images, texts)
 
-        predict = Predictor(
-            *(outputs, features, self._train, self._shown, texts, logits, split, self.device)
-        )
+        calls = outputs, features, self._train, self._shown, texts, logits
+        predict = Predictor(*calls, split, self.device, data or self.run.data)
         self.model.eval()
         try:
             with torch.inference_mode(), self._drawn("evaluation"):
