@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -32,6 +33,7 @@ from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Text
 from ablate.store.store import Store
 from ablate.training import answers
+from ablate.training.attempt import TrainingStopped
 from ablate.training.calibrate import random_split
 from ablate.training.data import coloured
 from ablate.training.data.cache import prepare
@@ -41,7 +43,7 @@ from ablate.training.model import build
 from ablate.training.model.export import timm_arguments
 from ablate.training.model.towers import normalised, similarities
 from ablate.training.start import begin
-from ablate.training.task import Predictor, contrastive
+from ablate.training.task import Predictor, contrastive, tokens
 from ablate.training.task.contrastive import Contrastive, floors, pair_losses
 from ablate.training.task.tokens import Tokens, canonical, prompted
 from ablate.training.training import Training
@@ -756,6 +758,38 @@ def test_byte_pairs_are_learnt_from_the_training_texts_and_are_the_same_each_tim
     assert np.array_equal(again(["a red seven", "zebra", "", "naïve"]), rows)
     with pytest.raises(UserError, match=r"^text\.vocab: bpe needs at least 259, got 32"):
         table(counts, tokens="bpe")
+
+
+def test_a_run_whose_texts_are_other_tokens_now_is_not_gone_on_with(
+    captioned, tmp_path, monkeypatch
+):
+    """As byte pairs that another version of `tokenizers` learns."""
+    run, rundir = captions_run(captioned, tmp_path, "train.steps=3"), RunDir(tmp_path / "run")
+    rundir.path.mkdir()
+
+    def trained(stop: bool) -> dict:
+        machine = [
+            CPU,
+            tmp_path / "cache",
+            1e9,
+            lambda: stop,
+            lambda **notes: None,
+            lambda line: None,
+        ]
+        return train(run, rundir, Machine(*machine))
+
+    with pytest.raises(TrainingStopped):
+        trained(stop=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(tokens, "UNKNOWN", 0)
+        with pytest.raises(
+            UserError, match=r"^text\.tokens: .*checkpoint-1.*: was trained with oth"
+        ):
+            trained(stop=False)
+    result = trained(stop=False)
+    split = prepare(run.data, tmp_path / "cache").split("train")
+    numbers = Contrastive(run)._tokens(split)([canonical(name) for name in split.names])
+    assert result["tokens_sha256"] == hashlib.sha256(numbers.tobytes()).hexdigest()
 
 
 def shades(folder, *names: str) -> None:

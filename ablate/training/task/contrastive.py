@@ -6,6 +6,7 @@ discriminative_classifier.py. Shapes: B pairs, C classes, E the width of embeddi
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from math import log
 
@@ -97,6 +98,12 @@ class Contrastive:
             parts.append(part)
         predictions = np.concatenate(parts)
         return score(predictions, len(classes)), predictions
+
+    def tokens_sha256(self, train: AnySplit) -> str:
+        """Of the tokens of all texts of the set: they hang on the version of `tokenizers`, which
+        learns byte pairs."""
+        numbers = self._numbers(names_of(train), PLAIN, train)
+        return hashlib.sha256(numbers.data).hexdigest()
 
     def _embedded(self, predict: Predictor, prompts: np.ndarray) -> Tensor:
         """(C, E), float64: of each class the mean of its prompts' embeddings, of length 1. prompts
