@@ -894,21 +894,26 @@ def test_the_whole_small_scale_has_learnt_to_compose(shell):
 
 @pytest.mark.slow
 def test_killed_in_the_middle_its_table_is_that_of_an_undisturbed_sweep(shell):
-    """Driver and workers, while parents train and while text towers do."""
-    short = ("seeds=1", "from.train.steps=250", "train.steps=100")
+    """Driver and workers, while parents train, while text towers do, and while these go on. Each
+    time when a run has a checkpoint that it had not before, so that nothing hangs on the time."""
+    short = ("seeds=1", "from.train.steps=250", "train.steps=300")
     shell(*SMALL[:-1], *short, "launcher=inline")
     calm = shell("table", "--format", "csv").out
     again = Shell(shell.folder / "again")
     again.folder.mkdir()
-    often = ("launcher.checkpoint_s=0.5", "launcher.attempts=1000")
+    often = ("launcher.checkpoint_s=0.1", "launcher.attempts=1000")
     done, killed = again.folder / "runs" / "runs", 0
-    for finished in (0, 2, 3):  # two parents, then two runs
-        driver = again.start(*SMALL, *short, *often)
-        while len([*done.glob("*/result.json")]) < finished and driver.poll() is None:
-            time.sleep(0.1)
-        while not [*done.glob("*/checkpoint-*")] and driver.poll() is None:
-            time.sleep(0.1)
-        time.sleep(0.5)
+
+    def unfinished() -> set:
+        ended = {path.parent for path in done.glob("*/result.json")}
+        return {path for path in done.glob("*/checkpoint-*") if path.parent not in ended}
+
+    for finished in (0, 2, 2):  # two parents
+        before, driver = unfinished(), again.start(*SMALL, *short, *often)
+        while driver.poll() is None:
+            if len([*done.glob("*/result.json")]) >= finished and unfinished() - before:
+                break
+            time.sleep(0.01)
         killed += driver.poll() is None
         driver.kill()
         again.end(driver)

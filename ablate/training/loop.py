@@ -118,11 +118,9 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     # --- Test, once -----------------------------------------------------------------------------
     beat(step=total, total=total, phase="test")
     result = journal.finished(data)
-    if also:
-        result["also"] = {
-            other.name: told[other.name] | journal.tested(other, also[other.name])
-            for other in run.eval.also
-        }
+    for other in run.eval.also:
+        tested = told[other.name] | journal.tested(other, also[other.name])
+        result.setdefault("also", {})[other.name] = tested
     return result
 
 
