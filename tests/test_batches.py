@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from ablate.shared.recipe import Augment
+from ablate.training.data import batches
 from ablate.training.data.augment import (
     centre_boxes,
     layout,
@@ -218,3 +219,38 @@ def test_a_step_that_waits_for_nothing_shows_the_same_bits(spec, monkeypatch):
     by_groups = shown()
     monkeypatch.setattr(layout, "by_groups", lambda images: False)
     assert all(map(torch.equal, by_groups, shown()))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Augment(True, 3, style="timm", crop_area=0.3, randaug=2, erase=0.5),
+        Augment(True, 0, style="tf", crop_area=0.1, randaug=3, randaug_levels="tf"),
+        Augment(False, 0, rotate=20.0, translate=0.2, zoom_out=0.4, jitter=0.3),
+    ],
+    ids=["timm", "tf", "mnist"],
+)
+@pytest.mark.parametrize("grouped", [True, False], ids=["cpu", "as on a GPU"])
+def test_a_batch_is_changed_in_blocks_of_rows_to_the_same_bits(spec, grouped, monkeypatch):
+    """RandAugment of 16,384 photographs at once would take 60 GB."""
+    monkeypatch.setattr(layout, "by_groups", lambda images: grouped)
+    aspects = torch.linspace(0.5, 2, 60)
+    seen, show = [], batches.normalise
+
+    def shown(input):
+        view = ImageView(12, input)
+        some = Batches(noise(60, 16, aspects), 60, spec, Draws(0), view)
+        return [some.at(step)[0] for step in (0, 5)]
+
+    def counted(images, input):
+        seen.append(len(images))
+        return show(images, input)
+
+    monkeypatch.setattr(batches, "normalise", counted)
+    for input in ("range", "imagenet"):
+        monkeypatch.setattr(batches, "AT_ONCE", 1 << 26)
+        whole = shown(input)
+        monkeypatch.setattr(batches, "AT_ONCE", 16 * 16 * 3 * 25)
+        parts = shown(input)
+        assert all(map(torch.equal, whole, parts))
+    assert seen == 2 * [60, 60, *2 * [25, 25, 10]]

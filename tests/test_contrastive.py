@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
 import os
+import re
 import shutil
 import time
+from types import SimpleNamespace
 
 import numpy as np
+import pandas
 import pytest
 import tiny
 import torch
@@ -25,17 +29,21 @@ from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.contrastive import score
+from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Text
 from ablate.store.store import Store
+from ablate.training import answers
+from ablate.training.attempt import TrainingStopped
 from ablate.training.calibrate import random_split
 from ablate.training.data import coloured
 from ablate.training.data.cache import prepare
 from ablate.training.data.cached import Split, open_cached
+from ablate.training.loop import Machine, train
 from ablate.training.model import build
 from ablate.training.model.export import timm_arguments
 from ablate.training.model.towers import normalised, similarities
 from ablate.training.start import begin
-from ablate.training.task import Predictor
+from ablate.training.task import Predictor, contrastive, tokens
 from ablate.training.task.contrastive import Contrastive, floors, pair_losses
 from ablate.training.task.tokens import Tokens, canonical, prompted
 from ablate.training.training import Training
@@ -161,8 +169,9 @@ def test_the_table_is_never_learnt_from_texts_to_test_on():
 # --- Zero-shot ----------------------------------------------------------------------------------
 
 
-def measured(names, embedded, labels, features, classes=None, prompts=("{}",)):
-    """Predictions where a text has the embedding that `embedded` gives by its words."""
+def measured(names, embedded, labels, features, classes=None, prompts=("{}",), data=None):
+    """Predictions where a text has the embedding that `embedded` gives by its words. `data`: of the
+    set, where it is not the run's."""
     changes = {**TEXT, "prompts": list(prompts), "length": 3}
     run = tiny.run(
         {**LIT, "text": changes, "data.classes": len(names), "data.test_classes": classes}
@@ -180,9 +189,8 @@ def measured(names, embedded, labels, features, classes=None, prompts=("{}",)):
         sums = [sum(torch.tensor(embedded.get(w, zero)) for w in row) for row in said]
         return normalised(torch.stack(sums))
 
-    predict = Predictor(
-        None, lambda images: images, every, None, texts, lambda z, w: 2 * z @ w.T, split, CPU
-    )
+    calls = None, lambda images: images, every, None, texts, lambda z, w: 2 * z @ w.T
+    predict = Predictor(*calls, split, CPU, data or run.data)
     return task.evaluate(predict, [(features[:3], labels[:3]), (features[3:], labels[3:])])
 
 
@@ -222,6 +230,51 @@ def test_only_the_classes_of_the_test_are_asked_for_where_it_has_some_only():
     assert rows["class"].tolist() == [2] * 4
     _, rows = measured(("cat", "dog", "cow"), embedded, [1, 2, 2, 1], features)
     assert rows["class"].tolist() == [0] * 4
+
+
+def test_a_set_of_eval_also_is_asked_for_its_own_classes_whatever_those_of_the_run_s_data():
+    embedded = {"cat": [1.0, 0.0], "dog": [0.0, 1.0], "cow": [0.9, 0.1]}
+    some = ("cat", "dog", "cow"), embedded, [1, 2, 2, 1], torch.tensor([[1.0, 0.0]] * 4)
+    own, other = (tiny.run({"data.test_classes": few}).data for few in (2, None))
+    _, rows = measured(*some, classes=2, data=other)
+    assert rows["class"].tolist() == [0] * 4
+    _, rows = measured(*some, classes=None, data=own)
+    assert rows["class"].tolist() == [2] * 4
+
+
+def test_classes_whose_names_are_one_in_tokens_are_twins():
+    """Two words of a text are read here, and an [end]."""
+    embedded = {"crane": [1.0, 0.0], "dog": [0.0, 1.0]}
+    names = ("dog", "crane of rust", "crane of steel", "crane")
+    features = torch.tensor([[1.0, 0.0]] * 4)
+    _, rows = measured(names, embedded, [1, 2, 0, 3], features)
+    assert rows["twin"].tolist() == [False, True, False, False]
+    _, rows = measured(names, embedded, [1, 2, 0, 3], features, prompts=("old {}",))
+    assert rows["twin"].tolist() == [False, True, False, True]  # "old crane"
+    _, rows = measured(names, embedded, [1, 2, 0, 3], features, prompts=("old {}", "{}"))
+    assert rows["twin"].tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("prompts", [1, 3, 7])
+def test_embeddings_of_millions_of_texts_are_never_there_at_once(prompts, monkeypatch):
+    """The bits are those of all at once: texts go through the tower in the same batches."""
+    run = tiny.run({**LIT, "eval.batch": 4})
+    tokens = np.random.default_rng(0).integers(3, 32, (5, prompts, 6))
+    vectors, shown = torch.randn(32, 16, generator=torch.Generator().manual_seed(0)), []
+
+    def texts(some):
+        shown.append(len(some))
+        return vectors[some].sum(1)
+
+    predict = SimpleNamespace(texts=texts, device=CPU)
+    known = Contrastive(run)._embedded(predict, tokens)
+    assert max(shown) == 4
+    whole = vectors[torch.from_numpy(tokens)].sum(2).double()
+    assert torch.equal(known, normalised(whole.mean(1)))
+    # In whole numbers, whose sums hang on no order, with many that are as near as another.
+    images, many = (torch.randint(-3, 4, (n, 5)).double() for n in (40, 50))
+    monkeypatch.setattr(contrastive, "CLASSES", 7)
+    assert torch.equal(contrastive.nearest(images, many), (images @ many.T).argmax(1))
 
 
 def test_prompts_are_averaged_by_direction():
@@ -298,6 +351,17 @@ def test_micro_batches_have_the_gradients_of_the_whole_batch():
         assert loss == pytest.approx(trained[0][1], abs=1e-12)
         for name, tensor in state.items():
             torch.testing.assert_close(tensor, trained[0][0][name], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("factors", [{"image": 0}, {"image": 0, "image.blocks": 0.5}])
+def test_micro_batches_see_an_image_once_where_its_tower_is_frozen(factors):
+    """A second time only for gradients, where a part of the tower trains."""
+    changes = {"train.batch": 12, "train.micro_batch": 4, "optim.lr_mult": factors}
+    run = tiny.run({**LIT, **changes})
+    training, seen = Training(run, random_split(run.data, 12, CPU), CPU), []
+    training.model.image.register_forward_hook(lambda *given: seen.append(len(given[1][0])))
+    training.step()
+    assert seen == [4, 4, 4] * len(factors)
 
 
 def test_towers_start_as_they_should():
@@ -533,11 +597,15 @@ def captioned(tmp_path):
     return folder
 
 
-def captions_run(folder, store, *words: str):
-    words = ("task=contrastive", "recipe=lit", "data=imagetext", f"data.path={folder}", *words)
+def caption_words(folder) -> tuple[str, ...]:
+    words = ("task=contrastive", "recipe=lit", "data=imagetext", f"data.path={folder}")
     words = (*words, "data.validation=2", "data.size=8", "model.arch=mu/4", "text.arch=mu")
     words = (*words, "text.tokens=words", "train.batch=8", "train.precision=fp32", "seeds=1")
-    plan, _ = make_plan(["stem=none,dpn", *words, "augment.randaug=0"], store=store)
+    return ("stem=none,dpn", *words, "augment.randaug=0")
+
+
+def captions_run(folder, store, *words: str):
+    plan, _ = make_plan([*caption_words(folder), *words], store=store)
     return next(iter(plan.runs())).run()
 
 
@@ -572,17 +640,15 @@ def test_what_the_set_is_hangs_on_images_and_texts_not_on_its_place(captioned, t
 
 
 def test_parquet_of_paths_and_of_images_says_the_same(captioned, tmp_path):
-    import pandas as pd
-
     expected = prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
     for image in (False, True):
         folder = tmp_path / f"parquet{image}"
         shutil.copytree(captioned, folder)
         for split in ("train", "test"):
-            table = pd.read_csv(folder / f"{split}.csv")
+            table = pandas.read_csv(folder / f"{split}.csv")
             if image:
                 each = [{"bytes": (folder / path).read_bytes()} for path in table.path]
-                table = pd.DataFrame({"image": each, "text": table.text})
+                table = pandas.DataFrame({"image": each, "text": table.text})
             table.to_parquet(folder / f"{split}.parquet")
             (folder / f"{split}.csv").unlink()
         if image:
@@ -602,8 +668,15 @@ def test_parquet_of_paths_and_of_images_says_the_same(captioned, tmp_path):
         (lambda t: t.replace("text", "words"), r"^data\.text: expected a column of .*train\.csv"),
         (lambda t: t.replace("path", "file"), r"^data\.image: expected a column of .*train\.csv"),
         (lambda t: t.replace("a middling thing", " "), r"^data\.text: row 4 of .* has no text"),
+        (
+            lambda t: t.replace('"A dark, red thing!"', "A dark, red thing!"),
+            r"^data\.path: row 0 of .*train\.csv: has 3 cells, and the table 2 columns; put a text",
+        ),
         (lambda t: t.replace("images/train/3", "../3"), r"^data\.image: row 3 of .* lies outside"),
-        (lambda t: t.replace("train/3.png", "train/x.png"), r"^data: row 3 of .*No such file"),
+        (
+            lambda t: t.replace("train/3.png", "train/x.png"),
+            r"^data\.image: row 3 of .*no such file",
+        ),
     ],
 )
 def test_a_table_that_can_t_be_read_is_told_in_a_line(captioned, tmp_path, change, said):
@@ -611,6 +684,63 @@ def test_a_table_that_can_t_be_read_is_told_in_a_line(captioned, tmp_path, chang
     file.write_text(change(file.read_text()))
     with pytest.raises(UserError, match=said):
         prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
+
+
+def test_a_table_of_one_text_has_nothing_to_tell_apart(captioned, tmp_path):
+    for split in ("train", "test"):
+        rows = (captioned / f"{split}.csv").read_text().splitlines()[1:]
+        rows = [row.partition(",")[0] + ",one thing" for row in rows]
+        (captioned / f"{split}.csv").write_text("\n".join(["path,text", *rows]))
+    with pytest.raises(UserError, match=r"^data\.text: each text is a class, .* \('one thing'\)"):
+        captions_run(captioned, tmp_path)
+
+
+def test_a_plan_says_that_images_are_asked_for_all_texts_of_the_set(captioned, tmp_path):
+    def asked() -> list[str]:
+        notes = make_plan(caption_words(captioned), store=tmp_path)[0].notes
+        return [note for note in notes if "asked" in note]
+
+    assert not asked()
+    (captioned / "test.csv").unlink()
+    (note,) = asked()
+    assert "test images are cut from the training table, so they are asked for all 3 texts" in note
+
+
+@pytest.mark.parametrize("path", ["images/train/plain", "images/.hidden/0.png", ".0.png"])
+def test_an_image_that_the_fingerprint_does_not_know_is_refused(captioned, tmp_path, path):
+    """It could be changed, and the runs would be those of before."""
+    (captioned / path).parent.mkdir(exist_ok=True)
+    (captioned / "images/train/0.png").rename(captioned / path)
+    file = captioned / "train.csv"
+    file.write_text(file.read_text().replace("images/train/0.png", path))
+    said = rf"^data\.image: row 0 of .*train\.csv: {re.escape(path)}: is passed over: .*rename it"
+    with pytest.raises(UserError, match=said):
+        prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
+
+
+def test_images_that_are_links_are_those_that_they_lead_to(captioned, tmp_path):
+    """And a path is what its text says, wherever `..` would lead behind a link."""
+    expected = prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache").split("train")
+    home = tmp_path / "else" / "where"
+    home.parent.mkdir()
+    (captioned / "images" / "train").rename(home)
+    (home / "0.png").rename(tmp_path / "0.png")
+    (home / "0.png").symlink_to(tmp_path / "0.png")
+    (captioned / "images" / "train").symlink_to(home)
+    file = captioned / "train.csv"
+    file.write_text(file.read_text().replace("images/train/1.", "images/train/../train/1."))
+    run = captions_run(captioned, tmp_path)
+    assert torch.equal(
+        prepare(run.data, tmp_path / "cache2").split("train").images, expected.images
+    )
+    Image.new("RGB", (8, 8), (9, 9, 9)).save(tmp_path / "0.png")
+    assert captions_run(captioned, tmp_path).data.fingerprint != run.data.fingerprint
+
+
+def test_a_byte_order_mark_is_no_part_of_a_column_s_name(captioned, tmp_path):
+    file = captioned / "train.csv"
+    file.write_text(file.read_text(), encoding="utf-8-sig")
+    assert captions_run(captioned, tmp_path).data.classes == 4
 
 
 def test_byte_pairs_are_learnt_from_the_training_texts_and_are_the_same_each_time():
@@ -630,18 +760,105 @@ def test_byte_pairs_are_learnt_from_the_training_texts_and_are_the_same_each_tim
         table(counts, tokens="bpe")
 
 
-def test_another_set_is_asked_for_its_own_classes(captioned, shell):
-    """`eval.also`: class folders, whose names no training text has."""
-    for number, name in enumerate(("dark", "middling", "bright, light")):
-        home = shell.folder / "shades" / name
+def test_a_run_whose_texts_are_other_tokens_now_is_not_gone_on_with(
+    captioned, tmp_path, monkeypatch
+):
+    """As byte pairs that another version of `tokenizers` learns."""
+    run, rundir = captions_run(captioned, tmp_path, "train.steps=3"), RunDir(tmp_path / "run")
+    rundir.path.mkdir()
+
+    def trained(stop: bool) -> dict:
+        machine = [
+            CPU,
+            tmp_path / "cache",
+            1e9,
+            lambda: stop,
+            lambda **notes: None,
+            lambda line: None,
+        ]
+        return train(run, rundir, Machine(*machine))
+
+    with pytest.raises(TrainingStopped):
+        trained(stop=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(tokens, "UNKNOWN", 0)
+        with pytest.raises(
+            UserError, match=r"^text\.tokens: .*checkpoint-1.*: was trained with oth"
+        ):
+            trained(stop=False)
+    result = trained(stop=False)
+    split = prepare(run.data, tmp_path / "cache").split("train")
+    numbers = Contrastive(run)._tokens(split)([canonical(name) for name in split.names])
+    assert result["tokens_sha256"] == hashlib.sha256(numbers.tobytes()).hexdigest()
+
+
+def shades(folder, *names: str) -> None:
+    """Class folders of two images each."""
+    for number, name in enumerate(names):
+        home = folder / name
         home.mkdir(parents=True)
         for one in range(2):
             Image.new("RGB", (8, 8), (120 * number, one, 9)).save(home / f"{one}.png")
-    words = ("task=contrastive", "recipe=lit", "data=imagetext", f"data.path={captioned}")
-    words = (*words, "data.validation=2", "data.size=8", "model.arch=mu/4", "text.arch=mu")
-    words = (*words, "text.tokens=words", "train.batch=8", "train.precision=fp32")
-    words = (*words, "train.steps=5", "optim.warmup_steps=1", "eval.also=[./shades]", "seeds=1")
-    shell("sweep", "stem=none,dpn", *words, "augment.randaug=0", "launcher=inline", "--as", "c")
+
+
+def also_words(captioned) -> tuple[str, ...]:
+    words = ("train.steps=5", "optim.warmup_steps=1", "eval.also=[./shades]")
+    return (*caption_words(captioned), *words)
+
+
+def test_a_set_without_names_of_classes_is_refused_before_anything_trains(
+    captioned, tmp_path, monkeypatch
+):
+    """By the plan; before the first run, of a set that only then was fetched; by a run itself."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shades").mkdir()
+    shades(tmp_path / "drawn", "dark")
+    each = [{"bytes": file.read_bytes()} for file in sorted((tmp_path / "drawn/dark").iterdir())]
+    table = pandas.DataFrame({"image": each, "label": [0, 1]})
+    table.to_parquet(tmp_path / "shades" / "test.parquet")
+    run, stepped = also_run(captioned, tmp_path), []
+    machine = Machine(CPU, tmp_path / "cache", 0.0, bool, lambda **notes: None, stepped.append)
+    tree = spec.to_tree(run)
+    sets = {"data": tree["data"], "other": tree["eval"]["also"][0], "texts": True}
+    for what in (
+        lambda: described(run, tmp_path),
+        lambda: answers.answer_beside({**sets, "cache": tmp_path / "cache"}, print),
+        lambda: train(run, RunDir(tmp_path / "run"), machine),
+    ):
+        with pytest.raises(UserError, match=r"^eval\.also: shades: texts ask for classes by"):
+            what()
+    assert not stepped
+
+
+def test_a_plan_says_that_texts_ask_by_ids_of_wordnet(captioned, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shades(tmp_path / "shades", "n01440764", "n01443537")
+    (said,) = described(also_run(captioned, tmp_path), tmp_path)["warnings"]
+    assert said.startswith("eval.also: shades: its classes are called by WordNet's ids")
+
+
+def also_run(captioned, folder) -> spec.Run:
+    plan, _ = make_plan(also_words(captioned), store=folder)
+    return next(iter(plan.runs())).run()
+
+
+def described(run, folder) -> dict:
+    specs = {"it": spec.to_tree(run)}
+    question = {"specs": specs, "calibrate": [], "cache": folder / "cache", "device": "cpu"}
+    return answers.answer_describe(question, print)["it"]
+
+
+def test_another_set_is_asked_for_its_own_classes(captioned, shell, monkeypatch):
+    """`eval.also`: class folders, whose names no training text has."""
+    asked, evaluate = [], Contrastive.evaluate
+
+    def told(self, predict, batches):
+        asked.append(predict.data.name)
+        return evaluate(self, predict, batches)
+
+    monkeypatch.setattr(Contrastive, "evaluate", told)
+    shades(shell.folder / "shades", "dark", "middling", "bright, light")
+    shell("sweep", *also_words(captioned), "launcher=inline", "--as", "c")
     store = Store(shell.folder / "runs")
     run = next(iter(store.read_plan("c").runs()))
     path = store.rundir(run.id).path
@@ -650,6 +867,7 @@ def test_another_set_is_asked_for_its_own_classes(captioned, shell):
     assert rows["label"].tolist() == [0, 0, 1, 1, 2, 2]
     assert result["also"]["shades"]["test"]["n"] == 6
     assert score(rows, 3) == result["also"]["shades"]["test"]
+    assert asked[-3:] == ["imagetext", "imagetext", "shades"]
     assert "nothing wrong" in shell("verify").out
     assert "on shades" in shell("table").out
 
@@ -676,21 +894,26 @@ def test_the_whole_small_scale_has_learnt_to_compose(shell):
 
 @pytest.mark.slow
 def test_killed_in_the_middle_its_table_is_that_of_an_undisturbed_sweep(shell):
-    """Driver and workers, while parents train and while text towers do."""
-    short = ("seeds=1", "from.train.steps=250", "train.steps=100")
+    """Driver and workers, while parents train, while text towers do, and while these go on. Each
+    time when a run has a checkpoint that it had not before, so that nothing hangs on the time."""
+    short = ("seeds=1", "from.train.steps=250", "train.steps=300")
     shell(*SMALL[:-1], *short, "launcher=inline")
     calm = shell("table", "--format", "csv").out
     again = Shell(shell.folder / "again")
     again.folder.mkdir()
-    often = ("launcher.checkpoint_s=0.5", "launcher.attempts=1000")
+    often = ("launcher.checkpoint_s=0.1", "launcher.attempts=1000")
     done, killed = again.folder / "runs" / "runs", 0
-    for finished in (0, 2, 3):  # two parents, then two runs
-        driver = again.start(*SMALL, *short, *often)
-        while len([*done.glob("*/result.json")]) < finished and driver.poll() is None:
-            time.sleep(0.1)
-        while not [*done.glob("*/checkpoint-*")] and driver.poll() is None:
-            time.sleep(0.1)
-        time.sleep(0.5)
+
+    def unfinished() -> set:
+        ended = {path.parent for path in done.glob("*/result.json")}
+        return {path for path in done.glob("*/checkpoint-*") if path.parent not in ended}
+
+    for finished in (0, 2, 2):  # two parents
+        before, driver = unfinished(), again.start(*SMALL, *short, *often)
+        while driver.poll() is None:
+            if len([*done.glob("*/result.json")]) >= finished and unfinished() - before:
+                break
+            time.sleep(0.01)
         killed += driver.poll() is None
         driver.kill()
         again.end(driver)

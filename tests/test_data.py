@@ -30,13 +30,13 @@ from ablate.shared.recipe import Augment
 from ablate.shared.sections import Data
 from ablate.training.data import bundled, cache, source
 from ablate.training.data import cached as cached_files
+from ablate.training.data.augment import flip_and_crop
 from ablate.training.data.batches import (
     Batches,
     ImageView,
     augment,
     change,
     evaluation_batches,
-    flip_and_crop,
     normalise,
 )
 from ablate.training.data.picture import Example, decode, squeeze

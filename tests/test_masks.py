@@ -23,7 +23,7 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
-from PIL import Image
+from PIL import ExifTags, Image
 from test_data import LOAD, describe, in_process, noise, png, saved
 
 from ablate.planning.compose import resolve
@@ -200,6 +200,46 @@ def test_what_is_no_mask_is_named_and_left_out(tmp_path: Path) -> None:
         assert len(rows.lengths) == len(rows.labels) == len(rows) == found.counts[name]
         for row in range(len(rows)):
             np.testing.assert_array_equal(rows.mask(row), np.asarray(mask))
+
+
+def test_a_mask_belongs_to_the_upright_image(tmp_path: Path) -> None:
+    """As mmsegmentation reads the two: EXIF turns the image, and not the mask. One that was drawn
+    on the image as it is stored has another size, unless it is square."""
+    image, mask = pair(96, 70)
+    quarter = Image.Exif()
+    quarter[ExifTags.Base.Orientation] = 6  # by a quarter, to be seen upright
+    stream = io.BytesIO()
+    image.transpose(Image.Transpose.ROTATE_90).save(stream, "PNG", exif=quarter)
+    (tmp_path / "set").mkdir()
+    file, plain = tmp_path / "set" / "train.parquet", [png(mask)] * 6
+    write(file, [stream.getvalue()] * 6, plain)
+    data = sample(tmp_path / "set", validation=1, test=1)
+    split = cache.prepare(data, tmp_path / "cache").split("train")
+    assert isinstance(split, MaskedSplit)
+    np.testing.assert_array_equal(np.asarray(split.picture(0)), np.asarray(image))
+    np.testing.assert_array_equal(split.mask(0), np.asarray(mask))
+    write(file, [stream.getvalue()] * 6, [png(mask.transpose(Image.Transpose.ROTATE_90))] * 6)
+    with pytest.raises(
+        UserError, match=r"has 70x96 pixels, its image 96x70 \(upright, if its EXIF"
+    ):
+        cache.prepare(sample(tmp_path / "set", validation=1, test=1), tmp_path / "cache")
+
+
+def test_two_of_a_name_and_masks_without_images_are_refused(tmp_path: Path) -> None:
+    for kind, n in (("images", 0), ("annotations", 1)):
+        for split in ("train", "test"):
+            home = tmp_path / "set" / kind / split
+            home.mkdir(parents=True)
+            for name in "abcde":
+                pair(48, 48)[n].save(home / f"{name}.png")
+    pair(48, 48)[0].save(tmp_path / "set" / "images" / "train" / "a.jpg")
+    with pytest.raises(UserError, match=r"^data\.path: .*train/a\.png: has the name of a\.jpg"):
+        cache.prepare(sample(tmp_path / "set", validation=1), tmp_path / "cache")
+    (tmp_path / "set" / "images").rename(tmp_path / "set" / "pictures")
+    said = r"^data\.path: .*set: holds annotations and no images: .* or call a class that has this"
+    for words in (["data=imagefolder"], ["data=imagefolder", "data.labels=masks", "task=segment"]):
+        with pytest.raises(UserError, match=said):
+            resolve([*words, f"data.path={tmp_path / 'set'}"], tmp_path / "runs")
 
 
 def test_masks_of_no_class_at_all_are_refused(tmp_path: Path) -> None:

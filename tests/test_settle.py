@@ -13,7 +13,8 @@ import torch
 from ablate.planning.expand import plan as make_plan
 from ablate.running.gpus import Found, Gpu
 from ablate.running.launchers import Slot
-from ablate.running.settle import settle, settled
+from ablate.running.settle import settle, settled, shape
+from ablate.shared.spec import to_tree
 from ablate.store.store import Store
 from ablate.training import memory, numerics
 from ablate.training import settle as training
@@ -100,6 +101,24 @@ def test_columns_are_apart_and_what_is_said_is_not_asked(tmp_path):
     launcher = Asked()
     assert settle(made, store, launcher) == {}
     assert launcher.asked == []
+
+
+def test_a_shape_has_both_towers_and_what_of_them_is_frozen():
+    """Of a run with one tower it is the hash that stands in stores of before."""
+    lit = {"task": "contrastive", "text": tiny.TEXT, "optim.lr_mult": {"image": 0}}
+    trees = [
+        to_tree(tiny.run(changes))
+        for changes in (
+            {},
+            lit,
+            {**lit, "text": {**tiny.TEXT, "depth": 3}},
+            {**lit, "text": {**tiny.TEXT, "vocab": 64}},
+            {**lit, "optim.lr_mult": {"image": 0.1}},
+        )
+    ]
+    shapes = [shape(tree) for tree in trees]
+    assert len({*shapes}) == 5
+    assert shapes[0] == "29251dd9d68d963c"
 
 
 # --- The training half --------------------------------------------------------------------------

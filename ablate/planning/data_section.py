@@ -83,22 +83,43 @@ def complete(
                 f"data={data['name']}: {data['path']} has only split {present[0]!r}: "
                 f"{' and '.join(shares)} are cut from it, a tenth each; not the published split"
             )
-            if note not in notes:
-                notes.append(note)
+            _say(notes, note)
     if present is not None:
         wanted(data, present)
     if found is not None and texts:
         splits = wanted(data, present or ())
         data = {"classes": None, "test_classes": None, **data}
         if data["classes"] is None:
-            data["classes"] = len(captions.classes(found, splits, data["text"]))
+            data["classes"] = _counted(data, captions.classes(found, splits, data["text"]))
         if data["test_classes"] is None:
             data["test_classes"] = captions.test_classes(found, data)
+        if data["test_classes"] is None:
+            _say(
+                notes,
+                f"data={data['name']}: test images are cut from the training table, so they are "
+                f"asked for all {data['classes']:,} texts of the set; with a table test*.csv they "
+                f"are asked for its texts",
+            )
     if found is not None and found.unread:
-        note = f"data={data['name']}: {data['path']}: {found.unread}"
-        if note not in notes:
-            notes.append(note)
+        _say(notes, f"data={data['name']}: {data['path']}: {found.unread}")
     return {**data, "fingerprint": fingerprint(data, memo, found)}
+
+
+def _counted(data: Mapping[str, Any], texts: Sequence[str]) -> int:
+    """How many classes the texts are. Raises UserError where there is nothing to tell apart."""
+    if len(texts) < 2:
+        raise UserError(
+            f"data.text: each text is a class, and all rows of {data['path']} have the same "
+            f"({texts[0]!r}); give two texts or more"
+            if texts
+            else f"data.text: {data['path']}: the tables have no rows"
+        )
+    return len(texts)
+
+
+def _say(notes: list[str], note: str) -> None:
+    if note not in notes:
+        notes.append(note)
 
 
 def ours(sets: Iterable[Mapping[str, Any]]) -> list[str]:

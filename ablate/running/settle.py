@@ -98,6 +98,9 @@ def shape(tree: Mapping[str, Any]) -> str:
         {key: value for key, value in tree["train"].items() if f"train.{key}" not in lengths},
         tree["optim"].get("name"),
     ]
+    # Added later: without a second tower, and what is frozen, decisions stand as they were made.
+    beside = {"text": tree.get("text"), "lr_mult": tree["optim"].get("lr_mult")}
+    parts += [beside] if any(beside.values()) else []
     return _hash(json.dumps(parts, sort_keys=True))
 
 

@@ -36,10 +36,16 @@ def column(file: Path, key: str, name: str) -> Iterator[Any]:
 
 
 def _of_csv(file: Path, key: str, name: str) -> Iterator[Any]:
-    with open(file, newline="", encoding="utf-8") as stream:
+    with open(file, newline="", encoding="utf-8-sig") as stream:  # some programs begin with a mark
         reader = csv.DictReader(stream, strict=True)
         _check(file, key, name, reader.fieldnames or ())
-        for row in reader:
+        columns = len(reader.fieldnames or ())
+        for number, row in enumerate(reader):
+            if None in row:  # a text would be cut at its comma
+                raise UserError(
+                    f"data.path: row {number} of {file}: has {columns + len(row[None])} cells, and "
+                    f"the table {columns} columns; put a text with a comma into double quotes"
+                )
             yield row[name]
 
 

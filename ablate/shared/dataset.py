@@ -122,9 +122,14 @@ def local_splits(found: Listing) -> list[str]:
 
     Of tables each file name's leading letters (`train-00000-of-00002.parquet`: train); of
     image folders the folders beside `train`, or "train" alone where there is no such folder; of
-    images and masks the folders in `images`.
+    images and masks the folders in `images`. UserError for masks without them.
     """
     if found.kind == "folder" and (found.path / MASKS).is_dir():
+        if not (found.path / PICTURES).is_dir():
+            raise UserError(
+                f"data.path: {found.path}: holds {MASKS} and no {PICTURES}: put the images of "
+                f"masks into {PICTURES}/SPLIT, or call a class that has this name otherwise"
+            )
         return _subfolders(found.path / PICTURES)
     if found.kind != "folder":
         tables = (file for file in found.files if file.endswith((".csv", ".parquet")))

@@ -51,7 +51,7 @@ _NUMBERS = (
 )
 _TEXTS = (
     *("metrics_sha256", "predictions_sha256", "weights_sha256", "env_sha256", "start_sha256"),
-    *("kernel", "digest", "fingerprint", "device", "torch", "execution"),
+    *("tokens_sha256", "kernel", "digest", "fingerprint", "device", "torch", "execution"),
 )
 _RESULT: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(_NUMBERS, is_number),

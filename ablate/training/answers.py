@@ -32,9 +32,9 @@ from ablate.shared.sections import Data
 from ablate.training import faults, memory, numerics, resume_check
 from ablate.training.calibrate import times
 from ablate.training.compiled import check_compile
-from ablate.training.data.beside import renumbered, shared_images
+from ablate.training.data.beside import asked, renumbered, shared_images
 from ablate.training.data.building import shown
-from ablate.training.data.cache import count, look, prepare
+from ablate.training.data.cache import class_names, count, look, prepare
 from ablate.training.data.extra import check_extra
 from ablate.training.model import Host, build
 from ablate.training.model.count import describe
@@ -84,7 +84,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             if run.optim.lr_mult:
                 factors(build(run, device="meta"), run.optim)
             check_parts(run, examples)
-            warnings = slow(run, device) + amiss(run)
+            warnings = slow(run, device) + amiss(run) + unnamed(run, cache)
             answers[key] = describe(run) | {"examples": examples, "warnings": warnings}
             if question.get("initial"):
                 answers[key]["initial"] = initial(build(run))
@@ -116,6 +116,15 @@ def slow(run: spec.Run, device: torch.device) -> list[str]:
     if device.type == "cpu" and run.train.precision == "bf16" and not bfloat16:
         return ["train.precision=bf16 is slow here: this CPU has no instructions for it; give fp32"]
     return []
+
+
+def unnamed(run: spec.Run, cache: Path) -> list[str]:
+    """What texts ask for the classes of other sets with, in words. Raises UserError where a set has
+    no names of classes, as far as that is known before it is fetched."""
+    if run.text is None:
+        return []
+    each = ((other, *class_names(other, cache)) for other in run.eval.also)
+    return [line for other, known, names in each if known for line in asked(other, names)]
 
 
 @contextmanager
@@ -190,12 +199,15 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
 
 def answer_beside(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"data": section, "other": section, "texts": are the other's classes asked for by texts?,
-    "cache"}, both decoded -> {"line": what is taken for the same of their classes, "" where nothing
-    is; "shared": images of the other that are trained on}.
+    "cache"}, both decoded -> {"line": what is to be said of their classes, "" where nothing is;
+    "shared": images of the other that are trained on}.
     """
     own, other = (section(Data, question[key], "data") for key in ("data", "other"))
     learnt, cached = (prepare(data, Path(question["cache"])) for data in (own, other))
-    line = "" if question["texts"] else renumbered(other, cached, own, learnt)[1]
+    if question["texts"]:
+        line = " ".join(asked(other, cached.class_names))
+    else:
+        line = renumbered(other, cached, own, learnt)[1]
     return {"line": line, "shared": shared_images(learnt.split("train"), cached.split("test"))}
 
 

@@ -15,7 +15,13 @@ import numpy as np
 from ablate.shared.files import write_whole
 from ablate.shared.metrics import TASKS
 from ablate.shared.rundir import Metrics, RunDir
-from ablate.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
+from ablate.shared.sections import Data
+from ablate.training.checkpoint import (
+    load_checkpoint,
+    save_checkpoint,
+    save_weights,
+    told_of_texts,
+)
 from ablate.training.cost import cost, utilisation
 from ablate.training.data.cached import AnySplit
 from ablate.training.model.count import describe
@@ -172,6 +178,7 @@ class Journal:
             "metrics_sha256": self._metrics.seal()["sha256"],
             "predictions_sha256": predictions_sha256,
             "weights_sha256": weights_sha256,
+            **told_of_texts(training),
             "probes_sha256": training.probes.write(self._rundir, total),
             "micro_batch": training.micro_batch,
             "execution": "compiled" if training.compiled else "eager",
@@ -179,10 +186,10 @@ class Journal:
             "utilisation": utilisation(*rate, training.device, training.dtype),
         }
 
-    def tested(self, name: str, split: AnySplit) -> dict[str, Any]:
+    def tested(self, data: Data, split: AnySplit) -> dict[str, Any]:
         """Test the finished model on a set of `eval.also`, too; write the predictions."""
-        scores, predictions = self._training.evaluate(split)
-        path = self._rundir.predictions_on(name)
+        scores, predictions = self._training.evaluate(split, data)
+        path = self._rundir.predictions_on(data.name)
         return {"test": scores, "predictions_sha256": _write(path, predictions)}
 
     def _last(self) -> dict[str, Any]:

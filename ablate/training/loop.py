@@ -17,7 +17,7 @@ from ablate.shared.spec import Run
 from ablate.training.attempt import TrainingStopped
 from ablate.training.compiled import compile_step
 from ablate.training.data.batches import ImageView, resident, shaken_once
-from ablate.training.data.beside import in_classes, renumbered, shared_images
+from ablate.training.data.beside import asked, in_classes, renumbered, shared_images
 from ablate.training.data.cache import prepare
 from ablate.training.data.cached import AnySplit, Cached
 from ablate.training.data.source import share
@@ -118,10 +118,9 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     # --- Test, once -----------------------------------------------------------------------------
     beat(step=total, total=total, phase="test")
     result = journal.finished(data)
-    if also:
-        result["also"] = {
-            name: told[name] | journal.tested(name, split) for name, split in also.items()
-        }
+    for other in run.eval.also:
+        tested = told[other.name] | journal.tested(other, also[other.name])
+        result.setdefault("also", {})[other.name] = tested
     return result
 
 
@@ -134,9 +133,11 @@ def _also(
     for other in run.eval.also:
         cached = prepare(other, machine.cache, lambda done, _: machine.beat(images=done))
         split = cached.split("test")
-        if run.text is None:  # texts ask for the classes of any set
+        if run.text is None:
             numbers, _ = renumbered(other, cached, run.data, learnt)
             split = in_classes(split, numbers)
+        else:  # texts ask for the classes of any set that names them
+            asked(other, cached.class_names)
         found = decoded.facts(read_json(cached.folder / decoded.META))
         if shared := shared_images(train, split, lambda row: machine.beat(images=row)):
             found["shared"] = {"test": [shared, len(split)]}

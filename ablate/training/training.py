@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from ablate.shared.metrics import TASKS
+from ablate.shared.sections import Data
 from ablate.shared.spec import Run
 from ablate.training.borrowed import as_tensors, from_tensor
 from ablate.training.data.batches import Batches, ImageView, evaluation_batches
@@ -172,25 +173,29 @@ class Training:
 
     def _pairs(self, images: Tensor, target: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
         """The loss of a batch of pairs, which compares them all, with its gradients taken in
-        micro-batches: all embeddings without a graph, the loss by them, then each micro-batch
-        again from the slope of the loss there. Gao et al. 2021 (arXiv 2101.06983, GradCache)."""
+        micro-batches: all embeddings without a graph, the loss by them, then those of each
+        micro-batch that train again from the slope of the loss there. Gao et al. 2021 (arXiv
+        2101.06983, GradCache)."""
+        assert isinstance(self.model, Towers)
         micro = self._at.micro_batch
         parts = [slice(first, first + micro) for first in range(0, len(images), micro)]
 
-        def embedded(rows: slice) -> list[Tensor]:
+        def embedded(rows: slice, seen: Tensor | None) -> list[Tensor]:
             self._masks.step, self._masks.rows = self._at.step, rows
-            *both, _ = self._outputs(images[rows], target[rows], dict(weights))
+            *both, _ = self._outputs(seen, target[rows], dict(weights))
             return both
 
         with torch.no_grad():
-            each = [embedded(rows) for rows in parts]
+            each = [embedded(rows, images[rows]) for rows in parts]
         both = [torch.cat(side).requires_grad_() for side in zip(*each, strict=True)]
-        temperature = self.model.get_parameter("theta").exp()
-        loss = self.task.loss((*both, temperature), target)
+        loss = self.task.loss((*both, self.model.theta.exp()), target)
         loss.backward()
+        learns = self.model.learns_from_images
         for rows in parts:
-            for side, again in zip(both, embedded(rows), strict=True):
-                if again.requires_grad and side.grad is not None:
+            for side, again in zip(
+                both, embedded(rows, images[rows] if learns else None), strict=True
+            ):
+                if again is not None and again.requires_grad and side.grad is not None:
                     again.backward(side.grad[rows])
         return loss.detach()
 
@@ -198,8 +203,8 @@ class Training:
         """What a compiler is given: no draw that is kept, no number that changes, no waiting."""
         return self.task.loss(self._said(images, target, weights), target)
 
-    def _said(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Any:
-        """The model's outputs."""
+    def _said(self, images: Tensor | None, target: Tensor, weights: dict[str, Tensor]) -> Any:
+        """The model's outputs. Without images those of texts alone."""
         shown = (images, target) if TASKS[self.run.task].reads_text else (images,)
         with arithmetic(self.device, self.dtype):
             return functional_call(self.model, weights, shown)
@@ -209,9 +214,8 @@ class Training:
         # Of each tensor that it captures torch asks for the gradient; rounded weights keep none.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         self._at.compiled = True
-        self._forward, self._outputs = (
-            torch.compile(f, fullgraph=True, dynamic=False) for f in (self._eager, self._said)
-        )
+        self._forward = torch.compile(self._eager, fullgraph=True, dynamic=False)
+        self._outputs = torch.compile(self._said, fullgraph=True, dynamic=False)
 
     def uncompile(self) -> None:
         """Undo that."""
@@ -268,14 +272,16 @@ class Training:
             at.loss_steps += 1
         self._unseen = 0
 
-    def evaluate(self, split: AnySplit) -> tuple[dict[str, float], np.ndarray]:
+    def evaluate(
+        self, split: AnySplit, data: Data | None = None
+    ) -> tuple[dict[str, float], np.ndarray]:
         """(metrics, predictions) of a whole split, by the weights that are measured, in the run's
-        arithmetic. Nothing of the training moves."""
+        arithmetic. Nothing of the training moves. `data`: its set, where that isn't the run's."""
         with self.average.shown():
-            return self.as_it_is(split)
+            return self.as_it_is(split, data=data)
 
     def as_it_is(
-        self, split: AnySplit, task: Evaluation | None = None
+        self, split: AnySplit, task: Evaluation | None = None, data: Data | None = None
     ) -> tuple[dict[str, float], np.ndarray]:
         """`evaluate`, by the weights that the model has; by another task than its own."""
 
@@ -296,9 +302,8 @@ class Training:
             assert isinstance(self.model, Towers)
             return self.model.logits(images, texts)
 
-        predict = Predictor(
-            *(outputs, features, self._train, self._shown, texts, logits, split, self.device)
-        )
+        calls = outputs, features, self._train, self._shown, texts, logits
+        predict = Predictor(*calls, split, self.device, data or self.run.data)
         self.model.eval()
         try:
             with torch.inference_mode(), self._drawn("evaluation"):

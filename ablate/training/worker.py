@@ -190,6 +190,7 @@ PACKAGES = (
     "torch",
     "numpy",
     "safetensors",
+    "tokenizers",
     "kornia",
     "datasets",
     "pyarrow",

@@ -9,9 +9,8 @@ Shapes: B images of a global batch, stored H x W, shown size x size, C channels;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
@@ -152,16 +151,14 @@ class Batches:
     def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """images float32 (B, size, size, C) as `view` says and labels int64 (B,) of step 0, 1..."""
         rows = self._get(step)
-        images = change(rows.images, rows.aspects, self._augment, self._view, self._draws, step)
-        if self._extra:
-            images = self._extra(images, self._draws, step)
-        images = normalise(images, self._view.input)
+        images = rows.images
+        made = changes_of(rows.aspects, self._augment, self._view, self._draws, step)
+        if self._extra:  # it sees the whole batch
+            images, made = self._extra(in_blocks(images, made), self._draws, step), []
+        made.append(lambda images, rows: normalise(images, self._view.input))
         if self._augment.erase:
-            draws, batch = self._draws, len(images)
-            uniform = draws.uniform("erase", step, changes.ERASING, batch)
-            noise = partial(normal, draws, step)
-            images = changes.random_erasing(images, uniform, noise, self._augment.erase)
-        return images, rows.labels
+            made.append(erasing(len(images), self._augment.erase, self._draws, step))
+        return in_blocks(images, made), rows.labels
 
     def mixed(
         self, images: torch.Tensor, targets: torch.Tensor, step: int
@@ -216,6 +213,36 @@ def normal(draws: Draws, step: int, rows: range, values: int) -> torch.Tensor:
     return changes.normal(draws.lanes("noise", step, rows, values))
 
 
+Change = Callable[[torch.Tensor, slice], torch.Tensor]  # of images, which are these rows' ones
+
+# Values of images that are changed at once. The operators of RandAugment, all at once on a GPU,
+# take some 27 bytes for each: 1.8 GB.
+AT_ONCE = 1 << 26
+
+
+def in_blocks(images: torch.Tensor, made: Sequence[Change]) -> torch.Tensor:
+    """The images (B, ...) through all that is `made`, one change after the other, and no more than
+    AT_ONCE values at a time: changes take many times the memory of what they give. The bits are the
+    same, as an image is changed by its own numbers alone."""
+
+    def through(images: torch.Tensor, rows: slice) -> torch.Tensor:
+        for one in made:
+            images = one(images, rows)
+        return images
+
+    block = max(1, AT_ONCE // max(1, images[0].numel()))
+    if len(images) <= block:
+        return through(images, slice(0, len(images)))
+    found = torch.empty(0)
+    for first in range(0, len(images), block):
+        rows = slice(first, min(first + block, len(images)))
+        some = through(images[rows], rows)
+        if first == 0:
+            found = some.new_empty(len(images), *some.shape[1:])
+        found[rows] = some
+    return found
+
+
 def change(
     images: torch.Tensor,
     aspects: torch.Tensor,
@@ -224,36 +251,48 @@ def change(
     draws: Draws,
     step: int,
 ) -> torch.Tensor:
+    """Each image of the global batch, changed as `changes_of` says: uint8 (B, H, W, C) to
+    (B, size, size, C)."""
+    return in_blocks(images, changes_of(aspects, spec, view, draws, step))
+
+
+def changes_of(
+    aspects: torch.Tensor, spec: Augment, view: ImageView, draws: Draws, step: int
+) -> list[Change]:
     """Crop, flip, shake, jitter, RandAugment, as `spec` says, each image of the global batch by
-    draws of its own: uint8 (B, H, W, C) to (B, size, size, C).
+    draws of its own.
 
     Each has a key of its own, so that turning one on moves no other.
     """
 
-    def numbers(what: str, count: int) -> torch.Tensor:
-        return draws.uniform(what, step, count, len(images))
+    def drawn(what: str, count: int) -> torch.Tensor:
+        return draws.uniform(what, step, count, len(aspects))
 
+    made: list[Change] = []
     if spec.crop_area is None:
-        images = view.centred(images, aspects)
+        made.append(lambda images, rows: view.centred(images, aspects[rows]))
     else:
         boxes = random_boxes(aspects, spec, draws, step)
-        images = changes.crop_and_resize(images, boxes, view.size)
+        made.append(lambda images, rows: changes.crop_and_resize(images, boxes[rows], view.size))
     if spec.flip or spec.crop_pad:
-        images = augment(images, spec, numbers("augment", AUGMENT))
+        moves = drawn("augment", AUGMENT)
+        made.append(lambda images, rows: augment(images, spec, moves[:, rows]))
     if spec.rotate or spec.translate or spec.zoom_out:
-        images = shaken(images, spec, numbers("shake", changes.SHAKE))
+        shakes = drawn("shake", changes.SHAKE)
+        made.append(lambda images, rows: shaken(images, spec, shakes[:, rows]))
     if spec.jitter:
-        images = changes.colour_jitter(images, spec.jitter, numbers("jitter", changes.JITTER))
+        jitters = drawn("jitter", changes.JITTER)
+        made.append(
+            lambda images, rows: changes.colour_jitter(images, spec.jitter, jitters[:, rows])
+        )
     if spec.randaug:
-        images = randaugment(images, spec, view, draws, step)
-    return images
+        made.append(randaugment(len(aspects), spec, view, draws, step))
+    return made
 
 
-def randaugment(
-    images: torch.Tensor, spec: Augment, view: ImageView, draws: Draws, step: int
-) -> torch.Tensor:
-    """RandAugment in the style that `spec` says: uint8 (B, H, W, C) to the same."""
-    batch, size, many = len(images), (images.shape[1], images.shape[2]), spec.randaug
+def randaugment(batch: int, spec: Augment, view: ImageView, draws: Draws, step: int) -> Change:
+    """RandAugment in the style that `spec` says: uint8 (B, size, size, C) to the same."""
+    size, many = (view.size, view.size), spec.randaug
 
     def draw(steps: int) -> list[list[changes.DrawnLayer]]:
         """The layers of each step. What follows from draws alone is worked out for all at once."""
@@ -266,13 +305,32 @@ def randaugment(
             made = changes.timm_layer(numbers, size, spec.randaug_magnitude)
         return [[*layers.each()] for layers in made.stacked(steps, many, batch).each()]
 
-    cost = batch * many * (2 if changes.by_groups(images) else changes.SETTLED)
+    alone = 2 if draws.device.type == "cpu" else changes.SETTLED
     kind = spec.style, many, spec.randaug_magnitude, spec.randaug_levels
-    layers = draws.ahead(("randaug", kind, size, batch), step, cost, draw)
-    if spec.style == "tf":
-        return changes.tf_randaugment(images, layers, spec.randaug_levels)
-    mean = tuple(round(255 * mean) for mean in MEAN) if view.input == "imagenet" else (128,)
-    return changes.timm_randaugment(images, layers, changes.constants(mean, images.device))
+    layers = draws.ahead(("randaug", kind, size, batch), step, batch * many * alone, draw)
+
+    def changed(images: torch.Tensor, rows: slice) -> torch.Tensor:
+        some = [layer.of(rows) for layer in layers]
+        if spec.style == "tf":
+            return changes.tf_randaugment(images, some, spec.randaug_levels)
+        mean = tuple(round(255 * mean) for mean in MEAN) if view.input == "imagenet" else (128,)
+        return changes.timm_randaugment(images, some, changes.constants(mean, images.device))
+
+    return changed
+
+
+def erasing(batch: int, probability: float, draws: Draws, step: int) -> Change:
+    """Random erasing, in place, of normalised images."""
+    numbers = draws.uniform("erase", step, changes.ERASING, batch)
+
+    def changed(images: torch.Tensor, rows: slice) -> torch.Tensor:
+        def noise(some: range, values: int) -> torch.Tensor:
+            there = range(rows.start + some.start, rows.start + some.stop)
+            return normal(draws, step, there, values)
+
+        return changes.random_erasing(images, numbers[:, rows], noise, probability)
+
+    return changed
 
 
 def shaken(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
@@ -292,32 +350,7 @@ def augment(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch
         return changes.flip(images, flip)
     # float32 U[0, 1) times k never rounds up to k: 1 - 2^-24 is as far as U goes.
     offset = (uniform[1:] * (2 * spec.crop_pad + 1)).long()
-    return flip_and_crop(images, flip, offset[0], offset[1], spec.crop_pad)
-
-
-def flip_and_crop(
-    images: torch.Tensor, flip: torch.Tensor, top: torch.Tensor, left: torch.Tensor, pad: int
-) -> torch.Tensor:
-    """Image b, mirrored where flip[b], zero-padded by `pad`, cropped at (top[b], left[b]).
-
-    uint8 (B, H, W, C) to the same; flip bool (B,), top and left int64 (B,) in 0..2 pad.
-    One gather of image rows: padded images, and behind them their mirror images, are seen as a
-    matrix whose row r is the W*C bytes from pixel r on (its rows overlap), and index_select, which
-    copies such a row at once, takes H rows for each image. Indexing windows and torch.where go
-    byte by byte: 5 times slower on a CPU.
-    """
-    batch, height, width, channels = images.shape
-    tall, wide = height + 2 * pad, width + 2 * pad
-    padded = images.new_zeros((2, batch, tall, wide, channels))
-    inner = padded[:, :, pad : pad + height, pad : pad + width]
-    inner[0] = images
-    inner[1] = images.flip(2)
-    pixels = 2 * batch * tall * wide
-    windows = padded.as_strided((pixels - width + 1, width * channels), (channels, 1))
-    image = changes.count(batch, images.device) + batch * flip
-    line = (image * tall + top)[:, None] + changes.count(height, images.device)
-    first = line * wide + left[:, None]
-    return windows.index_select(0, first.view(-1)).view(images.shape)
+    return changes.flip_and_crop(images, flip, offset[0], offset[1], spec.crop_pad)
 
 
 BLOCK = 500  # images at once, when a set is shaken once for all

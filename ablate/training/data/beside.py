@@ -4,7 +4,8 @@ learnt, and which of their images are trained on."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 
 import torch
@@ -47,6 +48,23 @@ def renumbered(data: Data, cached: Cached, own: Data, learnt: Cached) -> tuple[l
             f"their numbers"
         )
     return [*range(data.classes)], said
+
+
+def asked(data: Data, names: Sequence[str] | None) -> list[str]:
+    """What is to be said where texts ask for the classes of a set of `eval.also`, by these names.
+    Raises UserError where it has none."""
+    place = f"eval.also: {data.name}"
+    if names is None:
+        raise UserError(
+            f"{place}: texts ask for classes by their names, and those of this set have none; give "
+            f"a folder for each class, or leave the set out"
+        )
+    if all(re.fullmatch(r"n\d{8}", name) for name in names):
+        return [
+            f"{place}: its classes are called by WordNet's ids, and texts ask for them so "
+            f"({names[0]!r} for the first); give the folders names in words"
+        ]
+    return []
 
 
 def _some(names: list[str] | None) -> str:

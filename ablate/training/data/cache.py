@@ -116,6 +116,15 @@ def count(data: Data, folder: Path) -> dict[str, int] | None:
     return {**counts, "train": len(source.share(data, counts["train"]))}
 
 
+def class_names(data: Data, folder: Path) -> tuple[bool, list[str] | None]:
+    """Are its classes' names known before the set is fetched, and what are they (None: none)?"""
+    if cached := open_cached(data, folder):
+        return True, cached.class_names
+    if data.source == "datasets" and data.path is None:
+        return False, None
+    return True, source.open_source(data).class_names
+
+
 def _lock(folder: Path, name: str) -> Lock:
     return Lock(folder / f"{name}.lock")
 

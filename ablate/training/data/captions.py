@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def open_captions(data: Data, found: Listing) -> Source:
 
 def _images(data: Data, found: Listing, split: str) -> Iterator[tuple[str, Any]]:
     """(where it stands, the image: its file, or its bytes) of each row."""
-    column = data.image or captions.PATH
+    column, known = data.image or captions.PATH, frozenset(found.files)
     for file in captions.files(found, split):
         for number, cell in enumerate(captions.column(file, "data.image", column)):
             content, path = cell, cell
@@ -52,12 +53,27 @@ def _images(data: Data, found: Listing, split: str) -> Iterator[tuple[str, Any]]
                 continue
             if not isinstance(path, str):
                 raise UserError(f"data.image: row {number} of {file}: no path and no image")
-            yield f"row {number} of {file} ({path})", _inside(found.path, path, file, number)
+            image = _listed(found.path, path, known, f"row {number} of {file}")
+            yield f"row {number} of {file} ({path})", Path(image)
 
 
-def _inside(folder: Path, path: str, file: Path, number: int) -> Path:
-    """The file of an image. Raises UserError for one outside of the folder: its content would not
-    be known."""
-    if not (folder / path).resolve().is_relative_to(folder.resolve()):
-        raise UserError(f"data.image: row {number} of {file}: {path} lies outside of {folder}")
-    return folder / path
+def _listed(folder: Path, path: str, known: Collection[str], where: str) -> str:
+    """The file of an image. Raises UserError for one that is not among the `known`, which make the
+    fingerprint: its content could change, and the runs would be taken for the same.
+
+    Links are followed, as where files are listed. A path is taken by its text alone: behind a link
+    `..` might lead elsewhere.
+    """
+    file = os.path.normpath(folder / path)
+    if file in known:
+        return file
+    if not file.startswith(os.path.join(folder, "")):
+        what = f"lies outside of {folder}"
+    elif not os.path.exists(file):
+        what = "no such file"
+    else:
+        what = (
+            "is passed over: names of images end in .png, .jpg or the like, and neither they nor "
+            "their folders' begin with a dot; rename it"
+        )
+    raise UserError(f"data.image: {where}: {path}: {what}")

@@ -177,7 +177,11 @@ class Masked(Encoded):
         self.arrays = [*self.arrays, *self._lengths, *self._labels]
 
     def write(self, example: Example, places: list[tuple[int, int]]) -> None:
-        """Raises as `decode` and `mask.classes` do, and Broken where the two differ in shape."""
+        """Raises as `decode` and `mask.classes` do, and Broken where the two differ in shape.
+
+        An image is turned upright by its EXIF orientation, a mask stands as it is stored: so has
+        mmsegmentation them, by OpenCV's IMREAD_COLOR and IMREAD_UNCHANGED.
+        """
         own, its_mask = encoded(example), encoded(example.label)
         image = decode_whole(Example(example.where, own, None), self._channels)
         mask = Example(example.label.where, its_mask, None)
@@ -186,7 +190,7 @@ class Masked(Encoded):
             tall, wide = found.shape
             raise Broken(
                 f"data: {mask.where}: has {wide}x{tall} pixels, its image "
-                f"{image.width}x{image.height}"
+                f"{image.width}x{image.height} (upright, if its EXIF data turns it)"
             )
         assert own is not None
         assert its_mask is not None

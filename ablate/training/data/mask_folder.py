@@ -17,7 +17,7 @@ from ablate.training.data.stored import Part, Source, wanted_splits
 
 
 def open_masks(data: Data, found: Listing) -> Source:
-    """Raises UserError for an image without a mask, and a mask without an image."""
+    """Raises UserError for an image without a mask, a mask without an image, and two of a name."""
     if not (found.path / MASKS).is_dir():
         raise UserError(
             f"data.path: {found.path}: expected {PICTURES}/SPLIT/NAME.jpg with masks "
@@ -35,10 +35,20 @@ def open_masks(data: Data, found: Listing) -> Source:
 
 
 def _by_name(found: Listing, kind: str, split: str) -> dict[str, str]:
-    """The files of a split, by their names without what stands behind the dot."""
+    """The files of a split, by their names without what stands behind the dot. Raises UserError for
+    two of one name: it can't be told which belongs to its image, or mask."""
     prefix = os.path.join(found.path / kind / split, "")
-    files = [file for file in found.files if file.startswith(prefix)]
-    return {os.path.splitext(file.removeprefix(prefix))[0]: file for file in files}
+    named: dict[str, str] = {}
+    for file in found.files:
+        if file.startswith(prefix):
+            name = os.path.splitext(file.removeprefix(prefix))[0]
+            if name in named:
+                raise UserError(
+                    f"data.path: {file}: has the name of {os.path.basename(named[name])}, but for "
+                    f"what stands behind the dot; remove one of the two"
+                )
+            named[name] = file
+    return named
 
 
 def _part(pairs: list[tuple[str, str]]) -> Part:

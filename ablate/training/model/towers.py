@@ -87,9 +87,11 @@ class Towers(Host):
         self.name_sites()
 
     def forward(  # type: ignore[override]
-        self, images: Tensor, tokens: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return self.features(images), self.texts(tokens), self.theta.exp()
+        self, images: Tensor | None, tokens: Tensor
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Without images the texts alone: all that a frozen image tower leaves to be done again."""
+        seen = None if images is None else self.features(images)
+        return seen, self.texts(tokens), self.theta.exp()
 
     def logits(self, images: Tensor, texts: Tensor) -> Tensor:
         """(B, B), of embeddings (B, E) each."""
@@ -102,6 +104,11 @@ class Towers(Host):
     def texts(self, tokens: Tensor) -> Tensor:
         """(B, L) -> (B, E), of length 1."""
         return normalised(self.text(tokens))
+
+    @property
+    def learns_from_images(self) -> bool:
+        """Does any of the image tower's parameters train?"""
+        return any(part.requires_grad for part in self.image.parameters())
 
     def train(self, mode: bool = True) -> Towers:
         super().train(mode)

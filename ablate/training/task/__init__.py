@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, dtype
 
 from ablate.shared.metrics import TASKS
+from ablate.shared.sections import Data
 from ablate.shared.spec import Run
 from ablate.training.data.batches import Batches
 from ablate.training.data.cached import AnySplit
@@ -24,7 +25,7 @@ class Predictor:
     `features`: images (B, H, W, C) -> (B, D), what the model's head reads. `train`: the training
     split; `shown`: batches of (images, labels) of a split, as evaluation shows them. `texts`, of a
     model that reads them: tokens (B, L) -> (B, D); `logits`: of features and these, (B, B).
-    `split`: the one that is measured; `device`: where all this is computed.
+    `split`: the one that is measured, of the set `data`; `device`: where all this is computed.
     """
 
     outputs: Callable[[Tensor], Tensor]
@@ -35,6 +36,7 @@ class Predictor:
     logits: Callable[[Tensor, Tensor], Tensor]
     split: AnySplit
     device: torch.device
+    data: Data
 
     def __call__(self, images: Tensor) -> Tensor:
         return self.outputs(images)

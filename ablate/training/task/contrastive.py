@@ -6,6 +6,7 @@ discriminative_classifier.py. Shapes: B pairs, C classes, E the width of embeddi
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from math import log
 
@@ -23,11 +24,14 @@ from ablate.training.model.towers import normalised, similarities
 from ablate.training.task import Predictor
 from ablate.training.task.tokens import Tokens, canonical, prompted
 
-# What predictions.npy holds for each test example, in the test set's order. `twin`: the name of its
-# class is also that of a class before it, so it can't be right.
+# What predictions.npy holds for each test example, in the test set's order. `twin`: the tokens of
+# its class are also those of a class before it, so it can't be right.
 PREDICTION = np.dtype(
     [("label", "<i4"), ("class", "<i4"), ("loss", "<f8"), ("floor", "<f8"), ("twin", "?")]
 )
+
+PLAIN = ("{}",)  # a caption is asked for as it is
+CLASSES = 1 << 15  # whose similarities to a batch of images are there at once
 
 
 class Contrastive:
@@ -39,18 +43,17 @@ class Contrastive:
 
     def __init__(self, run: Run) -> None:
         assert run.text is not None
-        self._text, self._batch = run.text, run.train.batch
-        self._test_classes, self._at_once = run.data.test_classes, run.eval.batch
+        self._text, self._batch, self._at_once = run.text, run.train.batch, run.eval.batch
         self._table: Tokens | None = None
         self._captions: Tensor | None = None  # tokens of every text of the training split
+        self._kept: dict[tuple[tuple[str, ...], tuple[str, ...]], np.ndarray] = {}  # see `_numbers`
 
     def inputs(self, batches: Batches, step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Images, and the tokens of their captions."""
         images, labels = batches.at(step)
         if self._captions is None:
-            table = self._tokens(batches.split)
-            captions = table([canonical(name) for name in names_of(batches.split)])
-            self._captions = torch.from_numpy(captions).to(labels.device)
+            captions = self._numbers(names_of(batches.split), PLAIN, batches.split)
+            self._captions = torch.from_numpy(captions[:, 0]).to(labels.device)
         return images.to(dtype), self._captions[labels]
 
     def loss(self, outputs: tuple[Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
@@ -65,27 +68,30 @@ class Contrastive:
     def evaluate(
         self, predict: Predictor, batches: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[dict[str, float], np.ndarray]:
-        """Metrics and predictions of a whole split. An image's classes are those of the split, or
-        all; its loss is that among the pairs of its batch."""
-        split, table = predict.split, self._tokens(predict.train)
+        """Metrics and predictions of a whole split. An image's classes are all of its set or, where
+        `data.test_classes` counts them, those of its split; its loss is that among the pairs of its
+        batch."""
+        split, train = predict.split, predict.train
         names = names_of(split)
-        captions = table([canonical(name) for name in names])
+        captions = self._numbers(names, PLAIN, train)[:, 0]
         _, alike = np.unique(captions, axis=0, return_inverse=True)  # equal where the tokens are
         classes = np.arange(len(names))
-        if self._test_classes is not None:
+        if predict.data.test_classes is not None:
             classes = np.unique(split.labels.cpu().numpy())
-        known = self._embedded(predict, [names[number] for number in classes], table, split)
-        firsts = {canonical(names[number]): number for number in reversed(classes)}
-        twin = np.array([firsts.get(canonical(name)) != n for n, name in enumerate(names)])
+        asked = tuple(names[number] for number in classes)
+        prompts = self._numbers(asked, tuple(self._text.prompts), train)
+        known, firsts = self._embedded(predict, prompts), first_alike(prompts)
+        twin = np.zeros(len(names), bool)
+        twin[classes] = firsts != np.arange(len(firsts))
 
         parts = []
         for images, labels in batches:
             host = labels.cpu().numpy()
             of_images = predict.features(images)
             of_texts = predict.texts(torch.from_numpy(captions[host]).to(labels.device))
-            said = (of_images.double() @ known.T).argmax(1).cpu().numpy()
+            said = nearest(of_images.double(), known).cpu().numpy()
             part = np.empty(len(host), PREDICTION)
-            part["label"], part["class"] = host, classes[said]
+            part["label"], part["class"] = host, classes[firsts[said]]
             part["loss"] = pair_losses(predict.logits(of_images, of_texts).double()).cpu().numpy()
             part["floor"] = floors(alike.reshape(-1)[host])
             part["twin"] = twin[host]
@@ -93,15 +99,40 @@ class Contrastive:
         predictions = np.concatenate(parts)
         return score(predictions, len(classes)), predictions
 
-    def _embedded(
-        self, predict: Predictor, names: list[str], table: Tokens, split: AnySplit
-    ) -> Tensor:
-        """(C, E), float64: of each class the mean of its prompts' embeddings, of length 1."""
-        prompts = self._text.prompts
-        texts = [text for name in names for text in prompted(name, prompts)]
-        tokens = torch.from_numpy(table(texts)).to(predict.device)
-        rows = [predict.texts(some).double() for some in tokens.split(self._at_once)]
-        return normalised(torch.cat(rows).unflatten(0, (-1, len(prompts))).mean(1))
+    def tokens_sha256(self, train: AnySplit) -> str:
+        """Of the tokens of all texts of the set: they hang on the version of `tokenizers`, which
+        learns byte pairs."""
+        numbers = self._numbers(names_of(train), PLAIN, train)
+        return hashlib.sha256(numbers.data).hexdigest()
+
+    def _embedded(self, predict: Predictor, prompts: np.ndarray) -> Tensor:
+        """(C, E), float64: of each class the mean of its prompts' embeddings, of length 1. prompts
+        (C, P, L): their tokens. Beside the means a batch of embeddings is kept: of millions of
+        captions all would fill a GPU."""
+        known, done = torch.empty(0), 0
+        rows = torch.empty(0)  # embeddings of classes that are not complete yet
+        for some in torch.from_numpy(prompts).flatten(0, 1).split(self._at_once):
+            embedded = predict.texts(some.to(predict.device)).double()
+            rows = torch.cat([rows, embedded]) if len(rows) else embedded
+            whole = len(rows) // prompts.shape[1]
+            pieces = rows[: whole * prompts.shape[1]].unflatten(0, (whole, prompts.shape[1]))
+            if not len(known):
+                known = rows.new_empty(len(prompts), rows.shape[1])
+            known[done : done + whole] = normalised(pieces.mean(1))
+            rows, done = rows[whole * prompts.shape[1] :], done + whole
+        return known
+
+    def _numbers(
+        self, names: tuple[str, ...], prompts: tuple[str, ...], train: AnySplit
+    ) -> np.ndarray:
+        """int64 (C, P, L): the tokens of each name in each prompt, worked out once."""
+        if (names, prompts) not in self._kept:
+            table = self._tokens(train)
+            made = np.empty((len(names), len(prompts), self._text.length), np.int64)
+            for row, name in zip(made, names, strict=True):
+                row[:] = table(prompted(name, prompts))
+            self._kept[names, prompts] = made
+        return self._kept[names, prompts]
 
     def _tokens(self, train: AnySplit) -> Tokens:
         """The table of the training texts."""
@@ -114,6 +145,30 @@ class Contrastive:
                 found[text] = found.get(text, 0) + count
             self._table = Tokens(self._text, found)
         return self._table
+
+
+def first_alike(prompts: np.ndarray) -> np.ndarray:
+    """int64 (C,): the first class whose prompts (C, P, L) are these, token by token. Two names may
+    differ, and their tokens not: in words that no caption has, or behind what is cut."""
+    firsts: dict[bytes, int] = {}
+    each = (firsts.setdefault(row.tobytes(), n) for n, row in enumerate(prompts))
+    return np.fromiter(each, np.int64, len(prompts))
+
+
+def nearest(images: Tensor, known: Tensor) -> Tensor:
+    """int64 (B,): the number of the embedding in `known` (C, E) that is nearest to each of the
+    images (B, E), the first of several; of those that are alike to the last bits, any."""
+    best = said = torch.empty(0)
+    for first in range(0, len(known), CLASSES):
+        near = images @ known[first : first + CLASSES].T
+        place = near.argmax(1)
+        most = near.gather(1, place[:, None])[:, 0]
+        if first == 0:
+            best, said = most, place
+        else:
+            said = torch.where(most > best, place + first, said)
+            best = torch.maximum(most, best)
+    return said
 
 
 def names_of(split: AnySplit) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from ablate.training.data.augment.crop import (
 )
 from ablate.training.data.augment.erase import ERASING, random_erasing
 from ablate.training.data.augment.laws import normal
-from ablate.training.data.augment.layout import by_groups, constants, count
+from ablate.training.data.augment.layout import constants, count
 from ablate.training.data.augment.mix import MIXTURE, kept, mix, mixture
 from ablate.training.data.augment.mnist import SHAKE, shake
 from ablate.training.data.augment.operate import SETTLED, DrawnLayer
@@ -29,7 +29,7 @@ from ablate.training.data.augment.randaugment import (
     timm_layer,
     timm_randaugment,
 )
-from ablate.training.data.augment.warp import flip
+from ablate.training.data.augment.warp import flip, flip_and_crop
 
 __all__ = [
     "ERASING",
@@ -43,13 +43,13 @@ __all__ = [
     "TF_LAYER",
     "TIMM_LAYER",
     "DrawnLayer",
-    "by_groups",
     "centre_boxes",
     "colour_jitter",
     "constants",
     "count",
     "crop_and_resize",
     "flip",
+    "flip_and_crop",
     "inception_boxes",
     "kept",
     "mix",

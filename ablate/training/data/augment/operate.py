@@ -128,12 +128,15 @@ class DrawnLayer:
 
     def stacked(self, *shape: int) -> DrawnLayer:
         """(N, ...) as (*shape, ...)."""
+        return self._all(lambda part: part.view(*shape, *part.shape[1:]))
 
-        def view(part: Tensor) -> Tensor:
-            return part.view(*shape, *part.shape[1:])
+    def of(self, rows: slice) -> DrawnLayer:
+        """What some of the images drew."""
+        return self._all(lambda part: part[rows])
 
-        fixed = {key: view(part) for key, part in self.fixed.items()}
-        return DrawnLayer(view(self.choice), Drawn(*map(view, self.drawn)), fixed)
+    def _all(self, change: Callable[[Tensor], Tensor]) -> DrawnLayer:
+        fixed = {key: change(part) for key, part in self.fixed.items()}
+        return DrawnLayer(change(self.choice), Drawn(*map(change, self.drawn)), fixed)
 
 
 def operate(

@@ -101,3 +101,28 @@ def flip(images: Tensor, mask: Tensor) -> Tensor:
     for b in mask.nonzero()[:, 0].tolist():  # photographs at once don't fit a cache: 3 times slower
         flipped[b] = images[b].flip(1)
     return flipped
+
+
+def flip_and_crop(
+    images: torch.Tensor, flip: torch.Tensor, top: torch.Tensor, left: torch.Tensor, pad: int
+) -> torch.Tensor:
+    """Image b, mirrored where flip[b], zero-padded by `pad`, cropped at (top[b], left[b]).
+
+    uint8 (B, H, W, C) to the same; flip bool (B,), top and left int64 (B,) in 0..2 pad.
+    One gather of image rows: padded images, and behind them their mirror images, are seen as a
+    matrix whose row r is the W*C bytes from pixel r on (its rows overlap), and index_select, which
+    copies such a row at once, takes H rows for each image. Indexing windows and torch.where go
+    byte by byte: 5 times slower on a CPU.
+    """
+    batch, height, width, channels = images.shape
+    tall, wide = height + 2 * pad, width + 2 * pad
+    padded = images.new_zeros((2, batch, tall, wide, channels))
+    inner = padded[:, :, pad : pad + height, pad : pad + width]
+    inner[0] = images
+    inner[1] = images.flip(2)
+    pixels = 2 * batch * tall * wide
+    windows = padded.as_strided((pixels - width + 1, width * channels), (channels, 1))
+    image = count(batch, images.device) + batch * flip
+    line = (image * tall + top)[:, None] + count(height, images.device)
+    first = line * wide + left[:, None]
+    return windows.index_select(0, first.view(-1)).view(images.shape)
