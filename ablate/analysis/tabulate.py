@@ -94,8 +94,6 @@ def tabulate(
         for name, other in _on_others(plan, column.label, block, results, also, curves):
             made = _column(plan, column, other, judge and not courses, footnotes, extra, on=name)
             columns.append(_named(made, other[0].cell.column, name))
-    noted = ((row, footnotes.of(row_notes(row.confounds))) for row in plan.rows)
-    rows = tuple(TableRow(row.label, row.family, numbers) for row, numbers in noted)
     below = _below(plan, cells, columns, judge and not courses)
     return Table(
         sweep=plan.name,
@@ -107,7 +105,7 @@ def tabulate(
         complete=complete,
         alpha=analysis.alpha,
         gain_alpha=gain_alpha(analysis),
-        rows=rows,
+        rows=tuple(_rows(plan, footnotes)),
         columns=tuple(_placed(plan, columns)),
         caption=tuple(captions.caption(plan, columns)),
         details=tuple(details.details(plan, columns)),
@@ -126,6 +124,11 @@ def tabulate(
         choice=plan.task,
         groups=tuple(group.name for group in plan.groups),
     )
+
+
+def _rows(plan: Plan, footnotes: Footnotes) -> Iterator[TableRow]:
+    for row in plan.rows:
+        yield TableRow(row.label, row.family, footnotes.of(row_notes(row.confounds)))
 
 
 def _below(
