@@ -66,14 +66,14 @@ def machine():
 
 
 def _composed_once(compose_config: Callable[..., Any]) -> Callable[..., Any]:
-    """`compose_config`, the most of planning, asked once for what its answer depends on: without a
-    `conf` of the user's that is its words, and the groups that the tables of choices make."""
+    """`compose_config`, the most of planning, asked once for what its answer depends on: its words,
+    the groups that the tables of choices make, and the files of a `conf` of the user's."""
     known: dict[str, Any] = {}
 
     def composed(name: str, words: list[str]) -> Any:
-        if Path("conf").exists():
-            return compose_config(name, words)
-        key = repr((name, words, conf.generated()))
+        files = sorted(file for file in Path("conf").rglob("*") if file.is_file())
+        own = [(str(file.absolute()), file.read_bytes()) for file in files]
+        key = repr((name, words, conf.generated(), own))
         if key not in known:
             known[key] = compose_config(name, words)
         return copy.deepcopy(known[key])

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from ablate.shared.errors import UserError
-from ablate.shared.metrics import DEFAULT, Metric
+from ablate.shared.metrics import DEFAULT, TASKS, Metric
 from ablate.shared.own import is_own
 from ablate.shared.parts import is_plugin
 from ablate.shared.spec import task_of
@@ -56,7 +56,11 @@ def check_spread(plan: Plan, metric: Metric, place: str = "analysis.spread") -> 
 def no_images(plan: Plan, metric: Metric) -> str:
     """Why the images that runs get right say nothing of this metric; "" where they do."""
     for cell in plan.cells[:1]:
-        if metric.key != "top1" or task_of(cell.spec) != DEFAULT or is_own(cell.spec):
+        if (
+            metric.key != TASKS[DEFAULT].metrics[0].key
+            or is_own(cell.spec)
+            or task_of(cell.spec) != DEFAULT
+        ):
             return f"says which images are right, which makes top1 of {DEFAULT}, not {metric.key}"
     return "is not tried for tuned sweeps, whose n counts searches" if plan.tune else ""
 
