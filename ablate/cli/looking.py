@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from ablate.cli.out import check_out, write_out
+from ablate.cli.out import check_format, write_out
 from ablate.cli.printing import (
+    FigureFormat,
     Format,
     TableFormat,
     TextFormat,
@@ -206,6 +207,23 @@ def plot(
             metavar="FILE", help="File to write: .svg, .pdf or .png (default: NAME-KIND.svg)."
         ),
     ] = None,
+    format: FigureFormat = None,
+    style: Annotated[
+        str,
+        typer.Option(
+            metavar="page|paper|slides", help="Letters, size, and what is written on the figure."
+        ),
+    ] = "page",
+    size: Annotated[
+        str | None, typer.Option(metavar="WxH", help="Width and height in inches, such as 3.3x2.4.")
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Rows to show; intervals stay those of the whole sweep."),
+    ] = None,
+    no_caption: Annotated[
+        bool, typer.Option("--no-caption", help="Write no heading, caption and notes on it.")
+    ] = False,
 ) -> None:
     """Draw a figure of a sweep, as SVG, PDF or PNG."""
     from ablate.analysis import captions
@@ -215,18 +233,22 @@ def plot(
     from ablate.planning.plan import file_name
     from ablate.report.live import begin
     from ablate.report.plot import FORMATS, KINDS, draw
+    from ablate.report.plot.form import Form, read_rows, read_size
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
     *words, kind = selection.words or [""]
     if kind not in KINDS:
         raise unknown("plot", kind, KINDS, "as the last word one of")
-    format = "svg" if out is None else check_out(out, FORMATS)
+    form = Form(style, read_size(size) if size is not None else None, not no_caption)
+    ending = check_format(out, FORMATS, format, "pdf" if style == "paper" else "svg")
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, replace(selection, words=words), read=True)
+    if rows is not None:
+        form = replace(form, rows=read_rows(rows, [row.label for row in made.rows]))
     begin(f"drawing {kind} of {made.name}")
-    out = out or Path(f"{file_name(made.name)}-{kind}.svg")
+    out = out or Path(f"{file_name(made.name)}-{kind}.{ending}")
     results, withheld = kept.results(made.runs(), curves=True, probes=True)
     if kind in ("gain", "forest"):  # their intervals are read
         table = read(made, kept, results, withheld=withheld).table
@@ -240,7 +262,10 @@ def plot(
         )
     for line in captions.withheld(withheld):
         begin(line)
-    if write_out(out, draw(made, table, kind, kept.rundir, format)):
+    drawn = draw(made, table, kind, kept.rundir, ending, form)
+    if drawn.caption:
+        begin(f"for its caption: {drawn.caption}")
+    if write_out(out, drawn.content):
         print(out)
 
 

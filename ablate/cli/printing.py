@@ -32,6 +32,9 @@ class Format(StrEnum):
     html = "html"
     csv = "csv"
     json = "json"
+    svg = "svg"
+    pdf = "pdf"
+    png = "png"
 
 
 READ = "Output format (default: rich on a terminal, md elsewhere)."
@@ -45,6 +48,13 @@ TableFormat = Annotated[
 TrialsFormat = Annotated[
     Format | None,
     typer.Option(**one_of(Format.rich, Format.md, Format.csv, Format.json), help=READ),
+]
+FigureFormat = Annotated[
+    Format | None,
+    typer.Option(
+        **one_of(Format.svg, Format.pdf, Format.png),
+        help="File format (default: of --out; else svg, for a paper pdf).",
+    ),
 ]
 TextFormat = Annotated[
     Format,
