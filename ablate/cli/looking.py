@@ -11,11 +11,17 @@ import typer
 
 from ablate.cli.out import check_format, write_out
 from ablate.cli.printing import (
+    Caption,
     FigureFormat,
     Format,
+    Label,
+    Notes,
+    Show,
     TableFormat,
     TextFormat,
+    Wide,
     YamlFormat,
+    latex_float,
     print_json,
     print_rendered,
     print_table,
@@ -108,29 +114,18 @@ def show(
 def table(
     selection: Selection,
     format: TableFormat = None,
-    show: Annotated[
-        str | None,
-        typer.Option(
-            help="Columns: accuracy,gain,ci,n,verdict,params,macs,cost,chosen,paper and metrics "
-            "(`ablate list metrics`)."
-        ),
-    ] = None,
+    show: Show = None,
     transpose: Annotated[
         bool, typer.Option("--transpose", help="Show variants as columns.")
     ] = False,
-    wide: Annotated[
-        bool | None,
-        typer.Option(
-            "--wide/--no-wide",
-            help="Lay the table out as papers do: a line for each architecture and variant "
-            "(default: for a sweep with groups).",
-            show_default=False,
-        ),
-    ] = None,
+    wide: Wide = None,
     against: Annotated[
         str | None,
         typer.Option(metavar="paper", help="Show published figures beside the measured."),
     ] = None,
+    label: Label = None,
+    caption: Caption = None,
+    notes: Notes = None,
     strict: Annotated[
         bool,
         typer.Option(
@@ -157,14 +152,17 @@ def table(
 
     if wide and transpose:
         raise UserError("--wide: its columns are not variants; leave --transpose out")
+    floated = latex_float(format, label, caption, notes)
     first = selection.words[0] if selection.words else ""
     if first.startswith(WHERE):
         if selection.words[1:] or selection.has_options or against or strict or bundle:
             raise UserError(
-                f"{first}: takes --format, --show, --transpose and --wide; leave other words out"
+                f"{first}: takes --format, --show, --transpose and --wide, and --label, --caption "
+                f"and --notes; leave other words out"
             )
         parts = check_show(show) if show is not None else SHOW
-        print_rendered(read_published(first.removeprefix(WHERE)), format, parts, transpose, wide)
+        published = read_published(first.removeprefix(WHERE))
+        print_rendered(published, format, parts, transpose, wide, floated)
         return
     if bundle is not None:
         if selection.words or selection.has_options:
@@ -176,14 +174,16 @@ def table(
         if len(told) >= MANY:
             begin(f"recomputing {made.name} from {bundle}")
         results = exported.recompute(made, told)
-        print_table(made, exported, format, strict, show, transpose, against, results, wide)
+        print_table(
+            made, exported, format, strict, show, transpose, against, results, wide, floated
+        )
         return
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, selection, read=True)
     if len(made.cells) * len(made.seeds) >= MANY:
         begin(f"reading the runs of {made.name}")
-    print_table(made, kept, format, strict, show, transpose, against, wide=wide)
+    print_table(made, kept, format, strict, show, transpose, against, wide=wide, floated=floated)
 
 
 @dataclass(frozen=True)

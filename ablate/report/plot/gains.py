@@ -72,7 +72,7 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     size = (2.2 + 4.2 * across, 1 + (0.8 + 0.3 * len(rows)) * lines)
     sheet = Drawing(plan, table, form, "forest", _heading(table), (lines, across), size)
     panels = [axes for (axes,) in sheet.columns(len(table.columns))]
-    letters = "medium" if form.notes else "small"
+    letters = "medium" if form.style == "page" else "small"
     low, high = limits(table, entries)
     for n, (axes, column) in enumerate(zip(panels, table.columns, strict=True)):
         axes.set_xlim(low, high)
@@ -96,7 +96,7 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
             dots = sheet.dots(axes, [*seeds.values()], ys, ink[entry.row].colour, (0, -1))
             sheet.tell(dots, _seeds(table, entry, seeds))
             place = axes.get_yaxis_transform()
-            words = _numbers(table, entry) if form.notes else entry.verdict or ""
+            words = _numbers(table, entry) if form.style == "page" else entry.verdict or ""
             axes.text(1.02, y, words, transform=place, va="center_baseline", fontsize=letters)
         axes.set_yticks(range(len(rows)), [""] * len(rows) if n % across else rows)
         axes.tick_params(axis="y", length=0)
