@@ -178,7 +178,7 @@ def _line(line: GridLine, part: FittedGrid) -> str:
         first = line.cells[0]
         text = rf"\emph{{{escape(first.text)}}}{_marks(first.notes)}"
         wide = points(first.text) > part.width
-        kind = rf"@{{}}p{{{part.width:.1f}pt}}@{{}}" if wide else "l"
+        kind = rf"@{{}}p{{{part.width:.1f}pt}}@{{}}" if wide else "@{}l"
         return rf"\multicolumn{{{len(line.cells)}}}{{{kind}}}{{{text}}}" + END
     cells = zip(line.cells, part.folded, strict=True)
     return " & ".join((r"\raggedright " if width else "") + _cell(c) for c, width in cells) + END

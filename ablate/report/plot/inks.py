@@ -45,13 +45,12 @@ class Ink:
 def inks(plan: Plan) -> dict[str, Ink]:
     """Choose the style of each row by its place in the plan, whichever rows are drawn. The baseline
     is black; any two of the first 20 others differ in colour, and in grey, too."""
-    found = {}
-    for place, row in enumerate(plan.rows):
-        n = place - 1  # the baseline is first as a rule
-        found[row.label] = Ink(
-            COLOURS[n % len(COLOURS)],
+    return {
+        row.label: Ink(
+            BLACK if row.label == plan.baseline else COLOURS[(place - 1) % len(COLOURS)],
             MARKERS[place % len(MARKERS)],
             DASHES[place % len(DASHES)],
             filled=place // len(MARKERS) % 2 == 0,
         )
-    return {**found, plan.baseline: Ink(BLACK, "o", "-", True)}
+        for place, row in enumerate(plan.rows)  # the baseline is first as a rule
+    }
