@@ -62,11 +62,11 @@ def test_a_pdf_has_its_size_and_whole_fonts(kind):
 @pytest.mark.parametrize("rows", [2, 10, 20])
 @pytest.mark.parametrize("kind", ["gain", "forest"])
 def test_a_column_of_a_paper_holds_twenty_rows_in_letters_of_seven_points(rows, kind):
-    """The viewport is in points; matplotlib writes letters as `font: SIZEpx`, of points, too."""
+    """matplotlib's SVG is in points, and so are its pixels."""
     made = drawn(rows, kind, Form("paper", COLUMN))
     svg = made.content.decode()
     assert 'viewBox="0 0 237.6 172.8"' in svg
-    sizes = {float(size) for size in re.findall(r"font: (?:\d+ )?([\d.]+)px", svg)}
+    sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", svg)}
     assert min(sizes) >= 7
     labels = texts(svg)
     for label in (f"row number {n}" for n in range(1, rows + 1)):

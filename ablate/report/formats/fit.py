@@ -24,7 +24,8 @@ _CLASSES = {
     3.4: "frst()I- ",
     4.3: "acegz0123456789_$~^\\J–“”",
     6.7: "wABCDEFGHKLNOPRTUVXYZ+=<>−×±≤≥≈µ",
-    9.0: "mMWQ%#&@→←∞…—",
+    9.0: "mMWQ%#&@→←∞—",
+    12.0: "…",
 }
 _POINTS = {character: size for size, some in _CLASSES.items() for character in some}
 _LETTER, _GREEK, _NUMBERED = 4.8, 7.0, 30.0  # the last: set as U+4E2D
