@@ -114,7 +114,7 @@ def test_what_is_written_on_a_figure_or_left_to_its_caption(form, heading, notes
 
 @pytest.mark.parametrize(("kind", "size"), [("forest", (3.3, 1.2)), ("gain", (1, 1))])
 def test_a_size_without_room_is_refused(kind, size):
-    with pytest.raises(UserError, match=rf"--size .*: too small for the letters of this {kind};"):
+    with pytest.raises(UserError, match=rf"--size .*: too small for the letters of the {kind} f"):
         drawn(20, kind, Form("paper", size))
 
 

@@ -63,14 +63,17 @@ def parts():
     yield escape(" ".join(SPECIAL))
 
 
+def has(file: str) -> bool:
+    """Has the TeX at hand this file?"""
+    found = shutil.which("kpsewhich")
+    return bool(found) and subprocess.run([found, file], capture_output=True).returncode == 0
+
+
 def compiled(folder, document: str) -> str:
     """The log of pdflatex."""
     if shutil.which("pdflatex") is None:
         pytest.skip("needs pdflatex: Debian's texlive-latex-recommended")
-    found = subprocess.run(
-        ["kpsewhich", "threeparttable.sty"], cwd=folder, capture_output=True, check=False
-    )
-    if found.returncode:
+    if not has("threeparttable.sty"):
         (folder / "threeparttable.sty").write_text(STANDS_IN)
     (folder / "table.tex").write_text(document)
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"]
@@ -79,10 +82,12 @@ def compiled(folder, document: str) -> str:
     return (folder / "table.log").read_text(errors="replace")
 
 
-@pytest.mark.parametrize("columns", ["onecolumn", "twocolumn"])
-def test_every_table_compiles_and_no_box_is_too_full(tmp_path, columns):
+@pytest.mark.parametrize("paper", ["[onecolumn]{article}", "[twocolumn]{article}", "{IEEEtran}"])
+def test_every_table_compiles_and_no_box_is_too_full(tmp_path, paper):
+    if "IEEE" in paper and not has("IEEEtran.cls"):
+        pytest.skip("needs IEEEtran: Debian's texlive-publishers")
     body = "\n\\clearpage\n".join(parts())
-    head = rf"\documentclass[{columns}]{{article}}\usepackage{{booktabs,threeparttable}}"
+    head = rf"\documentclass{paper}\usepackage{{booktabs,threeparttable}}"
     log = compiled(tmp_path, rf"{head}\begin{{document}}{body}\end{{document}}")
     assert re.findall(r"Overfull \\hbox.*\n.*", log) == []
     assert (tmp_path / "table.pdf").stat().st_size > 10_000

@@ -70,7 +70,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
             sheet.tell(drawn, f"{named(row, column)}: {name}, ends at {mean[-1]:.4g}, n = {n}")
             legend.setdefault(row, drawn)
         for n, parts in enumerate(panels):
-            parts[part].xaxis.set_major_locator(MaxNLocator(integer=True))
+            parts[part].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
             if n % across == 0:
                 parts[part].set_ylabel(name)
     for parts, column in zip(panels, columns, strict=True):

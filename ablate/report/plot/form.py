@@ -21,16 +21,14 @@ Size = tuple[float, float]  # width and height in inches
 class Style:
     """Where a figure goes: what is written on it, and its settings of matplotlib."""
 
-    line: str
     heading: bool
     notes: bool
     rc: dict[Any, Any]
 
 
 STYLES = {
-    "page": Style("for a page of its own: heading, caption and notes", True, True, {}),
+    "page": Style(True, True, {}),
     "paper": Style(
-        "for a paper: neither heading nor notes, letters of 7 points, 3.3 or 6.8 inches wide",
         False,
         False,
         {
@@ -47,7 +45,6 @@ STYLES = {
         },
     ),
     "slides": Style(
-        "for a slide: a heading, large letters, 10x5.6 inches",
         True,
         False,
         {"font.size": 15, "lines.linewidth": 2.2, "lines.markersize": 7},

@@ -67,7 +67,10 @@ def tokens(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
         means = norms.mean((1, 2))
         names = [f"{layer}\n({mean:.3g})" for layer, mean in enumerate(means)]
         _name_maps(axes, norms.shape[2], names)
-        sheet.figure.colorbar(image, ax=axes, shrink=0.9, panchor=False, label="length")
+        thin = 20 if form.style == "page" else 8
+        sheet.figure.colorbar(
+            image, ax=axes, shrink=0.9, panchor=False, label="length", aspect=thin
+        )
     sheet.foot(
         "Mean length of the token at each place before the first block (0) and behind each block, "
         "over validation images and seeds; in brackets: the mean of a map. Every panel has its "

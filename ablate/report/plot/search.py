@@ -58,7 +58,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     for axes, column in zip(panels, columns, strict=True):
         axes.set_title(plan.heading(column), loc="left")
         axes.set_xlabel("trials, k")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     for axes in panels[::across]:
         axes.set_ylabel(metric.with_unit(f"best {metric.validated}"))
     sheet.legend(legend)

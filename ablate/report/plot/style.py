@@ -130,7 +130,7 @@ class Drawing:
     @property
     def caption(self) -> str:
         """What the figure leaves to the caption of a paper; "" where it says everything itself."""
-        said = (line if line.endswith((".", "?", "!")) else f"{line}." for line in self._said)
+        said = (line if line.endswith((".", "?", "!", ":")) else f"{line}." for line in self._said)
         return "" if self._form.notes else " ".join(said)
 
     def legend(self, entries: dict[str, Any], length: float | None = None) -> None:
@@ -154,11 +154,13 @@ class Drawing:
 
         Raises UserError where the size that was asked for is too small.
         """
+        if self._form.style != "page":
+            self._fold()
         if self._form.size is not None and not self._fits():
             width, height = self._form.size
             raise UserError(
-                f"--size {width:g}x{height:g}: too small for the letters of this {self.kind}; give "
-                f"a larger size, or fewer rows with --rows"
+                f"--size {width:g}x{height:g}: too small for the letters of the {self.kind} "
+                f"figure; give a larger size, or fewer rows with --rows"
             )
         content = io.BytesIO()
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
@@ -170,6 +172,19 @@ class Drawing:
             place = f'<g id="{self.kind}-{number}">'
             text = text.replace(place, f"{place}<title>{escape(title)}</title>", 1)
         return text.encode()
+
+    def _fold(self) -> None:
+        """Fold the names of axes to their panels, whose sizes are about those of equal shares."""
+        lines, across = len(self.axes), len(self.axes[0])
+        width, height = (72 * side for side in self.figure.get_size_inches())
+        for axes in self.figure.axes:
+            for label, share in (
+                (axes.yaxis.label, height / lines),
+                (axes.xaxis.label, width / across),
+            ):
+                size = label.get_fontproperties().get_size_in_points()
+                letters = 0.75 * share / (0.6 * size)
+                label.set_text(_wrapped([label.get_text()], max(8, letters)))
 
     def _fits(self) -> bool:
         """Has every panel room, and do no letters leave the figure or cover others?"""
@@ -186,8 +201,8 @@ class Drawing:
             ends = sorted((box.y0, box.y1) for box in labels if box.width)
             if any(b[0] < a[1] - OVERLAP * (a[1] - a[0]) for a, b in itertools.pairwise(ends)):
                 return False
-        texts = [*self.figure.legends, *self.figure.texts]
-        boxes = [text.get_window_extent() for text in texts]
+        names = (axis.label for axes in self.figure.axes for axis in (axes.xaxis, axes.yaxis))
+        boxes = [x.get_window_extent() for x in (*self.figure.legends, *self.figure.texts, *names)]
         return all(whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes if box.height)
 
 
