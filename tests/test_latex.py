@@ -218,6 +218,15 @@ def test_an_interval_is_written_by_its_half(format):
     assert "[+" not in text
 
 
+def test_an_interval_that_is_cut_keeps_both_ends():
+    plan = make_plan(["base", "other"])
+    values = {"base": [0.90, 0.91, 0.92], "other": [0.98, 0.999, 1.0]}
+    results = {r: finished(values[c.row][s]) for c in plan.cells for s, r in c.ids.items()}
+    text = render(tabulate(plan, results), "md", show=("accuracy", "pm"))
+    assert "| base | 91.00 ± 2.48 |" in text  # t(2 df) = 4.303, over the root of 3
+    assert re.search(r"\| other \| 99.30 \[9\d.\d\d, 100.00\] \|", text)
+
+
 def test_one_form_of_an_interval():
     with pytest.raises(UserError, match="--show: ci and pm are two forms of one interval"):
         check_show("gain,ci,pm")

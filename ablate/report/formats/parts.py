@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -70,7 +71,8 @@ def bracket(form: str, alpha: float) -> str:
 
 def interval(estimate: Estimate | None, metric: Metric, sign: bool = False, ci: str = "ci") -> str:
     """Write "+0.62 [+0.21, +1.03]", or "+0.62 ± 0.41" for `pm`; without an interval "+0.62 [-]" and
-    "+0.62 ± -"; without an estimate "-"."""
+    "+0.62 ± -"; without an estimate "-". A t interval is symmetric; one that was cut where an
+    accuracy ends has both ends in any form."""
     if estimate is None:
         return "-"
     mean = metric.text(estimate.mean, sign)
@@ -78,8 +80,9 @@ def interval(estimate: Estimate | None, metric: Metric, sign: bool = False, ci: 
         return mean
     if estimate.low is None or estimate.high is None:
         return f"{mean} [-]" if ci == "ci" else f"{mean} ± -"
-    if ci == "pm":  # a t interval is symmetric
-        return f"{mean} ± {metric.text((estimate.high - estimate.low) / 2)}"
+    half = (estimate.high - estimate.low) / 2
+    if ci == "pm" and math.isclose(estimate.low + half, estimate.mean, rel_tol=1e-9, abs_tol=1e-9):
+        return f"{mean} ± {metric.text(half)}"
     return f"{mean} [{metric.text(estimate.low, sign)}, {metric.text(estimate.high, sign)}]"
 
 
