@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,13 +13,13 @@ from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from test_table import make_plan, plant, tabulate
 
-from ablate.planning.cell import Row, Tune, TuningStage
+from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.plan import Analysis, Plan
-from ablate.report.plot import FORMATS, KINDS, Nothing, curves, draw, figure, figures
+from ablate.report.plot import FORMATS, KINDS, Form, Nothing, curves, draw, figure, figures
 from ablate.report.plot.gains import limits
 from ablate.report.plot.heads import uniform
 from ablate.report.plot.measured import named
-from ablate.report.plot.style import Drawing, inks, styled
+from ablate.report.plot.style import Drawing, styled
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
 from ablate.shared.metrics.probed import depths, profile, summary
@@ -112,13 +111,14 @@ def test_every_kind_is_drawn_with_its_rows_and_columns(drawn):
 
 
 @pytest.mark.parametrize(("kind", "axis"), [("gain", 1), ("forest", 0)])
-def test_gains_and_intervals_stand_where_the_table_has_them(drawn, table, kind, axis):
-    """Marks come in pairs, interval and point; one scale explains all places of a panel."""
+def test_gains_and_intervals_stand_where_the_table_has_them(drawn, plan, table, kind, axis):
+    """Marks come in threes: interval, mean and seeds; one scale explains all places of a panel."""
     gains = {named(e.row, e.column): e.gain for e in table.entries if e.gain}
     found = marks(drawn[kind])
-    assert len(found) == 2 * len(gains) == 4
+    assert len(found) == 3 * len(gains) == 6
+    values = {(e.row, e.column): e.values for e in table.entries}
     places: dict[str, list[tuple[float, float]]] = {}
-    for (title, bar), (again, point) in zip(found[::2], found[1::2], strict=True):
+    for (title, bar), (again, point), (seeds, dots) in zip(*(iter(found),) * 3, strict=True):
         assert title == again
         cell, _, words = title.partition(": ")
         gain = gains[cell]
@@ -132,6 +132,15 @@ def test_gains_and_intervals_stand_where_the_table_has_them(drawn, table, kind, 
         places.setdefault(panel, []).extend(
             [(gain.mean, middle[axis]), (gain.low, low[axis]), (gain.high, high[axis])]
         )
+        row, _, column = cell.partition(", ")
+        ours, theirs = values[row, column], values["none", column]
+        differences = [ours[seed] - theirs[seed] for seed in plan.seeds]
+        said = (
+            f"{s}: {metric.text(d, sign=True)}" for s, d in zip((1, 7), differences, strict=True)
+        )
+        assert seeds == f"{cell}, gain by seed: {', '.join(said)}"
+        assert len(points(dots)) == 2
+        places[panel] += [(d, at[axis]) for d, at in zip(differences, points(dots), strict=True)]
         assert low[1 - axis] == high[1 - axis] == pytest.approx(middle[1 - axis], abs=0.01)
     scales = []
     for pairs in places.values():
@@ -147,18 +156,21 @@ def test_an_interval_that_would_flatten_all_others_is_cut_and_told(plan, table, 
     first = next(entry for entry in table.entries if entry.gain)
     gain = replace(first.gain, mean=-2.0, low=-5000.0, high=4000.0)
     entries = [replace(first, gain=gain), *(e for e in table.entries if e.gain and e is not first)]
-    low, high = limits(entries)
-    kept = [end for e in entries[1:] for end in (e.gain.low, e.gain.high)]
-    assert -5000 < low < min([0, -2, *kept]) <= max([0, *kept]) < high < 4000
     columns = tuple(
         replace(c, entries=tuple(e for e in entries if e.column == c.label)) for c in table.columns
     )
+    bases = {c.label: next(e for e in c.entries if e.row == "none") for c in table.columns}
+    columns = tuple(replace(c, entries=(bases[c.label], *c.entries)) for c in columns)
+    cut = replace(table, columns=columns)
+    low, high = limits(cut, entries)
+    kept = [end for e in entries[1:] for end in (e.gain.low, e.gain.high)]
+    assert -5000 < low < min([0, -2, *kept]) <= max([0, *kept]) < high < 4000
     for kind in ("gain", "forest"):
-        svg = figure(plan, replace(table, columns=columns), kind, store.rundir)
+        svg = figure(plan, cut, kind, store.rundir)
         told = " ".join(texts(svg))
-        assert "Intervals cut at the arrows: dpn, 1 -2.00 [-5000.00, +4000.00]" in told
-        assert "Intervals cut" not in figure(plan, table, kind, store.rundir)
-    assert limits([]) == (-1, 1)
+        assert "Cut at the arrows: dpn, 1 -2.00 [-5000.00, +4000.00]" in told
+        assert "Cut at" not in figure(plan, table, kind, store.rundir)
+    assert limits(cut, []) == (-1, 1)
 
 
 def test_the_forest_prints_the_verdicts(drawn, table):
@@ -267,7 +279,9 @@ def test_many_columns_go_on_in_the_next_line(plan, table, store):
 
 def test_long_words_stay_inside_of_the_figure(plan, table):
     with styled("long"):
-        sheet = Drawing(plan, table, "gain", "hundreds of random models " * 20, (1, 1), (6, 6))
+        sheet = Drawing(
+            plan, table, Form(), "gain", "hundreds of random models " * 20, (1, 1), (6, 6)
+        )
         sheet.foot("hundreds of random models " * 20)
         renderer = FigureCanvasAgg(sheet.figure).get_renderer()
         for text in (sheet.figure._suptitle, sheet.figure._supxlabel):
@@ -349,7 +363,7 @@ def test_labels_are_text_whatever_is_in_them(plan, table, store):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_same_figure_has_the_same_bytes(plan, table, store, format):
-    one, other = (draw(plan, table, "gain", store.rundir, format) for _ in range(2))
+    one, other = (draw(plan, table, "gain", store.rundir, format).content for _ in range(2))
     assert one == other
     begins = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
     assert one.startswith(begins[format])
@@ -376,7 +390,7 @@ def test_a_measured_file_that_was_edited_is_named(shell, store, plan):
 
 def test_wrong_words(shell, plan, table, store):
     assert "did you mean 'gradnorm'" in shell("plot", "mine", "gradnrom", code=2).err
-    with pytest.raises(UserError, match=r"--out: expected a file that ends in one of svg, pdf"):
+    with pytest.raises(UserError, match=r"--format: expected one of svg, pdf"):
         draw(plan, table, "gain", store.rundir, "jpg")
 
 
@@ -393,13 +407,3 @@ def test_summary_of_a_scale_by_hand():
 def test_uniform_attention_by_hand():
     assert uniform(14, 14) == pytest.approx(7.2808, abs=5e-5)
     assert uniform(1, 2) == 0.5
-
-
-def test_rows_are_told_apart_in_grey():
-    rows = tuple(Row(f"row {n}", {}) for n in range(20))
-    plan = Plan("p", "", (), rows, (), (), "row 3", (0,))
-    found = inks(plan)
-    assert found["row 3"].colour == "#000000"
-    shapes = [(ink.marker, ink.filled) for ink in found.values()]
-    assert len(set(shapes)) == 20
-    assert all(one.colour != other.colour for one, other in pairwise(found.values()))

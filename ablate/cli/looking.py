@@ -9,12 +9,19 @@ from typing import Annotated
 
 import typer
 
-from ablate.cli.out import check_out, write_out
+from ablate.cli.out import check_format, write_out
 from ablate.cli.printing import (
+    Caption,
+    FigureFormat,
     Format,
+    Label,
+    Notes,
+    Show,
     TableFormat,
     TextFormat,
+    Wide,
     YamlFormat,
+    latex_float,
     print_json,
     print_rendered,
     print_table,
@@ -107,29 +114,18 @@ def show(
 def table(
     selection: Selection,
     format: TableFormat = None,
-    show: Annotated[
-        str | None,
-        typer.Option(
-            help="Columns: accuracy,gain,ci,population,n,verdict,params,macs,cost,chosen,paper and "
-            "metrics (`ablate list metrics`)."
-        ),
-    ] = None,
+    show: Show = None,
     transpose: Annotated[
         bool, typer.Option("--transpose", help="Show variants as columns.")
     ] = False,
-    wide: Annotated[
-        bool | None,
-        typer.Option(
-            "--wide/--no-wide",
-            help="Lay the table out as papers do: a line for each architecture and variant "
-            "(default: for a sweep with groups).",
-            show_default=False,
-        ),
-    ] = None,
+    wide: Wide = None,
     against: Annotated[
         str | None,
         typer.Option(metavar="paper", help="Show published figures beside the measured."),
     ] = None,
+    label: Label = None,
+    caption: Caption = None,
+    notes: Notes = None,
     strict: Annotated[
         bool,
         typer.Option(
@@ -156,14 +152,17 @@ def table(
 
     if wide and transpose:
         raise UserError("--wide: its columns are not variants; leave --transpose out")
+    floated = latex_float(format, label, caption, notes)
     first = selection.words[0] if selection.words else ""
     if first.startswith(WHERE):
         if selection.words[1:] or selection.has_options or against or strict or bundle:
             raise UserError(
-                f"{first}: takes --format, --show, --transpose and --wide; leave other words out"
+                f"{first}: takes --format, --show, --transpose and --wide, and --label, --caption "
+                f"and --notes; leave other words out"
             )
         parts = check_show(show) if show is not None else SHOW
-        print_rendered(read_published(first.removeprefix(WHERE)), format, parts, transpose, wide)
+        published = read_published(first.removeprefix(WHERE))
+        print_rendered(published, format, parts, transpose, wide, floated)
         return
     if bundle is not None:
         if selection.words or selection.has_options:
@@ -175,14 +174,16 @@ def table(
         if len(told) >= MANY:
             begin(f"recomputing {made.name} from {bundle}")
         results = exported.recompute(made, told)
-        print_table(made, exported, format, strict, show, transpose, against, results, wide)
+        print_table(
+            made, exported, format, strict, show, transpose, against, results, wide, floated
+        )
         return
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, selection, read=True)
     if len(made.cells) * len(made.seeds) >= MANY:
         begin(f"reading the runs of {made.name}")
-    print_table(made, kept, format, strict, show, transpose, against, wide=wide)
+    print_table(made, kept, format, strict, show, transpose, against, wide=wide, floated=floated)
 
 
 @dataclass(frozen=True)
@@ -206,6 +207,23 @@ def plot(
             metavar="FILE", help="File to write: .svg, .pdf or .png (default: NAME-KIND.svg)."
         ),
     ] = None,
+    format: FigureFormat = None,
+    style: Annotated[
+        str,
+        typer.Option(
+            metavar="page|paper|slides", help="Letters, size, and what is written on the figure."
+        ),
+    ] = "page",
+    size: Annotated[
+        str | None, typer.Option(metavar="WxH", help="Width and height in inches, such as 3.3x2.4.")
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Rows to show; intervals stay those of the whole sweep."),
+    ] = None,
+    no_caption: Annotated[
+        bool, typer.Option("--no-caption", help="Write no heading, caption and notes on it.")
+    ] = False,
 ) -> None:
     """Draw a figure of a sweep, as SVG, PDF or PNG."""
     from ablate.analysis import captions
@@ -215,18 +233,22 @@ def plot(
     from ablate.planning.tree import file_name
     from ablate.report.live import begin
     from ablate.report.plot import FORMATS, KINDS, draw
+    from ablate.report.plot.form import Form, read_rows, read_size
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
     *words, kind = selection.words or [""]
     if kind not in KINDS:
         raise unknown("plot", kind, KINDS, "as the last word one of")
-    format = "svg" if out is None else check_out(out, FORMATS)
+    form = Form(style, read_size(size) if size is not None else None, not no_caption)
+    ending = check_format(out, FORMATS, format, "pdf" if style == "paper" else "svg")
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, replace(selection, words=words), read=True)
+    if rows is not None:
+        form = replace(form, rows=read_rows(rows, [row.label for row in made.rows]))
     begin(f"drawing {kind} of {made.name}")
-    out = out or Path(f"{file_name(made.name)}-{kind}.svg")
+    out = out or Path(f"{file_name(made.name)}-{kind}.{ending}")
     results, withheld = kept.results(made.runs(), curves=True, probes=True)
     if kind in ("gain", "forest"):  # their intervals are read
         table = read(made, kept, results, withheld=withheld).table
@@ -241,7 +263,10 @@ def plot(
         )
     for line in captions.withheld(withheld):
         begin(line)
-    if write_out(out, draw(made, table, kind, kept.rundir, format)):
+    drawn = draw(made, table, kind, kept.rundir, ending, form)
+    if drawn.caption:
+        begin(f"for its caption: {drawn.caption}")
+    if write_out(out, drawn.content):
         print(out)
 
 

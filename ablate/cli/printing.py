@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ablate.analysis.scores import Results
     from ablate.analysis.table import Table
     from ablate.planning.plan import Plan
+    from ablate.report.formats import LatexFloat
     from ablate.store.store import Store
 
 
@@ -32,6 +33,9 @@ class Format(StrEnum):
     html = "html"
     csv = "csv"
     json = "json"
+    svg = "svg"
+    pdf = "pdf"
+    png = "png"
 
 
 READ = "Output format (default: rich on a terminal, md elsewhere)."
@@ -45,6 +49,37 @@ TableFormat = Annotated[
 TrialsFormat = Annotated[
     Format | None,
     typer.Option(**one_of(Format.rich, Format.md, Format.csv, Format.json), help=READ),
+]
+Show = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns: accuracy,gain,ci,pm,population,n,verdict,params,macs,cost,chosen,paper and "
+        "metrics (`ablate list metrics`)."
+    ),
+]
+Wide = Annotated[
+    bool | None,
+    typer.Option(
+        "--wide/--no-wide",
+        help="Lay the table out as papers do: a line for each architecture and variant "
+        "(default: for a sweep with groups).",
+        show_default=False,
+    ),
+]
+Label = Annotated[str | None, typer.Option(metavar="tab:NAME", help="Label of the LaTeX table.")]
+Caption = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Caption of the LaTeX table (default: title).")
+]
+Notes = Annotated[
+    str | None,
+    typer.Option(metavar="full|short|none", help="Notes under the LaTeX table (default: full)."),
+]
+FigureFormat = Annotated[
+    Format | None,
+    typer.Option(
+        **one_of(Format.svg, Format.pdf, Format.png),
+        help="File format (default: of --out; else svg, for a paper pdf).",
+    ),
 ]
 TextFormat = Annotated[
     Format,
@@ -91,6 +126,19 @@ def print_set(
     console.print(rich(console.width))
 
 
+def latex_float(
+    format: Format | None, label: str | None, caption: str | None, notes: str | None
+) -> LatexFloat:
+    """What the command line says of a LaTeX table. Raises UserError where another is printed."""
+    from ablate.report.formats import LatexFloat
+
+    given = {"--label": label, "--caption": caption, "--notes": notes}
+    first = next((name for name, value in given.items() if value is not None), None)
+    if first and format is not Format.latex:
+        raise UserError(f"{first}: is of LaTeX; add --format latex, or leave {first} out")
+    return LatexFloat(label, caption, "full" if notes is None else notes)
+
+
 def print_table(
     plan: Plan,
     store: Store,
@@ -101,6 +149,7 @@ def print_table(
     against: str | None = None,
     recomputed: Results | None = None,
     wide: bool | None = None,
+    floated: LatexFloat | None = None,
 ) -> None:
     """Print the table of a sweep. `recomputed`: the results of a bundle."""
     from ablate.analysis.paper import beside
@@ -143,7 +192,7 @@ def print_table(
         paper=beside(plan, store.root) if "paper" in parts else None,
         older=older(plan, store),
     ).table
-    print_rendered(table, format, parts, transpose, wide)
+    print_rendered(table, format, parts, transpose, wide, floated)
 
 
 def print_rendered(
@@ -152,13 +201,16 @@ def print_rendered(
     show: tuple[str, ...],
     transpose: bool,
     wide: bool | None = None,
+    floated: LatexFloat | None = None,
 ) -> None:
     """Print a table on standard output."""
-    from ablate.report.formats import render
+    from ablate.report.formats import FLOAT, render
     from ablate.report.formats.tidy import tree
 
     if format is Format.json:
         print_json(tree(table))
         return
-    draw = functools.partial(render, table, show=show, transpose=transpose, wide=wide)
+    draw = functools.partial(
+        render, table, show=show, transpose=transpose, wide=wide, floated=floated or FLOAT
+    )
     print_set(format, draw, lambda width: draw(Format.rich, width=width))

@@ -78,7 +78,7 @@ DIRECTIONS = {"more": 1, "less": -1}
 # Names that mean something else where values stand, or columns of a table.
 TAKEN = (
     *("step", "epoch", "predictions", "auc"),
-    *("gain", "ci", "n", "verdict", "params", "macs", "cost", "chosen", "paper"),
+    *("gain", "ci", "pm", "n", "verdict", "params", "macs", "cost", "chosen", "paper"),
 )
 
 

@@ -7,30 +7,42 @@ back as the same float).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ablate.analysis.table import Table
 from ablate.report.formats import html, latex, markdown, terminal, tidy
 from ablate.report.formats.grid import PrintedTable, split
-from ablate.report.formats.layout import sheet
+from ablate.report.formats.latex import LatexFloat
+from ablate.report.formats.layout import UNFINISHED, sheet
 from ablate.report.formats.parts import DEFAULT, SHOW, check_show, state
 from ablate.report.formats.tidy import CSV_FIELDS
 from ablate.shared.errors import unknown
 
-__all__ = ["CSV_FIELDS", "DEFAULT", "FORMATS", "SHOW", "check_show", "render", "state"]
+__all__ = [
+    "CSV_FIELDS",
+    "DEFAULT",
+    "FORMATS",
+    "SHOW",
+    "LatexFloat",
+    "check_show",
+    "render",
+    "state",
+]
 
 WIDTH = 100  # characters that side-by-side columns may take
 WIDTHS = {"latex": 80}
+FLOAT = LatexFloat()
 
 SET: dict[str, Callable[[PrintedTable], Any]] = {
     "rich": terminal.rich,
     "md": markdown.markdown,
-    "latex": latex.latex,
     "html": html.html,
 }
+TEX = "latex"
 WHOLE: dict[str, Callable[[Table], str]] = {"csv": tidy.csv, "json": tidy.json}
-FORMATS = (*SET, *WHOLE)
+FORMATS = ("rich", "md", TEX, "html", *WHOLE)
 
 
 def render(
@@ -41,16 +53,23 @@ def render(
     transpose: bool = False,
     width: int = WIDTH,
     wide: bool | None = None,
+    floated: LatexFloat = FLOAT,
 ) -> Any:
     """Set the table in one of FORMATS: a text, or for `rich` an object that a console prints.
 
     `show`: the parts to print, from `check_show`; `transpose`: variants become columns; `wide`:
-    lines are architectures x variants, None for the layout that the table says itself. `csv` and
-    `json` ignore all three and hold everything. Raises UserError for another format.
+    lines are architectures x variants, None for the layout that the table says itself;
+    `floated`: LaTeX's. `csv` and `json` ignore all of this and hold everything.
+    Raises UserError for another format.
     """
     if format in WHOLE:
         return WHOLE[format](table)
-    if format not in SET:
+    if format not in FORMATS:
         raise unknown("--format", format, FORMATS)
     made = sheet(table, show, transpose, min(width, WIDTHS.get(format, width)), wide)
+    if format == TEX:
+        if floated.caption is not None:
+            title = floated.caption + UNFINISHED * (not table.complete)
+            made = dataclasses.replace(made, title=title)
+        return latex.latex(made, floated)
     return SET[format](split(made, width) if format == "rich" else made)

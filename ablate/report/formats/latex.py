@@ -1,12 +1,16 @@
-"""Sets a table in LaTeX for a paper; needs booktabs only (`\\usepackage{booktabs}`)."""
+"""Sets a table in LaTeX for a paper; needs the packages booktabs and threeparttable."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
+from ablate.report.formats.fit import COLUMN, FittedGrid, fitted, is_set, lines_of, pieces, points
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
+from ablate.shared.errors import UserError, unknown
 
 SPECIAL = {
     "\\": r"$\backslash$",
@@ -51,55 +55,133 @@ def _greek(letter: str) -> str:
 SPECIAL |= {_greek(letter): rf"$\{letter}$" for letter in GREEK.split()}
 
 
-def latex(sheet: PrintedTable) -> str:
-    """Set one float for each grid with its footnotes; common lines stand under the last."""
-    lines = ["% \\usepackage{booktabs}"]
-    for position, grid in enumerate(sheet.grids):
-        last = position == len(sheet.grids) - 1
+NOTES = ("full", "short", "none")
+END = r" \tabularnewline"  # behind \raggedright, `\\` is the end of a line of its paragraph
+
+
+@dataclass(frozen=True)
+class LatexFloat:
+    """What is told of a table's float: its label, its caption in place of the sweep's title, and
+    its notes: `full`, `short` (warnings, and what the numbers are) or `none`."""
+
+    label: str | None = None
+    caption: str | None = None
+    notes: str = "full"
+
+    def __post_init__(self) -> None:
+        """Raises UserError for other notes, and for a label that LaTeX can't read."""
+        if self.notes not in NOTES:
+            raise unknown("--notes", self.notes, NOTES)
+        if self.label is not None and not re.fullmatch(r"[\w:./+*@-]+", self.label, re.ASCII):
+            raise UserError(
+                f"--label: expected letters, digits and :./+*@_-, such as tab:gains, got "
+                f"{self.label!r}"
+            )
+
+    def labels(self, position: int) -> list[str]:
+        """The label of the float at this place: of the second it ends in -2."""
+        if self.label is None:
+            return []
+        return [rf"\label{{{self.label}{f'-{position + 1}' if position else ''}}}"]
+
+
+def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
+    """Set one float for each grid, or for each part of one that is too wide, with its notes; common
+    lines stand under the last. A float is as wide as a column where it fits into one."""
+    lines = ["% \\usepackage{booktabs,threeparttable}"]
+    parts = [
+        (grid, part, number)
+        for grid in sheet.grids
+        for number, part in enumerate(fitted(_plain(grid) if floated.notes != "full" else grid))
+    ]
+    for position, (grid, part, number) in enumerate(parts):
         first = f"{_sentence(sheet.title)} " if grid.title and not position else ""
         title = first + (grid.title or sheet.title) + (f" ({grid.note})" if grid.note else "")
+        star = "*" if part.room > COLUMN else ""
         lines += [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{escape(_sentence(title))}}}",
+            rf"\begin{{table{star}}}",
+            r"\centering\sloppy",
+            r"\begin{threeparttable}",
+            rf"\caption{{{escape(_sentence(title + ' (continued)' * bool(number)))}}}",
+            *floated.labels(position),
             r"\footnotesize\setlength{\tabcolsep}{3pt}",
-            *_tabular(grid),
-            *_under(sheet, grid, last),
-            r"\end{table}",
+            *_tabular(part),
+            *_under(sheet, part.grid, position == len(parts) - 1, floated.notes),
+            r"\end{threeparttable}",
+            rf"\end{{table{star}}}",
             "",
         ]
     return "\n".join(lines)
+
+
+def _plain(grid: Grid) -> Grid:
+    """The grid without the marks of notes."""
+
+    def plain(cells: Iterable[GridCell]) -> tuple[GridCell, ...]:
+        return tuple(dataclasses.replace(cell, notes=()) for cell in cells)
+
+    lines = (dataclasses.replace(line, cells=plain(line.cells)) for line in grid.lines)
+    return dataclasses.replace(grid, headings=plain(grid.headings), lines=tuple(lines))
 
 
 def _sentence(title: str) -> str:
     return title if title.endswith((".", "?", "!")) else f"{title}."
 
 
-def _tabular(grid: Grid) -> Iterator[str]:
-    yield rf"\begin{{tabular}}{{{''.join('r' if c.number else 'l' for c in grid.headings)}}}"
+def _tabular(part: FittedGrid) -> Iterator[str]:
+    grid = part.grid
+    kinds = [
+        ("r" if head.number else "l") if width is None else rf"p{{{width:.1f}pt}}"
+        for head, width in zip(grid.headings, part.folded, strict=True)
+    ]
+    columns = "".join(kinds)
+    if part.width <= COLUMN:  # notes of less are a tower
+        yield rf"\begin{{tabular*}}{{{COLUMN:g}pt}}{{@{{\extracolsep{{\fill}}}}{columns}@{{}}}}"
+    else:
+        yield rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}"
     yield r"\toprule"
     if grid.spans:
-        heads = [rf"\multicolumn{{{n}}}{{c}}{{{escape(text)}}}" for text, n in grid.spans]
-        yield " & ".join(heads) + r" \\"
-        at = 1
-        for text, size in grid.spans:
-            if text:
-                yield rf"\cmidrule(lr){{{at}-{at + size - 1}}}"
-            at += size
-    yield " & ".join(map(_cell, grid.headings)) + r" \\"
+        at, heads, rules = 0, [], []
+        for text, count in grid.spans:
+            folded = _folded(text, "c", part.across(at, count))
+            heads.append(rf"\multicolumn{{{count}}}{{c}}{{{folded}}}")
+            rules += [rf"\cmidrule(lr){{{at + 1}-{at + count}}}"] if text else []
+            at += count
+        yield " & ".join(heads) + END
+        yield from rules
+    named = zip(grid.headings, part.widths, strict=True)
+    yield (
+        " & ".join(
+            _folded(head.text, "r" if head.number else "l", width, head.notes)
+            for head, width in named
+        )
+        + END
+    )
     yield r"\midrule"
     for line in grid.lines:
-        yield _line(line)
+        yield _line(line, part)
     yield r"\bottomrule"
-    yield r"\end{tabular}"
+    yield rf"\end{{tabular{'*' if part.width <= COLUMN else ''}}}"
 
 
-def _line(line: GridLine) -> str:
+def _folded(text: str, side: str, width: float, notes: tuple[int, ...] = ()) -> str:
+    """A heading, in as many lines as its column is narrow."""
+    lines = lines_of(text, width - points(",".join(map(str, notes))))
+    words = r" \\ ".join(map(escape, lines)) + _marks(notes)
+    if len(lines) == 1:
+        return words
+    return rf"\begin{{tabular}}[b]{{@{{}}{side}@{{}}}}{words}\end{{tabular}}"
+
+
+def _line(line: GridLine, part: FittedGrid) -> str:
     if line.heading:
         first = line.cells[0]
         text = rf"\emph{{{escape(first.text)}}}{_marks(first.notes)}"
-        return rf"\multicolumn{{{len(line.cells)}}}{{l}}{{{text}}} \\"
-    return " & ".join(map(_cell, line.cells)) + r" \\"
+        wide = points(first.text) > part.width
+        kind = rf"@{{}}p{{{part.width:.1f}pt}}@{{}}" if wide else "@{}l"
+        return rf"\multicolumn{{{len(line.cells)}}}{{{kind}}}{{{text}}}" + END
+    cells = zip(line.cells, part.folded, strict=True)
+    return " & ".join((r"\raggedright " if width else "") + _cell(c) for c, width in cells) + END
 
 
 def _cell(cell: GridCell) -> str:
@@ -115,28 +197,33 @@ def _marks(notes: tuple[int, ...]) -> str:
     return rf"\textsuperscript{{{','.join(map(str, notes))}}}" if notes else ""
 
 
-def _under(sheet: PrintedTable, grid: Grid, last: bool) -> Iterator[str]:
+def _under(sheet: PrintedTable, grid: Grid, last: bool, notes: str) -> Iterator[str]:
     cells = [*grid.headings, *(cell for line in grid.lines for cell in line.cells)]
     numbers = sorted({number for cell in cells for number in cell.notes})
-    texts = [f"{_marks((i,))} {escape(sheet.footnotes[i - 1])}" for i in numbers]
-    if last:
-        texts = [*map(escape, (*sheet.notes, *sheet.caption)), *texts]
-    if texts:
-        yield r"\par\medskip\raggedright"
-        yield " \\par\n".join(texts)
+    items = [rf"\item[{i}] {escape(sheet.footnotes[i - 1])}" for i in numbers]
+    if last and notes != "none":
+        said = sheet.caption if notes == "full" else sheet.caption[:1]
+        items = [rf"\item {_guarded(escape(text))}" for text in (*sheet.notes, *said)] + items
+    if items:
+        yield r"\begin{tablenotes}[flushleft]\footnotesize\raggedright"
+        yield from items
+        yield r"\end{tablenotes}"
+
+
+def _guarded(text: str) -> str:
+    return "{}" + text if text.startswith("[") else text
 
 
 def escape(text: str) -> str:
-    """Escape a text for plain pdflatex; characters outside Latin-1 are set by their number."""
-    characters = (SPECIAL.get(character, character) for character in " ".join(text.split()))
-    set_as = (text if len(text) > 1 or _is_set(text) else _numbered(text) for text in characters)
+    """Escape a text for plain pdflatex; characters outside Latin-1 are set by their number. A long
+    word may be broken behind its signs."""
+    return " ".join(r"\allowbreak{}".join(map(_escaped, pieces(word))) for word in text.split())
+
+
+def _escaped(text: str) -> str:
+    characters = (SPECIAL.get(character, character) for character in text)
+    set_as = (text if len(text) > 1 or is_set(text) else _numbered(text) for text in characters)
     return "".join(set_as).replace("--", "-{}-")  # else one dash
-
-
-def _is_set(character: str) -> bool:
-    """Can every LaTeX set it? ASCII, and Latin letters with an accent."""
-    base = unicodedata.decomposition(character).partition(" ")[0]
-    return character.isascii() or (bool(base) and not base.startswith("<") and ord(character) < 256)
 
 
 def _numbered(character: str) -> str:

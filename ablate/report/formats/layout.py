@@ -6,14 +6,21 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from ablate.analysis.across import Summary
-from ablate.analysis.captions import level
 from ablate.analysis.headline import headline
 from ablate.analysis.table import Entry, Table, TableColumn
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
-from ablate.report.formats.parts import OTHERS, ShownPart, interval, parts_of
+from ablate.report.formats.parts import (
+    OTHERS,
+    ShownPart,
+    bracket,
+    interval,
+    interval_form,
+    parts_of,
+)
 from ablate.report.formats.wide import wide_caption, wide_grids
 
 SIDE_BY_SIDE = 3  # columns of a sweep at most
+UNFINISHED = " (unfinished)"
 FEW_ROWS = 3  # of which no column makes a grid of its own
 WHERE = {"contrast": "columns", "trend": "columns", "group": "group"}  # heads a line's `column`
 
@@ -24,7 +31,7 @@ def sheet(
     """Lay out the table: `wide`, by default as the table says, or columns side by side if they are
     few and fit into `width` characters, else one below the other; `transpose`: one grid with the
     variants as its columns."""
-    blocks = [_block(table, block, "ci" in show) for block in table.blocks]
+    blocks = [_block(table, block, interval_form(show)) for block in table.blocks]
     details = table.details
     if not transpose and (table.wide or table.groups if wide is None else wide):
         grids = list(wide_grids(table, show))
@@ -32,7 +39,7 @@ def sheet(
     else:
         grids = _long(table, list(parts_of(table, show)), transpose, width)
     return PrintedTable(
-        title=(table.title or table.sweep) + ("" if table.complete else " (unfinished)"),
+        title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
         grids=(*grids, *blocks),
         notes=table.notes,
         caption=(*table.caption, *details),
@@ -140,19 +147,19 @@ def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
     return Grid("", (GridCell(first), *headings), tuple(lines))
 
 
-def _block(table: Table, block: Summary, ci: bool) -> Grid:
+def _block(table: Table, block: Summary, ci: str) -> Grid:
     """An average, a contrast, a trend or the effects of a placement: an effect a line."""
     where = any(line.column for line in block.lines) and block.kind in WHERE
     told = any(line.where for line in block.lines)
     sampled = any(line.sampled for line in block.lines)
-    bracket = f" [{level(table.gain_alpha)} CI]" if ci else ""
+    told_as = bracket(ci, table.gain_alpha)
     change = table.of().change
     what = {"contrast": f"change of {change}", "trend": f"slope of {change}"}
     headings = [
         GridCell("effect" if block.kind == "placement" else "variant"),
         *([GridCell(WHERE[block.kind])] if where else []),
-        GridCell(what.get(block.kind, change) + bracket, number=True),
-        *([GridCell(f"if columns were a sample{bracket}", number=True)] if sampled else []),
+        GridCell(what.get(block.kind, change) + told_as, number=True),
+        *([GridCell(f"if columns were a sample{told_as}", number=True)] if sampled else []),
         *([GridCell("columns", number=True)] if sampled else []),
         GridCell("n", number=True),
         GridCell("verdict" if table.complete else ""),

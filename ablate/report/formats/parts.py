@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from ablate.analysis.stats import Estimate
 
 SHOW = (
-    *("accuracy", "gain", "ci", "population", "n", "verdict"),
+    *("accuracy", "gain", "ci", "pm", "population", "n", "verdict"),
     *("params", "macs", "cost", "chosen", "paper"),
 )
+INTERVALS = ("ci", "pm")  # [+0.21, +1.03], and its half: 0.62 ± 0.41
 DEFAULT = ("accuracy", "gain", "ci", "n", "verdict")
 OTHERS = "others"  # heads what is in no family or group, below what is in one
 
@@ -34,8 +36,10 @@ def check_show(text: str, own: Collection[str] = ()) -> tuple[str, ...]:
     for part in show or (text,):
         if part not in (*SHOW, *own) and not is_metric(part):
             raise unknown("--show", part, (*SHOW, *(own or NAMES)))
-    if not set(show) - {"ci"}:
-        raise UserError("--show: ci is the interval of another part; add accuracy or gain")
+    if not set(show) - set(INTERVALS):
+        raise UserError(f"--show: {show[0]} is the interval of another part; add accuracy or gain")
+    if set(INTERVALS) <= set(show):
+        raise UserError("--show: ci and pm are two forms of one interval; leave one of them out")
     return show
 
 
@@ -50,32 +54,46 @@ class ShownPart:
 
 
 def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
-    ci = "ci" in show
+    ci = interval_form(show)
     for name in show:
         if name in _PARTS:
             yield from _PARTS[name](table, ci)
-        elif name != "ci":
+        elif name not in INTERVALS:
             yield _other(table, name, ci)
 
 
-def interval(estimate: Estimate | None, metric: Metric, sign: bool = False, ci: bool = True) -> str:
-    """Write "+0.62 [+0.21, +1.03]"; without an interval "+0.62 [-]"; without an estimate "-"."""
+def interval_form(show: Sequence[str]) -> str:
+    """The form of intervals, one of INTERVALS; "" for none."""
+    return next((name for name in INTERVALS if name in show), "")
+
+
+def bracket(form: str, alpha: float) -> str:
+    """What a heading says of the intervals below it."""
+    return {"ci": f" [{level(alpha)} CI]", "pm": f" ± {level(alpha)} CI", "": ""}[form]
+
+
+def interval(estimate: Estimate | None, metric: Metric, sign: bool = False, ci: str = "ci") -> str:
+    """Write "+0.62 [+0.21, +1.03]", or "+0.62 ± 0.41" for `pm`; without an interval "+0.62 [-]" and
+    "+0.62 ± -"; without an estimate "-". A t interval is symmetric; one that was cut where an
+    accuracy ends has both ends in any form."""
     if estimate is None:
         return "-"
     mean = metric.text(estimate.mean, sign)
     if not ci:
         return mean
     if estimate.low is None or estimate.high is None:
-        return f"{mean} [-]"
+        return f"{mean} [-]" if ci == "ci" else f"{mean} ± -"
+    half = (estimate.high - estimate.low) / 2
+    if ci == "pm" and math.isclose(estimate.low + half, estimate.mean, rel_tol=1e-9, abs_tol=1e-9):
+        return f"{mean} ± {metric.text(half)}"
     return f"{mean} [{metric.text(estimate.low, sign)}, {metric.text(estimate.high, sign)}]"
 
 
-def _value_heading(metric: Metric, alpha: float, ci: bool) -> str:
-    bracket = f"[{level(alpha)} CI]" if ci else ""
-    return " ".join(filter(None, (metric.key, metric.unit, bracket)))
+def _value_heading(metric: Metric, alpha: float, ci: str) -> str:
+    return " ".join(filter(None, (metric.key, metric.unit))) + bracket(ci, alpha)
 
 
-def _accuracy(table: Table, ci: bool) -> Iterator[ShownPart]:
+def _accuracy(table: Table, ci: str) -> Iterator[ShownPart]:
     def cell(entry: Entry) -> GridCell:
         text = interval(entry.accuracy, table.of(), ci=ci)
         return GridCell(text + _never(entry.never, entry), number=True)
@@ -83,7 +101,7 @@ def _accuracy(table: Table, ci: bool) -> Iterator[ShownPart]:
     yield ShownPart(_value_heading(table.of(), table.alpha, ci), cell)
 
 
-def _other(table: Table, name: str, ci: bool) -> ShownPart:
+def _other(table: Table, name: str, ci: str) -> ShownPart:
     def cell(entry: Entry) -> GridCell:
         if name == table.metric:
             return next(_accuracy(table, ci)).cell(entry)
@@ -99,17 +117,16 @@ def _never(never: Sequence[int], entry: Entry) -> str:
     return f"; {len(never)}/{entry.planned} never" if never else ""
 
 
-def _gain(table: Table, ci: bool) -> Iterator[ShownPart]:
+def _gain(table: Table, ci: str) -> Iterator[ShownPart]:
     def cell(entry: Entry) -> GridCell:
         is_baseline = entry.row == table.baseline
         text = "" if is_baseline else interval(entry.gain, table.of(), True, ci)
         return GridCell(text, bold=entry.verdict == "helps", number=True)
 
-    bracket = f" [{level(table.gain_alpha)} CI]" if ci else ""
-    yield ShownPart(table.of().change + bracket, cell, is_gain=True)
+    yield ShownPart(table.of().change + bracket(ci, table.gain_alpha), cell, is_gain=True)
 
 
-def _population(table: Table, ci: bool) -> Iterator[ShownPart]:
+def _population(table: Table, ci: str) -> Iterator[ShownPart]:
     """The interval alone: the gain is the one for new seeds."""
 
     def cell(entry: Entry) -> GridCell:
@@ -122,11 +139,11 @@ def _population(table: Table, ci: bool) -> Iterator[ShownPart]:
     yield ShownPart(f"for new images, too [{level(table.gain_alpha)} CI]", cell)
 
 
-def _n(table: Table, ci: bool) -> Iterator[ShownPart]:
+def _n(table: Table, ci: str) -> Iterator[ShownPart]:
     yield ShownPart("n", lambda entry: GridCell(str(entry.n), number=True))
 
 
-def _verdict(table: Table, ci: bool) -> Iterator[ShownPart]:
+def _verdict(table: Table, ci: str) -> Iterator[ShownPart]:
     heading = "verdict" if table.complete else "runs"
     yield ShownPart(heading, lambda entry: GridCell(state(entry, table)), number=False)
 
@@ -152,17 +169,17 @@ def fates(entry: Entry) -> Iterator[str]:
             yield f"{len(seeds)}/{entry.planned} {what}"
 
 
-def _params(table: Table, ci: bool) -> Iterator[ShownPart]:
+def _params(table: Table, ci: str) -> Iterator[ShownPart]:
     yield ShownPart("params", lambda entry: GridCell(short(entry.parameters), number=True))
 
 
-def _macs(table: Table, ci: bool) -> Iterator[ShownPart]:
+def _macs(table: Table, ci: str) -> Iterator[ShownPart]:
     yield ShownPart(
         "multiply-adds", lambda entry: GridCell(short(entry.multiply_adds), number=True)
     )
 
 
-def _cost(table: Table, ci: bool) -> Iterator[ShownPart]:
+def _cost(table: Table, ci: str) -> Iterator[ShownPart]:
     def of(text: Callable[[Entry], str]) -> Callable[[Entry], GridCell]:
         return lambda entry: GridCell(text(entry) if entry.cost else "-", number=True)
 
@@ -177,7 +194,7 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2g} %"
 
 
-def _chosen(table: Table, ci: bool) -> Iterator[ShownPart]:
+def _chosen(table: Table, ci: str) -> Iterator[ShownPart]:
     """Make a column for each searched key, with the chosen value of each search."""
     keys = dict.fromkeys(k for e in table.entries for choice in e.chosen for k in choice.params)
 
@@ -191,7 +208,7 @@ def _chosen(table: Table, ci: bool) -> Iterator[ShownPart]:
         yield ShownPart(key, of(key))
 
 
-def _paper(table: Table, ci: bool) -> Iterator[ShownPart]:
+def _paper(table: Table, ci: str) -> Iterator[ShownPart]:
     def printed(entry: Entry) -> GridCell:
         return GridCell(entry.against.published.printed if entry.against else "", number=True)
 
@@ -237,7 +254,7 @@ def _beside(entry: Entry, table: Table) -> str:
     return ", ".join(parts)
 
 
-_PARTS: dict[str, Callable[[Table, bool], Iterator[ShownPart]]] = {
+_PARTS: dict[str, Callable[[Table, str], Iterator[ShownPart]]] = {
     "accuracy": _accuracy,
     "gain": _gain,
     "population": _population,

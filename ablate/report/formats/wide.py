@@ -16,7 +16,7 @@ from ablate.report.formats.parts import OTHERS, ShownPart, fates, paper_apart, p
 from ablate.shared.errors import UserError
 
 # Parts that the long table has: words are counted at the end of a line.
-LONG = ("ci", "n", "verdict")
+LONG = ("ci", "pm", "n", "verdict")
 
 
 def wide_grids(table: Table, show: Sequence[str]) -> Iterator[Grid]:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
+from ablate.report.plot.form import Form
 from ablate.report.plot.measured import Nothing, RunDirs
 from ablate.shared.errors import unknown
 
 if TYPE_CHECKING:
     from ablate.report.plot.style import Drawing
 
-__all__ = ["FORMATS", "KINDS", "Nothing", "draw", "figure", "figures"]
+__all__ = ["FORMATS", "KINDS", "Form", "Nothing", "draw", "figure", "figures"]
 
 
 @dataclass(frozen=True)
@@ -69,29 +70,47 @@ KINDS = {
     ),
 }
 FORMATS = ("svg", "pdf", "png")
+PAGE = Form()
 
 
-def draw(plan: Plan, table: Table, kind: str, rundir: RunDirs, format: str = "svg") -> bytes:
-    """Draw one figure and return its file. `rundir`: a run's id -> its folder, as `Store.rundir`.
+@dataclass(frozen=True)
+class DrawnFigure:
+    """A file, and the text that it leaves to the caption of a paper: "" where it has its own."""
 
-    Raises UserError for an unknown kind or format, Nothing where its data is missing.
+    content: bytes
+    caption: str
+
+
+def draw(
+    plan: Plan,
+    table: Table,
+    kind: str,
+    rundir: RunDirs,
+    format: str = "svg",
+    form: Form = PAGE,
+) -> DrawnFigure:
+    """Draw one figure. `rundir`: a run's id -> its folder, as `Store.rundir`; `form`: style, size
+    and rows.
+
+    Raises UserError for an unknown kind or format and for a size that is too small, Nothing where
+    its data is missing.
     """
     if kind not in KINDS:
         raise unknown("plot", kind, KINDS)
     if format not in FORMATS:
-        raise unknown("--out", format, FORMATS, "a file that ends in one of")
+        raise unknown("--format", format, FORMATS)
     from ablate.report.plot.style import styled
 
     module, _, function = KINDS[kind].path.partition(":")
-    with styled(f"{plan.name} {kind}"):
+    with styled(f"{plan.name} {kind}", form.style):
         drawer = getattr(importlib.import_module(f"{__name__}.{module}"), function)
-        sheet: Drawing = drawer(plan, table, rundir)
-        return sheet.content(format)
+        sheet: Drawing = drawer(plan, table, rundir, form)
+        return DrawnFigure(sheet.content(format), sheet.caption)
 
 
 def figure(plan: Plan, table: Table, kind: str, rundir: RunDirs) -> str:
     """Draw the SVG of one figure; raises as `draw`."""
-    return draw(plan, table, kind, rundir).decode()
+    return draw(plan, table, kind, rundir).content.decode()
 
 
 def figures(plan: Plan, table: Table, rundir: RunDirs) -> dict[str, str]:

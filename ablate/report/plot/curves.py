@@ -10,15 +10,17 @@ from matplotlib.ticker import MaxNLocator
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
 from ablate.planning.probing import again
+from ablate.report.plot.form import Form
+from ablate.report.plot.inks import inks
 from ablate.report.plot.measured import Nothing, RunDirs, in_order, named
-from ablate.report.plot.style import Drawing, folded, inks
+from ablate.report.plot.style import Drawing
 from ablate.shared.own import is_own
 
 ACROSS = 3  # columns in a line
 BANDS = 8  # rows at most: of more, bands hide the lines
 
 
-def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
+def curves(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     """Draw the mean of the runs that reached an epoch, and a band from the lowest to the highest.
 
     A panel a column and a quantity; no bands where there are many rows.
@@ -27,7 +29,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
         raise Nothing(f"{plan.name}: its runs take no steps, so they have no curves")
     found: dict[tuple[str, str], dict[float, list[dict[str, Any]]]] = {}
     first, by = plan.task.metrics[0], _by(plan)
-    for run in in_order(plan, table):
+    for run in in_order(plan, table, form):
         for line in rundir(run.id).read_metrics():
             if by in line and ("train_loss" in line or f"val_{first.key}" in line):
                 epochs = found.setdefault((run.cell.row, run.cell.column), {})
@@ -43,10 +45,10 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     }
     quantities = [one for one in every if one[0] in logged]
     ink, columns = inks(plan), [column.label for column in plan.columns]
-    lines, across = folded(len(columns), ACROSS)
+    lines, across = form.across(len(columns), ACROSS)
     size = (2.6 + 3.4 * across, 6 * lines)
     sheet = Drawing(
-        plan, table, "curves", "Learning curves", (len(quantities) * lines, across), size
+        plan, table, form, "curves", "Learning curves", (len(quantities) * lines, across), size
     )
     panels = sheet.columns(len(columns), len(quantities))
     banded = len({row for row, _ in found}) <= BANDS
@@ -68,7 +70,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
             sheet.tell(drawn, f"{named(row, column)}: {name}, ends at {mean[-1]:.4g}, n = {n}")
             legend.setdefault(row, drawn)
         for n, parts in enumerate(panels):
-            parts[part].xaxis.set_major_locator(MaxNLocator(integer=True))
+            parts[part].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
             if n % across == 0:
                 parts[part].set_ylabel(name)
     for parts, column in zip(panels, columns, strict=True):
@@ -76,7 +78,9 @@ def curves(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
         parts[-1].set_xlabel(by)
     sheet.legend(legend)
     absent = [
-        named(cell.row, cell.column) for cell in plan.cells if (cell.row, cell.column) not in found
+        named(cell.row, cell.column)
+        for cell in plan.cells
+        if form.shows(cell.row) and (cell.row, cell.column) not in found
     ]
     article = "a" if by == "step" else "an"
     bands = "; bands: from the lowest run to the highest" if banded else ""

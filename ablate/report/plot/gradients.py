@@ -9,23 +9,25 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
+from ablate.report.plot.form import Form
+from ablate.report.plot.inks import inks
 from ablate.report.plot.measured import RunDirs, named, probed
-from ablate.report.plot.style import Drawing, inks
+from ablate.report.plot.style import Drawing
 from ablate.shared.metrics.probed import LAST, depths, profile
 
 UPRIGHT = 8  # depths at most whose names stand side by side
 
 
-def gradnorm(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
+def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     """Draw two panels for each column: by depth at the end, and the embedding by step."""
     found = {
         cell: {seed: arrays for seed, arrays in by_seed.items() if len(arrays["steps"])}
-        for cell, by_seed in probed(plan, table, rundir, "gradnorm").items()
+        for cell, by_seed in probed(plan, table, rundir, form, "gradnorm").items()
     }
     columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
     ink = inks(plan)
     heading, size = "Gradient norms by depth and by step", (8.6, 1.1 + 2.7 * len(columns))
-    sheet = Drawing(plan, table, "gradnorm", heading, (len(columns), 2), size)
+    sheet = Drawing(plan, table, form, "gradnorm", heading, (len(columns), 2), size)
     legend: dict[str, Any] = {}
     for (row, column), by_seed in found.items():
         left, right = sheet.axes[columns.index(column)]

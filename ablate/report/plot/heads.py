@@ -8,8 +8,10 @@ import numpy as np
 
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
+from ablate.report.plot.form import Form
+from ablate.report.plot.inks import GREY, inks
 from ablate.report.plot.measured import RunDirs, named, probed
-from ablate.report.plot.style import GREY, Drawing, folded, inks
+from ablate.report.plot.style import Drawing
 
 ACROSS = 2  # columns in a line
 
@@ -20,15 +22,15 @@ def uniform(height: int, width: int) -> float:
     return float(np.linalg.norm(places[:, None] - places[None], axis=-1).mean())
 
 
-def attention(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
+def attention(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     """Draw one panel for each column: a point for every head of every seed, a line for the mean."""
-    found = probed(plan, table, rundir, "attention")
+    found = probed(plan, table, rundir, form, "attention")
     columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
     rows = [r.label for r in plan.rows if r.label in {row for row, _ in found}]
     ink = inks(plan)
-    lines, across = folded(len(columns), ACROSS)
+    lines, across = form.across(len(columns), ACROSS)
     heading, size = "Attention distance of every head", (2.4 + 4 * across, 4.2 * lines)
-    sheet = Drawing(plan, table, "attention", heading, (lines, across), size)
+    sheet = Drawing(plan, table, form, "attention", heading, (lines, across), size)
     panels = [axes for (axes,) in sheet.columns(len(columns))]
     legend: dict[str, Any] = {}
     grids: dict[str, tuple[int, int]] = {}

@@ -9,6 +9,7 @@ from ablate.analysis.table import Table
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.probing import again
+from ablate.report.plot.form import Form
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
 
@@ -21,13 +22,13 @@ class Nothing(UserError):
     """There is no data to draw yet; the message has the command that makes it."""
 
 
-def probed(plan: Plan, table: Table, rundir: RunDirs, probe: str) -> ByCell:
+def probed(plan: Plan, table: Table, rundir: RunDirs, form: Form, probe: str) -> ByCell:
     """Read the measurements of a probe, in the plan's order, without cells that have none.
 
     Raises Nothing where no run has any.
     """
     found: ByCell = {}
-    for run in in_order(plan, table):
+    for run in in_order(plan, table, form):
         arrays = rundir(run.id).read_probe(probe) if probe in run.cell.spec.get("probe", ()) else {}
         if arrays:
             found.setdefault((run.cell.row, run.cell.column), {})[run.seed] = arrays
@@ -38,10 +39,11 @@ def probed(plan: Plan, table: Table, rundir: RunDirs, probe: str) -> ByCell:
     raise Nothing(f"{plan.name}: its runs did not measure {probe}; run {again(plan, probe)}")
 
 
-def in_order(plan: Plan, table: Table) -> Iterator[PlannedRun]:
-    """Yield runs by row, column and seed, without runs that the table withholds."""
+def in_order(plan: Plan, table: Table, form: Form) -> Iterator[PlannedRun]:
+    """Yield the runs of the rows shown by row, column and seed, without runs that the table
+    withholds."""
     cells = {(cell.row, cell.column): cell for cell in plan.cells}
-    for row in plan.rows:
+    for row in filter(lambda row: form.shows(row.label), plan.rows):
         for column in plan.columns:
             if cell := cells.get((row.label, column.label)):
                 for seed, run in cell.ids.items():

@@ -11,13 +11,15 @@ from ablate.analysis import stats
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
 from ablate.planning.probing import again
+from ablate.report.plot.form import Form
+from ablate.report.plot.inks import inks
 from ablate.report.plot.measured import Nothing, RunDirs, named
-from ablate.report.plot.style import Drawing, folded, inks
+from ablate.report.plot.style import Drawing
 
 ACROSS = 3  # columns in a line
 
 
-def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
+def tuning(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     """Draw the expected best validation score of k trials, and a band for 80 % of draws.
 
     A panel a column. The scores are those that all searches of a row were told: of a pruned trial
@@ -29,16 +31,16 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     sign, scale = metric.sign, metric.scale
     scores: dict[tuple[str, str], list[float]] = {}
     for trial in plan.trials:
-        if trial.score is not None:
+        if trial.score is not None and form.shows(trial.cell.row):
             cell = scores.setdefault((trial.cell.row, trial.cell.column), [])
             cell.append(sign * scale * trial.score)
     if not scores:
         raise Nothing(f"{plan.name}: no round of trials has ended yet; run {again(plan)}")
     ink, columns = inks(plan), [column.label for column in plan.columns]
-    lines, across = folded(len(columns), ACROSS)
+    lines, across = form.across(len(columns), ACROSS)
     size = (2.6 + 3.4 * across, 3.6 * lines)
     heading = "Best score of a search by its number of trials"
-    sheet = Drawing(plan, table, "tuning", heading, (lines, across), size)
+    sheet = Drawing(plan, table, form, "tuning", heading, (lines, across), size)
     panels = [axes for (axes,) in sheet.columns(len(columns))]
     legend: dict[str, Any] = {}
     for (row, column), found in scores.items():
@@ -56,7 +58,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs) -> Drawing:
     for axes, column in zip(panels, columns, strict=True):
         axes.set_title(plan.heading(column), loc="left")
         axes.set_xlabel("trials, k")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     for axes in panels[::across]:
         axes.set_ylabel(metric.with_unit(f"best {metric.validated}"))
     sheet.legend(legend)

@@ -1,9 +1,4 @@
-"""Sets the style of every figure, and writes its file: colours, marks, sizes, fixed bytes.
-
-Colours are those of Okabe and Ito (2008), told apart by every kind of colour vision, less the
-yellow, which white paper swallows. What differs in colour differs in marker, fill and dashes, too,
-so that a figure is read in grey.
-"""
+"""Sets the style of every figure, and writes its file: letters, sizes, fixed bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +6,8 @@ import contextlib
 import io
 import itertools
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -20,14 +15,17 @@ import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import font_scalings
+from matplotlib.transforms import ScaledTranslation
 
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
+from ablate.report.plot.form import STYLES, Form, Size
+from ablate.report.plot.inks import GREY
+from ablate.shared.errors import UserError
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
-DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)))
-BLACK, GREY = "#000000", "#666666"
+SMALL = 0.4  # inches of a panel: below, nothing can be read
+OVERLAP = 0.3  # of a line: its ascenders and descenders
 MAP = "cividis"  # light and dark in order, whatever the eye
 
 RC: dict[Any, Any] = {
@@ -46,55 +44,23 @@ RC: dict[Any, Any] = {
     "lines.linewidth": 1.3,
     "lines.markersize": 4.5,
     "path.simplify": False,  # every point that was measured is in the file
-    "pdf.fonttype": 42,  # text that can be searched and edited
+    "pdf.fonttype": 42,  # whole TrueType fonts: publishers refuse Type 3
+    "ps.fonttype": 42,
     "savefig.dpi": 200,
     "svg.fonttype": "none",
     "text.parse_math": False,  # a label's $ is a $
 }
 
 
-@dataclass(frozen=True)
-class Ink:
-    """The colour, mark and dashes of a row, the same in every figure of its sweep."""
-
-    colour: str
-    marker: str
-    dashes: Any
-    filled: bool
-
-    def mark(self, **more: Any) -> dict[str, Any]:
-        """Arguments of `Axes.plot`, for points."""
-        face = self.colour if self.filled else "white"
-        return {"color": self.colour, "marker": self.marker, "markerfacecolor": face, **more}
-
-    def line(self, **more: Any) -> dict[str, Any]:
-        """... and for lines."""
-        return {"color": self.colour, "linestyle": self.dashes, **more}
-
-
-def inks(plan: Plan) -> dict[str, Ink]:
-    """Choose the style of each row. The baseline is black; any two of the first 20 others differ in
-    grey, too."""
-    found = {plan.baseline: Ink(BLACK, "o", "-", True)}
-    for n, row in enumerate(row.label for row in plan.rows if row.label != plan.baseline):
-        found[row] = Ink(
-            COLOURS[n % len(COLOURS)],
-            MARKERS[(n + 1) % len(MARKERS)],
-            DASHES[(n + 1) % len(DASHES)],
-            filled=(n + 1) // len(MARKERS) % 2 == 0,
-        )
-    return found
-
-
 @contextlib.contextmanager
-def styled(name: str) -> Iterator[None]:
+def styled(name: str, style: str = "page") -> Iterator[None]:
     """Set our style without the user's matplotlibrc, so that the same runs give the same bytes.
 
     `name` keeps the ids of figures apart that stand in one page.
     """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(RC | {"svg.hashsalt": name})
+        matplotlib.rcParams.update(RC | STYLES[style].rc | {"svg.hashsalt": name})
         yield
 
 
@@ -105,21 +71,26 @@ class Drawing:
         self,
         plan: Plan,
         table: Table,
+        form: Form,
         kind: str,
         heading: str,
         panels: tuple[int, int],
-        size: tuple[float, float],
+        size: Size,
     ) -> None:
-        """`heading`: what is drawn; `panels`: rows and columns; `size`: inches. The sweep's title
-        is the first line below; an unfinished sweep says so above."""
-        self.kind = kind
-        self.letters = 13 * size[0]  # of a line
+        """`heading`: what is drawn; `panels`: rows and columns; `size`: of a page, in inches. The
+        sweep's title is the first line below; an unfinished sweep says so above, in any form."""
+        self.kind, self._form = kind, form
+        size = form.inches(size, panels[1])
+        self.letters = 13 * size[0] * RC["font.size"] / matplotlib.rcParams["font.size"]  # a line's
         self.figure = Figure(figsize=size, layout="constrained")
         self.axes: list[list[Axes]] = self.figure.subplots(*panels, squeeze=False).tolist()
         missing = [note for note in table.notes if note.startswith("UNFINISHED")]
-        self.figure.suptitle(_wrapped([heading, *missing], self.letters))
+        above = [*([heading] if form.heading else []), *missing]
+        self.figure.suptitle(_wrapped(above, self.letters))
         self._title = f"Sweep {plan.name}" if plan.title == plan.name else plan.title
         self._titles: list[str] = []
+        self._said = [heading]
+        self._chosen = f"Rows shown: {len(form.rows)} of {len(plan.rows)}." if form.rows else ""
 
     def columns(self, count: int, parts: int = 1) -> list[list[Axes]]:
         """The panels of `count` columns, (column, part): parts lie one below the other, and columns
@@ -138,19 +109,59 @@ class Drawing:
         artist.set_gid(f"{self.kind}-{len(self._titles)}")
         self._titles.append(text)
 
-    def foot(self, *lines: str) -> None:
-        """Write the title and the explanation below the panels."""
-        text = _wrapped([self._title, *lines], 1.25 * self.letters)
-        self.figure.supxlabel(text, x=0.01, ha="left", fontsize="small", color=GREY)
+    def dots(self, axes: Axes, x: Any, y: Any, colour: str, aside: tuple[int, int]) -> Artist:
+        """Draw small dots beside their places, so that a mark there hides none. `aside`: the
+        direction."""
+        marker = matplotlib.rcParams["lines.markersize"]  # points
+        dx, dy = (0.8 * marker * way / 72 for way in aside)
+        moved = axes.transData + ScaledTranslation(dx, dy, self.figure.dpi_scale_trans)
+        size = {"markersize": 0.5 * marker, "markeredgewidth": 0}
+        (drawn,) = axes.plot(x, y, "o", color=colour, alpha=0.7, transform=moved, **size)
+        return drawn
 
-    def legend(self, entries: dict[str, Any]) -> None:
-        """Write the names of marks beside the panels."""
+    def foot(self, *lines: str) -> None:
+        """Write the title and the explanation below the panels, where the form has notes."""
+        lines = tuple(filter(None, (self._title, *lines, self._chosen)))
+        self._said += lines
+        if self._form.notes:
+            text = _wrapped(lines, 1.25 * self.letters)
+            self.figure.supxlabel(text, x=0.01, ha="left", fontsize="small", color=GREY)
+
+    @property
+    def caption(self) -> str:
+        """What the figure leaves to the caption of a paper; "" where it says everything itself."""
+        said = (line if line.endswith((".", "?", "!", ":")) else f"{line}." for line in self._said)
+        return "" if self._form.notes else " ".join(said)
+
+    def legend(self, entries: dict[str, Any], length: float | None = None) -> None:
+        """Write the names of marks beside the panels, closer together where they are many.
+        `length`: of a handle, in letters."""
+        letter = font_scalings["small"] * matplotlib.rcParams["font.size"]
+        room = 72 * self.figure.get_figheight() / max(1, len(entries))
         self.figure.legend(
-            entries.values(), entries.keys(), loc="outside right center", fontsize="small"
+            entries.values(),
+            entries.keys(),
+            loc="outside right center",
+            fontsize="small",
+            handlelength=length,
+            labelspacing=min(0.5, max(0.0, room / letter - 1.2)),
+            borderpad=0,
+            borderaxespad=0.2,
         )
 
     def content(self, format: str) -> bytes:
-        """Return the file: svg, pdf or png. The same figure has the same bytes."""
+        """Return the file: svg, pdf or png. The same figure has the same bytes.
+
+        Raises UserError where the size that was asked for is too small.
+        """
+        if self._form.style != "page":
+            self._fold()
+        if self._form.size is not None and not self._fits():
+            width, height = self._form.size
+            raise UserError(
+                f"--size {width:g}x{height:g}: too small for the letters of the {self.kind} "
+                f"figure; give a larger size, or fewer rows with --rows"
+            )
         content = io.BytesIO()
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
         self.figure.savefig(content, format=format, metadata=undated[format])
@@ -162,13 +173,40 @@ class Drawing:
             text = text.replace(place, f"{place}<title>{escape(title)}</title>", 1)
         return text.encode()
 
+    def _fold(self) -> None:
+        """Fold the names of axes to their panels, whose sizes are about those of equal shares."""
+        lines, across = len(self.axes), len(self.axes[0])
+        width, height = (72 * side for side in self.figure.get_size_inches())
+        for axes in self.figure.axes:
+            for label, share in (
+                (axes.yaxis.label, height / lines),
+                (axes.xaxis.label, width / across),
+            ):
+                size = label.get_fontproperties().get_size_in_points()
+                letters = 0.75 * share / (0.6 * size)
+                label.set_text(_wrapped([label.get_text()], max(8, letters)))
 
-def folded(count: int, most: int) -> tuple[int, int]:
-    """(lines, panels in a line) of `count` panels: a page shows no more than `most` legibly."""
-    return -(-count // most), min(count, most)
+    def _fits(self) -> bool:
+        """Has every panel room, and do no letters leave the figure or cover others?"""
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            self.figure.draw_without_rendering()
+        if any("constrained_layout" in str(warning.message) for warning in found):
+            return False
+        inch, whole = self.figure.dpi, self.figure.bbox
+        for axes in self.figure.axes:
+            if axes.bbox.width < SMALL * inch or axes.bbox.height < SMALL * inch:
+                return False
+            labels = [label.get_window_extent() for label in axes.get_yticklabels()]
+            ends = sorted((box.y0, box.y1) for box in labels if box.width)
+            if any(b[0] < a[1] - OVERLAP * (a[1] - a[0]) for a, b in itertools.pairwise(ends)):
+                return False
+        names = (axis.label for axes in self.figure.axes for axis in (axes.xaxis, axes.yaxis))
+        boxes = [x.get_window_extent() for x in (*self.figure.legends, *self.figure.texts, *names)]
+        return all(whole.y0 <= box.y0 and box.y1 <= whole.y1 for box in boxes if box.height)
 
 
-def _wrapped(lines: list[str], letters: float) -> str:
+def _wrapped(lines: Sequence[str], letters: float) -> str:
     return "\n".join(part for line in lines for part in textwrap.wrap(line, int(letters)))
 
 

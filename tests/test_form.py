@@ -1,0 +1,248 @@
+"""The form of figures: what goes onto paper has its size, its fonts and no caption; a row keeps its
+colour whichever rows and kinds are drawn."""
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import matplotlib.colors
+import numpy as np
+import pytest
+from conftest import Shell
+from test_plot import marks, points, texts
+from test_table import make_plan, plant, tabulate
+
+from ablate.planning.cell import Row
+from ablate.planning.plan import Plan
+from ablate.report.plot import DrawnFigure, Form, Nothing, draw
+from ablate.report.plot.form import read_rows, read_size
+from ablate.report.plot.inks import inks
+from ablate.shared.errors import UserError
+
+COLUMN = (3.3, 2.4)
+
+
+def planted(rows, seeds=5):
+    labels = ["base", *(f"row number {n}" for n in range(1, rows + 1))]
+    plan = make_plan(labels, seeds=seeds)
+    noise = np.random.default_rng(0)
+    values = {row: 90 + noise.normal() + noise.normal(0, 0.3, seeds) for row in labels}
+    return plan, tabulate(plan, plant(plan, values))
+
+
+def drawn(rows, kind, form, format="svg") -> DrawnFigure:
+    return draw(*planted(rows), kind, lambda run: pytest.fail("reads no run"), format, form)
+
+
+def colours(svg: str) -> dict[str, set[str]]:
+    """Row -> the colours of the strokes and fills of its marks, but white."""
+    found: dict[str, set[str]] = {}
+    for title, group in marks(svg):
+        row = re.match(r"base|row number \d+", title)[0]
+        styles = " ".join(element.get("style", "") for element in group.iter())
+        hexes = set(re.findall("(?:stroke|fill): (#[0-9a-f]{6})", styles)) - {"#ffffff"}
+        found.setdefault(row, set()).update(hexes)
+    return found
+
+
+# --- Of a paper ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gain", "forest"])
+def test_a_pdf_has_its_size_and_whole_fonts(kind):
+    made = drawn(20, kind, Form("paper", COLUMN), "pdf").content
+    (box,) = re.findall(rb"/MediaBox \[ ([^]]+) \]", made)
+    assert [float(side) / 72 for side in box.split()] == pytest.approx([0, 0, *COLUMN])
+    assert b"/Type3" not in made
+    fonts = re.findall(rb"/Type /FontDescriptor", made)
+    assert len(fonts) == len(re.findall(rb"/FontFile2 \d+ 0 R", made)) > 0  # TrueType, embedded
+    assert set(re.findall(rb"/Subtype /(\w*Type\w*)", made)) == {b"Type0", b"CIDFontType2"}
+
+
+@pytest.mark.parametrize("rows", [2, 10, 20])
+@pytest.mark.parametrize("kind", ["gain", "forest"])
+def test_a_column_of_a_paper_holds_twenty_rows_in_letters_of_seven_points(rows, kind):
+    """matplotlib's SVG is in points, and so are its pixels."""
+    made = drawn(rows, kind, Form("paper", COLUMN))
+    svg = made.content.decode()
+    assert 'viewBox="0 0 237.6 172.8"' in svg
+    sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", svg)}
+    assert min(sizes) >= 7
+    labels = texts(svg)
+    for label in (f"row number {n}" for n in range(1, rows + 1)):
+        assert labels.count(label) == 1
+    assert not any("Gain over" in label or "interval" in label for label in labels)
+    assert made.caption.startswith("Gain over base: top-1 accuracy. A planted sweep. A gain above")
+    assert f"simultaneous over the {rows} contrasts of a column" in made.caption
+
+
+def test_a_seed_is_a_dot():
+    for kind in ("gain", "forest"):
+        svg = drawn(3, kind, Form("paper")).content.decode()
+        dots = [group for title, group in marks(svg) if "gain by seed" in title]
+        assert [len(points(group)) for group in dots] == [5, 5, 5]
+
+
+def test_an_unfinished_sweep_says_so_in_a_paper_too():
+    plan, table = planted(2)
+    runs = {f"{e.row}@#{s}": v for e in table.entries for s, v in e.values.items()}
+    values = {e.row: [*e.values.values()] for e in table.entries}
+    assert len(runs) == 15
+    results = {**plant(plan, values), "row number 2@#4": None}
+    form = Form("paper", captioned=False)
+    made = draw(plan, tabulate(plan, results), "gain", lambda run: None, form=form)
+    assert "UNFINISHED: 1 of 15 runs missing" in " ".join(texts(made.content.decode()))
+
+
+@pytest.mark.parametrize(
+    ("form", "heading", "notes"),
+    [
+        (Form(), True, True),
+        (Form(captioned=False), False, False),
+        (Form("paper"), False, False),
+        (Form("slides"), True, False),
+    ],
+    ids=["page", "no caption", "paper", "slides"],
+)
+def test_what_is_written_on_a_figure_or_left_to_its_caption(form, heading, notes):
+    made = drawn(2, "gain", form)
+    said = " ".join(texts(made.content.decode()))
+    assert ("Gain over base: top-1 accuracy" in said) == heading
+    assert ("intervals over training seeds" in said) == notes
+    assert ("intervals over training seeds" in made.caption) != notes
+
+
+@pytest.mark.parametrize(("kind", "size"), [("forest", (3.3, 1.2)), ("gain", (1, 1))])
+def test_a_size_without_room_is_refused(kind, size):
+    with pytest.raises(UserError, match=rf"--size .*: too small for the letters of the {kind} f"):
+        drawn(20, kind, Form("paper", size))
+
+
+# --- Rows ---------------------------------------------------------------------------------------
+
+
+def test_a_row_has_its_colour_whichever_rows_and_kinds_are_drawn():
+    whole = colours(drawn(20, "gain", Form()).content.decode())
+    plan, _ = planted(20)
+    assert whole == {row: {ink.colour.lower()} for row, ink in inks(plan).items() if row != "base"}
+    chosen = ("row number 3", "row number 17")
+    for kind, style in (("gain", "paper"), ("forest", "page"), ("forest", "slides")):
+        some = colours(drawn(20, kind, Form(style, rows=chosen)).content.decode())
+        assert some == {row: whole[row] for row in chosen}
+
+
+def test_rows_are_shown_of_the_whole_family():
+    plan, table = planted(6)
+    some = draw(plan, table, "forest", lambda run: None, form=Form(rows=("row number 2",)))
+    svg = some.content.decode()
+    entry = next(e for e in table.entries if e.row == "row number 2")
+    title, *_ = (title for title, _ in marks(svg))
+    assert f"[{entry.gain.low:+.2f}, {entry.gain.high:+.2f}] {entry.verdict}, n = 5" in title
+    said = " ".join(texts(svg))
+    assert "simultaneous over the 6 contrasts of a column of the whole sweep, whichever" in said
+    assert "Rows shown: 1 of 7." in said
+    assert "row number 3" not in said
+    with pytest.raises(Nothing, match="no row of these has a gain; these have: row number 1, row"):
+        draw(plan, table, "gain", lambda run: None, form=Form(rows=("base",)))
+
+
+def test_curves_show_the_chosen_rows_only():
+    """One run's metrics in the place of all."""
+
+    class Metrics:
+        def read_metrics(self):
+            return [{"epoch": e, "train_loss": 1 / e, "val_top1": 0.5} for e in (1.0, 2.0)]
+
+    plan, table = planted(6)
+    form = Form("paper", rows=("base", "row number 5"))
+    made = draw(plan, table, "curves", lambda run: Metrics(), form=form)
+    theirs = inks(plan)["row number 5"].colour.lower()
+    assert colours(made.content.decode()) == {"base": {"#000000"}, "row number 5": {theirs}}
+    assert made.caption.endswith("Rows shown: 2 of 7.")
+    assert "Without" not in made.caption
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("b", ["b"]),
+        ("c,b", ["b", "c"]),
+        ("b, pre,c", ["b, pre", "c"]),
+        ("b,b,pre", ["b", "b, pre"]),
+    ],
+)
+def test_labels_with_commas_are_read_whole(text, rows):
+    assert [*read_rows(text, ["b", "b, pre", "c"])] == rows
+
+
+def test_wrong_words_are_named_with_the_choices():
+    with pytest.raises(UserError, match=r"--rows: expected one of dpn, rms, got 'dqn' \(did you"):
+        read_rows("rms,dqn", ["dpn", "rms"])
+    with pytest.raises(UserError, match="--style: expected one of page, paper, slides, got 'pap"):
+        Form("papers")
+    for text in ("3.3", "3.3x", "0.5x3", "3x90", "axb", "3,3x2"):
+        with pytest.raises(UserError, match="--size: expected WIDTHxHEIGHT in inches, each from 1"):
+            read_size(text)
+    assert read_size("3.3x2.4") == COLUMN
+
+
+# --- Colours ------------------------------------------------------------------------------------
+
+
+def lab(rgb):
+    """CIELAB (n, 3) of linear RGB, D65."""
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    xyz = rgb.clip(0, 1) @ np.array(to_xyz).T / [0.9505, 1, 1.089]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116).T
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], 1)
+
+
+# Viénot, Brettel and Mollon (1999): what dichromats see, on linear RGB.
+NO_RED = [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]]
+NO_GREEN = [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]]
+
+
+@pytest.mark.parametrize(
+    ("view", "few", "all_of_them"),
+    [(np.eye(3), 25, 20), (NO_RED, 15, 8), (NO_GREEN, 15, 8)],
+    ids=["all colours", "no red", "no green"],
+)
+def test_twenty_rows_are_told_apart_by_colour(view, few, all_of_them):
+    """2.3 is a just noticeable difference (CIE 1976)."""
+    plan, _ = planted(20)
+    srgb = np.array([matplotlib.colors.to_rgb(ink.colour) for ink in inks(plan).values()])
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    seen = lab(linear @ np.array(view).T)
+    apart = np.linalg.norm(seen[:, None] - seen[None], axis=-1) + 1e3 * np.eye(len(seen))
+    assert apart[:7, :7].min() > few
+    assert apart.min() > all_of_them
+
+
+def test_rows_are_told_apart_in_grey_by_their_place():
+    rows = tuple(Row(f"row {n}", {}) for n in range(20))
+    plan = Plan("p", "", (), rows, (), (), "row 3", (0,))
+    found = inks(plan)
+    assert found["row 3"].colour == "#000000"
+    assert len({(ink.marker, ink.filled) for ink in found.values()}) == 20
+    assert all(one.colour != other.colour for one, other in pairwise(found.values()))
+    other = inks(replace(plan, baseline="row 0"))
+    assert {row for row in found if found[row] != other[row]} == {"row 0", "row 3"}
+
+
+# --- The command --------------------------------------------------------------------------------
+
+
+def test_the_command_writes_what_is_asked_or_says_what_contradicts(tmp_path):
+    shell = Shell(tmp_path)
+    words = ("stem=none,dpn", "model.depth=1", "train.steps=4", "seeds=2", "launcher=inline")
+    shell("sweep", *words, "--as", "two")
+    done = shell("plot", "gain", "--style", "paper", "--rows", "dpn")
+    assert done.out == "two-gain.pdf\n"
+    assert "for its caption: Gain over none: top-1 accuracy. " in done.err
+    assert "Rows shown: 1 of 2." in done.err
+    assert shell("plot", "gain", "--format", "png").out == "two-gain.png\n"
+    assert (tmp_path / "two-gain.png").read_bytes().startswith(b"\x89PNG")
+    said = shell("plot", "gain", "--format", "svg", "--out", "figure.pdf", code=2).err
+    assert "--format svg: --out figure.pdf ends in pdf; leave one of them out" in said
+    said = shell("plot", "gain", "--rows", "dnp", code=2).err
+    assert "--rows: expected one of none, dpn, got 'dnp' (did you mean 'dpn'?)" in said

@@ -1,0 +1,250 @@
+"""Tables in LaTeX: they compile in a paper of one column and of two, and no box is too full."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_formats import AWKWARD, golden, sown, whole
+from test_table import finished, make_plan, tabulate
+from test_wide import grouped
+
+from ablate.analysis.published import SHOW, read_published
+from ablate.report.formats import LatexFloat, check_show, render
+from ablate.report.formats.fit import COLUMN, TEXT, fitted, lines_of, points
+from ablate.report.formats.grid import Grid, GridCell, GridLine
+from ablate.report.formats.latex import SPECIAL, escape
+from ablate.shared.errors import UserError
+
+NARROW = ("gain", "verdict")
+
+# What we use of threeparttable, for a TeX without it (Debian has it in texlive-latex-extra): a box
+# as wide as the line, a caption and a list.
+STANDS_IN = r"""
+\ProvidesPackage{threeparttable}
+\newenvironment{threeparttable}{\begin{minipage}{\linewidth}\centering}{\end{minipage}}
+\newenvironment{tablenotes}[1][]{\begin{list}{}{\leftmargin0pt\labelwidth0pt\labelsep2pt
+  \def\makelabel##1{\textsuperscript{##1}}}}{\end{list}}
+"""
+
+
+def awkward():
+    plan = make_plan(["[base]", AWKWARD], ("x_1", r"\y"), families={AWKWARD: "50 % & more"})
+    values = {"[base]": [90, 91, 92], AWKWARD: [93, 94.1, 94.9]}
+    results = {r: finished(values[c.row][s] / 100) for c in plan.cells for s, r in c.ids.items()}
+    return tabulate(plan, results)
+
+
+def long():
+    """Labels as sweeps by words have them, and four columns."""
+    rows = ["plain ViT", "optim.weight_decay=0.05, norm=identity, block.attn=pre+post"]
+    plan = make_plan(rows, [f"imagenet1k, model.arch=B/{size}" for size in (8, 16, 32, 64)])
+    results = {r: finished(0.9 + 0.01 * s) for c in plan.cells for s, r in c.ids.items()}
+    return tabulate(plan, results)
+
+
+def parts():
+    short = LatexFloat("tab:a", "Of 5 % & more", "short")
+    yield golden("latex")
+    yield render(whole(), "latex", show=NARROW, floated=short)
+    yield render(whole(), "latex", show=check_show("accuracy,gain,pm,verdict"))
+    yield render(whole(), "latex", transpose=True, floated=LatexFloat(notes="none"))
+    for table in (awkward(), long()):
+        yield render(table, "latex", floated=LatexFloat("tab:b"))
+        yield render(table, "latex", show=NARROW)
+        yield render(table, "latex", transpose=True)
+        yield render(table, "latex", wide=True)
+    yield render(tabulate(*grouped()), "latex", show=("accuracy", "gain"))
+    yield render(read_published("T1L"), "latex", show=("paper", "gain"))
+    for name in ("T2R", "T3"):
+        yield render(read_published(name), "latex", show=SHOW)
+    yield escape(" ".join(SPECIAL))
+
+
+def has(file: str) -> bool:
+    """Has the TeX at hand this file?"""
+    found = shutil.which("kpsewhich")
+    return bool(found) and subprocess.run([found, file], capture_output=True).returncode == 0
+
+
+def compiled(folder, document: str) -> str:
+    """The log of pdflatex."""
+    if shutil.which("pdflatex") is None:
+        pytest.skip("needs pdflatex: Debian's texlive-latex-recommended")
+    if not has("threeparttable.sty"):
+        (folder / "threeparttable.sty").write_text(STANDS_IN)
+    (folder / "table.tex").write_text(document)
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    return (folder / "table.log").read_text(errors="replace")
+
+
+@pytest.mark.parametrize("paper", ["[onecolumn]{article}", "[twocolumn]{article}", "{IEEEtran}"])
+def test_every_table_compiles_and_no_box_is_too_full(tmp_path, paper):
+    if "IEEE" in paper and not has("IEEEtran.cls"):
+        pytest.skip("needs IEEEtran: Debian's texlive-publishers")
+    body = "\n\\clearpage\n".join(parts())
+    head = rf"\documentclass{paper}\usepackage{{booktabs,threeparttable}}"
+    log = compiled(tmp_path, rf"{head}\begin{{document}}{body}\end{{document}}")
+    assert re.findall(r"Overfull \\hbox.*\n.*", log) == []
+    assert (tmp_path / "table.pdf").stat().st_size > 10_000
+    labels = re.findall(r"\\newlabel\{([^}]+)\}", (tmp_path / "table.aux").read_text())
+    assert "tab:a" in labels
+    assert "tab:a-2" in labels
+
+
+def test_no_text_is_wider_than_it_is_taken_for(tmp_path):
+    """TeX measures: what is too narrow would overfill a box, what is far too wide a page."""
+    numbers = ["+0.62 [+0.21, +1.03]", "-1.99 [-2.16, -1.83]", "58.62 ± 1.30", "22.1 M", "10.2 %"]
+    words = ["same within 0.5", "can't tell; 1/3 diverged", "Dual PatchNorm", "RMSNorm in MLP/WQ"]
+    keys = ["optim.weight_decay=0.05", "model.arch=S/16", "if columns were a sample", "mmWWfill"]
+    texts = [*(t.replace("-", "−") for t in numbers), *words, *keys, "JFT 1.1M, 384"]
+    symbols = ["λ → ∞ é µ ≤", "中文", "a “b” c’s…"]
+    lines = (rf"\setbox0\hbox{{{escape(t)}}}\typeout{{wide \the\wd0}}" for t in texts + symbols)
+    bold = (rf"\setbox0\hbox{{\textbf{{{escape(t)}}}}}\typeout{{wide \the\wd0}}" for t in texts)
+    body = "\n".join([r"\footnotesize", *lines, *bold, "."])
+    log = compiled(tmp_path, rf"\documentclass{{article}}\begin{{document}}{body}\end{{document}}")
+    measured = [float(width) for width in re.findall(r"^wide ([\d.]+)pt", log, re.M)]
+    taken = [*map(points, texts + symbols)] + [points(text, bold=True) for text in texts]
+    ratios = np.array(taken) / measured
+    said = [*texts, *symbols, *texts]
+    assert ratios.min() >= 1, said[ratios.argmin()]
+    assert ratios.max() < 1.3, said[ratios.argmax()]
+
+
+def test_a_table_is_as_wide_as_a_column_else_as_the_page():
+    narrow = render(whole(), "latex", show=NARROW)
+    first = narrow[: narrow.index(r"\end{table}")]
+    assert r"\begin{tabular*}{225pt}{@{\extracolsep{\fill}}l" in first
+    assert r"\begin{table*}" not in narrow
+    assert r"\begin{table*}" in golden("latex")  # intervals of two metrics
+    assert narrow.splitlines()[0] == r"% \usepackage{booktabs,threeparttable}"
+
+
+def grid(*texts):
+    """Of one line; numbers but for the first."""
+    cells = tuple(GridCell(text, number=bool(i)) for i, text in enumerate(texts))
+    heads = tuple(GridCell(f"h{i}", number=bool(i)) for i in range(len(texts)))
+    return Grid("", heads, (GridLine(cells), GridLine((cells[0], *heads[1:-1], GridCell("")))))
+
+
+def test_what_is_too_wide_is_folded_then_split():
+    as_it_is, *none = fitted(grid("plain", "+1.00"))
+    assert (none, as_it_is.room, as_it_is.folded) == ([], COLUMN, (None, None))
+    folded, *none = fitted(grid("a label of many words " * 4, "+1.00", "+2.00"))
+    assert none == []
+    assert folded.room == COLUMN
+    assert folded.folded[0] == folded.widths[0] < points("a label of many words " * 4)
+    assert folded.width <= COLUMN
+    split = [*fitted(grid("plain", *["58.62 [57.30, 59.94]"] * 9))]
+    assert len(split) == 3
+    assert all(part.width <= TEXT for part in split)
+    assert [part.grid.headings[0].text for part in split] == ["h0"] * 3
+    assert [head.text for part in split for head in part.grid.headings[1:]] == [
+        f"h{i}" for i in range(1, 10)
+    ]
+    assert lines_of("if columns were a sample", points("if columns")) == [
+        "if columns",
+        "were a",
+        "sample",
+    ]
+
+
+# --- What is told -------------------------------------------------------------------------------
+
+
+def test_label_caption_and_notes():
+    table = whole()
+    plain = render(table, "latex", show=NARROW)
+    assert r"\label" not in plain
+    assert r"\caption{A planted sweep.}" in plain
+    assert r"\item[2] Confound: the row sets optim.lr" in plain
+    text = render(table, "latex", show=NARROW, floated=LatexFloat("tab:x", "Ours, 5 %", "short"))
+    floats = text.split(r"\end{table}")[:-1]
+    assert r"\caption{Ours, 5 \%.}" in floats[0]
+    for place, one in enumerate(floats):
+        label = rf"\label{{tab:x{f'-{place + 1}' if place else ''}}}"
+        assert one.count(r"\label") == one.count(label) == 1
+        assert one.index(r"\caption") < one.index(label)
+    assert r"\textsuperscript" not in text
+    assert text.count(r"\begin{tablenotes}") == 1
+    assert "simultaneous over the 6 contrasts of a column" in floats[-1]
+    assert "spread 0.06" in plain
+    assert "spread 0.06" not in text
+    bare = render(table, "latex", show=NARROW, floated=LatexFloat(notes="none"))
+    assert "tablenotes" not in bare
+    assert r"\textsuperscript" not in bare
+
+
+def test_an_unfinished_table_says_so_under_any_caption():
+    table = tabulate(*sown(complete=False))
+    text = render(table, "latex", floated=LatexFloat(caption="Ours", notes="none"))
+    assert r"\caption{Ours (unfinished)." in text
+    short = render(table, "latex", floated=LatexFloat(notes="short"))
+    assert "UNFINISHED: 1 of 42 runs missing" in short
+
+
+def test_wrong_labels_and_notes():
+    with pytest.raises(UserError, match="--notes: expected one of full, short, none, got 'ful' "):
+        LatexFloat(notes="ful")
+    for label in ("", "a b", "tab:{x}", "50%", r"\x"):
+        with pytest.raises(UserError, match="--label: expected letters, digits and"):
+            LatexFloat(label)
+
+
+# --- Intervals as plus-minus --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["md", "latex"])
+def test_an_interval_is_written_by_its_half(format):
+    table = whole()
+    text = render(table, format, show=check_show("accuracy,gain,pm"))
+    sign = r"$\pm$" if format == "latex" else "±"
+    for entry in table.entries:
+        accuracy, gain = entry.accuracy, entry.gain
+        half = (accuracy.high - accuracy.low) / 2
+        assert f"{accuracy.mean:.2f} {sign} {half:.2f}" in text
+        assert accuracy.mean - accuracy.low == pytest.approx(half)  # symmetric
+        if gain:
+            half = (gain.high - gain.low) / 2
+            minus = "$-$" if format == "latex" else "-"
+            mean = f"{gain.mean:+.2f}".replace("-0.00", "+0.00").replace("-", minus)
+            assert f"{mean} {sign} {half:.2f}" in text
+            assert gain.mean - gain.low == pytest.approx(half)
+    assert f"gain {sign} 95" in text
+    assert "[+" not in text
+
+
+def test_an_interval_that_is_cut_keeps_both_ends():
+    plan = make_plan(["base", "other"])
+    values = {"base": [0.90, 0.91, 0.92], "other": [0.98, 0.999, 1.0]}
+    results = {r: finished(values[c.row][s]) for c in plan.cells for s, r in c.ids.items()}
+    text = render(tabulate(plan, results), "md", show=("accuracy", "pm"))
+    assert "| base | 91.00 ± 2.48 |" in text  # t(2 df) = 4.303, over the root of 3
+    assert re.search(r"\| other \| 99.30 \[9\d.\d\d, 100.00\] \|", text)
+
+
+def test_one_form_of_an_interval():
+    with pytest.raises(UserError, match="--show: ci and pm are two forms of one interval"):
+        check_show("gain,ci,pm")
+    with pytest.raises(UserError, match="--show: pm is the interval of another part"):
+        check_show("pm")
+    entry = replace(whole().entries[1].gain, low=None, high=None)
+    table = whole()
+    columns = tuple(
+        replace(c, entries=tuple(replace(e, gain=e.gain and entry) for e in c.entries))
+        for c in table.columns
+    )
+    assert "± -" in render(replace(table, columns=columns), "md", show=("gain", "pm"))
+
+
+def test_the_command_takes_them_with_latex_only(shell):
+    text = shell("table", "paper:T1L", "--format", "latex", "--label", "tab:t", "--notes", "none")
+    assert r"\label{tab:t}" in text.out
+    said = shell("table", "paper:T1L", "--label", "tab:t", code=2).err
+    assert "--label: is of LaTeX; add --format latex, or leave --label out" in said
+    said = shell("table", "--format", "md", "--notes", "short", code=2).err
+    assert "--notes: is of LaTeX" in said
