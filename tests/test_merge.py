@@ -22,6 +22,7 @@ from test_kill_keeping import Server, contents
 from ablate.audit.verify import verify
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.unite import unite
+from ablate.planning.until import with_seeds
 from ablate.running.folders import Folders
 from ablate.shared.files import read_sealed, write_sealed
 from ablate.store import attempts
@@ -356,6 +357,24 @@ def test_the_larger_of_two_plans_counts_in_any_order(tmp_path):
     both, _ = make_plan([*words, "seeds=[0,1,2,5]"], store=tmp_path, name="x")
     assert unite(a, b).cells == unite(b, a).cells == both.cells
     assert {*unite(a, b).words} == {*unite(b, a).words} == {*both.words}
+
+
+def test_seeds_that_looks_gave_to_some_cells_are_all_kept_in_any_order(tmp_path):
+    """Each of two plans has more seeds of another column; one store drove both to the end."""
+    words = ["optim.lr=0.1,0.2", "recipe=quick", "data=digits,mnist5k"]
+
+    def plan(counts, last=8):
+        made, _ = make_plan(words, store=tmp_path, name="x", across=["data"], until=last)
+        return with_seeds(made, {(c.row, c.column): counts[c.column] for c in made.cells})
+
+    a, b, both = (
+        plan(dict(zip(("digits", "mnist5k"), n, strict=True))) for n in ((8, 5), (5, 8), (8, 8))
+    )
+    assert unite(a, b).cells == unite(b, a).cells == both.cells
+    assert {len(cell.ids) for cell in a.cells} == {5, 8}
+    assert unite(a, both) == unite(both, a) == both
+    with pytest.raises(ValueError, match=r"^until$"):
+        unite(a, plan({"digits": 5, "mnist5k": 5}, 12))
 
 
 def test_what_is_no_source_is_told_in_a_line(shell):

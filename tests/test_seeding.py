@@ -12,16 +12,18 @@ from conftest import Shell
 from test_kill import disturb
 
 from ablate.analysis import reading, seeding, stats
-from ablate.analysis.course import STOPPED, courses_of, look_events
+from ablate.analysis.course import STOPPED, courses_of, look_events, told_by
 from ablate.analysis.methods import sequential_of
 from ablate.analysis.seeding import Seeding
 from ablate.analysis.tabulate import tabulate
 from ablate.cli import starting
 from ablate.planning.expand import plan as make_plan
-from ablate.planning.plan import Plan
+from ablate.planning.plan import Analysis, Plan
+from ablate.planning.probing import check_spread
 from ablate.planning.until import USUAL, at_most, looks_to
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Ledger
+from ablate.store.looks import InterimLook, look
 from ablate.store.store import Store
 
 FILE = """
@@ -36,6 +38,8 @@ variants:
 until: {looks: [5, 7, 9], margin: 2}
 """
 LOOKS = (5, 7, 9)
+DECIDED = {"column": "64", "rows": {"DPN": "helps"}}
+SPREAD = Analysis(spread="predictions")
 
 
 def declared(folder, text=FILE, name="few"):
@@ -431,3 +435,21 @@ def test_a_long_sweep_asks_about_its_greatest_cost(planned, monkeypatch, tmp_pat
     with pytest.raises(UserError, match="enough"):
         starting._confirm(plan, Store(tmp_path), None, None, False)
     assert len([*asked[0].runs()]) == 54
+
+
+def test_what_looks_under_another_analysis_decided_is_not_told(planned):
+    plan, other = planned(), planned(until=12, margin=0.5)
+    seen = [InterimLook((0, 1, 2, 3, 4), look(p).at, DECIDED) for p in (plan, other)]
+    assert [*told_by(plan, seen)] == [*told_by(plan, seen[:1])]
+    assert len([*told_by(plan, seen)]) == 1
+    assert [*told_by(dataclasses.replace(plan, until=()), seen)] == []
+
+
+def test_a_table_wide_family_has_the_contrasts_that_looks_judge(planned):
+    """Sets of `eval.also` have no verdicts by looks, and so no share of alpha."""
+    text = FILE.replace("epochs: 2,", "epochs: 2, eval.also: [mnist5k],")
+    text += "analysis: {family: table}\n"
+    plan = planned(text=text)
+    assert sequential_of(plan, plan.columns[0].label).contrasts == 2 * 2
+    with pytest.raises(UserError, match="is not tried for sweeps with looks"):
+        check_spread(dataclasses.replace(plan, analysis=SPREAD), plan.metric)

@@ -206,12 +206,12 @@ def look_events(plan: Plan, courses: Mapping[str, ColumnCourse]) -> Iterator[Int
         yield InterimLook(tuple(range(n)), now.at, decided)
 
 
-def told_by(seen: Iterable[InterimLook]) -> Iterator[str]:
-    """Say of every recorded look that gave out seeds what it decided; those under an analysis that
-    was changed later are left out."""
-    deciding = [look for look in seen if look.decided]
-    for look in deciding:
-        if look.at == deciding[-1].at:
+def told_by(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]:
+    """Say of every recorded look of the plan that gave out seeds what it decided; looks under
+    another analysis are left out."""
+    now = looks.look(plan)
+    for look in seen:
+        if plan.until and look.decided and look.at == now.at:
             yield _line(len(look.seeds), **look.decided)
 
 

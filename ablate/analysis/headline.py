@@ -21,6 +21,7 @@ PREDICATES = {
     "can't tell": ("can't be told from the baseline", "can't be told from the baseline"),
     "unstable": ("is unstable", "are unstable"),
 }
+BOUNDED = ("less than", "same within", "no worse than")  # by the margin
 TOLD = ("helps", "hurts", "higher", "lower")
 
 
@@ -99,15 +100,22 @@ def wins(table: Table, entries: Sequence[Entry]) -> str:
     verdicts "above in 5 of 7": so many of its means are above the baseline's. "" for none."""
     if not any(entry.gain for entry in entries):
         return ""
+    void = {column.label for column in table.columns if column.void}
+    judged = [entry for entry in entries if entry.column not in void]
     if any(entry.verdict for entry in table.entries):
         verdicts = Counter(entry.verdict or "" for entry in entries)
+        bounded = {word: verdicts[word] for word in verdicts if word.startswith(BOUNDED)}
         better, worse = ("higher", "lower") if table.of().neutral else ("helps", "hurts")
-        first, others = verdicts[better], {worse: verdicts[worse], "no verdict": verdicts[""]}
+        first = verdicts[better]
+        others = {worse: verdicts[worse], **bounded, "no verdict": verdicts[""]}
     else:
         better = "below" if table.of().sign < 0 else "above"
-        gains = [entry.gain.mean for entry in entries if entry.gain]
+        gains = [entry.gain.mean for entry in judged if entry.gain]
         first = sum(gain > 0 for gain in gains)
-        others = {"no gain": len(entries) - len(gains)}
+        others = {
+            "no gain": len(judged) - len(gains),
+            "unstable baseline": len(entries) - len(judged),
+        }
     more = ", ".join(f"{what} in {count}" for what, count in others.items() if count)
     return f"{better} in {first} of {len(entries)}" + (f" ({more})" if more else "")
 

@@ -20,7 +20,9 @@ def method_of(plan: Plan, column: str) -> Method:
     analysis = plan.analysis
     contrasts = Counter(cell.column for cell in plan.cells if cell.row != plan.baseline)
     comparisons = max(1, contrasts[column])
-    whole = max(1, sum(n * (1 + len(sets_of(plan, at))) for at, n in contrasts.items()))
+    # Looks give no verdicts on the sets of `eval.also`.
+    sets = {at: 0 if plan.until else len(sets_of(plan, at)) for at in contrasts}
+    whole = max(1, sum(n * (1 + sets[at]) for at, n in contrasts.items()))
     return stats.Method(
         spread=analysis.spread,
         screen=analysis.screen,

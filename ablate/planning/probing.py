@@ -62,6 +62,8 @@ def no_images(plan: Plan, metric: Metric) -> str:
             or task_of(cell.spec) != DEFAULT
         ):
             return f"says which images are right, which makes top1 of {DEFAULT}, not {metric.key}"
+    if plan.until:
+        return "is not tried for sweeps with looks"
     return "is not tried for tuned sweeps, whose n counts searches" if plan.tune else ""
 
 

@@ -18,14 +18,15 @@ def unite(one: Plan, other: Plan) -> Plan:
     What a search has asked so far is that of one of them: see `unasked`. Raises ValueError, which
     names the parts that differ.
     """
-    was, is_ = _declared(one), _declared(other)
+    same_columns = [c.label for c in one.columns] == [c.label for c in other.columns]
+    was, is_ = _declared(one, same_columns), _declared(other, same_columns)
     differ = [key for key in was if was[key] != is_[key]]
     if differ:
         raise ValueError(", ".join(differ))
     if _has_cells(one, other) and _has_cells(other, one) and _order(one) == _order(other):
         return _with_seeds(one, other)
     for whole, part in ((one, other), (other, one)):
-        if _has_cells(whole, part) and {*whole.seeds} >= {*part.seeds}:
+        if _has_cells(whole, part) and _has_seeds(whole, part):
             return whole
     rows = [{row.label for row in plan.rows} for plan in (one, other)]
     signs = [f"-{label}" for label in sorted(rows[0] - rows[1])]
@@ -39,8 +40,8 @@ def unasked(plan: Plan) -> Plan:
     return replace(plan, trials=(), cells=tuple(cells))
 
 
-def _declared(plan: Plan) -> dict[str, Any]:
-    """What makes other plans of the same cells and seeds."""
+def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
+    """What makes other plans of the same cells and seeds. `groups`: its groups of columns, too."""
     own = {
         name: {k: v for k, v in said.items() if k != "folder"} for name, said in plan.own.items()
     }
@@ -51,6 +52,8 @@ def _declared(plan: Plan) -> dict[str, Any]:
         "paper": plan.paper,
         "tune": plan.tune and asdict(plan.tune),
         "own": own,
+        "until": plan.until,
+        "groups": plan.groups if groups else (),
     }
 
 
@@ -62,6 +65,16 @@ def _order(plan: Plan) -> tuple[list[str], list[str]]:
 def _has_cells(whole: Plan, part: Plan) -> bool:
     """Does it train all that the other does, under the same labels?"""
     return all(_cells(whole).get(place) == found for place, found in _cells(part).items())
+
+
+def _has_seeds(whole: Plan, part: Plan) -> bool:
+    """Has each of its cells all seeds that it has in the other? Those of a tuned sweep are known
+    once its searches are over."""
+    if not {*whole.seeds} >= {*part.seeds}:
+        return False
+    ids = {(cell.row, cell.column): cell.ids for cell in whole.cells}
+    has = all(cell.ids.keys() <= ids[cell.row, cell.column].keys() for cell in part.cells)
+    return whole.tune is not None or has
 
 
 def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
@@ -76,9 +89,9 @@ def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
 
 def _with_seeds(one: Plan, other: Plan) -> Plan:
     """The first, with the seeds of both."""
-    if {*one.seeds} >= {*other.seeds}:
+    if _has_seeds(one, other):
         return one
-    if {*other.seeds} > {*one.seeds}:
+    if _has_seeds(other, one):
         return other
     seeds = tuple(sorted({*one.seeds, *other.seeds}))
     ids = {(cell.row, cell.column): cell.ids for cell in other.cells}
@@ -87,9 +100,8 @@ def _with_seeds(one: Plan, other: Plan) -> Plan:
         both = {**cell.ids, **ids[cell.row, cell.column]}
         return replace(cell, ids={seed: both[seed] for seed in seeds if seed in both})
 
-    return replace(
-        one, seeds=seeds, cells=tuple(map(joined, one.cells)), words=_said(one.words, seeds)
-    )
+    words = one.words if one.until else _said(one.words, seeds)
+    return replace(one, seeds=seeds, cells=tuple(map(joined, one.cells)), words=words)
 
 
 def _said(words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:

@@ -168,7 +168,10 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     now = observe(plan, runs, store, ledger)
     print(_head(now))
     show_grid(*_by_variant(plan, runs, now))
-    for line in (*_details(runs, now, store), *captions.withheld(store.results(runs).withheld)):
+    for line in (
+        *_details(plan, runs, now, store),
+        *captions.withheld(store.results(runs).withheld),
+    ):
         print(line)
 
 
@@ -200,10 +203,12 @@ def _by_variant(
     return ("variant", *statuses), rows
 
 
-def _details(runs: Sequence[PlannedRun], now: SweepProgress, store: Store) -> Iterator[str]:
+def _details(
+    plan: Plan, runs: Sequence[PlannedRun], now: SweepProgress, store: Store
+) -> Iterator[str]:
     """Yield a line for every look that gave out seeds, for every worker, and for every failed run
     its error."""
-    yield from told_by(looks.read(store.read_looks(now.sweep)))
+    yield from told_by(plan, looks.read(store.read_looks(now.sweep)))
     for worker in now.workers:
         what = f"{worker.notes.get('phase')}{speed(worker.notes)}"
         yield f"running: {worker.run.label} on {worker.slot}: {what}"
@@ -276,7 +281,7 @@ def _watch_in_place(seen: Iterable[Moment], store: Store) -> None:
     with Live(console=Console(), auto_refresh=False) as live:
         for plan, runs, now in seen:
             left = clock.left_s(parts_done(now), now.total)
-            lines = [*_details(runs, now, store), *meters.lines(now.workers)]
+            lines = [*_details(plan, runs, now, store), *meters.lines(now.workers)]
             lines += [f"time left: {duration(left)}"] if now.workers else []
             grid = _grid(*_by_variant(plan, runs, now))
             live.update(Group(Text(_head(now)), grid, Text("\n".join(lines))), refresh=True)
