@@ -279,10 +279,11 @@ def data_folder():
 
 # The longest first, by CPU seconds: two processes share the files, and neither shall end alone.
 LONG = (
-    *("test_kill", "test_damage", "test_cli", "test_repair", "test_tune", "test_parents"),
-    *("test_pictures", "test_gpus", "test_truncated", "test_sweep"),
-    *("test_resume", "test_faults", "test_export", "test_data", "test_prepare", "test_show"),
-    *("test_launch", "test_looks", "test_rot", "test_config", "test_doctor"),
+    *("test_kill", "test_damage", "test_trainer", "test_merge", "test_cli", "test_repair"),
+    *("test_seeding", "test_gpus", "test_resume", "test_prepare", "test_doctor", "test_docs"),
+    *("test_contrastive", "test_parents", "test_data", "test_tune", "test_pilots_lost"),
+    *("test_pictures", "test_rot", "test_edited", "test_new", "test_sweep", "test_launch"),
+    *("test_vtab", "test_segment", "test_faults", "test_show", "test_looks", "test_export"),
 )
 
 
