@@ -453,3 +453,9 @@ def test_a_table_wide_family_has_the_contrasts_that_looks_judge(planned):
     assert sequential_of(plan, plan.columns[0].label).contrasts == 2 * 2
     with pytest.raises(UserError, match="is not tried for sweeps with looks"):
         check_spread(dataclasses.replace(plan, analysis=SPREAD), plan.metric)
+
+
+def test_the_baseline_alone_in_a_column_waits_for_no_look(planned):
+    text = FILE + "exclude: [{train.batch: 128, stem: dpn}, {train.batch: 128, optim.lr: 3e-4}]\n"
+    plan = planned(text=text)
+    assert [len(cell.ids) for cell in at_most(plan).cells] == [9, 9, 9, 5]

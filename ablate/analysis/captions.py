@@ -57,9 +57,8 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
     lines = [
         f"{name}: mean over seeds [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
         f"in {of.points}{less} [{level(gain_alpha(analysis))}, simultaneous over the "
-        f"{family(plan, columns)}{_looks(plan)}; {_method(analysis)}]. Intervals are over training "
-        f"seeds; "
-        f"{tested}."
+        f"{family(plan, columns)}{_looks(plan)}; {_method(plan, columns)}]. Intervals are over "
+        f"training seeds; {tested}."
     ]
     lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
     lines += _population(plan, columns)
@@ -157,12 +156,16 @@ def _looks(plan: Plan) -> str:
     return f" and the looks at {', '.join(map(str, most))} and {last} seeds" if plan.until else ""
 
 
-def _method(analysis: Analysis) -> str:
+def _method(plan: Plan, columns: Sequence[TableColumn]) -> str:
+    analysis = plan.analysis
+    several = any(len(column.entries) > 2 for column in columns)  # than the baseline and a row
     match analysis.spread:
         case "paired":
             return "paired t"
         case "welch":
             return "Welch's t"
+        case "predictions" if not several:
+            return "paired t"
         case "predictions":
             return "seed blocks, each row's spread from its predictions"
     return "seed blocks, pooled spread" + ("" if analysis.screen else ", Dunnett's constant")

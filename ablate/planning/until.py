@@ -128,6 +128,7 @@ def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
 
 
 def at_most(plan: Plan) -> Plan:
-    """The plan with all seeds of the last look."""
-    last = plan.until[-1]
-    return with_seeds(plan, {(cell.row, cell.column): last for cell in plan.cells})
+    """The plan with all seeds of the last look, where a column has rows to judge."""
+    judged = {cell.column for cell in plan.cells if cell.row != plan.baseline}
+    cells = [cell for cell in plan.cells if cell.column in judged]
+    return with_seeds(plan, {(cell.row, cell.column): plan.until[-1] for cell in cells})

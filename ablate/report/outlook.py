@@ -83,12 +83,14 @@ def outlook(
             sequential_of(plan, column.label),
             margin=None if margin is None else margin / spread.sd,
         )
-        for case, gain in cases.items():
-            took = stats.runs_until(method, variants, gain / spread.sd)
+        first, *_, last = plan.until
+        for case, gain in cases.items():  # the baseline alone is judged by no look
+            took = stats.runs_until(method, variants, gain / spread.sd) if variants else first
             runs[case] += took
             hours[case] = (hours[case] or 0.0) + took * a_run
-        most += (variants + 1) * plan.until[-1]
-        most_hours += (variants + 1) * plan.until[-1] * a_run
+        greatest = (variants + 1) * (last if variants else first)
+        most += greatest
+        most_hours += greatest * a_run
     return Outlook(
         plan,
         [(case, runs[case], hours[case] if known else None) for case in cases],
