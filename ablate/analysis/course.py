@@ -209,9 +209,11 @@ def look_events(plan: Plan, courses: Mapping[str, ColumnCourse]) -> Iterator[Int
 def told_by(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]:
     """Say of every recorded look of the plan that gave out seeds what it decided; looks under
     another analysis are left out."""
+    if not plan.until:
+        return
     now = looks.look(plan)
     for look in seen:
-        if plan.until and look.decided and look.at == now.at:
+        if look.decided and look.at == now.at:
             yield _line(len(look.seeds), **look.decided)
 
 
