@@ -9,9 +9,8 @@ STAMP := $(VENV)/.installed
 sweep: $(STAMP)
 	$(BIN)/ablate sweep quickstart
 
-# Three at a time on two cores: some tests wait, for what hangs or was killed.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not cluster" -n 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not cluster" -n 2 --dist loadfile --no-loadscope-reorder
 
 # What takes long: whole-length fault tests, simulations, trainings to an accuracy.
 soak: $(STAMP)
