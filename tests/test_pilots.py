@@ -97,10 +97,16 @@ class TestPilots(BesideContract):
         self, launcher, folder
     ):
         """Stopped through its successor's whole run, it then goes on to a result of its own."""
-        first = folder("train.steps=30")
+        first = folder("train.steps=60")
+        noted: dict[str, Any] = {}  # a read beside a write may see none
+
+        def is_training() -> bool:
+            noted.update(first.lock.notes())
+            return noted.get("step", 0) > 0
+
         launcher.start(first, launcher.slots[0])
-        until(lambda: first.lock.notes().get("step", 0) > 0, pause=0.001)
-        os.kill(first.lock.notes()["pid"], signal.SIGSTOP)
+        until(is_training, pause=0.001)
+        os.kill(noted["pid"], signal.SIGSTOP)
         assert not first.has_result()
         second = self.again(first)
         launcher.start(second, launcher.slots[1])
@@ -112,7 +118,7 @@ class TestPilots(BesideContract):
         assert not published.path.is_symlink()
         assert not second.path.exists()
 
-        os.kill(first.lock.notes()["pid"], signal.SIGCONT)
+        os.kill(noted["pid"], signal.SIGCONT)
         assert end(launcher, first) == [0]
         assert first.has_result()
         assert files(published) == before
