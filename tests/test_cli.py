@@ -297,6 +297,7 @@ UNREADABLE = [
     ("trials --format xml", "ablate trials: --format: expected one of rich, md, csv, json, got "),
     ("table --format", "ablate table: option '--format' requires an argument"),
     ("plan lr --detect x", "ablate plan: --detect: expected a number, got 'x'"),
+    ("plan lr --until 5.5", "ablate plan: --until: expected a whole number, got '5.5'"),
     ("export", "ablate export: DIR: is missing: new folder, or an earlier export"),
     ("show a b", "ablate show: got unexpected extra argument(s) (b); usage: ablate show "),
 ]

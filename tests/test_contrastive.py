@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import math
 import os
-import re
-import shutil
 import time
 from types import SimpleNamespace
 
 import numpy as np
-import pandas
 import pytest
 import tiny
 import torch
 from conftest import Shell
-from PIL import Image
 from safetensors.torch import load_file
 from test_kill import kill, workers
 from torch import nn
@@ -29,21 +24,16 @@ from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.contrastive import score
-from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Text
 from ablate.store.store import Store
-from ablate.training import answers
-from ablate.training.attempt import TrainingStopped
 from ablate.training.calibrate import random_split
 from ablate.training.data import coloured
-from ablate.training.data.cache import prepare
 from ablate.training.data.cached import Split, open_cached
-from ablate.training.loop import Machine, train
 from ablate.training.model import build
 from ablate.training.model.export import timm_arguments
 from ablate.training.model.towers import normalised, similarities
 from ablate.training.start import begin
-from ablate.training.task import Predictor, contrastive, tokens
+from ablate.training.task import Predictor, contrastive
 from ablate.training.task.contrastive import Contrastive, floors, pair_losses
 from ablate.training.task.tokens import Tokens, canonical, prompted
 from ablate.training.training import Training
@@ -164,6 +154,23 @@ def test_the_table_is_never_learnt_from_texts_to_test_on():
     train = Split(images, torch.tensor([0, 0, 1, 1]), torch.ones(4), names)
     tokens = Contrastive(run)._tokens(train)
     assert tokens(["green nine", "red eight"])[:, :2].tolist() == [[2, 2], [5, 4]]
+
+
+def test_byte_pairs_are_learnt_from_the_training_texts_and_are_the_same_each_time():
+    pytest.importorskip("tokenizers")
+    counts = {"a red seven": 3, "a red eight": 2, "naïve": 1}
+    tokens = table(counts, tokens="bpe", vocab=300, length=12)
+    rows = tokens(["a red seven", "zebra", "", "naïve"])
+    assert rows.shape == (4, 12)
+    assert (rows[:, -1] == 1).all()
+    assert rows[0].tolist().count(1) == 9  # three words, one token each
+    assert (rows[1] != 1).sum() > 3  # in bytes: nothing is unknown
+    assert rows[2].tolist() == [1] * 12
+    assert 2 not in rows
+    again = table(dict(reversed(counts.items())), tokens="bpe", vocab=300, length=12)
+    assert np.array_equal(again(["a red seven", "zebra", "", "naïve"]), rows)
+    with pytest.raises(UserError, match=r"^text\.vocab: bpe needs at least 259, got 32"):
+        table(counts, tokens="bpe")
 
 
 # --- Zero-shot ----------------------------------------------------------------------------------
@@ -571,305 +578,6 @@ def test_a_text_tower_is_the_child_s_alone(tmp_path):
     assert {run.optim.lr_mult["image"] for run in runs} == {0.0}
     assert {run.parent.text for run in runs} == {None}
     assert {run.data.test_classes for run in runs} == {15}
-
-
-# --- Image-text folders -------------------------------------------------------------------------
-
-
-def image_text(folder, split: str, rows: list[tuple[int, str]]) -> None:
-    """A table and its images: of one shade each, 8x8."""
-    home = folder / "images" / split
-    home.mkdir(parents=True)
-    with open(folder / f"{split}.csv", "w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["path", "text"])
-        for number, (shade, text) in enumerate(rows):
-            Image.new("RGB", (8, 8), (shade, number, 0)).save(home / f"{number}.png")
-            writer.writerow([f"images/{split}/{number}.png", text])
-
-
-@pytest.fixture
-def captioned(tmp_path):
-    folder = tmp_path / "captioned"
-    kinds = [(0, "A dark, red thing!"), (120, "a middling thing"), (250, "some bright thing")]
-    image_text(folder, "train", [(shade + n, text) for shade, text in kinds for n in range(4)])
-    image_text(folder, "test", [(1, kinds[0][1]), (2, "a dark blue thing"), (251, kinds[2][1])])
-    return folder
-
-
-def caption_words(folder) -> tuple[str, ...]:
-    words = ("task=contrastive", "recipe=lit", "data=imagetext", f"data.path={folder}")
-    words = (*words, "data.validation=2", "data.size=8", "model.arch=mu/4", "text.arch=mu")
-    words = (*words, "text.tokens=words", "train.batch=8", "train.precision=fp32", "seeds=1")
-    return ("stem=none,dpn", *words, "augment.randaug=0")
-
-
-def captions_run(folder, store, *words: str):
-    plan, _ = make_plan([*caption_words(folder), *words], store=store)
-    return next(iter(plan.runs())).run()
-
-
-def test_a_table_of_paths_and_texts_is_a_set_whose_classes_are_its_texts(captioned, tmp_path):
-    run = captions_run(captioned, tmp_path)
-    assert (run.data.classes, run.data.test_classes) == (4, 3)
-    cached = prepare(run.data, tmp_path / "cache")
-    train, test = cached.split("train"), cached.split("test")
-    assert train.names == ("A dark, red thing!", "a middling thing", "some bright thing",
-                           "a dark blue thing")  # fmt: skip
-    assert test.labels.tolist() == [0, 3, 2]
-    assert test.images[:, 0, 0, 0].tolist() == [1, 2, 251]
-    assert (train.images[:, 0, 0, 0] // 100).tolist() == train.labels.tolist()
-    tokens = Contrastive(run)._tokens(train)
-    assert 2 in tokens(["a dark blue thing"])  # blue is in no training text
-
-
-def test_what_the_set_is_hangs_on_images_and_texts_not_on_its_place(captioned, tmp_path):
-    def known(**data) -> str:
-        words = [f"data.{key}={value}" for key, value in data.items()]
-        return captions_run(captioned, tmp_path, *words).data.fingerprint
-
-    first = known()
-    moved = tmp_path / "moved"
-    shutil.copytree(captioned, moved)
-    assert captions_run(moved, tmp_path).data.fingerprint == first
-    text = (captioned / "train.csv").read_text()
-    (captioned / "train.csv").write_text(text.replace("bright", "light"))
-    other = known()
-    Image.new("RGB", (8, 8), (9, 9, 9)).save(captioned / "images" / "train" / "0.png")
-    assert len({first, other, known()}) == 3
-
-
-def test_parquet_of_paths_and_of_images_says_the_same(captioned, tmp_path):
-    expected = prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
-    for image in (False, True):
-        folder = tmp_path / f"parquet{image}"
-        shutil.copytree(captioned, folder)
-        for split in ("train", "test"):
-            table = pandas.read_csv(folder / f"{split}.csv")
-            if image:
-                each = [{"bytes": (folder / path).read_bytes()} for path in table.path]
-                table = pandas.DataFrame({"image": each, "text": table.text})
-            table.to_parquet(folder / f"{split}.parquet")
-            (folder / f"{split}.csv").unlink()
-        if image:
-            shutil.rmtree(folder / "images")
-        words = ("data.image=image",) if image else ()
-        found = prepare(captions_run(folder, tmp_path, *words).data, tmp_path / "cache")
-        for split in ("train", "validation", "test"):
-            one, other = found.split(split), expected.split(split)
-            assert torch.equal(one.images, other.images)
-            assert torch.equal(one.labels, other.labels)
-            assert one.names == other.names
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda t: t.replace("text", "words"), r"^data\.text: expected a column of .*train\.csv"),
-        (lambda t: t.replace("path", "file"), r"^data\.image: expected a column of .*train\.csv"),
-        (lambda t: t.replace("a middling thing", " "), r"^data\.text: row 4 of .* has no text"),
-        (
-            lambda t: t.replace('"A dark, red thing!"', "A dark, red thing!"),
-            r"^data\.path: row 0 of .*train\.csv: has 3 cells, and the table 2 columns; put a text",
-        ),
-        (lambda t: t.replace("images/train/3", "../3"), r"^data\.image: row 3 of .* lies outside"),
-        (
-            lambda t: t.replace("train/3.png", "train/x.png"),
-            r"^data\.image: row 3 of .*no such file",
-        ),
-    ],
-)
-def test_a_table_that_can_t_be_read_is_told_in_a_line(captioned, tmp_path, change, said):
-    file = captioned / "train.csv"
-    file.write_text(change(file.read_text()))
-    with pytest.raises(UserError, match=said):
-        prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
-
-
-def test_a_table_of_one_text_has_nothing_to_tell_apart(captioned, tmp_path):
-    for split in ("train", "test"):
-        rows = (captioned / f"{split}.csv").read_text().splitlines()[1:]
-        rows = [row.partition(",")[0] + ",one thing" for row in rows]
-        (captioned / f"{split}.csv").write_text("\n".join(["path,text", *rows]))
-    with pytest.raises(UserError, match=r"^data\.text: each text is a class, .* \('one thing'\)"):
-        captions_run(captioned, tmp_path)
-
-
-def test_a_plan_says_that_images_are_asked_for_all_texts_of_the_set(captioned, tmp_path):
-    def asked() -> list[str]:
-        notes = make_plan(caption_words(captioned), store=tmp_path)[0].notes
-        return [note for note in notes if "asked" in note]
-
-    assert not asked()
-    (captioned / "test.csv").unlink()
-    (note,) = asked()
-    assert "test images are cut from the training table, so they are asked for all 3 texts" in note
-
-
-@pytest.mark.parametrize("path", ["images/train/plain", "images/.hidden/0.png", ".0.png"])
-def test_an_image_that_the_fingerprint_does_not_know_is_refused(captioned, tmp_path, path):
-    """It could be changed, and the runs would be those of before."""
-    (captioned / path).parent.mkdir(exist_ok=True)
-    (captioned / "images/train/0.png").rename(captioned / path)
-    file = captioned / "train.csv"
-    file.write_text(file.read_text().replace("images/train/0.png", path))
-    said = rf"^data\.image: row 0 of .*train\.csv: {re.escape(path)}: is passed over: .*rename it"
-    with pytest.raises(UserError, match=said):
-        prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
-
-
-def test_images_that_are_links_are_those_that_they_lead_to(captioned, tmp_path):
-    """And a path is what its text says, wherever `..` would lead behind a link."""
-    expected = prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache").split("train")
-    home = tmp_path / "else" / "where"
-    home.parent.mkdir()
-    (captioned / "images" / "train").rename(home)
-    (home / "0.png").rename(tmp_path / "0.png")
-    (home / "0.png").symlink_to(tmp_path / "0.png")
-    (captioned / "images" / "train").symlink_to(home)
-    file = captioned / "train.csv"
-    file.write_text(file.read_text().replace("images/train/1.", "images/train/../train/1."))
-    run = captions_run(captioned, tmp_path)
-    assert torch.equal(
-        prepare(run.data, tmp_path / "cache2").split("train").images, expected.images
-    )
-    Image.new("RGB", (8, 8), (9, 9, 9)).save(tmp_path / "0.png")
-    assert captions_run(captioned, tmp_path).data.fingerprint != run.data.fingerprint
-
-
-def test_a_byte_order_mark_is_no_part_of_a_column_s_name(captioned, tmp_path):
-    file = captioned / "train.csv"
-    file.write_text(file.read_text(), encoding="utf-8-sig")
-    assert captions_run(captioned, tmp_path).data.classes == 4
-
-
-def test_byte_pairs_are_learnt_from_the_training_texts_and_are_the_same_each_time():
-    pytest.importorskip("tokenizers")
-    counts = {"a red seven": 3, "a red eight": 2, "naïve": 1}
-    tokens = table(counts, tokens="bpe", vocab=300, length=12)
-    rows = tokens(["a red seven", "zebra", "", "naïve"])
-    assert rows.shape == (4, 12)
-    assert (rows[:, -1] == 1).all()
-    assert rows[0].tolist().count(1) == 9  # three words, one token each
-    assert (rows[1] != 1).sum() > 3  # in bytes: nothing is unknown
-    assert rows[2].tolist() == [1] * 12
-    assert 2 not in rows
-    again = table(dict(reversed(counts.items())), tokens="bpe", vocab=300, length=12)
-    assert np.array_equal(again(["a red seven", "zebra", "", "naïve"]), rows)
-    with pytest.raises(UserError, match=r"^text\.vocab: bpe needs at least 259, got 32"):
-        table(counts, tokens="bpe")
-
-
-def test_a_run_whose_texts_are_other_tokens_now_is_not_gone_on_with(
-    captioned, tmp_path, monkeypatch
-):
-    """As byte pairs that another version of `tokenizers` learns."""
-    run, rundir = captions_run(captioned, tmp_path, "train.steps=3"), RunDir(tmp_path / "run")
-    rundir.path.mkdir()
-
-    def trained(stop: bool) -> dict:
-        machine = [
-            CPU,
-            tmp_path / "cache",
-            1e9,
-            lambda: stop,
-            lambda **notes: None,
-            lambda line: None,
-        ]
-        return train(run, rundir, Machine(*machine))
-
-    with pytest.raises(TrainingStopped):
-        trained(stop=True)
-    with monkeypatch.context() as patched:
-        patched.setattr(tokens, "UNKNOWN", 0)
-        with pytest.raises(
-            UserError, match=r"^text\.tokens: .*checkpoint-1.*: was trained with oth"
-        ):
-            trained(stop=False)
-    result = trained(stop=False)
-    split = prepare(run.data, tmp_path / "cache").split("train")
-    numbers = Contrastive(run)._tokens(split)([canonical(name) for name in split.names])
-    assert result["tokens_sha256"] == hashlib.sha256(numbers.tobytes()).hexdigest()
-
-
-def shades(folder, *names: str) -> None:
-    """Class folders of two images each."""
-    for number, name in enumerate(names):
-        home = folder / name
-        home.mkdir(parents=True)
-        for one in range(2):
-            Image.new("RGB", (8, 8), (120 * number, one, 9)).save(home / f"{one}.png")
-
-
-def also_words(captioned) -> tuple[str, ...]:
-    words = ("train.steps=5", "optim.warmup_steps=1", "eval.also=[./shades]")
-    return (*caption_words(captioned), *words)
-
-
-def test_a_set_without_names_of_classes_is_refused_before_anything_trains(
-    captioned, tmp_path, monkeypatch
-):
-    """By the plan; before the first run, of a set that only then was fetched; by a run itself."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "shades").mkdir()
-    shades(tmp_path / "drawn", "dark")
-    each = [{"bytes": file.read_bytes()} for file in sorted((tmp_path / "drawn/dark").iterdir())]
-    table = pandas.DataFrame({"image": each, "label": [0, 1]})
-    table.to_parquet(tmp_path / "shades" / "test.parquet")
-    run, stepped = also_run(captioned, tmp_path), []
-    machine = Machine(CPU, tmp_path / "cache", 0.0, bool, lambda **notes: None, stepped.append)
-    tree = spec.to_tree(run)
-    sets = {"data": tree["data"], "other": tree["eval"]["also"][0], "texts": True}
-    for what in (
-        lambda: described(run, tmp_path),
-        lambda: answers.answer_beside({**sets, "cache": tmp_path / "cache"}, print),
-        lambda: train(run, RunDir(tmp_path / "run"), machine),
-    ):
-        with pytest.raises(UserError, match=r"^eval\.also: shades: texts ask for classes by"):
-            what()
-    assert not stepped
-
-
-def test_a_plan_says_that_texts_ask_by_ids_of_wordnet(captioned, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shades(tmp_path / "shades", "n01440764", "n01443537")
-    (said,) = described(also_run(captioned, tmp_path), tmp_path)["warnings"]
-    assert said.startswith("eval.also: shades: its classes are called by WordNet's ids")
-
-
-def also_run(captioned, folder) -> spec.Run:
-    plan, _ = make_plan(also_words(captioned), store=folder)
-    return next(iter(plan.runs())).run()
-
-
-def described(run, folder) -> dict:
-    specs = {"it": spec.to_tree(run)}
-    question = {"specs": specs, "calibrate": [], "cache": folder / "cache", "device": "cpu"}
-    return answers.answer_describe(question, print)["it"]
-
-
-def test_another_set_is_asked_for_its_own_classes(captioned, shell, monkeypatch):
-    """`eval.also`: class folders, whose names no training text has."""
-    asked, evaluate = [], Contrastive.evaluate
-
-    def told(self, predict, batches):
-        asked.append(predict.data.name)
-        return evaluate(self, predict, batches)
-
-    monkeypatch.setattr(Contrastive, "evaluate", told)
-    shades(shell.folder / "shades", "dark", "middling", "bright, light")
-    shell("sweep", *also_words(captioned), "launcher=inline", "--as", "c")
-    store = Store(shell.folder / "runs")
-    run = next(iter(store.read_plan("c").runs()))
-    path = store.rundir(run.id).path
-    result = json.loads((path / "result.json").read_text())
-    rows = np.load(next(path.glob("predictions*shades*")))
-    assert rows["label"].tolist() == [0, 0, 1, 1, 2, 2]
-    assert result["also"]["shades"]["test"]["n"] == 6
-    assert score(rows, 3) == result["also"]["shades"]["test"]
-    assert asked[-3:] == ["imagetext", "imagetext", "shades"]
-    assert "nothing wrong" in shell("verify").out
-    assert "on shades" in shell("table").out
 
 
 @pytest.mark.slow

@@ -33,6 +33,14 @@ def number(text: str) -> float:
         raise typer.BadParameter(f"expected a number, got {text!r}") from None
 
 
+def whole(text: str) -> int:
+    """The value of an option that is a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected a whole number, got {text!r}") from None
+
+
 def told(error: Any) -> str:
     """A UsageError as one line: "ablate table: option: expected one of ..., got ..."."""
     if error.ctx is None:  # of an option without its value, or with one too many

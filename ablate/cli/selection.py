@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from ablate.cli.mistakes import number
+from ablate.cli.mistakes import number, whole
 from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Selection:
     until: Annotated[
         int | None,
         typer.Option(
+            parser=whole,
             metavar="N",
             help="Add seeds up to N, at looks, to the rows that are undecided.",
         ),
