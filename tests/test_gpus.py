@@ -353,9 +353,19 @@ def test_a_sweep_on_eight_gpus(shell, nvidia):
     trained = Counter(gpu for what, gpu, _ in touched if what == "run")
     assert trained.keys() <= {UUID[n] for n in ALL} - {UUID["3"], UUID["6:1"]}
     assert trained[UUID["7:0"]] == 1  # it was given up at once, and its run counts no attempt
-    assert 1 <= trained[UUID["1"]] <= 2
-    with Ledger.reading(Store(shell.folder / "runs")) as ledger:
-        events = [event for run in ledger.states() for event in ledger.events(run)]
+    store = Store(shell.folder / "runs")
+    with Ledger.reading(store) as ledger:
+        of_runs = {run: ledger.events(run) for run in ledger.states()}
+    # given up with the second variant that it loses: seeds of one variant may be to blame
+    lost = sorted(
+        (at, store.rundir(run).read_spec()["norm"]["name"])
+        for run, of_run in of_runs.items()
+        for at, kind, detail in of_run
+        if kind == "started" and detail["slot"] == "gpu:1"
+    )
+    assert trained[UUID["1"]] == len(lost) >= 1
+    assert len({norm for _, norm in lost[:-1]}) <= 1
+    events = [event for of_run in of_runs.values() for event in of_run]
     assert sum(detail.get("reason") == "no device" for _, _, detail in events) == 1
     assert not [kind for _, kind, _ in events if kind == "failed"]
 
