@@ -10,7 +10,7 @@ sweep: $(STAMP)
 	$(BIN)/ablate sweep quickstart
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not cluster" -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not cluster and not tour" -n 2 --dist loadfile --no-loadscope-reorder
 
 # What takes long: whole-length fault tests, simulations, trainings to an accuracy.
 soak: $(STAMP)

@@ -37,6 +37,7 @@ def blocks(marker: str) -> dict[str, str]:
 
 
 def commands(page: str) -> list[list[str]]:
-    """Every `ablate ...` line of a page's sh blocks, in order, as words."""
+    """Every `ablate ...` line of a page's sh blocks, in order, as words; a `> FILE` is left out."""
     lines = "\n".join(re.findall(r"```sh\n(.*?)```", PAGES[page], re.DOTALL)).splitlines()
-    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("ablate ")]
+    typed = (line.partition(" > ")[0] for line in lines if line.startswith("ablate "))
+    return [shlex.split(line, comments=True)[1:] for line in typed]

@@ -1,8 +1,6 @@
 """Tables in LaTeX: they compile in a paper of one column and of two, and no box is too full."""
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 from test_formats import AWKWARD, golden, sown, whole
 from test_table import finished, make_plan, tabulate
 from test_wide import grouped
+from tex import compiled, has
 
 from ablate.analysis.published import SHOW, read_published
 from ablate.report.formats import LatexFloat, check_show, render
@@ -19,15 +18,6 @@ from ablate.report.formats.latex import SPECIAL, escape
 from ablate.shared.errors import UserError
 
 NARROW = ("gain", "verdict")
-
-# What we use of threeparttable, for a TeX without it (Debian has it in texlive-latex-extra): a box
-# as wide as the line, a caption and a list.
-STANDS_IN = r"""
-\ProvidesPackage{threeparttable}
-\newenvironment{threeparttable}{\begin{minipage}{\linewidth}\centering}{\end{minipage}}
-\newenvironment{tablenotes}[1][]{\begin{list}{}{\leftmargin0pt\labelwidth0pt\labelsep2pt
-  \def\makelabel##1{\textsuperscript{##1}}}}{\end{list}}
-"""
 
 
 def awkward():
@@ -63,25 +53,6 @@ def parts():
     yield escape(" ".join(SPECIAL))
 
 
-def has(file: str) -> bool:
-    """Has the TeX at hand this file?"""
-    found = shutil.which("kpsewhich")
-    return bool(found) and subprocess.run([found, file], capture_output=True).returncode == 0
-
-
-def compiled(folder, document: str) -> str:
-    """The log of pdflatex."""
-    if shutil.which("pdflatex") is None:
-        pytest.skip("needs pdflatex: Debian's texlive-latex-recommended")
-    if not has("threeparttable.sty"):
-        (folder / "threeparttable.sty").write_text(STANDS_IN)
-    (folder / "table.tex").write_text(document)
-    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:]
-    return (folder / "table.log").read_text(errors="replace")
-
-
 @pytest.mark.parametrize("paper", ["[onecolumn]{article}", "[twocolumn]{article}", "{IEEEtran}"])
 def test_every_table_compiles_and_no_box_is_too_full(tmp_path, paper):
     if "IEEE" in paper and not has("IEEEtran.cls"):
@@ -90,8 +61,8 @@ def test_every_table_compiles_and_no_box_is_too_full(tmp_path, paper):
     head = rf"\documentclass{paper}\usepackage{{booktabs,threeparttable}}"
     log = compiled(tmp_path, rf"{head}\begin{{document}}{body}\end{{document}}")
     assert re.findall(r"Overfull \\hbox.*\n.*", log) == []
-    assert (tmp_path / "table.pdf").stat().st_size > 10_000
-    labels = re.findall(r"\\newlabel\{([^}]+)\}", (tmp_path / "table.aux").read_text())
+    assert (tmp_path / "document.pdf").stat().st_size > 10_000
+    labels = re.findall(r"\\newlabel\{([^}]+)\}", (tmp_path / "document.aux").read_text())
     assert "tab:a" in labels
     assert "tab:a-2" in labels
 

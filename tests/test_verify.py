@@ -364,7 +364,8 @@ def test_the_command_names_each_and_fails(driven, shell):
 def test_a_run_trained_again_gives_the_same_bits(driven, shell):
     store = Store(shutil.copytree(driven, shell.folder / "runs"))
     before = contents(store.root)
-    done = shell("verify", "--rerun", "0.001#1", "launcher=inline")
+    assert "did you mean 'tiny'" in shell("verify", "tinny", "--rerun", "0.001#1", code=2).err
+    done = shell("verify", "tiny", "--rerun", "0.001#1", "launcher=inline")
     run = run_of(store, "0.001#1")
     assert done.out.splitlines()[-1] == f"{run}: the second training gave the same bits"
     for name in ("weights.safetensors", "predictions.npy", "metrics.jsonl", "test"):

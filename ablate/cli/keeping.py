@@ -154,7 +154,9 @@ def verify(
         return
     if rerun is not None:
         if selection.has_options:
-            raise UserError("--rerun: takes a RUN and launcher.KEY=VALUE; leave other options out")
+            raise UserError(
+                "--rerun: takes NAME, RUN and launcher.KEY=VALUE; leave other options out"
+            )
         _rerun(kept, rerun, selection.words, format)
         return
     with Ledger.reading(kept) as ledger:
@@ -210,19 +212,23 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
     from ablate.running.launchers.decode import decode
     from ablate.shared.checks import trainable
     from ablate.shared.own import is_own
-    from ablate.store.find import find_run, planned_as
+    from ablate.store.find import driven, find_run, planned_as, sweeps
     from ablate.store.ledger import Ledger
     from ablate.store.progress import SweepProgress, Worker
 
     composer = Composer(store.root)
+    name, words = (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
     chosen, others = split_launcher(once(parse(word, composer.groups) for word in words))
     if others:
         raise UserError(f"--rerun: takes launcher.KEY=VALUE only; leave {next(iter(others))}= out")
     with Ledger.reading(store) as ledger:
-        sweeps = planned_as(store, ledger, find_run(store, ledger, text))
-    if not sweeps:
+        if name is not None:
+            driven(store, ledger, sweeps(store, ledger), name)
+        of = planned_as(store, ledger, find_run(store, ledger, text, name))
+    of = [(sweep, run) for sweep, run in of if name in (None, sweep)]
+    if not of:
         raise UserError(f"--rerun: {text}: no sweep contains this run")
-    sweep, run = sweeps[0]
+    sweep, run = of[0]
     if not is_own(run.cell.spec):
         trainable(run.run())
     begin(f"training {run.label} once more")

@@ -15,15 +15,15 @@ from ablate.store.store import Store
 SHOWN = 5  # candidates that an error names
 
 
-def find_run(store: Store, ledger: Ledger, text: str) -> str:
+def find_run(store: Store, ledger: Ledger, text: str, sweep: str | None = None) -> str:
     """The id of the run that `text` names: LABEL@COLUMN#SEED, or the beginning of an id.
 
-    LABEL@COLUMN#SEED is looked up in the driven plans, the last driven first; where there is one
-    column, LABEL#SEED is enough. Raises UserError where there is none such, or several ids begin
-    with `text`.
+    LABEL@COLUMN#SEED is looked up in the driven plans, the last driven first, or in that of
+    `sweep`; where there is one column, LABEL#SEED is enough. Raises UserError where there is none
+    such, or several ids begin with `text`.
     """
     if "#" in text:
-        return _labelled(store, ledger, text)
+        return _labelled(store, ledger, text, sweep)
     ids = ledger.states().keys() | store.folders()
     if text in ids:
         return text
@@ -42,9 +42,11 @@ def find_run(store: Store, ledger: Ledger, text: str) -> str:
     return found[0]
 
 
-def _labelled(store: Store, ledger: Ledger, text: str) -> str:
+def _labelled(store: Store, ledger: Ledger, text: str, sweep: str | None) -> str:
     known: dict[str, str] = {}
     for plan in plans(store, ledger):
+        if sweep not in (None, plan.name):
+            continue
         names = _names(plan)
         if text in names:
             return names[text]
