@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 import typer.main
@@ -23,6 +24,11 @@ import typer.main
 from ablate import cli
 from ablate.planning import compose, conf
 from ablate.shared.signals import ENDING
+
+# The same examples every time, however long a busy machine takes to make them.
+SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("same", derandomize=True, suppress_health_check=SLOW)
+hypothesis.settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")

@@ -217,8 +217,14 @@ class BesideContract(LauncherContract):
         # Who did not start it, an adopting driver or a reader, has the store's word for it.
         liveness = Store(run.runs.parent).liveness
         until(lambda: liveness.alive(run))
-        until(lambda: liveness.notes(run).get("step", 0) >= step)
-        assert liveness.notes(run)["slot"] == launcher.slots[-1].name
+        noted: dict[str, Any] = {}  # a read beside a write may see none
+
+        def goes_on() -> bool:
+            noted.update(liveness.notes(run))
+            return noted.get("step", 0) >= step
+
+        until(goes_on)
+        assert noted["slot"] == launcher.slots[-1].name
         liveness.stop(run)
         assert end(launcher, run) == [EXIT_STOPPED]
         until(lambda: not liveness.alive(run))  # it looks again after a moment
