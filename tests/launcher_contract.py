@@ -33,14 +33,14 @@ def settings(name: str, **own: Any) -> dict[str, Any]:
     return launcher_settings({"name": name, **own})
 
 
-def until(condition: Callable[[], object], seconds: float = 60.0, pause: float = 0.01) -> None:
+def until(condition: Callable[[], object], seconds: float = 180.0, pause: float = 0.01) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(pause)
 
 
-def end(launcher: Launcher, *runs: RunDir, seconds: float = 60.0) -> list[int]:
+def end(launcher: Launcher, *runs: RunDir, seconds: float = 180.0) -> list[int]:
     """Poll until the launcher has told of all of `runs`, once each; their exit codes."""
     exits: dict[str, int] = {}
     deadline = time.monotonic() + seconds

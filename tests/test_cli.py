@@ -69,7 +69,7 @@ def run_id(shell: Shell, *words: str) -> str:
     return shell("config", *words).out.splitlines()[0].removeprefix("# run ")
 
 
-def until(condition, seconds: float = 60.0):
+def until(condition, seconds: float = 180.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if value := condition():
