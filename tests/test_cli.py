@@ -178,6 +178,22 @@ def test_a_library_that_makes_another_error_of_a_ctrl_c_is_silent_too(shell):
     assert (done.out, done.err) == ("", "")
 
 
+def test_a_ctrl_c_that_python_drops_comes_once_more(shell):
+    """In a callback of a weak reference, of which each import has one."""
+    (shell.folder / "sitecustomize.py").write_text(
+        "import os, signal, time, weakref, ablate.planning.compose\n"
+        "def resolve(*_):\n"
+        "    gone = type('Gone', (), {})()\n"
+        "    ref = weakref.ref(gone, lambda _: os.kill(os.getpid(), signal.SIGINT))\n"
+        "    del gone\n"
+        "    time.sleep(60)\n"
+        "ablate.planning.compose.resolve = resolve\n"
+    )
+    path = os.pathsep.join(filter(None, [str(shell.folder), os.environ.get("PYTHONPATH")]))
+    done = shell.process("config", code=130, PYTHONPATH=path)
+    assert (done.out, done.err) == ("", "")
+
+
 def test_a_command_in_the_tests_process_is_as_in_one_of_its_own(driven):
     """And nothing of it stays behind."""
 
