@@ -6,6 +6,7 @@ import functools
 import importlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
+import numpy as np
 import pytest
 import torch
 import typer.main
@@ -23,6 +26,11 @@ import typer.main
 from ablate import cli
 from ablate.planning import compose, conf
 from ablate.shared.signals import ENDING
+
+# The same examples every time, however long a busy machine takes to make them.
+SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("same", derandomize=True, suppress_health_check=SLOW)
+hypothesis.settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +71,14 @@ def machine():
         made = functools.cache(typer.main.get_command)  # which a process of its own makes once
         patch.setattr(typer.main, "get_command", made)
         yield
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """What draws without a seed of its own draws the same, whichever tests came before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.default_generator.manual_seed(0)
 
 
 def _composed_once(compose_config: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,14 +33,14 @@ def settings(name: str, **own: Any) -> dict[str, Any]:
     return launcher_settings({"name": name, **own})
 
 
-def until(condition: Callable[[], object], seconds: float = 60.0, pause: float = 0.01) -> None:
+def until(condition: Callable[[], object], seconds: float = 180.0, pause: float = 0.01) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(pause)
 
 
-def end(launcher: Launcher, *runs: RunDir, seconds: float = 60.0) -> list[int]:
+def end(launcher: Launcher, *runs: RunDir, seconds: float = 180.0) -> list[int]:
     """Poll until the launcher has told of all of `runs`, once each; their exit codes."""
     exits: dict[str, int] = {}
     deadline = time.monotonic() + seconds
@@ -217,8 +217,14 @@ class BesideContract(LauncherContract):
         # Who did not start it, an adopting driver or a reader, has the store's word for it.
         liveness = Store(run.runs.parent).liveness
         until(lambda: liveness.alive(run))
-        until(lambda: liveness.notes(run).get("step", 0) >= step)
-        assert liveness.notes(run)["slot"] == launcher.slots[-1].name
+        noted: dict[str, Any] = {}  # a read beside a write may see none
+
+        def goes_on() -> bool:
+            noted.update(liveness.notes(run))
+            return noted.get("step", 0) >= step
+
+        until(goes_on)
+        assert noted["slot"] == launcher.slots[-1].name
         liveness.stop(run)
         assert end(launcher, run) == [EXIT_STOPPED]
         until(lambda: not liveness.alive(run))  # it looks again after a moment

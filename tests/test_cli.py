@@ -69,7 +69,7 @@ def run_id(shell: Shell, *words: str) -> str:
     return shell("config", *words).out.splitlines()[0].removeprefix("# run ")
 
 
-def until(condition, seconds: float = 60.0):
+def until(condition, seconds: float = 180.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if value := condition():
@@ -171,6 +171,22 @@ def test_a_library_that_makes_another_error_of_a_ctrl_c_is_silent_too(shell):
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "    finally:\n"
         "        raise AttributeError('half a config')\n"
+        "ablate.planning.compose.resolve = resolve\n"
+    )
+    path = os.pathsep.join(filter(None, [str(shell.folder), os.environ.get("PYTHONPATH")]))
+    done = shell.process("config", code=130, PYTHONPATH=path)
+    assert (done.out, done.err) == ("", "")
+
+
+def test_a_ctrl_c_that_python_drops_comes_once_more(shell):
+    """In a callback of a weak reference, of which each import has one."""
+    (shell.folder / "sitecustomize.py").write_text(
+        "import os, signal, time, weakref, ablate.planning.compose\n"
+        "def resolve(*_):\n"
+        "    gone = type('Gone', (), {})()\n"
+        "    ref = weakref.ref(gone, lambda _: os.kill(os.getpid(), signal.SIGINT))\n"
+        "    del gone\n"
+        "    time.sleep(60)\n"
         "ablate.planning.compose.resolve = resolve\n"
     )
     path = os.pathsep.join(filter(None, [str(shell.folder), os.environ.get("PYTHONPATH")]))

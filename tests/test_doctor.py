@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import re
 import shutil
 import sqlite3
@@ -270,7 +271,7 @@ def alter(ledger: Path, statement: str, *values: object) -> None:
 
 def break_middle(ledger: Path) -> None:
     content = bytearray(ledger.read_bytes())
-    content[4096 * 2 : 4096 * 3] = os.urandom(4096)
+    content[4096 * 2 : 4096 * 3] = random.Random(0).randbytes(4096)
     ledger.write_bytes(content)
 
 

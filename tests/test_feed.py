@@ -132,7 +132,7 @@ def test_a_batch_is_gathered_while_the_one_before_it_is_used() -> None:
 
     fed = Feed(wanted, CPU, threads=1)
     fed.at(0)
-    assert begun.wait(10)
+    assert begun.wait(60)
 
 
 def test_threads_and_links_change_no_bit_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,13 +216,13 @@ def test_devices_are_a_list_with_brackets_or_without(word, devices, tmp_path):
 def test_a_gpu_that_gives_no_answer_is_not_waited_for(nvidia, monkeypatch, tmp_path):
     for name, value in nvidia.stand_in.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(local, "KERNEL_S", 1.0)
+    monkeypatch.setattr(local, "KERNEL_S", 3.0)  # the others answer within
     nvidia.breaks(
         {f"kernel {UUID['0']}": "hang", f"kernel {UUID['2']}": "CUDA error: unknown error"}
     )
     launcher = launchers.make(settings("local", devices="0,1,2"), tmp_path)
     assert launcher.unfit(launcher.slots) == {
-        "gpu:0": "no answer in 1 s",
+        "gpu:0": "no answer in 3 s",
         "gpu:2": "AcceleratorError: CUDA error: unknown error",
     }
     launcher.free()
@@ -264,9 +264,10 @@ def test_figures_of_gpus_are_told_as_far_as_there_are_any(nvidia):
         figures({"0"})
 
 
-def test_who_watches_asks_for_figures_now_and_then_and_not_for_cpus(nvidia):
+def test_who_watches_asks_for_figures_now_and_then_and_not_for_cpus(nvidia, monkeypatch):
     nvidia.has([gpu(0, **{"utilization.gpu": 50}), gpu(1)])
     meters = status.Meters()
+    monkeypatch.setattr(status, "METERS_EVERY_S", 1e6)
 
     def lines(*slots: str) -> list[str]:
         return meters.lines([Worker(None, slot, {}) for slot in slots])  # type: ignore[arg-type]

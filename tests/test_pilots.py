@@ -74,7 +74,7 @@ class TestPilots(BesideContract):
         made, engine = process_engine.launcher(CPUS, store.root)
         yield offered(made)
         made.free()
-        assert [job.wait(20) for job in engine.jobs.values()] == [0]
+        assert [job.wait(60) for job in engine.jobs.values()] == [0]
 
     @pytest.fixture(autouse=True)
     def _root(self, store) -> None:
@@ -97,7 +97,7 @@ class TestPilots(BesideContract):
         self, launcher, folder
     ):
         """Stopped through its successor's whole run, it then goes on to a result of its own."""
-        first = folder("train.steps=60")
+        first = folder("train.steps=120")
         noted: dict[str, Any] = {}  # a read beside a write may see none
 
         def is_training() -> bool:

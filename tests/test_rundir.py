@@ -86,6 +86,18 @@ def test_torn_notes_are_no_notes(tmp_path):
     assert lock.notes() == {}
 
 
+def test_notes_are_whole_after_each_write_also_shorter_ones(tmp_path, monkeypatch):
+    """Whoever reads between two writes of a holder finds them."""
+    lock, pwrite, seen = Lock(tmp_path / "lock"), os.pwrite, []
+    assert lock.acquire()
+    monkeypatch.setattr(os, "pwrite", lambda *what: pwrite(*what) and seen.append(lock.notes()))
+    phases = ("data", "validation", "train")
+    for phase in phases:
+        lock.note(phase=phase)
+    lock.release()
+    assert seen == [{"phase": phase} for phase in phases]
+
+
 def test_two_checkpoints_are_kept_newest_first(tmp_path):
     run = RunDir(tmp_path)
     for before, step in itertools.pairwise((0, 5, 90, 200)):

@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -402,11 +401,12 @@ def test_watching_and_following_what_trains(shell, long, tmp_path, monkeypatch):
     watching.send_signal(signal.SIGINT)
     done = shell.end(watching)
     assert (done.code, done.err) == (130, "")
-    code, sent = interrupted_terminal(shell, "status", "--watch", after=b"busy")
+    head = f"sweep: long (driven by process {os.getpid()})"
+    code, sent = interrupted_terminal(shell, "status", "--watch", after=b"busy", twice=head)
     assert code == 130
     assert "gpu:0: 97 % busy, 31.0 of 79.6 GiB, 70 W" in sent
     assert "gpu:1" not in sent
-    assert sent.count(f"sweep: long (driven by process {os.getpid()})") > 1
+    assert sent.count(head) > 1
     assert "Traceback" not in sent
 
     following = shell.start("show", "feed", "--log", "--follow")
@@ -420,25 +420,27 @@ def test_watching_and_following_what_trains(shell, long, tmp_path, monkeypatch):
     assert long.lock.is_held()
     assert following.poll() is None
     os.kill(long.lock.notes()["pid"], signal.SIGKILL)
-    assert following.wait(20) == 0  # nobody holds the run's lock
+    assert following.wait(60) == 0  # nobody holds the run's lock
     assert shell("show", "feed", "--log").out == "begun\na word more\n"
     assert "running" not in shell("status").out
     assert ": killed without an error message\n" in shell("show", "feed").out
 
 
-def interrupted_terminal(shell: Shell, *words: str, after: bytes) -> tuple[int, str]:
-    """Exit code and what a terminal was sent, where Ctrl-C was typed a while after `after`."""
+def interrupted_terminal(
+    shell: Shell, *words: str, after: bytes, twice: str = ""
+) -> tuple[int, str]:
+    """Exit code and what a terminal was sent, where Ctrl-C was typed once it had `after`, and
+    `twice` two times."""
     pid, ours = pty.fork()
     if pid == 0:
         os.chdir(shell.folder)
         os.execve(ABLATE, [ABLATE, *words], {**os.environ, "TERM": "xterm", "COLUMNS": "120"})
-    sent = b""
+    sent, typed = b"", 0
     with contextlib.suppress(OSError):  # EIO: its end of the terminal is closed
         while chunk := os.read(ours, 1 << 16):
-            typed = after in sent
             sent += chunk
-            if after in sent and not typed:
-                threading.Timer(1.5, os.write, (ours, b"\x03")).start()
+            if not typed and after in sent and (not twice or sent.count(twice.encode()) > 1):
+                typed = os.write(ours, b"\x03")
     os.close(ours)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), sent.decode()
 
@@ -470,9 +472,9 @@ def test_a_look_at_a_large_store_probes_only_runs_without_a_result(tmp_path, mon
         monkeypatch.setattr(ledger, "states", lambda runs: known)
         probed = []
         monkeypatch.setattr(Lock, "is_held", lambda lock: probed.append(lock.path.parent.name))
-        begun = time.monotonic()
+        begun = time.process_time()
         now = observe(made, list(made.runs()), store, ledger)
-        assert time.monotonic() - begun < 1
+        assert time.process_time() - begun < 1
     assert sorted(probed) == sorted([*list(known)[:3], tmp_path.name])
     assert now.counts == {"finished": 1997, "started": 3}
     assert not now.over

@@ -7,7 +7,6 @@ because their norm sleeps, not because they compute.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import shutil
@@ -25,7 +24,7 @@ from conftest import Shell
 from slurm_cluster import SlurmCluster
 
 from ablate.store.ledger import Ledger
-from ablate.store.pilots import token_of
+from ablate.store.pilots import read_object, token_of
 from ablate.store.store import Store
 
 pytestmark = [
@@ -133,16 +132,22 @@ def beats(shell: Shell) -> list[dict]:
     """Of pilots with a run that has made steps."""
     found = []
     for path in (shell.folder / "runs" / "pilots").glob("*/beat.json"):
-        beat = json.loads(path.read_text())
-        if any(notes.get("step", 0) > 3 for notes in beat["runs"].values()):
+        beat = read_object(path)  # which may go this moment
+        if any(notes.get("step", 0) > 3 for notes in beat.get("runs", {}).values()):
             found.append(beat)
     return found
 
 
 def train(shell: Shell, pilots: int = 2) -> list[dict]:
     """Wait until so many pilots train."""
-    until(lambda: len(beats(shell)) >= pilots)
-    return beats(shell)
+    found: list[dict] = []
+
+    def at_work() -> bool:
+        found[:] = beats(shell)
+        return len(found) >= pilots
+
+    until(at_work)
+    return found
 
 
 def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -> list[int]:
@@ -231,13 +236,16 @@ def test_a_killed_slurmd_takes_its_node_away_for_a_while(shell, sweep, calm, clu
 def test_a_killed_slurmctld_is_not_missed(shell, sweep, calm, cluster):
     process = sweep(sleep=0.15)
     train(shell)
-    # It writes what changed within 5 seconds. Of jobs that it has forgotten it gives the numbers to
-    # others, and drains their nodes ("Duplicate jobid"), until an administrator looks.
-    time.sleep(6)
+    # Of jobs that it has forgotten it gives the numbers to others, and drains their nodes
+    # ("Duplicate jobid"), until an administrator looks. It writes all at once, a job of now, too.
+    cluster.told("sbatch", "-H", "-J", "written-by-now", "-o", "/dev/null", "--wrap", "true")
+    state = cluster.base / "state" / "job_state"
+    until(lambda: state.exists() and b"written-by-now" in state.read_bytes())
     cluster.kill("slurmctld")
     time.sleep(10)
     cluster.start_controller()
     assert check(shell, process, calm) == [1, 1, 1, 1]
+    cluster.told("scancel", "-n", "written-by-now")
 
 
 def test_a_killed_driver_is_followed_by_one_that_adopts(shell, sweep, calm):
@@ -328,9 +336,9 @@ def test_a_killed_and_a_cancelled_pilot_where_slurm_keeps_accounts(shell, calm):
         os.kill(killed["pid"], signal.SIGKILL)
         cluster.told("scancel", cancelled["job"])
         assert 6 <= sum(check(shell, process, calm)) <= 7
-        states = cluster.told("sacct", "-n", "-X", "-P", "-o", "JobID,State")
-        assert f"{killed['job']}|FAILED" in states
-        assert f"{cancelled['job']}|CANCELLED" in states
+        ends = (f"{killed['job']}|FAILED", f"{cancelled['job']}|CANCELLED")
+        words = ("sacct", "-n", "-X", "-P", "-o", "JobID,State")
+        until(lambda: all(end in cluster.told(*words) for end in ends))
     finally:
         cluster.end()
         shutil.rmtree(base)

@@ -601,10 +601,10 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(
 )
 def test_no_file_takes_the_memory_the_stack_or_the_day(text: str, told: str) -> None:
     write(text)
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(UserError, match=f"^sweeps/x.yaml: [^\n]*{told}[^\n]*$"):
         plan("x")
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_planning_loads_no_torch_and_importing_loads_no_hydra() -> None:

@@ -78,7 +78,7 @@ def facts_of(shell: Shell) -> list[dict[str, str]]:
 def killed_once(shell: Shell, *words: str) -> None:
     """The sweep at the small scale, whole, its driver and workers killed on the way."""
     driver = shell.start("sweep", *DIGITS, *words)
-    wait_for(lambda: len([*shell.folder.glob("runs/runs/*/result.json")]) > 12, 120)
+    wait_for(lambda: len([*shell.folder.glob("runs/runs/*/result.json")]) > 12, 240)
     kill([driver.pid, *workers(shell.folder)])
     assert driver.wait() == -signal.SIGKILL
     shell("sweep", *DIGITS, *words)

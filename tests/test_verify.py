@@ -429,7 +429,7 @@ def test_whatever_differs_is_named(driven, store):
 def test_ctrl_c_leaves_nothing_of_a_rerun(driven, shell):
     store = Store(shutil.copytree(driven, shell.folder / "runs"))
     process = shell.start("verify", "--rerun", "0.001#0")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not (store.reruns / run_of(store) / "run.json").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)

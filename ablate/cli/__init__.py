@@ -13,6 +13,7 @@ if _OURS:  # until `main` answers it, Ctrl-C ends the process without a tracebac
 
 import os  # noqa: E402
 import sqlite3  # noqa: E402
+import threading  # noqa: E402
 import traceback  # noqa: E402
 from types import FrameType  # noqa: E402
 from typing import Annotated  # noqa: E402
@@ -81,12 +82,22 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _dropped(what: sys.UnraisableHookArgs) -> None:
+    """A Ctrl-C that Python drops, since it came in a destructor or in the callback of a weak
+    reference, as each import has one, comes once more."""
+    if isinstance(what.exc_value, KeyboardInterrupt):
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(what)
+
+
 def main() -> None:
     """`ablate`: exit code 2 for the user's mistake, 1 for a failure, each with one line; 130 after
     Ctrl-C and 141 where nobody reads what is printed, as other commands, without a word."""
     try:
         if _OURS:
             signal.signal(signal.SIGINT, _interrupt)
+            sys.unraisablehook = _dropped
         _open_closed()
         code = _run()
         sys.stdout.flush()

@@ -22,7 +22,8 @@ class Lock:
 
     `flock` belongs to the open file, which a forked child would inherit: children of a holder are
     started by spawn or forkserver. The file's content is the holder's notes (a JSON object: pid,
-    progress, how it ended), written in place: readers take torn notes for none.
+    progress, how it ended), written in place by one write, with blanks up to the end of longer ones
+    before: readers take torn notes for none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,9 +51,8 @@ class Lock:
         """Add to the holder's notes; nothing here is relied on to be whole, or on disk."""
         assert self._descriptor is not None
         self._notes |= notes
-        content = json.dumps(self._notes).encode()
-        os.pwrite(self._descriptor, content, 0)
-        os.ftruncate(self._descriptor, len(content))
+        size = os.fstat(self._descriptor).st_size
+        os.pwrite(self._descriptor, json.dumps(self._notes).encode().ljust(size), 0)
 
     def release(self) -> None:
         if self._descriptor is not None:

@@ -341,7 +341,7 @@ class PilotLauncher:
                     raise
                 self._lines.append(f"{error}; asking again in a minute")
                 self._patience = now + 60
-            self._asked_at = -math.inf
+            self._asked, self._asked_at = None, -math.inf  # an answer from before lacks these jobs
 
     def _count_unseen(self) -> None:
         """Jobs of this store from which no pilot has come yet, and those that ended so."""
