@@ -81,7 +81,7 @@ def make_entry(
         collapsed=found.collapsed,
         accuracy=accuracy,
         gain=gained,
-        pool=(gain.own or "kept") if gain and analysis.spread in ("pooled", "predictions") else "",
+        pool=(gain.own or "kept") if gain and plan.spread in ("pooled", "predictions") else "",
         verdict=verdict,
         footnotes=footnotes.of(texts),
         ratio=gain.ratio if gain else None,

@@ -194,7 +194,7 @@ def _right(
     on: str,
 ) -> Correct:
     """Which images the runs of a column get right, if anything asks for it."""
-    if not population and plan.analysis.spread != "predictions":
+    if not population and plan.spread != "predictions":
         return Correct(None)
     if predictions is None:
         return Correct(None, "no predictions are read here")
@@ -215,7 +215,7 @@ def _column(
     mixed = [sentence for _, sentence in mixtures(block)]
     column_footnotes = footnotes.of([*mixed, *data_notes(block)])
     right = extra.right(block, on)
-    if right.lacking and plan.analysis.spread == "predictions":
+    if right.lacking and plan.spread == "predictions":
         pooled = dataclasses.replace(plan.analysis, spread="pooled")
         plan = dataclasses.replace(plan, analysis=pooled)
     method = method_of(plan, of.label)

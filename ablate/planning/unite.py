@@ -48,7 +48,7 @@ def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
     return {
         "title": plan.title,
         "baseline": plan.baseline,
-        "analysis": asdict(plan.analysis),
+        "analysis": asdict(plan.analysis) | {"spread": plan.spread},
         "paper": plan.paper,
         "tune": plan.tune and asdict(plan.tune),
         "own": own,

@@ -38,18 +38,28 @@ class Detection:
     gain: float
     columns: Sequence[InColumn]
 
+    @property
+    def by_pooled(self) -> bool:
+        """Is the table judged by predictions, and forecast by a pooled spread?"""
+        return self.plan.spread == "predictions"
+
     def lines(self) -> Iterator[str]:
         """Write the lines of `ablate plan --detect GAIN`, in the unit that tables print."""
         from ablate.analysis import stats
 
         plan, points = self.plan, self.plan.metric.points
         counts = sorted({method_of(plan, column.label).contrasts for column in plan.columns})
+        spread = "pooled" if self.by_pooled else plan.spread
         yield (
             f"to detect a gain of {self.gain:g} {points} over {plan.baseline} with "
             f"{100 * stats.POWER:.0f} % power, if the other variants gain nothing "
-            f"({' or '.join(map(str, counts))} simultaneous contrasts, "
-            f"spread: {plan.analysis.spread}):"
+            f"({' or '.join(map(str, counts))} simultaneous contrasts, spread: {spread}):"
         )
+        if self.by_pooled:
+            yield (
+                "  The table takes each row's spread from its predictions, which no forecast has: "
+                "it detects slightly less in rows that are alike, and more in a quiet row."
+            )
         for column in self.columns:
             yield f"  {column.heading}: {column.how}" if column.label else f"  {column.how}"
             yield f"    {_seeds(column.found, column.hours)}"
