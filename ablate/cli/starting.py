@@ -70,7 +70,10 @@ def as_read(plan: Plan, store: Store) -> Plan:
         return plan
     if plan.spread == "pooled" or not (store.ledger.exists() and store.read_looks(plan.name)):
         return plan
-    note = "verdicts were read by a pooled spread, which stays; analysis.spread sets another"
+    note = (
+        "verdicts of this sweep were read by a pooled spread, which stays; "
+        "analysis.spread=predictions sets the new default"
+    )
     pooled = replace(plan.analysis, spread="pooled")
     return replace(plan, analysis=pooled, notes=(*plan.notes, note))
 

@@ -302,13 +302,7 @@ class Plan:
             title=tree["title"],
             words=tuple(tree["words"]),
             rows=tuple(
-                Row(
-                    **{
-                        **row,
-                        "confounds": tuple(row["confounds"]),
-                        "aliases": tuple(row["aliases"]),
-                    }
-                )
+                Row(**{**row, **{key: tuple(row[key]) for key in ("confounds", "aliases")}})
                 for row in tree["rows"]
             ),
             columns=tuple(Column(**column) for column in tree["columns"]),
