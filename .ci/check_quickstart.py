@@ -1,4 +1,5 @@
-"""The quick start's table is whole and says each of its words, and again it trains nothing."""
+"""The quick start's table is whole and says each of its words, each row by the spread that its
+predictions tell; and again it trains nothing."""
 
 import json
 import subprocess
@@ -21,7 +22,10 @@ def run(*words: str) -> str:
 
 
 before = run("table", "quickstart", "--format", "json")
-entries = json.loads(before)["columns"][0]["entries"]
+[column] = json.loads(before)["columns"]
+entries = column["entries"]
+least, most = column["spreads"]  # told by predictions
+assert 0.8 < least < most < 1.6, column["spreads"]
 means = {entry["row"]: entry["accuracy"]["mean"] for entry in entries}
 assert 89.0 <= means["plain ViT"] <= 96.0, means
 assert all(80.0 <= mean <= 97.0 for mean in means.values()), means

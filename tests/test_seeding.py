@@ -13,14 +13,17 @@ from test_kill import disturb
 
 from ablate.analysis import reading, seeding, stats
 from ablate.analysis.course import STOPPED, courses_of, look_events, told_by
+from ablate.analysis.headline import headline, wins
 from ablate.analysis.methods import sequential_of
 from ablate.analysis.seeding import Seeding
 from ablate.analysis.tabulate import tabulate
+from ablate.analysis.verdicts import summary
 from ablate.cli import starting
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Analysis, Plan
 from ablate.planning.probing import check_spread
 from ablate.planning.until import USUAL, at_most, looks_to
+from ablate.report.formats import render
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Ledger
 from ablate.store.looks import InterimLook, look
@@ -314,7 +317,38 @@ def test_later_rows_later_looks_and_another_margin_are_a_changed_analysis(planne
         known = Planted(dataclasses.replace(other, until=other.until[:3] or LOOKS), y).results
         table = tabulate(other, known, before, words=True)
         assert any(said in note for note in table.notes), table.notes
-    assert not any("Changed" in note for note in tabulate(plan, results.results, before).notes)
+        strict = tabulate(other, known, before, words=True, strict=True)
+        assert any("--strict: verdicts withheld." in note for note in strict.notes)
+        assert not any(entry.verdict for entry in strict.entries)
+        assert "Decided" not in " ".join(strict.footnotes)
+        judged = any(note.startswith("Judged at the look at 5") for note in strict.footnotes)
+        assert judged == bool(other.until)
+    table = tabulate(plan, results.results, before, words=True)
+    assert not any("Changed" in note for note in table.notes)
+    assert any(note.startswith("Decided at the look at 5 seeds") for note in table.footnotes)
+
+
+def test_what_looks_do_not_judge_has_no_place_for_a_verdict_and_is_not_counted(planned):
+    plan = planned(text=FILE.replace("epochs: 2,", "epochs: 2, eval.also: [mnist5k],"))
+    results = Planted(plan, values({"plain": 0, "DPN": 6, "asleep": -6}, seed=4)).results
+    for result in results.values():
+        result["also"] = {"mnist5k": {"test": result["test"]}}
+    table = tabulate(plan, results, words=True)
+    assert [column.on for column in table.columns] == ["", "mnist5k"] * 2
+    assert headline(table).startswith(
+        "Against plain, over 5 seeds: DPN helps in 2 of 2 columns; asleep hurts in 2 of 2 columns. "
+    )
+    assert "of 2 columns up to 0.1 are expected" in headline(table)
+    assert summary(table).startswith("4 comparisons: ")
+    rows = {row: [e for e in table.entries if e.row == row] for row in ("DPN", "asleep")}
+    assert wins(table, rows["DPN"]) == "helps in 2 of 2"
+    assert wins(table, [e for e in rows["DPN"] if "mnist5k" in e.column]) == ""
+    [average] = [line for line in render(table, "md").splitlines() if "if columns were" in line]
+    assert "verdict" not in average
+    fixed = tabulate(dataclasses.replace(plan, until=()), results, words=True)
+    [average] = [line for line in render(fixed, "md").splitlines() if "if columns were" in line]
+    assert "| verdict |" in average
+    assert wins(fixed, [e for e in fixed.entries if e.row == "DPN"]) == "helps in 4 of 4"
 
 
 # --- Real trainings -----------------------------------------------------------------------------
@@ -399,6 +433,8 @@ def test_a_crash_between_look_and_plan_changes_nothing(calm, tmp_path, monkeypat
 def test_a_bundle_prints_the_verdicts_of_the_looks(calm, tmp_path):
     calm("export", "few", tmp_path / "bundle")
     assert calm("table", "--from", tmp_path / "bundle").out == calm("table", "few").out
+    wide = calm("table", "--from", tmp_path / "bundle", "--wide", "--format", "md").out
+    assert f"`ablate table --from {tmp_path / 'bundle'} --no-wide` shows n" in wide
 
 
 def test_words_that_say_other_looks_or_another_analysis_are_refused(calm):
@@ -412,6 +448,9 @@ def test_words_that_say_other_looks_or_another_analysis_are_refused(calm):
 
 
 def test_a_plan_says_the_expected_and_the_greatest_number_of_runs(calm):
+    told = calm("plan", "few", "--detect", "1", code=2).err
+    assert told.startswith("ablate: --detect: forecasts a fixed number of seeds")
+    assert told.count("\n") == 1
     text = calm("plan", "few").out
     assert "until: looks at 5, 7, 9 seeds, margin 2 points" in text
     for case in ("if no row gains anything", "if all rows gain the margin", "twice the margin"):

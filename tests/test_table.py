@@ -43,7 +43,7 @@ def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **ana
         cells=cells,
         baseline=rows[0],
         seeds=tuple(range(seeds)),
-        analysis=Analysis(**analysis),
+        analysis=Analysis(**{"spread": "pooled", **analysis}),
     )
 
 

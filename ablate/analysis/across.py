@@ -130,7 +130,7 @@ class Arrays:
         analysis = self.plan.analysis
         size = max(1, contrasts)
         return stats.Method(  # averages and contrasts are no share of images
-            spread="pooled" if analysis.spread == "predictions" else analysis.spread,
+            spread="pooled" if self.plan.spread == "predictions" else self.plan.spread,
             screen=analysis.screen,
             alpha=self.alpha,
             contrasts=size * (family if analysis.family == "table" else 1),

@@ -73,7 +73,7 @@ def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
     have none."""
     asked = any(entry.population for column in columns for entry in column.entries)
     lacking = {column.heading: column.lacking for column in columns if column.lacking}
-    if not asked and (not lacking or plan.analysis.spread == "predictions"):
+    if not asked and (not lacking or plan.spread == "predictions"):
         return
     yield (
         f"For new images, too: the interval of the gain for new training seeds and for new images "
@@ -159,14 +159,14 @@ def _looks(plan: Plan) -> str:
 def _method(plan: Plan, columns: Sequence[TableColumn]) -> str:
     analysis = plan.analysis
     several = any(len(column.entries) > 2 for column in columns)  # than the baseline and a row
-    match analysis.spread:
+    match plan.spread:
         case "paired":
             return "paired t"
         case "welch":
             return "Welch's t"
         case "predictions" if not several:
             return "paired t"
-        case "predictions":
+        case "predictions" if not all(column.lacking for column in columns):
             return "seed blocks, each row's spread from its predictions"
     return "seed blocks, pooled spread" + ("" if analysis.screen else ", Dunnett's constant")
 

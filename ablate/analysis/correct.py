@@ -18,7 +18,7 @@ Predictions = Callable[[str, str, str], Any]
 
 class Correct(NamedTuple):
     """`right` (R, S, N): does row r with seed s get image i right? False where a run did not
-    finish; None where predictions lack, and `lacking` says which."""
+    finish; None where none did, or where predictions lack, and `lacking` says which."""
 
     right: Bools | None
     lacking: str = ""
@@ -46,4 +46,4 @@ def correct(
             if len(table) != right.shape[-1]:
                 return Correct(None, f"{found.cell.row} was tested on other images")
             right[r, s] = table["rank"] == 0
-    return Correct(right, "" if right is not None else "no run has predictions")
+    return Correct(right)

@@ -39,12 +39,12 @@ class RowCourse:
     word: str
     gain: RowGain
 
-    @property
-    def note(self) -> str:
-        """Of a table: at which look it was decided."""
+    def note(self, told: bool) -> str:
+        """Of a table: at which look it was decided. Without `told` verdicts are withheld, and so is
+        that it was."""
         if self.word == GOES_ON:
             return f"Undecided at the look at {self.seeds} seeds: more seeds are given out."
-        what = "Stopped" if self.word == STOPPED else "Decided"
+        what = "Stopped" if self.word == STOPPED else "Decided" if told else "Judged"
         own = "; the row's spread is out of line, and judged by itself" if self.gain.own else ""
         return f"{what} at the look at {self.seeds} seeds{own}."
 

@@ -45,9 +45,9 @@ def _spread(plan: Plan, column: TableColumn) -> str:
             parts.append(pooled_gains(column.baseline_ratio))
     elif column.baseline_ratio:  # by looks, which pool gains alone
         parts.append(pooled_gains(column.baseline_ratio))
-    elif plan.analysis.spread in ("pooled", "predictions"):
+    elif plan.spread in ("pooled", "predictions"):
         parts.append("spread unknown")
-    if plan.analysis.spread == "predictions" and column.lacking:
+    if plan.spread == "predictions" and column.lacking:
         parts.append(f"one spread for all rows, since {column.lacking}")
     if (r := column.correlation) and r.low is not None and r.high is not None:
         parts.append(f"seed correlation {r.mean:.2f} [{r.low:.2f}, {r.high:.2f}]")

@@ -63,7 +63,7 @@ def make_entry(
         verdict = stats.DID_NOTHING
     against = _fisher(found, base)
     unstable = f"{len(base.unstable)} of {_ended(base)}" if base else ""
-    texts = [] if course is None else [course.note]
+    texts = [] if course is None else [course.note(judge)]
     texts += entry_notes(plan, found, gain, verdict, base, against, unstable)
     accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha, plan.metric)
     gained = hide_wide(gain.gain, plan.metric) if gain else None
@@ -81,7 +81,7 @@ def make_entry(
         collapsed=found.collapsed,
         accuracy=accuracy,
         gain=gained,
-        pool=(gain.own or "kept") if gain and analysis.spread in ("pooled", "predictions") else "",
+        pool=(gain.own or "kept") if gain and plan.spread in ("pooled", "predictions") else "",
         verdict=verdict,
         footnotes=footnotes.of(texts),
         ratio=gain.ratio if gain else None,

@@ -92,7 +92,7 @@ def entry_notes(
         )
     if gain and gain.own in ("spread", "outlier") and gain.ratio is not None:
         where, test = ("leaves", "0.1 %") if gain.own == "outlier" else ("stays in", "5 %")
-        by_images = plan.analysis.spread == "predictions" and not gain.few
+        by_images = plan.spread == "predictions" and not gain.few
         others = "the spread that its predictions and the other rows tell"
         others = others if by_images else "the other rows'"
         texts.append(

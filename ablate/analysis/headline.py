@@ -29,7 +29,7 @@ def headline(table: Table) -> str:
     """ "Against plain, over 5 seeds: post helps (+1.20 points [+0.70, +1.70])." Several columns are
     counted, with the number of false verdicts to expect. "" for an incomplete table and
     for a table without verdicts."""
-    contrasts = [entry for entry in table.entries if entry.row != table.baseline]
+    contrasts = table.contrasts
     if not table.complete or not any(entry.verdict for entry in contrasts):
         return ""
     by_verdict: dict[str, list[Entry]] = {}
@@ -37,7 +37,7 @@ def headline(table: Table) -> str:
         by_verdict.setdefault(entry.verdict or "", []).append(entry)
     found = sorted(by_verdict.items(), key=lambda item: (_place(item[0]), not item[0]))
     caution = f" {false}" if (false := false_words(table)) else ""
-    if len(table.columns) > 1:
+    if len(table.judged) > 1:
         clauses = _counted(table, found, contrasts)
     else:
         clauses = [_clause(table, verdict, entries, len(contrasts)) for verdict, entries in found]
@@ -98,6 +98,9 @@ def _counted(
 def wins(table: Table, entries: Sequence[Entry]) -> str:
     """ "helps in 5 of 7 (hurts in 1)", of a row's entries in some columns. Of a table without
     verdicts "above in 5 of 7": so many of its means are above the baseline's. "" for none."""
+    if any(entry.verdict for entry in table.entries):
+        beside = {column.label for column in table.columns if column.beside}
+        entries = [entry for entry in entries if entry.column not in beside]
     if not any(entry.gain for entry in entries):
         return ""
     void = {column.label for column in table.columns if column.void}

@@ -24,7 +24,7 @@ def method_of(plan: Plan, column: str) -> Method:
     sets = {at: 0 if plan.until else len(sets_of(plan, at)) for at in contrasts}
     whole = max(1, sum(n * (1 + sets[at]) for at, n in contrasts.items()))
     return stats.Method(
-        spread=analysis.spread,
+        spread=plan.spread,
         screen=analysis.screen,
         alpha=gain_alpha(analysis),
         contrasts=comparisons if analysis.family == "column" else whole,
@@ -40,7 +40,7 @@ def sequential_of(plan: Plan, column: str) -> Sequential:
     return stats.Sequential(
         looks=plan.until,
         margin=analysis.margin,
-        spread="paired" if analysis.spread == "paired" else "pooled",
+        spread="paired" if plan.spread == "paired" else "pooled",
         alpha=analysis.alpha,
         contrasts=method_of(plan, column).contrasts,
     )

@@ -120,6 +120,7 @@ class TableColumn:
     group: str = ""  # and the group of its heading, "" without groups
     spreads: tuple[float, float] | None = None  # of rows, where predictions tell them apart
     lacking: str = ""  # the predictions without which rows share one spread
+    beside: bool = False  # of a set that the looks of its sweep leave out: never a verdict
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,7 @@ class Table:
     details: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()  # of columns, in order
     wide: bool = False  # also without groups set wide, unless asked otherwise
+    words: tuple[str, ...] = ()  # of `ablate table`, for this one; () where its name will do
 
     def of(self, name: str | None = None) -> Metric:
         """Return the metric of the table, or another metric by its name."""
@@ -178,6 +180,17 @@ class Table:
     @property
     def entries(self) -> list[Entry]:
         return [entry for column in self.columns for entry in column.entries]
+
+    @property
+    def judged(self) -> list[TableColumn]:
+        """The columns that verdicts are for."""
+        return [column for column in self.columns if not column.beside]
+
+    @property
+    def contrasts(self) -> list[Entry]:
+        """Those that verdicts are for: of every row but the baseline."""
+        entries = [entry for column in self.judged for entry in column.entries]
+        return [entry for entry in entries if entry.row != self.baseline]
 
     @property
     def is_look(self) -> bool:

@@ -93,7 +93,7 @@ def tabulate(
         columns.append(_column(plan, column, block, judge, footnotes, extra, course))
         for name, other in _on_others(plan, column.label, block, results, also, curves):
             made = _column(plan, column, other, judge and not courses, footnotes, extra, on=name)
-            columns.append(_named(made, other[0].cell.column, name))
+            columns.append(_named(made, other[0].cell.column, name, beside=bool(courses)))
     below = _below(plan, cells, columns, judge and not courses)
     return Table(
         sweep=plan.name,
@@ -166,10 +166,10 @@ def _on_others(
         yield name, [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
 
 
-def _named(column: TableColumn, label: str, on: str) -> TableColumn:
+def _named(column: TableColumn, label: str, on: str, beside: bool) -> TableColumn:
     """A column of the scores on another set, under its name."""
     heading = f"{column.heading} on {on}" if column.label else label
-    return dataclasses.replace(column, label=label, heading=heading, on=on)
+    return dataclasses.replace(column, label=label, heading=heading, on=on, beside=beside)
 
 
 def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
@@ -194,7 +194,7 @@ def _right(
     on: str,
 ) -> Correct:
     """Which images the runs of a column get right, if anything asks for it."""
-    if not population and plan.analysis.spread != "predictions":
+    if not population and plan.spread != "predictions":
         return Correct(None)
     if predictions is None:
         return Correct(None, "no predictions are read here")
@@ -215,7 +215,7 @@ def _column(
     mixed = [sentence for _, sentence in mixtures(block)]
     column_footnotes = footnotes.of([*mixed, *data_notes(block)])
     right = extra.right(block, on)
-    if right.lacking and plan.analysis.spread == "predictions":
+    if right.lacking and plan.spread == "predictions":
         pooled = dataclasses.replace(plan.analysis, spread="pooled")
         plan = dataclasses.replace(plan, analysis=pooled)
     method = method_of(plan, of.label)

@@ -54,7 +54,7 @@ def said(table: Table) -> list[Said]:
 
 def summary(table: Table) -> str:
     """ "8 comparisons: 5 help, 3 can't tell." """
-    contrasts = [entry for entry in table.entries if entry.row != table.baseline]
+    contrasts = table.contrasts
     counts = Counter(entry.verdict or NO_VERDICT for entry in contrasts)
     what = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     counted = f"{len(contrasts)} comparison{'s'[: len(contrasts) != 1]}: {what}."
@@ -64,7 +64,7 @@ def summary(table: Table) -> str:
 def false_words(table: Table) -> str:
     """State the expected number of columns with a false verdict, if each column is a family of its
     own; else ""."""
-    columns = sum(not column.void for column in table.columns)
+    columns = sum(not column.void for column in table.judged)
     if columns < 2 or table.family == "table" or not table.is_look:
         return ""
     alpha = f"{100 * table.gain_alpha:.3g} %"

@@ -59,6 +59,7 @@ def sweep(
     plan, settings = selection.plan()
     if not replace:
         check_words(plan, kept)
+        plan = starting.as_read(plan, kept)
     if detach is not None:
         starting.detach(detach, plan, kept, settings, yes)
         return
@@ -200,6 +201,7 @@ def plan(
     check_name(selection.words, kept)
     made, settings = selection.plan()
     _check_options(detect, spread, on, mfu, made)
+    made = starting.as_read(made, kept)
     devices = None if on is None else Devices.parse(on, mfu)
     if format is Format.text:
         show_head(made)
@@ -247,6 +249,11 @@ def _check_options(
 ) -> None:
     if detect is None and not plan.until and spread is not None:
         raise UserError("--spread: needs --detect or --until")
+    if detect is not None and plan.until:
+        raise UserError(
+            "--detect: forecasts a fixed number of seeds, which a sweep with looks has not; leave "
+            "it out, and `ablate plan` shows the runs that the looks take"
+        )
     if on is None and mfu is not None:
         raise UserError("--mfu: needs --on")
     for option, value in (("--detect", detect), ("--spread", spread)):

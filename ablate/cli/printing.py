@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import sys
@@ -192,6 +193,8 @@ def print_table(
         paper=beside(plan, store.root) if "paper" in parts else None,
         older=older(plan, store),
     ).table
+    if recomputed is not None:
+        table = dataclasses.replace(table, words=("--from", str(store.root)))
     print_rendered(table, format, parts, transpose, wide, floated)
 
 

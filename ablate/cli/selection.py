@@ -184,7 +184,9 @@ def planned(
         plan = computed(store, plan)
     found = changed(plan.analysis, analysis)
     for key in analysis if not read else ():
-        if getattr(found, key) != getattr(plan.analysis, key):
+        if getattr(found, key) == getattr(plan.analysis, key):
+            continue
+        if key != "spread" or replace(plan, analysis=found).spread != plan.spread:
             raise UserError(
                 f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
                 f"`report`, `plot` and `export` take a new one"

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -59,6 +60,22 @@ def check_words(plan: Plan, store: Store) -> None:
         f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "
         f"runs of both"
     )
+
+
+def as_read(plan: Plan, store: Store) -> Plan:
+    """The plan; one whose spread is `auto`, and whose verdicts were read by a pooled spread, as
+    older versions had it by default, keeps that: another is a changed analysis."""
+    before = _driven(plan.name, store)
+    if plan.analysis.spread != "auto" or before is None or before.analysis.spread != "pooled":
+        return plan
+    if plan.spread == "pooled" or not (store.ledger.exists() and store.read_looks(plan.name)):
+        return plan
+    note = (
+        "verdicts of this sweep were read by a pooled spread, which stays; "
+        "analysis.spread=predictions sets the new default"
+    )
+    pooled = replace(plan.analysis, spread="pooled")
+    return replace(plan, analysis=pooled, notes=(*plan.notes, note))
 
 
 def statuses_of(text: str) -> list[str]:

@@ -27,7 +27,7 @@ from ablate.planning.cell import (
     spec_parents,
 )
 from ablate.planning.own_probe import number_of, own_probes
-from ablate.planning.probing import check_layer, check_measured, check_spread
+from ablate.planning.probing import Spread, check_layer, check_measured, check_spread, spread_of
 from ablate.planning.tree import fits
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import Key
@@ -53,9 +53,12 @@ class Analysis:
         str, Key("what is compared: a metric of the test set, PROBE:NUMBER, or module:function")
     ] = ""
     spread: Annotated[
-        Literal["pooled", "predictions", "paired", "welch"],
-        Key("spread between seeds: of all rows, of each row's images, of pairs, of the two rows"),
-    ] = "pooled"
+        Literal["auto", "pooled", "predictions", "paired", "welch"],
+        Key(
+            "spread between seeds: of all rows, of each row's images, of pairs, of the two rows; "
+            "auto: predictions if images tell it, else pooled"
+        ),
+    ] = "auto"
     screen: Annotated[bool, Key("rows and a baseline out of line are judged otherwise")] = True
     family: Annotated[
         Literal["column", "table"], Key("which contrasts an interval is simultaneous over")
@@ -160,6 +163,11 @@ class Plan:
             raise UserError(f"analysis.diverged: guessing has no {found.key}; leave chance out")
         check_spread(self, found)
         return found
+
+    @property
+    def spread(self) -> Spread:
+        """By which gains are judged: `analysis.spread`, or what its `auto` comes to."""
+        return spread_of(self)
 
     def named(self, name: str, place: str) -> Metric:
         """Raises UserError for a metric that its task has not, or its runs don't measure."""
@@ -294,14 +302,8 @@ class Plan:
             title=tree["title"],
             words=tuple(tree["words"]),
             rows=tuple(
-                Row(
-                    r["label"],
-                    r["settings"],
-                    r["family"],
-                    tuple(r["confounds"]),
-                    tuple(r["aliases"]),
-                )
-                for r in tree["rows"]
+                Row(**{**row, **{key: tuple(row[key]) for key in ("confounds", "aliases")}})
+                for row in tree["rows"]
             ),
             columns=tuple(Column(**column) for column in tree["columns"]),
             cells=tuple(map(_cell, tree["cells"])),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Literal
 
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import DEFAULT, TASKS, Metric
@@ -13,6 +14,8 @@ from ablate.shared.spec import task_of
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
+
+Spread = Literal["pooled", "predictions", "paired", "welch"]
 
 
 def check_measured(plan: Plan, metric: Metric, place: str) -> None:
@@ -51,6 +54,18 @@ def check_spread(plan: Plan, metric: Metric, place: str = "analysis.spread") -> 
         why = "needs both screens; leave analysis.screen out"
     if why:
         raise UserError(f"{place}: predictions {why}; choose pooled, paired or welch")
+
+
+def spread_of(plan: Plan) -> Spread:
+    """What `analysis.spread` says. `auto` is the spread from predictions, but for a metric or a
+    sweep without it, and where one variant a column is judged by its paired t anyway."""
+    said = plan.analysis.spread
+    if said != "auto":
+        return said
+    rows = Counter(cell.column for cell in plan.cells)
+    several = max(rows.values(), default=0) > 2  # than the baseline and a row
+    told = several and plan.analysis.screen and not no_images(plan, plan.metric)
+    return "predictions" if told else "pooled"
 
 
 def no_images(plan: Plan, metric: Metric) -> str:

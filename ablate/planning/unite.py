@@ -20,6 +20,8 @@ def unite(one: Plan, other: Plan) -> Plan:
     """
     same_columns = [c.label for c in one.columns] == [c.label for c in other.columns]
     was, is_ = _declared(one, same_columns), _declared(other, same_columns)
+    if one.spread == other.spread:  # one may say it, and `auto` of the other come to it
+        was["analysis"]["spread"] = is_["analysis"]["spread"]
     differ = [key for key in was if was[key] != is_[key]]
     if differ:
         raise ValueError(", ".join(differ))

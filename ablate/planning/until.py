@@ -106,6 +106,8 @@ def with_until(
     for key in WITHOUT:
         if getattr(analysis, key) != getattr(Analysis(), key):
             raise UserError(f"{place}: goes without analysis.{key}; leave one of them away")
+    if analysis.spread == "auto":
+        analysis = replace(analysis, spread="pooled")
     if analysis.spread not in ("pooled", "paired"):
         raise UserError(
             f"{place}: goes with analysis.spread=pooled or paired, not {analysis.spread}"

@@ -218,7 +218,8 @@ def _made(
     plan: Plan, runs: Sequence[RunRecord], read: Iterable[Seeds], facts: Mapping[str, Texts]
 ) -> dict[str, Texts]:
     """Collect the facts by name: first of the sweep, then of its runs."""
-    analysis = {k: v for k, v in vars(plan.analysis).items() if v not in (None, (), {})}
+    said = vars(plan.analysis) | {"spread": plan.spread}
+    analysis = {k: v for k, v in said.items() if v not in (None, (), {})}
     told = {
         "seeds": ", ".join(map(str, plan.seeds)),
         "columns": "; ".join(

@@ -38,6 +38,11 @@ class Detection:
     gain: float
     columns: Sequence[InColumn]
 
+    @property
+    def method(self) -> str:
+        """The spread that is simulated: pooled also for predictions, which only runs make."""
+        return "pooled" if self.plan.spread == "predictions" else self.plan.spread
+
     def lines(self) -> Iterator[str]:
         """Write the lines of `ablate plan --detect GAIN`, in the unit that tables print."""
         from ablate.analysis import stats
@@ -47,9 +52,13 @@ class Detection:
         yield (
             f"to detect a gain of {self.gain:g} {points} over {plan.baseline} with "
             f"{100 * stats.POWER:.0f} % power, if the other variants gain nothing "
-            f"({' or '.join(map(str, counts))} simultaneous contrasts, "
-            f"spread: {plan.analysis.spread}):"
+            f"({' or '.join(map(str, counts))} simultaneous contrasts, spread: {self.method}):"
         )
+        if self.method != plan.spread:
+            yield (
+                "  The table takes each row's spread from its predictions, which no forecast has: "
+                "it detects slightly less in rows that are alike, and more in a quiet row."
+            )
         for column in self.columns:
             yield f"  {column.heading}: {column.how}" if column.label else f"  {column.how}"
             yield f"    {_seeds(column.found, column.hours)}"
@@ -62,9 +71,10 @@ class Detection:
             yield f"  all columns with {count(most, 'seed')}: {total:.2g} device-hours"
 
     def tree(self) -> dict[str, Any]:
-        """gain, metric, unit, power that is asked for; columns: {column, spread, how, hours_a_seed,
-        seeds, power, smallest}, the last three {low, expected, high} over the spread's interval
-        (seeds: null beyond what is tried; power and smallest: null with too few seeds)."""
+        """gain, metric, unit, power that is asked for, method; columns: {column, spread, how,
+        hours_a_seed, seeds, power, smallest}, the last three {low, expected, high} over the
+        spread's interval (seeds: null beyond what is tried; power and smallest: null with too few
+        seeds)."""
         from ablate.analysis import stats
 
         few = len(self.plan.replicates) < stats.FEWEST_SEEDS
@@ -73,6 +83,7 @@ class Detection:
             "metric": self.plan.metric.key,
             "unit": self.plan.metric.points,
             "power": stats.POWER,
+            "method": self.method,
             "columns": [
                 {
                     "column": column.label,

@@ -56,7 +56,7 @@ def look(plan: Plan) -> InterimLook:
         tuned = [dict(declared[cell.row].settings), dict(columns[cell.column])]
         trained = spec.tree_identity(cell.spec) if plan.tune is None else tuned
         rows[cell.row][cell.column] = _hash(trained)[:8]
-    analysis = asdict(plan.analysis)
+    analysis = asdict(plan.analysis) | {"spread": plan.spread}
     del analysis["metric"]
     if plan.metric.own:
         analysis[CODE] = plan.metric.own

@@ -152,6 +152,7 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
     where = any(line.column for line in block.lines) and block.kind in WHERE
     told = any(line.where for line in block.lines)
     sampled = any(line.sampled for line in block.lines)
+    judged = any(line.verdict for line in block.lines)
     told_as = bracket(ci, table.gain_alpha)
     change = table.of().change
     what = {"contrast": f"change of {change}", "trend": f"slope of {change}"}
@@ -162,7 +163,7 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
         *([GridCell(f"if columns were a sample{told_as}", number=True)] if sampled else []),
         *([GridCell("columns", number=True)] if sampled else []),
         GridCell("n", number=True),
-        GridCell("verdict" if table.complete else ""),
+        *([GridCell("verdict" if table.complete else "")] if judged else []),
         *([GridCell("by the columns' verdicts")] if told else []),
     ]
     lines = []
@@ -176,7 +177,7 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
             *([GridCell(sample, number=True)] if sampled else []),
             *([GridCell(str(len(line.columns)), number=True)] if sampled else []),
             GridCell(str(line.gain.n), number=True),
-            GridCell(line.verdict or ""),
+            *([GridCell(line.verdict or "")] if judged else []),
             *([GridCell(line.where)] if told else []),
         ]
         lines.append(GridLine(tuple(cells)))

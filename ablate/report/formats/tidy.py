@@ -28,7 +28,7 @@ def tree(table: Table) -> dict[str, Any]:
     """Return the whole `Table` as a plain tree."""
     whole = dataclasses.asdict(table)
     del whole["choice"]  # which the task names
-    del whole["wide"]  # how it is set is no fact
+    del whole["wide"], whole["words"]  # how it is set, and asked for, is no fact
     whole["caption"] += whole.pop("details")
     if not table.groups:
         del whole["groups"]
@@ -45,8 +45,8 @@ def tree(table: Table) -> dict[str, Any]:
             del line["where"]
     for column in whole["columns"]:
         del column["arch"], column["wide"]  # parts of its label
-        # Nor which is of the own test set, of no group, or of rows that share a spread.
-        for key in ("on", "group", "spreads", "lacking"):
+        # Nor which is of the own test set, of no group, of rows that share a spread, or judged.
+        for key in ("on", "group", "spreads", "lacking", "beside"):
             if not column[key]:
                 del column[key]
         for entry in column["entries"]:

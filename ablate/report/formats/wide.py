@@ -47,7 +47,7 @@ def wide_caption(table: Table) -> Iterator[str]:
             f"Counts without verdicts are of means that are {beyond} the mean of {table.baseline}, "
             f"by however little."
         )
-    command = shlex.join(["ablate", "table", table.sweep, "--no-wide"])
+    command = shlex.join(["ablate", "table", *(table.words or [table.sweep]), "--no-wide"])
     yield f"`{command}` shows n, intervals and verdicts, column by column."
 
 
