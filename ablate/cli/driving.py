@@ -13,7 +13,7 @@ from ablate.cli import starting
 from ablate.cli.mistakes import number
 from ablate.cli.printing import Format, TextFormat, print_json, print_table
 from ablate.cli.selection import RUNS, Selection, StoreDir
-from ablate.cli.starting import check_name, check_words, grown, ready, statuses_of
+from ablate.cli.starting import check_name, check_words, grown, ready, statuses_of, tell_renamed
 from ablate.shared.errors import Failure, UserError
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def sweep(
         starting.detach(detach, plan, kept, settings, yes)
         return
     print(f"sweep: {plan.name}", flush=True)
+    tell_renamed(plan, kept)
     await_room(kept, view)
     launcher = launchers.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
     for line in launcher.devices.remarks:

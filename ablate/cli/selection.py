@@ -155,8 +155,10 @@ def planned(
     """
     from ablate.planning.compose import Composer
     from ablate.planning.declaration import changed
-    from ablate.planning.sweep_file import sweep_files
+    from ablate.planning.edited import edited
+    from ablate.planning.sweep_paths import sweep_files
     from ablate.planning.words import analysis_apart, read_line
+    from ablate.report.live import begin
     from ablate.store.find import computed, driven, instance, sweeps
 
     known = sweeps(store, ledger)
@@ -182,6 +184,8 @@ def planned(
         _check_said(made, plan, store)
     if read:
         plan = computed(store, plan)
+        for told in edited(plan):
+            begin(told)
     found = changed(plan.analysis, analysis)
     for key in analysis if not read else ():
         if getattr(found, key) != getattr(plan.analysis, key):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def check_name(words: list[str], store: Store) -> None:
     """Raise UserError if the first word names a driven sweep, but no sweep file."""
-    from ablate.planning.sweep_file import sweep_files
+    from ablate.planning.sweep_paths import sweep_files
 
     name = words[0] if words else ""
     if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
@@ -59,6 +59,16 @@ def check_words(plan: Plan, store: Store) -> None:
         f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "
         f"runs of both"
     )
+
+
+def tell_renamed(plan: Plan, store: Store) -> None:
+    """Print which rows and columns have another label than when the sweep was planned last."""
+    from ablate.store.looks import renamed, trained
+
+    before = _driven(plan.name, store)
+    for labels in () if before is None else renamed(trained(before), trained(plan)):
+        for label, now in labels.items():
+            print(f"renamed: {label!r} is {now!r} now; all runs are kept")
 
 
 def statuses_of(text: str) -> list[str]:

@@ -15,6 +15,7 @@ from ablate.analysis import captions
 from ablate.analysis.course import told_by
 from ablate.analysis.scores import short
 from ablate.planning.cell import PlannedRun
+from ablate.planning.edited import edited
 from ablate.planning.launcher import launcher_line
 from ablate.planning.plan import Plan
 from ablate.report.live import Clock, counts_line, duration, parts_done
@@ -171,6 +172,7 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     for line in (
         *_details(plan, runs, now, store),
         *captions.withheld(store.results(runs).withheld),
+        *edited(plan),
     ):
         print(line)
 
