@@ -19,7 +19,7 @@ from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
 
-from ablate.cli import driving, keeping, looking, making, merging, publishing, tuning  # noqa: E402
+from ablate.cli import driving, keeping, looking, making, merging, ordering, publishing, tuning  # noqa: E402
 from ablate.cli.mistakes import UsageError, told  # noqa: E402
 from ablate.cli.selection import flat  # noqa: E402
 from ablate.shared.errors import Failure, UserError  # noqa: E402
@@ -36,6 +36,7 @@ for command in (
     driving.sweep,
     driving.plan,
     driving.stop,
+    ordering.run,
     looking.status,
     looking.show,
     looking.table,

@@ -87,16 +87,18 @@ def ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: boo
     of a long sweep."""
     from ablate.running.preflight import preflight
     from ablate.shared.result import FINAL
+    from ablate.store.events import HELD
     from ablate.store.progress import working
 
     ids = {run.id for run in plan.runs()}
     states = ledger.states(ids)
-    done = (run for run in ids if run in states and states[run].status in FINAL)
-    if sum(store.rundir(run).has_result() for run in done) == len(ids):
+    held = {run for run in states if states[run].status in HELD}
+    done = (run for run in ids - held if run in states and states[run].status in FINAL)
+    if sum(store.rundir(run).has_result() for run in done) + len(held) == len(ids):
         return False
     launcher.warm()  # while the models are built
-    held = {str(notes.get("slot")) for notes in working(store, states)}
-    preflight(launcher, held, lambda line: print(f"warning: {line}"))
+    slots = {str(notes.get("slot")) for notes in working(store, states)}
+    preflight(launcher, slots, lambda line: print(f"warning: {line}"))
     _confirm(plan, store, ledger, launcher, yes)
     return True
 

@@ -34,7 +34,7 @@ from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 
-LATER = ("own", "groups", "until", "file")  # keys that older plans lack
+LATER = ("own", "groups", "until", "file", "skipped")  # keys that older plans lack
 METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
 
 
@@ -96,6 +96,8 @@ class Plan:
     until: tuple[int, ...] = ()
     # Hashes of the sweep file, of a plan of words {}: see `planning.edited`.
     file: Mapping[str, str] = field(default_factory=dict)
+    # Labels of runs that the user has skipped -> how far each had come: see `find.left_out`.
+    skipped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def runs(self) -> Iterator[PlannedRun]:
         """Seed-major: every variant once before any twice, so half a sweep is a fair table.
@@ -225,8 +227,17 @@ class Plan:
         return self.trials_a_cell * len(self.cells)
 
     def planned(self, cell: Cell) -> tuple[int, ...]:
-        """The seeds that a cell has, or will have: not those that it was not given by a look."""
-        return tuple(cell.ids) if self.until else self.seeds
+        """The seeds that a cell has, or will have: not those that it was not given by a look, nor
+        those that the user has skipped."""
+        gone = self.gone(cell)
+        return tuple(cell.ids) if self.until else tuple(s for s in self.seeds if s not in gone)
+
+    def gone(self, cell: Cell) -> dict[int, Mapping[str, Any]]:
+        """The seeds of a cell that the user has skipped, and how far each had come."""
+        labels = {
+            seed: PlannedRun("", cell, seed).label for seed in self.seeds * bool(self.skipped)
+        }
+        return {s: self.skipped[label] for s, label in labels.items() if label in self.skipped}
 
     @property
     def to_come(self) -> int:
@@ -319,6 +330,7 @@ class Plan:
             groups=tuple(ColumnGroup(**group) for group in tree.get("groups", ())),
             until=tuple(tree.get("until", ())),
             file=tree.get("file", {}),
+            skipped=tree.get("skipped", {}),
         )
 
 
