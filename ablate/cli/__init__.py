@@ -19,7 +19,17 @@ from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
 
-from ablate.cli import driving, keeping, looking, making, merging, ordering, publishing, tuning  # noqa: E402
+from ablate.cli import (  # noqa: E402
+    comparing,
+    driving,
+    keeping,
+    looking,
+    making,
+    merging,
+    ordering,
+    publishing,
+    tuning,
+)
 from ablate.cli.mistakes import UsageError, told  # noqa: E402
 from ablate.cli.selection import flat  # noqa: E402
 from ablate.shared.errors import Failure, UserError  # noqa: E402
@@ -39,6 +49,7 @@ for command in (
     ordering.run,
     looking.status,
     looking.show,
+    comparing.diff,
     looking.table,
     looking.plot,
     tuning.trials,

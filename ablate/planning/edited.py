@@ -53,5 +53,6 @@ def edited(plan: Plan) -> Iterator[str]:
     again = f"`ablate sweep {shlex.join(plan.words)}`"
     yield (
         f"{place_of(path)} has changed since {again} planned it: all that is shown is of that "
-        f"plan; the same command plans the file as it is now"
+        f"plan; the same command plans the file as it is now, "
+        f"`{shlex.join(['ablate', 'diff', plan.name])}` shows what is new"
     )
