@@ -17,7 +17,7 @@ OOM, AGAIN = RunState("oom", oom=1), RunState("started", oom=1)  # waiting, and 
 NOTHING = None
 
 
-def assigned(pending="", slots=None, lost=(), retired=(), states=(), **working):
+def assigned(pending="", slots=None, lost=(), retired=(), states=(), wanted="", **working):
     """`pending`: a run a letter; `working`: run=slot, with _ for the dot of its name."""
     at = {
         run: None if name is None else BY_NAME[name.replace("_", ".")]
@@ -25,7 +25,8 @@ def assigned(pending="", slots=None, lost=(), retired=(), states=(), **working):
     }
     known = {run: RunState() for run in (*pending, *at)} | dict(states)
     lost = {place: frozenset(runs) for place, runs in dict(lost).items()}
-    found = assign([*pending], at, SLOTS if slots is None else slots, known, lost, retired)
+    slots = SLOTS if slots is None else slots
+    found = assign([*pending], at, slots, known, lost, retired, [*wanted])
     return found and (found[0], found[1].name)
 
 
@@ -34,6 +35,11 @@ TABLE = [
     (dict(pending="ab"), ("a", "g0.0")),
     (dict(pending="b", a="g0_0"), ("b", "g0.1")),
     (dict(pending="c", a="g0_0", b="g1_0"), ("c", "g0.1")),
+    # what the user wants first, in that order; what has gone is passed over
+    (dict(pending="abc", wanted="cb"), ("c", "g0.0")),
+    (dict(pending="abc", wanted="xb"), ("b", "g0.0")),
+    (dict(pending="abc", wanted="c", states={"c": OOM}), ("a", "g0.0")),
+    (dict(pending="ac", wanted="c", lost={"g0": "c"}, b="g1_0", d="g1_1"), ("a", "g0.0")),
     # nothing to start, no slot, none free
     (dict(), NOTHING),
     (dict(pending="a", slots=[]), NOTHING),

@@ -285,6 +285,28 @@ def test_a_row_that_was_added_or_trained_otherwise_is_named(store):
     assert looks.look(more).digest == now.digest
 
 
+def test_a_row_or_column_of_another_name_is_no_change(store):
+    plan = store.read_plan("fixture")
+    now = looks.look(plan)
+
+    def since(names: dict[str, str], column: str = "", extra: tuple = ()) -> list[str]:
+        rows = tuple(Row(names[row.label], row.settings) for row in plan.rows)
+        cells = tuple(
+            dataclasses.replace(cell, row=names[cell.row], column=column) for cell in plan.cells
+        )
+        rows, cells = (*rows, *(Row(c.row, {}) for c in extra)), (*cells, *extra)
+        named = dataclasses.replace(plan, rows=rows, columns=(Column(column, {}),), cells=cells)
+        return looks.changes(now, looks.look(named))
+
+    assert since({"pre": "before", "post": "behind"}) == []
+    assert since({"pre": "post", "post": "pre"}) == []  # each is the other's name now
+    assert since({"pre": "pre", "post": "post"}, column="S/4") == []
+    assert since({"pre": "a", "post": "b"}, column="S/4") == []
+    spec = plan.cells[1].spec | {"train": plan.cells[1].spec["train"] | {"steps": 5}}
+    other = dataclasses.replace(plan.cells[0], row="post", spec=spec)
+    assert since({"pre": "pre", "post": "behind"}, extra=(other,)) == ["rows: +post"]
+
+
 def test_analysis_words_apply_or_are_refused(store, capsys):
     run("status", "fixture", "analysis.spread=pooled")  # as it was driven
     for command in ("status", "verify"):

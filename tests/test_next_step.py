@@ -52,6 +52,11 @@ TABLE = [
     (dict(status="oom", oom=2), NextStep(None, "leave")),
     (dict(status="hung", hung=1), NextStep(None, "start")),
     (dict(status="hung", hung=2), NextStep(None, "leave")),
+    # held by the user: left, but a worker that it still has is adopted, to be stopped
+    (dict(status="skipped"), NextStep(None, "leave")),
+    (dict(status="cancelled"), NextStep(None, "leave")),
+    (dict(status="cancelled", alive=True), NextStep(None, "adopt")),
+    (dict(status="cancelled", result=True), NextStep("result", "leave")),
     # failed: left alone; results: left alone
     (dict(status="failed"), NextStep(None, "leave")),
     (dict(status="finished", result=True), NextStep(None, "leave")),

@@ -139,7 +139,7 @@ def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(shell, sources
     )
     assert [command.code for command in done] == [0] * 4, done
     swept, table, _, regressed = (command.out for command in done)
-    assert {"mynorm", "mystem", "all"} <= rows(swept)
+    assert {"base", "norm=mynorm", "stem=mystem", "block.attn=all"} <= rows(swept)
     assert len(list(shell.folder.glob("runs/runs/*/result.json"))) == 8 + 4
     assert "mynorm" not in choices.NORMS
 

@@ -444,7 +444,8 @@ def test_product_each_and_across() -> None:
     beside = plan(*words, across=("model.depth",))
     assert (len(beside.rows), [c.label for c in beside.columns]) == (6, ["1", "2"])
     each = plan(*words[:2], each=True)
-    assert labels(each) == ["pre · pre", "block.attn=post", "block.mlp=post", "pre+post"]
+    assert labels(each) == ["base", "block.attn=post", "block.mlp=post", "block.mlp=pre+post"]
+    assert (each.baseline, each.cells[0].ids) == ("base", plan(*words[:2]).cells[0].ids)
     assert each.words == (*words[:2], "--each")
     assert len({plan(*words).name, beside.name, each.name}) == 3
 

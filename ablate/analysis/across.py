@@ -108,7 +108,7 @@ class Arrays:
                     continue
                 y[c, r] = [sign * value for value in by_replicate(found.main, plan)]
                 unstable[c, r] = bool(found.unstable)
-                omitted[c, r] = is_partial(plan, found)
+                omitted[c, r] = is_partial(plan, found) or bool(plan.gone(found.cell))
         return cls(plan, y, unstable, omitted, judge, alpha)
 
     @property

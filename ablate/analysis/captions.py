@@ -188,6 +188,11 @@ def notes(
         missing[score.cell.row] += len(score.missing)
     if missing.total():
         found.append(_unfinished(plan, missing))
+    if plan.skipped:
+        found.append(
+            f"{count(len(plan.skipped), 'run')} skipped by the user: {names([*plan.skipped])}. The "
+            f"table leaves out these seeds; `ablate run RUN --undo` lets them train."
+        )
     if any(entry.n == 1 for column in columns for entry in column.entries):
         found.append("n = 1: no interval.")
     if plan.one_search:
@@ -301,7 +306,18 @@ def _unfinished(plan: Plan, missing: Counter[str]) -> str:
 
 def look_note(plan: Plan, looks: Sequence[InterimLook], methods: Sequence[Method]) -> str | None:
     """State how earlier looks change the error of the verdicts; `methods`: of the columns."""
-    return " ".join([*_grown(plan, looks, methods), *_changed(plan, looks)]) or None
+    parts = (*_grown(plan, looks, methods), *_changed(plan, looks), *_left_out(plan))
+    return " ".join(parts) or None
+
+
+def _left_out(plan: Plan) -> Iterator[str]:
+    """Yield a note if the user skipped runs whose curve could be seen."""
+    begun = sum(bool(detail.get("begun")) for detail in plan.skipped.values())
+    if begun:
+        yield (
+            f"Of the runs that the user skipped {begun} had begun: seeds were left out with curves "
+            f"in view, so the error of the verdicts is unknown."
+        )
 
 
 def _grown(plan: Plan, looks: Sequence[InterimLook], methods: Sequence[Method]) -> Iterator[str]:

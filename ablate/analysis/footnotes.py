@@ -12,6 +12,7 @@ from ablate.analysis.scores import LARGEST, Scores, by_seed, short
 from ablate.planning.cell import Cell, TuningWinner
 from ablate.planning.plan import Plan
 from ablate.shared import decoded
+from ablate.store.progress import GIVEN_UP
 
 if TYPE_CHECKING:
     from ablate.analysis.stats import Exact, RowGain
@@ -65,6 +66,9 @@ def entry_notes(
     from ablate.analysis import stats
 
     texts = []
+    if gone := plan.gone(found.cell):
+        how = "; ".join(f"seed {seed}, {_how_far(detail)}" for seed, detail in gone.items())
+        texts.append(f"Skipped by the user: {how}.")
     if found.cell.chosen:
         texts.append(_chosen(found.cell.chosen))
     if found.cell.overrides:
@@ -115,6 +119,14 @@ def entry_notes(
         change = plan.metric.change
         texts.append(f"The {change} is the same in every seed: there is no spread to judge it by.")
     return texts
+
+
+def _how_far(skipped: Mapping[str, Any]) -> str:
+    """How far a run had come when it was skipped."""
+    at = f" at step {skipped['step']}" if skipped.get("step") else ""
+    if skipped.get("was") in GIVEN_UP:
+        return f"which had ended as {skipped['was']}{at}"
+    return f"which had begun, and stopped{at}" if skipped.get("begun") else "before it began"
 
 
 def _no_lower(plan: Plan) -> str:

@@ -329,6 +329,8 @@ def _population(
 def _shared(plan: Plan) -> Plan:
     """The plan with the seeds that all of its cells have: where looks gave some cells more, what
     is computed over cells is of these."""
+    if not plan.until:
+        return plan
     fewest = min(len(plan.planned(cell)) for cell in plan.cells)
     return dataclasses.replace(plan, seeds=plan.seeds[:fewest])
 

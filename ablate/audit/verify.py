@@ -33,7 +33,7 @@ from ablate.shared.own import is_own, said_by
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import also_of, classes_of, task_in
-from ablate.store.events import BUNDLED, History, RunState
+from ablate.store.events import BUNDLED, HELD, History, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.record import Recorded, folded
 from ablate.store.store import Store
@@ -210,7 +210,7 @@ class _Check:
 
     def _unfinished(self, run: PlannedRun, folder: RunDir, status: str) -> None:
         """Note a run without a result. It is no finding: the same sweep trains it."""
-        self.unchecked["have no result yet"] += 1
+        self.unchecked["were skipped or cancelled" if status in HELD else "have no result yet"] += 1
         torn = [path for path in (folder.result, folder.run) if path.exists()]
         for path in torn:
             if path == folder.result or not isinstance(read_json(path), dict):

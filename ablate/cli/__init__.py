@@ -20,7 +20,17 @@ from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
 
-from ablate.cli import driving, keeping, looking, making, merging, publishing, tuning  # noqa: E402
+from ablate.cli import (  # noqa: E402
+    comparing,
+    driving,
+    keeping,
+    looking,
+    making,
+    merging,
+    ordering,
+    publishing,
+    tuning,
+)
 from ablate.cli.mistakes import UsageError, told  # noqa: E402
 from ablate.cli.selection import flat  # noqa: E402
 from ablate.shared.errors import Failure, UserError  # noqa: E402
@@ -37,8 +47,10 @@ for command in (
     driving.sweep,
     driving.plan,
     driving.stop,
+    ordering.run,
     looking.status,
     looking.show,
+    comparing.diff,
     looking.table,
     looking.plot,
     tuning.trials,

@@ -13,13 +13,13 @@ from ablate.cli import starting
 from ablate.cli.mistakes import number
 from ablate.cli.printing import Format, TextFormat, print_json, print_table
 from ablate.cli.selection import RUNS, Selection, StoreDir
-from ablate.cli.starting import check_name, check_words, grown, ready, statuses_of
+from ablate.cli.starting import check_name, check_words, grown, ready, statuses_of, tell_renamed
 from ablate.shared.errors import Failure, UserError
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
-    from ablate.running.driver import Outcome
     from ablate.running.launchers import Launcher
+    from ablate.running.outcome import Outcome
     from ablate.store.events import RunState
     from ablate.store.store import Store
 
@@ -64,6 +64,7 @@ def sweep(
         starting.detach(detach, plan, kept, settings, yes)
         return
     print(f"sweep: {plan.name}", flush=True)
+    tell_renamed(plan, kept)
     await_room(kept, view)
     launcher = launchers.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
     for line in launcher.devices.remarks:
@@ -118,6 +119,8 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
 
 def _close(store: Store, outcome: Outcome) -> None:
     """Print the end of a drive and the table, and exit with the code."""
+    from ablate.store.find import left_out
+    from ablate.store.ledger import Ledger
     from ablate.store.progress import BLOCKED, GIVEN_UP
 
     plan, progress = outcome.plan, outcome.progress
@@ -125,7 +128,11 @@ def _close(store: Store, outcome: Outcome) -> None:
     if outcome.signal is not None:
         print(f"stopped after {done}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
-    print_table(plan, store, None)
+    with Ledger.reading(store) as ledger:
+        shown = left_out(plan, ledger)
+    print_table(shown, store, None)
+    if cancelled := progress.counts.get("cancelled"):
+        print(f"{cancelled} cancelled: `ablate run RUN --undo` lets such a run train")
     if len(outcome.retired) and progress.counts.get("interrupted"):
         raise Failure(
             f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
@@ -148,7 +155,7 @@ def _close(store: Store, outcome: Outcome) -> None:
     if stuck:
         raise Failure(
             f"{plan.name}: {stuck} of {progress.total} runs are blocked: what they start from "
-            f"diverged; `ablate status {plan.name}` names it"
+            f"has no weights; `ablate status {plan.name}` names it"
         )
 
 

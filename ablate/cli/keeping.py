@@ -307,7 +307,7 @@ def gc(
         print(f"removed {decimal(collect(place, ledger, plans, found, forget))}")
 
 
-ALONE = ("doctor --repair", "gc", "merge")  # what takes the driver's place
+ALONE = ("doctor --repair", "gc", "merge", "run")  # what takes the driver's place
 
 
 @contextlib.contextmanager

@@ -14,6 +14,15 @@ from ablate.shared.errors import expected
 UsageError: Any = typer.BadParameter.__base__  # of the click that this typer is made with
 
 
+# What other tools have, by its spellings: what is typed here.
+HABITS = {
+    ("-m", "--multirun"): "leave it out; values with commas are a sweep: `ablate sweep KEY=A,B`",
+    ("--dry-run", "--dryrun"): "`ablate plan` with the same words shows the runs and their cost",
+    ("--cfg", "-c"): "`ablate config KEY=VALUE` shows the whole configuration of a run",
+}
+HABITUAL = ("ablate", "sweep", "plan", "config")  # commands where it is meant so
+
+
 def one_of(*choices: StrEnum) -> dict[str, Any]:
     """What an option with these choices is declared with."""
 
@@ -51,6 +60,9 @@ def told(error: Any) -> str:
 
 def _what(error: Any, context: typer.Context) -> str:
     if wrong := getattr(error, "option_name", None):
+        for spellings, here in HABITS.items():
+            if wrong in spellings and context.info_name in HABITUAL:
+                return f"{wrong}: {here}"
         options = [option for param in context.command.params for option in param.opts]
         return f"option: {expected(wrong, [*filter(_is_long, options), '--help'])}"
     if param := getattr(error, "param", None):

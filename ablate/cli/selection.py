@@ -155,9 +155,11 @@ def planned(
     """
     from ablate.planning.compose import Composer
     from ablate.planning.declaration import changed
-    from ablate.planning.sweep_file import sweep_files
+    from ablate.planning.edited import edited
+    from ablate.planning.sweep_paths import sweep_files
     from ablate.planning.words import analysis_apart, read_line
-    from ablate.store.find import computed, driven, instance, sweeps
+    from ablate.report.live import begin
+    from ablate.store.find import computed, driven, instance, left_out, sweeps
 
     known = sweeps(store, ledger)
     words, analysis = analysis_apart(selection.words)
@@ -181,7 +183,9 @@ def planned(
     if made is not None:
         _check_said(made, plan, store)
     if read:
-        plan = computed(store, plan)
+        plan = left_out(computed(store, plan), ledger)
+        for told in edited(plan):
+            begin(told)
     found = changed(plan.analysis, analysis)
     for key in analysis if not read else ():
         if getattr(found, key) == getattr(plan.analysis, key):

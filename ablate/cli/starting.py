@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def check_name(words: list[str], store: Store) -> None:
     """Raise UserError if the first word names a driven sweep, but no sweep file."""
-    from ablate.planning.sweep_file import sweep_files
+    from ablate.planning.sweep_paths import sweep_files
 
     name = words[0] if words else ""
     if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
@@ -78,6 +78,16 @@ def as_read(plan: Plan, store: Store) -> Plan:
     return replace(plan, analysis=pooled, notes=(*plan.notes, note))
 
 
+def tell_renamed(plan: Plan, store: Store) -> None:
+    """Print which rows and columns have another label than when the sweep was planned last."""
+    from ablate.store.looks import renamed, trained
+
+    before = _driven(plan.name, store)
+    for labels in () if before is None else renamed(trained(before), trained(plan)):
+        for label, now in labels.items():
+            print(f"renamed: {label!r} is {now!r} now; all runs are kept")
+
+
 def statuses_of(text: str) -> list[str]:
     statuses = [status for status in text.split(",") if status]
     for status in statuses:
@@ -94,16 +104,18 @@ def ready(plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, yes: boo
     of a long sweep."""
     from ablate.running.preflight import preflight
     from ablate.shared.result import FINAL
+    from ablate.store.events import HELD
     from ablate.store.progress import working
 
     ids = {run.id for run in plan.runs()}
     states = ledger.states(ids)
-    done = (run for run in ids if run in states and states[run].status in FINAL)
-    if sum(store.rundir(run).has_result() for run in done) == len(ids):
+    held = {run for run in states if states[run].status in HELD}
+    done = (run for run in ids - held if run in states and states[run].status in FINAL)
+    if sum(store.rundir(run).has_result() for run in done) + len(held) == len(ids):
         return False
     launcher.warm()  # while the models are built
-    held = {str(notes.get("slot")) for notes in working(store, states)}
-    preflight(launcher, held, lambda line: print(f"warning: {line}"))
+    slots = {str(notes.get("slot")) for notes in working(store, states)}
+    preflight(launcher, slots, lambda line: print(f"warning: {line}"))
     _confirm(plan, store, ledger, launcher, yes)
     return True
 

@@ -10,11 +10,13 @@ from typing import Any
 from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown, trend_lacks
+from ablate.planning.edited import hashes
 from ablate.planning.naming import sweep_name
 from ablate.planning.overrides import show
 from ablate.planning.plan import Analysis, Plan
 from ablate.planning.probing import check_spread
-from ablate.planning.sweep_file import find, from_file, load, sweep_files
+from ablate.planning.sweep_file import from_file, load
+from ablate.planning.sweep_paths import find, hidden, sweep_files
 from ablate.planning.table_sections import groups_of, paper_of
 from ablate.planning.tree import value_at
 from ablate.planning.until import with_until
@@ -73,8 +75,11 @@ def plan(
             if given:
                 raise UserError(f"{option}: goes with values with commas; here {place} says it")
         sweep = from_file(place, content, line, scale, composer.groups)
-    sweep = with_until(sweep, line.sweep, until, margin)
-    return expand(sweep, composer, name, [*words, *options]), launcher
+    made = expand(with_until(sweep, line.sweep, until, margin), composer, name, [*words, *options])
+    if line.file is not None:
+        notes = (*hidden(line.file), *made.notes)
+        made = replace(made, notes=notes, file=hashes(find(line.file), scale))
+    return made, launcher
 
 
 def find_sweeps() -> list[tuple[str, str, Path]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ablate.planning.compose import Composer
 from ablate.planning.overrides import Word, show
@@ -22,15 +23,31 @@ def alike(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
 
 
 def _called(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> str:
-    options = ("--scale", "--across", "--as", "--until", "--margin")
-    given: dict[str, list[str]] = {option: [] for option in options}
+    own, options = apart(words)
+    line = read_line(own, groups)
+    return sweep_name(line, options["scale"], options["across"], options["each"])
+
+
+def apart(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """The words of a plan without its options, and these as `expand.plan` takes them."""
+    names = ("--scale", "--across", "--as", "--until", "--margin")
+    given: dict[str, list[str]] = {name: [] for name in names}
     rest, own = list(words), list[str]()
     while rest:
         word = rest.pop(0)
         given.get(word, own).append(rest.pop(0) if word in given else word)
-    each = "--each" in own
-    line = read_line([word for word in own if word != "--each"], groups)
-    return sweep_name(line, next(iter(given["--scale"]), None), given["--across"], each)
+
+    def only(name: str, of: Callable[[str], Any]) -> Any:
+        return next(map(of, given[name]), None)
+
+    return [word for word in own if word != "--each"], {
+        "scale": only("--scale", str),
+        "name": only("--as", str),
+        "across": given["--across"],
+        "each": "--each" in own,
+        "until": only("--until", int),
+        "margin": only("--margin", float),
+    }
 
 
 def sweep_name(line: CommandLine, scale: str | None, across: Collection[str], each: bool) -> str:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from ablate.planning import own_metric
 from ablate.planning.cell import (
-    FIRST_TUNING_SEED,
     Cell,
     Column,
     ColumnGroup,
@@ -21,12 +20,11 @@ from ablate.planning.cell import (
     Row,
     Trial,
     Tune,
-    TuningStage,
-    TuningWinner,
     lineage,
     spec_parents,
 )
 from ablate.planning.own_probe import number_of, own_probes
+from ablate.planning.plan_parts import cell_of, cell_tree, tune_of
 from ablate.planning.probing import Spread, check_layer, check_measured, check_spread, spread_of
 from ablate.planning.tree import fits
 from ablate.shared.errors import UserError, unknown
@@ -36,7 +34,7 @@ from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 
-LATER = ("own", "groups", "until")  # keys that older plans lack
+LATER = ("own", "groups", "until", "file", "skipped")  # keys that older plans lack
 METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
 
 
@@ -99,6 +97,10 @@ class Plan:
     groups: tuple[ColumnGroup, ...] = ()  # of the columns, in their order
     # Looks, by which a cell has more seeds; `seeds`: of any cell so far.
     until: tuple[int, ...] = ()
+    # Hashes of the sweep file, of a plan of words {}: see `planning.edited`.
+    file: Mapping[str, str] = field(default_factory=dict)
+    # Labels of runs that the user has skipped -> how far each had come: see `find.left_out`.
+    skipped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def runs(self) -> Iterator[PlannedRun]:
         """Seed-major: every variant once before any twice, so half a sweep is a fair table.
@@ -233,8 +235,17 @@ class Plan:
         return self.trials_a_cell * len(self.cells)
 
     def planned(self, cell: Cell) -> tuple[int, ...]:
-        """The seeds that a cell has, or will have: not those that it was not given by a look."""
-        return tuple(cell.ids) if self.until else self.seeds
+        """The seeds that a cell has, or will have: not those that it was not given by a look, nor
+        those that the user has skipped."""
+        gone = self.gone(cell)
+        return tuple(cell.ids) if self.until else tuple(s for s in self.seeds if s not in gone)
+
+    def gone(self, cell: Cell) -> dict[int, Mapping[str, Any]]:
+        """The seeds of a cell that the user has skipped, and how far each had come."""
+        labels = {
+            seed: PlannedRun("", cell, seed).label for seed in self.seeds * bool(self.skipped)
+        }
+        return {s: self.skipped[label] for s, label in labels.items() if label in self.skipped}
 
     @property
     def to_come(self) -> int:
@@ -262,10 +273,10 @@ class Plan:
             **{key: value for key, value in vars(self).items() if key not in LATER or value},
             "rows": [vars(row) for row in self.rows],
             "columns": [vars(column) for column in self.columns],
-            "cells": [_cell_tree(cell) for cell in self.cells],
+            "cells": [cell_tree(cell) for cell in self.cells],
             "analysis": vars(self.analysis),
             "tune": self.tune and asdict(self.tune),
-            "trials": [{**vars(trial), "cell": _cell_tree(trial.cell)} for trial in self.trials],
+            "trials": [{**vars(trial), "cell": cell_tree(trial.cell)} for trial in self.trials],
             **({"groups": [vars(group) for group in self.groups]} if self.groups else {}),
         }
 
@@ -306,19 +317,22 @@ class Plan:
                 for row in tree["rows"]
             ),
             columns=tuple(Column(**column) for column in tree["columns"]),
-            cells=tuple(map(_cell, tree["cells"])),
+            cells=tuple(map(cell_of, tree["cells"])),
             baseline=tree["baseline"],
             seeds=tuple(tree["seeds"]),
             analysis=Analysis(**{**tree["analysis"], "looks": tuple(tree["analysis"]["looks"])}),
             paper=tree["paper"],
             notes=tuple(tree["notes"]),
-            tune=_tune(tree.get("tune")),
+            tune=tune_of(tree.get("tune")),
             trials=tuple(
-                Trial(**{**trial, "cell": _cell(trial["cell"])}) for trial in tree.get("trials", ())
+                Trial(**{**trial, "cell": cell_of(trial["cell"])})
+                for trial in tree.get("trials", ())
             ),
             own=own_metric.kept(tree.get("own", {})),
             groups=tuple(ColumnGroup(**group) for group in tree.get("groups", ())),
             until=tuple(tree.get("until", ())),
+            file=tree.get("file", {}),
+            skipped=tree.get("skipped", {}),
         )
 
 
@@ -355,44 +369,3 @@ def _check_ids(cell: Cell) -> None:
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         place = f"{cell.row}@{cell.column}" if cell.column else cell.row
         raise ValueError(f"was edited: the configuration of {place} is another run's") from error
-
-
-def _cell_tree(cell: Cell) -> dict[str, Any]:
-    return {**vars(cell), "chosen": [vars(choice) for choice in cell.chosen]}
-
-
-def _cell(tree: Mapping[str, Any]) -> Cell:
-    chosen, specs = tree.get("chosen") or [], tree.get("specs", ())
-    ids = {int(seed): run for seed, run in tree["ids"].items()}
-    if isinstance(chosen, Mapping):  # of an older version: one search, each trial with a seed
-        seed = FIRST_TUNING_SEED + chosen["trial"]
-        chosen, specs = [{**chosen, "seed": seed, "seeds": list(ids)}], [tree["spec"]]
-    return Cell(
-        tree["row"],
-        tree["column"],
-        tree["spec"],
-        ids,
-        tuple(tree["overrides"]),
-        tuple(map(_choice, chosen)),
-        tuple(specs),
-    )
-
-
-def _choice(tree: Mapping[str, Any]) -> TuningWinner:
-    lists = {key: tuple(tree.get(key, ())) for key in ("edges", "seeds", "noise")}
-    return TuningWinner(**{**tree, **lists})
-
-
-def _tune(tree: Mapping[str, Any] | None) -> Tune | None:
-    if tree is None:
-        return None
-    stages = tuple(
-        TuningStage(
-            {k: {how: tuple(v) for how, v in d.items()} for k, d in stage["space"].items()},
-            stage["trials"],
-            stage["at"],
-        )
-        for stage in tree["stages"]
-    )
-    # Older versions searched once.
-    return Tune(**{"repeats": 1, **tree, "stages": stages})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.cell import Tune
-from ablate.planning.conf import check_resolvers, shipped
+from ablate.planning.conf import check_resolvers
 from ablate.planning.declaration import (
     Exclude,
     Item,
@@ -36,12 +36,13 @@ from ablate.planning.declaration import (
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
 from ablate.planning.plan import Analysis
+from ablate.planning.sweep_paths import place_of
 from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
 from ablate.planning.until import declared, until_at
 from ablate.planning.words import DEFAULT_SEEDS, TUNE, CommandLine, section_of, seeds_of
 from ablate.planning.yaml_size import check_yaml
-from ablate.shared.errors import UserError, nearest, unknown
+from ablate.shared.errors import UserError, unknown
 
 KEYS = (
     "title",
@@ -67,37 +68,13 @@ SCALE_KEYS = (
 GENERATORS = ("product", "zip", "each")
 
 
-def sweep_files() -> dict[str, Path]:
-    """name -> file of every sweep, the user's `./sweeps` first."""
-    files: dict[str, Path] = {}
-    for folder in (Path("sweeps"), shipped("sweeps")):
-        for path in sorted(folder.glob("*.yaml")):
-            files.setdefault(path.stem, path)
-    return dict(sorted(files.items()))
-
-
-def find(name: str) -> Path:
-    """The file of NAME, or of a path that ends in .yaml. Raises UserError where there is none."""
-    if name.endswith(".yaml"):
-        if not Path(name).is_file():
-            raise UserError(f"{name}: no such sweep file")
-        return Path(name)
-    files = sweep_files()
-    if name not in files:
-        raise UserError(
-            f"no sweep named {name!r} (looked in ./sweeps and the shipped ones)"
-            f"{nearest(name, files)}; the sweeps are {', '.join(files)}"
-        )
-    return files[name]
-
-
 def load(path: Path) -> tuple[str, dict[str, Any]]:
     """(how errors name the file, its content). Raises UserError where it is no sweep file."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    place = f"sweeps/{path.name}" if path.parent == shipped("sweeps") else str(path)
+    place = place_of(path)
     check_yaml(path, place)
     try:
         content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)

@@ -15,7 +15,6 @@ from ablate.planning.declaration import (
     distinct,
     joined,
     label_at,
-    one_at_a_time,
     products,
     seeds,
 )
@@ -89,9 +88,12 @@ def from_words(line: CommandLine, across: Collection[str], each: bool, title: st
     if each:  # the first values hold for all rows; each other value is a change of one key
         first = {key: values[0] for key, values in by_key.items()}
         over |= first
-        changes = one_at_a_time({key: values[1:] for key, values in by_key.items()})
-        rows = [Item(joined(first.values()), {}, "")]
-        rows += [Item(label, settings, "") for settings, label in changes]
+        rows = [Item("base", {}, "")]
+        rows += [
+            Item(f"{key}={show(value)}", {key: value}, "")
+            for key, values in by_key.items()
+            for value in values[1:]
+        ]
     else:
         rows = [_item(settings) for settings in products(by_key)]
     return Sweep(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ablate.store.events import HELD
 from ablate.store.progress import SweepProgress
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def counts_line(progress: SweepProgress) -> str:
     words = [f"{progress.done} of {progress.total} done"]
     if progress.workers:
         words.append(f"{len(progress.workers)} running")
-    words += [f"{counts[s]} {s}" for s in ("diverged", "failed", "oom", "hung") if counts.get(s)]
+    told = ("diverged", "failed", "oom", "hung", *HELD)
+    words += [f"{counts[s]} {s}" for s in told if counts.get(s)]
     return ", ".join(words)
 
 

@@ -15,6 +15,7 @@ from ablate.analysis import captions
 from ablate.analysis.course import told_by
 from ablate.analysis.scores import short
 from ablate.planning.cell import PlannedRun
+from ablate.planning.edited import edited
 from ablate.planning.launcher import launcher_line
 from ablate.planning.plan import Plan
 from ablate.report.live import Clock, counts_line, duration, parts_done
@@ -23,10 +24,10 @@ from ablate.running.costs import UNKNOWN, Costs
 from ablate.running.rehearse import Rehearsals
 from ablate.shared.result import FINAL
 from ablate.store import looks
-from ablate.store.events import RunState
+from ablate.store.events import HELD, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, Worker, observe
-from ablate.store.store import Store
+from ablate.store.store import Sound, Store
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -170,9 +171,27 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     show_grid(*_by_variant(plan, runs, now))
     for line in (
         *_details(plan, runs, now, store),
-        *captions.withheld(store.results(runs).withheld),
+        *_lost(runs, now, store.results(runs)),
+        *edited(plan),
     ):
         print(line)
+
+
+def _lost(runs: Sequence[PlannedRun], now: SweepProgress, sound: Sound) -> Iterator[str]:
+    """Name runs whose files are not what they left, or are gone."""
+    yield from captions.withheld(sound.withheld)
+    gone = [
+        run.label
+        for run in runs
+        if now.states[run.id].status in FINAL
+        and sound.results[run.id] is None
+        and run.id not in sound.withheld
+    ]
+    if gone:
+        yield (
+            f"missing: the ledger has a result of {captions.names(gone)}, but the run's folder has "
+            f"none; the same `ablate sweep` trains it again, or put the folder back"
+        )
 
 
 def _head(now: SweepProgress) -> str:
@@ -221,6 +240,9 @@ def _details(
                 "error", "its worker died without an error message"
             )
             yield f"{status}: {run.label}: {why} (log: {folder.log})"
+        elif status in HELD:
+            undo = shlex.join(["ablate", "run", run.label, "--undo"])
+            yield f"{status}: {run.label}: `{undo}` lets it train"
     labels = {run.id: run.label for run in runs}
     for child, parent in now.blocked.items():
         ended = now.states[parent].status

@@ -20,13 +20,15 @@ def assign(
     states: Mapping[str, RunState],
     lost: Lost,
     retired: Collection[str],
+    wanted: Sequence[str] = (),
 ) -> tuple[str, Slot] | None:
     """Return the first run that fits on a slot, and the slot; None if none fits now.
 
     `pending`: runs in their order, but those that were out of memory come last, each alone on its
     place. `working`: the slot of every run that has a worker; None: one that `slots` lack, which
     takes the room of one that they have. A run that lost its device goes elsewhere, if there is
-    somewhere else; on a place in `retired` nothing starts.
+    somewhere else; on a place in `retired` nothing starts. `wanted`: runs that come before others,
+    in this order.
     """
     held = [slot for slot in working.values() if slot is not None]
     taken = {slot.name for slot in held}
@@ -42,6 +44,9 @@ def assign(
             return slot.place not in busy
         return run not in lost.get(slot.place, ()) or left == {slot.place}
 
+    if wanted:
+        place = {run: number for number, run in enumerate(wanted)}
+        pending = sorted(pending, key=lambda run: place.get(run, len(place)))
     first = (run for run in pending if not _was_out_of_memory(states[run]))
     last = (run for run in pending if _was_out_of_memory(states[run]))
     for run in itertools.chain(first, last):

@@ -10,7 +10,7 @@ from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
 from ablate.shared.files import is_number
 from ablate.shared.result import FINAL
-from ablate.store.events import RunState
+from ablate.store.events import HELD, RunState
 
 SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
 UNKNOWN = "unknown until a run of it has finished: its trainer alone knows what it does"
@@ -63,7 +63,7 @@ def own_costs(
     left = float(plan.to_come)
     seconds_left = left * typical
     for run in plan.runs():
-        if states.get(run.id, RunState()).status not in FINAL:
+        if states.get(run.id, RunState()).status not in (*FINAL, *HELD):
             a_run = told[run.cell.row, run.cell.column]
             seconds_left += typical if a_run is None else a_run
     nothing: dict[str, Any] = {

@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning.cell import PlannedRun
@@ -20,7 +19,10 @@ from ablate.running.assign import assign
 from ablate.running.folders import Folders
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import next_step
+from ablate.running.orders import carry_out, decide, detail_of
+from ablate.running.outcome import Outcome
 from ablate.running.places import PlaceHistory
+from ablate.running.queue import RunQueue
 from ablate.running.room import Room
 from ablate.running.settle import Decisions, settled
 from ablate.running.states import RunStates
@@ -42,6 +44,7 @@ from ablate.shared.rundir import (
     RunDir,
 )
 from ablate.shared.signals import ENDING, noted
+from ablate.store.events import HELD
 from ablate.store.ledger import Ledger, result_detail
 from ablate.store.liveness import Liveness
 from ablate.store.progress import (
@@ -49,28 +52,11 @@ from ablate.store.progress import (
     SweepProgress,
     Worker,
     blocked,
-    parents_of,
-    turn_of_child,
     with_blocked,
 )
 from ablate.store.store import Store
 
 NO_DEATH = (None, EXIT_TAKEN, EXIT_AWAY)  # codes that don't say that a worker died by itself
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The end of a drive: its plan, its progress, and the signal that stopped it, if any.
-
-    `retired`: places that were given up because runs lost their device there. `stopped`: why the
-    drive stopped by itself, with runs left.
-    """
-
-    plan: Plan
-    progress: SweepProgress
-    signal: int | None
-    retired: tuple[str, ...] = ()
-    stopped: str | None = None
 
 
 def drive(
@@ -110,9 +96,6 @@ class _Drive:
         self.plan, self.search, self.decisions = plan, search, decisions
         self.runs: dict[str, PlannedRun] = {}
         self.results = 0  # recorded since the search was asked
-        self.pending: list[str] = []
-        self.parents: dict[str, str] = {}  # run -> the one that it starts from
-        self.waiting: dict[str, list[str]] = {}  # parent -> runs that start once it has finished
         self.working: dict[str, Working] = {}
         self.room = Room(store, view.say)
         self.places = PlaceHistory(view.say)
@@ -123,9 +106,13 @@ class _Drive:
     def run(self, retry: Sequence[str]) -> Outcome:
         with noted(*ENDING) as self.signals:
             self.kept = RunStates(self.ledger, self.room, self.signals)
+            self.queue = RunQueue(self.kept.states, self.ledger.wanted())
             self._offer()
             self._take(self.plan, retry)
-            while (self.pending or self.working) and not (self.signals or self.places.stopped):
+            while not (self.signals or self.places.stopped):
+                self._obey()
+                if not (self.queue.pending or self.working):
+                    break
                 self._offer()
                 self._fill()
                 if not self.working and self._nowhere():
@@ -138,7 +125,7 @@ class _Drive:
             self._wind_down()
         now = self._progress()
         self.view.show(now)
-        first = self.signals[0] if self.signals else None
+        first = next(iter(self.signals), None)
         return Outcome(self.plan, now, first, tuple(self.places.retired), self.places.stopped)
 
     def _take(self, plan: Plan, retry: Sequence[str] = ()) -> None:
@@ -149,7 +136,7 @@ class _Drive:
         self.plan = plan
         new = {run.id: run for run in plan.runs() if run.id not in self.runs}
         self.runs |= new
-        self.parents |= parents_of(new.values())
+        self.queue.add(new.values())
         self.kept.add(new)
         self.folders.add(new)
         for run in new:
@@ -169,12 +156,37 @@ class _Drive:
                     worker.folder.write_prune(step)
         if self.results:
             self.results = 0
-            bigger = self.search.grow(self._result, self.store.metrics)
+            bigger = self.search.grow(self.folders.result, self.store.metrics)
             if bigger is not None:
                 self._take(bigger)
 
-    def _result(self, run: str) -> dict[str, Any] | None:
-        return self.store.result(run, self.ledger.seals([run]).get(run))
+    # --- What `ablate run` orders ---
+
+    def _obey(self) -> None:
+        for order, runs, file in self.store.orders():
+            for run in runs:
+                if run in self.runs:
+                    self._do(order, run)
+                else:
+                    carry_out(self.store, self.ledger, order, run)
+            file.unlink(missing_ok=True)
+
+    def _do(self, order: str, run: str) -> None:
+        state, label = self.kept.states[run], self.runs[run].label
+        alive = run in self.working or self.liveness.alive(self.store.rundir(run))
+        event = decide(self.store, self.ledger, order, run, state, alive).event
+        if event is None:
+            return  # whoever ordered it says why
+        self.kept.record(run, event, **detail_of(self.store, self.ledger, event, run, state))
+        self.view.say(f"{event}: {label}, by `ablate run`")
+        if order == "first":
+            self.queue.want(run)
+        elif run not in self.working:  # else `_watch` stops its worker
+            self.queue.drop(run)
+            self._settle(run)
+        if order == "undo":  # what was blocked
+            for child in self.queue.children(run):
+                self._settle(child)
 
     # --- One run ---
 
@@ -183,10 +195,10 @@ class _Drive:
         folder = self.store.rundir(run)
         while True:
             if exit is None and self.kept.states[run].status == "started":
-                exit = self._notes(folder).get("exit")
+                exit = self.liveness.notes(folder).get("exit")
             step = next_step(
                 self.kept.states[run],
-                result=self._has_result(run, folder),
+                result=self.kept.has_result(run, folder),
                 alive=self.liveness.alive(folder),
                 exit=exit,
                 attempts=self.attempts,
@@ -195,58 +207,40 @@ class _Drive:
                 self.folders.publish(run)
                 self._record_result(run, folder)
             elif step.record is not None:
-                self.kept.record(run, step.record, reason=exit or self._notes(folder).get("error"))
+                self.kept.record(
+                    run, step.record, reason=exit or self.liveness.notes(folder).get("error")
+                )
                 if step.record in ("failed", "oom"):
                     self.view.say(f"{step.record}: {self.runs[run].label}: {self._why(folder)}")
             if step.then == "again":
                 continue
             if step.then == "start":
-                self._queue(run)
+                self.queue.put(run)
             elif step.then in ("adopt", "wait"):
                 self._adopt(run, folder)
             break
-        if turn_of_child(self.kept.states[run]) != "later":
-            for child in self.waiting.pop(run, ()):
-                self._settle(child)
-
-    def _queue(self, run: str) -> None:
-        """It is started when there is room, and not before its parent has finished."""
-        parent = self.parents.get(run)
-        turn = "now" if parent is None else turn_of_child(self.kept.states[parent])
-        if turn == "now":
-            self.pending.append(run)
-        elif turn == "later" and parent is not None:
-            self.waiting.setdefault(parent, []).append(run)
-
-    def _has_result(self, run: str, folder: RunDir) -> bool:
-        """A recorded result must still be whole; a new one is read when it is recorded."""
-        if self.kept.states[run].status in FINAL:
-            return folder.read_result() is not None
-        return folder.has_result()
+        for child in self.queue.freed_by(run):
+            self._settle(child)
 
     def _record_result(self, run: str, folder: RunDir) -> None:
         result = folder.read_result()
         if result is None:  # a name without whole content: a disk that lied; train it again
             folder.result.unlink()
             self.kept.record(run, "interrupted", reason="result.json was not whole")
-            self.pending.append(run)
+            self.queue.pending.append(run)
             return
         self.kept.record(run, result["status"], **result_detail(folder, result))
         self.results += 1
         self.view.say(summary(self.runs[run], result, self.plan.task.metrics[0]))
 
     def _why(self, folder: RunDir) -> str:
-        error = self._notes(folder).get("error", "its worker died without an error message")
+        error = self.liveness.notes(folder).get("error", "its worker died without an error message")
         return f"{error} (see {self.store.rundir(folder.id).log})"
 
-    def _notes(self, folder: RunDir) -> dict[str, Any]:
-        """Return the notes of a worker, whoever started it."""
-        return self.liveness.notes(folder)
-
     def _adopt(self, run: str, folder: RunDir) -> None:
-        if self.kept.states[run].status != "started":
+        if self.kept.states[run].status not in ("started", *HELD):
             self.kept.record(run, "started", step=folder.newest_step())
-        name = self._notes(folder).get("slot")
+        name = self.liveness.notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
         by = self.liveness
         self.working[run] = Working(self.runs[run], folder, slot, by, child=False, since=0.0)
@@ -255,11 +249,11 @@ class _Drive:
 
     def _fill(self) -> None:
         """Start the runs that fit on free slots."""
-        if self.room.lacks(self.pending):
+        if self.room.lacks(self.queue.pending):
             return
         while not self.signals and (found := self._next()) is not None:
             run, slot = found
-            self.pending.remove(run)
+            self.queue.pending.remove(run)
             current = self.store.rundir(run)
             if self.liveness.alive(current) or current.has_result():  # of another driver; given up
                 self._settle(run)
@@ -274,7 +268,7 @@ class _Drive:
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                self.pending.insert(0, run)
+                self.queue.pending.insert(0, run)
                 self.room.ran_out()
                 return
             self.working[run] = Working(self.runs[run], folder, slot, self.launcher, child=True)
@@ -282,7 +276,7 @@ class _Drive:
 
     def _offer(self) -> None:
         try:
-            for line in self.launcher.offer(len(self.pending), self.places.retired):
+            for line in self.launcher.offer(len(self.queue.pending), self.places.retired):
                 self.view.say(line)
         except OSError as error:
             if error.errno not in FULL:
@@ -293,7 +287,8 @@ class _Drive:
         working = {run: worker.slot for run, worker in self.working.items() if not worker.leaves}
         slots, states = self.launcher.slots, self.kept.states
         lost, retired = self.places.lost, self.places.retired
-        return assign(self.pending, working, slots, states, lost, retired)
+        queue = self.queue
+        return assign(queue.pending, working, slots, states, lost, retired, queue.first)
 
     def _nowhere(self) -> bool:
         """Is no place left, nor any to come?"""
@@ -333,6 +328,8 @@ class _Drive:
                 else:
                     self._ended(run, worker, exits.get(run))
                     continue
+            if self.kept.states[run].status in HELD:
+                worker.by.stop(worker.folder)
             notes = worker.by.notes(worker.folder)
             if notes != worker.notes:
                 worker.notes, worker.noted_at = notes, now
@@ -347,6 +344,9 @@ class _Drive:
             self.folders.ended(folder)
         exit = worker.by.notes(folder).get("exit")
         exit = exit or (DISK_FULL if code == EXIT_DISK_FULL else None)
+        if self.kept.states[run].status in HELD:  # as it was asked to
+            self._settle(run, exit)
+            return
         if not folder.has_result():
             if worker.killed:
                 self.kept.record(run, "hung")
@@ -384,7 +384,7 @@ class _Drive:
             self._watch(self.launcher.poll(0.2))
 
     def _progress(self) -> SweepProgress:
-        stuck = blocked(self.kept.states, self.parents)
+        stuck = blocked(self.kept.states, self.queue.parents)
         return SweepProgress(
             sweep=self.plan.name,
             total=len(self.runs) + self.plan.to_come,

@@ -21,7 +21,7 @@ from ablate.shared.files import is_number, make_folder, read_sealed, write_seale
 from ablate.shared.own import is_own
 from ablate.shared.plugin import own_code
 from ablate.shared.result import FINAL
-from ablate.store.events import RunState
+from ablate.store.events import HELD, RunState
 from ablate.store.store import Store
 from ablate.version import __version__
 
@@ -187,7 +187,8 @@ def _works(
         is_parent = n >= len(plan.cells)
         # of seeds whose settings are not chosen yet the runs are to come
         runs = [cell.ids.get(seed, "") for seed in (cell.ids if is_parent else plan.planned(cell))]
-        left = float(sum(states.get(run, RunState()).status not in FINAL for run in runs))
+        ended = (*FINAL, *HELD)
+        left = float(sum(states.get(run, RunState()).status not in ended for run in runs))
         if answer["examples"] is None:
             works.append(_Work(cell, None, left, None))
             continue

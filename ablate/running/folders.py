@@ -55,6 +55,10 @@ class Folders:
         if folder.attempt is not None:
             self._told.add(folder.attempt)
 
+    def result(self, run: str) -> dict[str, Any] | None:
+        """Of a run that has ended, as it was recorded. Raises Failure where it was edited."""
+        return self._store.result(run, self._ledger.seals([run]).get(run))
+
     def publish(self, run: str) -> None:
         """The attempt that counts has ended with a result."""
         attempts.publish(self._store, run)

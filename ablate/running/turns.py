@@ -115,7 +115,7 @@ def stop(
         if sweep not in (None, driven):
             raise UserError(f"{store.root}: {driven!r} is driven now, not {sweep!r}")
         left = _workers(store, store.read_plan(driven))
-        waiting = _Waiting(say, timeout_s)
+        waiting = Waiting(say, timeout_s)
         heard = False  # a second signal would kill its workers
         while (now := driver_of(store)) is not None and now.pid == driver.pid:  # or it is another
             heard = heard or store.ask_to_stop()
@@ -133,7 +133,7 @@ def stop(
         store.liveness.stop(folder)
         if folder.attempt is None and not _is_here(folder):
             say(f"{label} trains on {folder.lock.notes()['host']}: `ablate stop` stops it there")
-    waiting = _Waiting(say, timeout_s)
+    waiting = Waiting(say, timeout_s)
     while alive := _alive(store, left):
         waiting.on(alive)
     return driven or (plan.name if plan and left else None)
@@ -165,11 +165,11 @@ def _is_here(run: RunDir) -> bool:
     return HostLock().host(run) is None
 
 
-class _Waiting:
+class Waiting:
     """Waits for processes to end. Of each frozen process (SIGSTOP, Ctrl-Z) it says once how to
     resume it."""
 
-    def __init__(self, say: Callable[[str], None], timeout_s: float) -> None:
+    def __init__(self, say: Callable[[str], None], timeout_s: float = math.inf) -> None:
         self._say = say
         self._timeout_s = timeout_s
         self._since = time.monotonic()

@@ -15,8 +15,19 @@ from ablate.planning.tree import fits
 from ablate.shared.files import is_number
 
 Status = Literal[
-    "planned", "started", "interrupted", "finished", "diverged", "pruned", "failed", "oom", "hung"
+    "planned",
+    "started",
+    "interrupted",
+    "finished",
+    "diverged",
+    "pruned",
+    "failed",
+    "oom",
+    "hung",
+    "skipped",
+    "cancelled",
 ]
+HELD = ("skipped", "cancelled")  # by the user: not started until that is undone
 History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
 Look = dict[str, Any]  # of a sweep: its name, seeds, and since format 3 what `store.looks` says
 LOOK = "look"  # of no run: its run is ""
@@ -42,7 +53,7 @@ def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
     """What one more event makes of a run's state."""
     change = dataclasses.replace
     match kind:
-        case "planned":
+        case "planned" | "first":  # the second: the user wants it before others
             return state
         case "collected":  # its folder was removed: as if it had never run
             return RunState()
@@ -58,6 +69,8 @@ def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
         case "retried":
             return RunState(status="interrupted", step=state.step)
         case "interrupted" | "finished" | "diverged" | "pruned" | "failed":
+            return change(state, status=kind)
+        case "skipped" | "cancelled":
             return change(state, status=kind)
     raise ValueError(f"unknown event {kind!r}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
@@ -112,6 +113,27 @@ def computed(store: Store, plan: Plan) -> Plan:
         raise Failure(
             f"{store.plan_path(plan.name)}: {error}; the same `ablate sweep` writes it again"
         ) from error
+
+
+def left_out(plan: Plan, ledger: Ledger) -> Plan:
+    """The plan without the runs that the user has skipped, for whoever computes with it. Of a sweep
+    with looks as it is: these need every run."""
+    states = ledger.states({run.id for run in plan.runs()})
+    gone = {run for run, state in states.items() if state.status == "skipped"}
+    if plan.until or not gone:
+        return plan
+    details = ledger.last_detail("skipped")
+    skipped = {
+        PlannedRun(run, cell, seed).label: details[run]
+        for cell in plan.cells
+        for seed, run in cell.ids.items()
+        if run in gone
+    }
+    cells = (
+        replace(cell, ids={seed: run for seed, run in cell.ids.items() if run not in gone})
+        for cell in plan.cells
+    )
+    return replace(plan, cells=tuple(cells), skipped=skipped)
 
 
 def plans(store: Store, ledger: Ledger) -> Iterator[Plan]:

@@ -8,6 +8,7 @@ import os
 import platform
 import signal
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ablate.planning.plan import Plan
@@ -28,6 +29,10 @@ from ablate.store.liveness import Liveness, WhoCanKnow
 from ablate.store.pilots import beats_elsewhere
 
 
+def _is_id(run: object) -> bool:
+    return isinstance(run, str) and run.isalnum() and run.isascii()
+
+
 class StoreFolder:
     """Where everything of a store lies. Only this class knows the names."""
 
@@ -39,6 +44,7 @@ class StoreFolder:
         self.ledger = root / "ledger.db"
         self.driver = Lock(root / "driver.lock")
         self._stop = root / "stop.json"  # asks the driver to
+        self._orders = root / "orders"  # of `ablate run`, until a driver has obeyed them
         # Of its runs' workers, whoever started them.
         self.liveness: Liveness = WhoCanKnow(self.pilots)
         self.looks = root / "looks.jsonl"
@@ -50,7 +56,7 @@ class StoreFolder:
         self.diffs = root / "diffs"  # what was not committed when a sweep was driven
 
     def rundir(self, run: str) -> RunDir:
-        if not (run.isalnum() and run.isascii()):
+        if not _is_id(run):
             raise ValueError(f"not a run id: {run!r}")
         return RunDir(self.runs / run)
 
@@ -88,6 +94,25 @@ class StoreFolder:
         if asked:
             self._stop.unlink()
         return bool(asked) and asked == self.driver.notes()
+
+    def order(self, what: str, runs: Sequence[str]) -> Path:
+        """Leave an order for whoever drives the store; its file goes once it is obeyed."""
+        make_folder(self._orders)
+        path = self._orders / f"{time.time_ns():020}-{os.getpid()}.json"
+        write_whole(path, to_json({"order": what, "runs": list(runs)}))
+        return path
+
+    def orders(self) -> Iterator[tuple[str, list[str], Path]]:
+        """(what, runs, file) of every order, the oldest first. What is no order goes."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for name in sorted(os.listdir(self._orders)):
+                if name.startswith("."):  # not whole yet
+                    continue
+                match read_json(self._orders / name):
+                    case {"order": str(what), "runs": [*runs]} if all(map(_is_id, runs)):
+                        yield what, runs, self._orders / name
+                    case _:
+                        (self._orders / name).unlink(missing_ok=True)
 
     def plan_path(self, name: str) -> Path:
         return self.root / "sweeps" / f"{file_name(name)}.json"

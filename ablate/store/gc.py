@@ -22,12 +22,12 @@ from typing import Any, Literal
 
 from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure, unknown
+from ablate.shared.errors import Failure, UserError, unknown
 from ablate.shared.files import make_folder, read_json, sync_folder
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import datasets_of
-from ablate.store.events import RunState
+from ablate.store.events import HELD, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -252,6 +252,29 @@ def collect(
         if run not in planned and state != RunState() and not store.rundir(run).path.exists():
             ledger.record(run, "collected")
     return freed
+
+
+def run_folder(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish:
+    """Of a run that the user removes. Raises UserError where it can't be."""
+    path, state = store.rundir(run).path, ledger.states([run]).get(run, RunState())
+    if state.status in HELD:
+        raise UserError(f"{label}: is {state.status}; --undo comes before --delete")
+    if not path.is_dir():
+        raise UserError(f"{label}: has no folder at {path}")
+    if path.is_symlink() or store.runs.is_symlink():
+        raise UserError(f"{label}: {path} is behind a link, whose target stays as it is")
+    if store.liveness.alive(store.rundir(run)):
+        raise UserError(f"{label}: is being trained; --cancel stops it")
+    return _of("runs", path, store.rundir(run).lock)
+
+
+def remove_run(store: Store, ledger: Ledger, run: str, item: Rubbish) -> None:
+    """Remove it, then note that: a crash between the two costs nothing."""
+    throw_away(store, [item])
+    if item.path.exists():
+        raise Failure(f"{item.path}: is in use by now, so it stays")
+    if run in ledger.states([run]):
+        ledger.record(run, "collected", by="the user")
 
 
 def throw_away(store: Store, items: Iterable[Rubbish]) -> int:

@@ -44,31 +44,74 @@ class InterimLook:
 
 
 def look(plan: Plan) -> InterimLook:
-    """What it is to read this plan's verdicts.
-
-    A row is a hash of what is trained for it in each column; where settings are tuned, of what it
-    declares: what a search chose may change with its seeds.
-    """
-    rows: dict[str, dict[str, str]] = {row.label: {} for row in plan.rows}
-    declared: dict[str, Row] = {row.label: row for row in plan.rows}
-    columns = {column.label: column.settings for column in plan.columns}
-    for cell in plan.cells:
-        tuned = [dict(declared[cell.row].settings), dict(columns[cell.column])]
-        trained = spec.tree_identity(cell.spec) if plan.tune is None else tuned
-        rows[cell.row][cell.column] = _hash(trained)[:8]
+    """What it is to read this plan's verdicts."""
     analysis = asdict(plan.analysis) | {"spread": plan.spread}
     del analysis["metric"]
     if plan.metric.own:
         analysis[CODE] = plan.metric.own
     if plan.until:
         analysis[UNTIL] = plan.until
-    at = {
-        "columns": list(columns),
-        "rows": rows,
-        "metric": plan.metric.key,
-        "analysis": analysis,
-    }
+    at = {**trained(plan), "metric": plan.metric.key, "analysis": analysis}
     return InterimLook(tuple(sorted(plan.seeds)), _plain(at))
+
+
+def trained(plan: Plan) -> dict[str, Any]:
+    """The labels of columns, and by row a hash of what is trained for it in each column; where
+    settings are tuned, of what it declares: what a search chose may change with its seeds."""
+    rows: dict[str, dict[str, str]] = {row.label: {} for row in plan.rows}
+    declared: dict[str, Row] = {row.label: row for row in plan.rows}
+    columns = {column.label: column.settings for column in plan.columns}
+    for cell in plan.cells:
+        tuned = [dict(declared[cell.row].settings), dict(columns[cell.column])]
+        identity = spec.tree_identity(cell.spec) if plan.tune is None else tuned
+        rows[cell.row][cell.column] = _hash(identity)[:8]
+    return {"columns": list(columns), "rows": rows}
+
+
+def renamed(was: Mapping[str, Any], is_: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
+    """Of what was `trained`, before and now: (rows, columns) that have another label now, as
+    {label: new label}. They are known by their runs, which no other of them has."""
+
+    def of_columns(at: Mapping[str, Any]) -> dict[str, list[str]]:
+        rows = at["rows"].values()
+        return {c: sorted(cells[c] for cells in rows if c in cells) for c in at["columns"]}
+
+    columns = _pairs(of_columns(was), of_columns(is_))
+    rows = {
+        row: {columns.get(column, column): found for column, found in cells.items()}
+        for row, cells in was["rows"].items()
+    }
+    return _pairs(rows, is_["rows"]), columns
+
+
+def _pairs(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, str]:
+    """Labels whose value is another now -> the label that has the value now, where there is one of
+    each."""
+    gone = {label: value for label, value in was.items() if is_.get(label) != value}
+    new = {label: value for label, value in is_.items() if was.get(label) != value}
+    found = {}
+    for label, value in gone.items():
+        same = [other for other in new if new[other] == value]
+        if len(same) == 1 and sum(other == value for other in gone.values()) == 1:
+            found[label] = same[0]
+    return found
+
+
+def _relabelled(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, Any]:
+    """What was looked at, under the labels of now."""
+    rows, columns = renamed(was, is_)
+
+    def now(labels: Mapping[str, str], label: str) -> str:
+        return labels.get(label, f"{label} (before)" if label in labels.values() else label)
+
+    return {
+        **was,
+        "columns": [now(columns, label) for label in was["columns"]],
+        "rows": {
+            now(rows, row): {now(columns, c): found for c, found in cells.items()}
+            for row, cells in was["rows"].items()
+        },
+    }
 
 
 def read(events: Iterable[events.Look]) -> list[InterimLook]:
@@ -89,9 +132,10 @@ def before(looks: Sequence[InterimLook], now: InterimLook) -> list[InterimLook]:
 
 
 def changes(first: InterimLook, now: InterimLook) -> list[str]:
-    """In what they differ, but for seeds: "rows: +x", "metric: top1 -> loss",
+    """In what they differ, but for seeds and labels: "rows: +x", "metric: top1 -> loss",
     "analysis.margin: none -> 0.3"."""
-    was, is_ = first.at, now.at
+    is_ = now.at
+    was = _relabelled(first.at, is_)
     parts = []
     for what in ("rows", "columns"):
         new = [f"+{label}" for label in is_[what] if label not in was[what]]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.shared.result import FINAL
-from ablate.store.events import RunState
+from ablate.store.events import HELD, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import beats_elsewhere
 from ablate.store.store import Store
@@ -67,9 +67,9 @@ class SweepProgress:
     @property
     def over(self) -> bool:
         """Nobody drives it, and nothing is left that a driver would start by itself."""
-        left = self.counts.keys() - {*FINAL, *GIVEN_UP, BLOCKED}
+        left = self.counts.keys() - {*FINAL, *GIVEN_UP, *HELD, BLOCKED}
         to_come = self.total > len(self.states)
-        asks = to_come and not self.counts.keys() & {*GIVEN_UP}  # else its search waits
+        asks = to_come and not self.counts.keys() & {*GIVEN_UP, *HELD}  # else its search waits
         return not (left or asks or self.driven or self.workers)
 
 
@@ -111,7 +111,7 @@ def turn_of_child(parent: RunState) -> Turn:
     match parent.status:
         case "finished":
             return "now"
-        case "diverged" | "pruned" | "failed":
+        case "diverged" | "pruned" | "failed" | "skipped" | "cancelled":
             return "never"
         case "oom" if parent.oom > 1:
             return "never"
@@ -124,7 +124,7 @@ def blocked(states: Mapping[str, RunState], parents: Mapping[str, str]) -> dict[
     """run that can't start -> the run before it that has ended without weights."""
     found: dict[str, str] = {}
     for run, parent in parents.items():  # parents stand before their children
-        if states[run].status in {*FINAL, *GIVEN_UP}:
+        if states[run].status in {*FINAL, *GIVEN_UP, *HELD}:
             continue
         if parent in found:
             found[run] = found[parent]

@@ -1,0 +1,71 @@
+"""Where sweep files lie, and which one a word names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ablate.planning.conf import shipped
+from ablate.shared.errors import UserError, nearest
+
+MOST_BYTES = 2**20  # of a file beside the user's own that may be a sweep file: more is data
+
+
+def sweep_files() -> dict[str, Path]:
+    """name -> file of every sweep: of `./sweeps`, then of this folder, then the shipped ones."""
+    files: dict[str, Path] = {}
+    for path in (*_yaml(Path("sweeps")), *filter(_is_sweep, _yaml(Path()))):
+        files.setdefault(path.stem, path)
+    for path in _yaml(shipped("sweeps")):
+        files.setdefault(path.stem, path)
+    return dict(sorted(files.items()))
+
+
+def _yaml(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.yaml"))
+
+
+def _is_sweep(path: Path) -> bool:
+    """Does it say `variants:` at its left edge? A folder has YAML files of other programs, too."""
+    try:
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+            return False
+        return re.search(rb"^[\"']?variants[\"']?\s*:", path.read_bytes(), re.MULTILINE) is not None
+    except OSError:
+        return False
+
+
+def find(name: str) -> Path:
+    """The file of NAME, or of a path that ends in .yaml; of a mere file name, `./sweeps` is
+    searched, too. Raises UserError where there is none."""
+    files, path = sweep_files(), Path(name)
+    if name.endswith(".yaml"):
+        for place in (path, Path("sweeps", path)):
+            if place.is_file() and (place == path or path.name == name):
+                return place
+        known = files.get(path.stem)
+        hint = f"; `ablate sweep {path.stem}` is {known}" if known is not None else ""
+        raise UserError(f"{name}: no such sweep file{hint}")
+    if name not in files:
+        if (written := Path(f"{name}.yaml")).is_file():
+            if path.name == name:
+                return written  # which errors will say of that it is no sweep file
+            raise UserError(f"no sweep named {name!r}; to name a file, give its ending: {written}")
+        raise UserError(
+            f"no sweep named {name!r} (looked in ./sweeps, in this folder and among the shipped "
+            f"ones){nearest(name, files)}; the sweeps are {', '.join(files)}"
+        )
+    return files[name]
+
+
+def place_of(path: Path) -> str:
+    """How messages name a sweep file."""
+    return f"sweeps/{path.name}" if path.parent == shipped("sweeps") else str(path)
+
+
+def hidden(name: str) -> Iterator[str]:
+    """A note where this folder has another sweep file of the name, which `./sweeps` hides."""
+    inner, outer = Path("sweeps", f"{name}.yaml"), Path(f"{name}.yaml")
+    if inner.is_file() and _is_sweep(outer) and inner.read_bytes() != outer.read_bytes():
+        yield f"{name} is {inner}; the other file of this name is `ablate sweep ./{outer}`"

@@ -1,0 +1,23 @@
+"""What a drive leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ablate.planning.plan import Plan
+from ablate.store.progress import SweepProgress
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a drive: its plan, its progress, and the signal that stopped it, if any.
+
+    `retired`: places that were given up because runs lost their device there. `stopped`: why the
+    drive stopped by itself, with runs left.
+    """
+
+    plan: Plan
+    progress: SweepProgress
+    signal: int | None
+    retired: tuple[str, ...] = ()
+    stopped: str | None = None

@@ -1,0 +1,365 @@
+"""`ablate run`: what an order does with a run, in every state; how a driver obeys it; what a table
+says of a run that was skipped; and that nothing of it is lost when somebody is killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from test_kill import wait_for
+from test_ledger import small_plan
+from test_liveness import SETTINGS, Elsewhere, Quiet
+
+from ablate.cli import app
+from ablate.running.driver import drive
+from ablate.running.orders import ORDERS, obeyed
+from ablate.running.turns import driving
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.result import FINAL
+from ablate.shared.spec import ids_of
+from ablate.store.events import HELD, RunState, Status
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+# --- What an order does -------------------------------------------------------------------------
+
+TABLE = [
+    # a result is never left out, whether it is there, was recorded, or was there once
+    (("skip", "finished", dict(result=True)), "has a result, and a seed whose result is known"),
+    (("skip", "started", dict(result=True)), "has a result, and a seed"),
+    (("skip", "diverged", {}), "has a result"),
+    (("skip", "planned", dict(known=True)), "had a result once"),
+    (("cancel", "finished", dict(result=True)), "is finished, so nothing is left to train"),
+    (("first", "diverged", dict(result=True)), "is diverged, so nothing is left to train"),
+    # skipped, cancelled: once
+    (("skip", "planned", {}), "skipped"),
+    (("skip", "failed", {}), "skipped"),
+    (("skip", "interrupted", {}), "skipped"),
+    (("skip", "cancelled", {}), "skipped"),
+    (("skip", "skipped", {}), None),
+    (("skip", "started", dict(alive=True)), "is being trained; --cancel stops it"),
+    (("cancel", "started", dict(alive=True)), "cancelled"),
+    (("cancel", "planned", {}), "cancelled"),
+    (("cancel", "cancelled", dict(alive=True)), None),
+    (("cancel", "skipped", {}), "is skipped"),
+    # and back
+    (("undo", "skipped", {}), "retried"),
+    (("undo", "cancelled", dict(alive=True)), "retried"),
+    (("undo", "cancelled", dict(result=True)), "is finished, so there is nothing to undo"),
+    (("undo", "planned", {}), "is planned, so there is nothing to undo"),
+    # first
+    (("first", "planned", {}), "first"),
+    (("first", "interrupted", {}), "first"),
+    (("first", "oom", dict(oom=1)), "first"),
+    (("first", "oom", dict(oom=2)), "is oom; `ablate sweep ... --retry oom`"),
+    (("first", "failed", {}), "is failed; `ablate sweep ... --retry failed`"),
+    (("first", "started", dict(alive=True)), "is being trained already"),
+    (("first", "skipped", {}), "is skipped; --undo comes before"),
+]
+
+
+def done(order: str, status: str, *, result=False, alive=False, known=False, **counts):
+    state = RunState(status=status, **counts)
+    return obeyed(order, state, result=result, alive=alive, known=known)
+
+
+@pytest.mark.parametrize(("given", "expected"), TABLE)
+def test_each_order(given, expected):
+    order, status, facts = given
+    found = done(order, status, **facts)
+    assert (found.event or found.refused or None) == expected or (
+        found.event is None and found.refused.startswith(str(expected))
+    )
+
+
+def test_orders_are_total_and_doing_one_twice_is_doing_it_once():
+    facts = itertools.product((False, True), repeat=3)
+    for order, status, (result, alive, known) in itertools.product(ORDERS, get_args(Status), facts):
+        found = done(order, status, result=result, alive=alive, known=known)
+        assert not (found.event and found.refused)
+        if result or status in FINAL:
+            assert found.event is None
+        if order == "skip" and (known or alive):
+            assert found.event is None
+        if order in ("skip", "cancel") and found.event:
+            again = done(order, found.event, alive=alive, known=known)
+            assert again.event is None
+            assert not again.refused or alive
+
+
+# --- A driver obeys -----------------------------------------------------------------------------
+
+
+def driven(store: Store, launcher: Elsewhere, view=None):
+    plan = small_plan()
+    with driving(store, plan.name, Quiet) as ledger:
+        return drive(plan, store, ledger, launcher, SETTINGS, view or Quiet())
+
+
+def states(store: Store) -> dict[str, str]:
+    with Ledger.reading(store) as ledger:
+        assert ledger.broken_seals() == []
+        return {run: state.status for run, state in ledger.states().items()}
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "runs")
+
+
+def at_poll(launcher: Elsewhere, doings: dict) -> None:
+    """Do this at the n-th poll of the drive."""
+    polls, poll = itertools.count(), launcher.poll
+
+    def polled(wait_s: float = 0.0) -> dict[str, int]:
+        doings.get(next(polls), lambda: None)()
+        return poll()
+
+    launcher.poll = polled
+
+
+def test_a_driver_trains_a_run_first_and_leaves_others(store):
+    launcher = Elsewhere()
+    launcher.slots = launcher.slots[:1]
+    order = store.order
+    at_poll(launcher, {0: lambda: (order("first", ["b1"]), order("skip", ["b0"]))})
+    outcome = driven(store, launcher)
+    assert launcher.started == ["a0", "b1", "a1"]
+    assert outcome.progress.counts == {"finished": 3, "skipped": 1}
+    assert outcome.progress.over is False  # its driver is this process
+    assert list(store.orders()) == []
+    again = driven(store, other := Elsewhere())
+    assert (other.started, again.progress.counts) == ([], {"finished": 3, "skipped": 1})
+    store.order("undo", ["b0"])
+    assert driven(store, other).progress.counts == {"finished": 4}
+    assert other.started == ["b0"]
+
+
+def test_a_driver_stops_the_worker_of_a_run_that_is_cancelled_and_no_other(store):
+    launcher = Elsewhere(polls=6)
+    store.liveness = launcher
+    at_poll(launcher, {1: lambda: store.order("cancel", ["a0", "a1"])})
+    outcome = driven(store, launcher)
+    assert set(launcher.stopped) == {("a0", False)}
+    assert outcome.progress.counts == {"finished": 2, "cancelled": 2}
+    assert "a1" not in launcher.started
+    assert states(store) == {
+        "a0": "cancelled",
+        "b0": "finished",
+        "a1": "cancelled",
+        "b1": "finished",
+    }
+
+
+def test_a_cancelled_run_whose_worker_outlived_its_driver_is_stopped_by_the_next(store):
+    launcher, plan = Elsewhere(polls=50), small_plan()
+    store.liveness = launcher
+    with Ledger.driving(store) as ledger:
+        store.write_plan(plan)
+        ledger.plan(plan)
+        ledger.record("a0", "started", step=0, slot="far:1")
+        ledger.record("a0", "cancelled", was="started", begun=True, step=0)
+    store.rundir("a0").create({"data": {"fingerprint": "f"}})
+    launcher.live(store.rundir("a0"), "far:1")
+    launcher.polls = 1
+    assert driven(store, launcher).progress.counts == {"finished": 3, "cancelled": 1}
+    assert ("a0", False) in launcher.stopped
+
+
+def test_an_order_that_a_killed_driver_left_is_obeyed_once(store):
+    """Between the event and the end of the order's file, and before it."""
+    view = Quiet()
+    driven(store, Elsewhere(), view)
+    shutil.rmtree(store.rundir("b1").path)
+    with Ledger.driving(store) as ledger:
+        ledger.record("b1", "collected")
+        ledger.record("b1", "cancelled", was="planned", begun=False, step=0)
+    store.order("cancel", ["b1"])
+    (store.root / "orders" / "torn.json").write_text('{"order": ')
+    (store.root / "orders" / "wrong.json").write_text('{"order": "skip", "runs": ["../x"]}')
+    store.order("dance", ["b1"])
+    assert driven(store, Elsewhere(), view).progress.counts == {"finished": 3, "cancelled": 1}
+    assert os.listdir(store.root / "orders") == []
+    with Ledger.reading(store) as ledger:
+        assert [kind for _, kind, _ in ledger.events("b1")].count("cancelled") == 1
+
+
+# --- Commands, where nobody drives --------------------------------------------------------------
+
+
+def ask(*words: str) -> None:
+    app(words, standalone_mode=False)
+
+
+@pytest.fixture
+def finished(tmp_path, monkeypatch) -> Store:
+    """Two variants of three seeds, all finished, and of a fourth that was only planned."""
+    monkeypatch.chdir(tmp_path)
+    store = Store(shutil.copytree(GOLDEN / "store-3", tmp_path / "runs"))
+    plan = store.read_plan("fixture")
+    assert plan is not None
+    seeds = (0, 1, 2, 3)
+    cells = tuple(dataclasses.replace(c, ids=ids_of(c.spec, seeds)) for c in plan.cells)
+    more = dataclasses.replace(plan, seeds=seeds, cells=cells)
+    with Ledger.driving(store) as ledger:
+        ledger.announce(more)
+        store.write_plan(more)
+        ledger.plan(more)
+    return store
+
+
+def table(capsys, *words: str) -> str:
+    capsys.readouterr()
+    ask("table", "fixture", *words)
+    return capsys.readouterr().out
+
+
+def test_a_table_without_runs_that_were_skipped_says_so(finished, capsys):
+    """It is that of the other seeds, and has its verdicts."""
+    rows = (GOLDEN / "store-3.csv").read_text().splitlines()
+    accuracy = [row for row in rows if ",top1," in row or "gain" in row]
+    assert "UNFINISHED: 2 of 8 runs missing" in table(capsys)
+    ask("run", "post#3", "--skip")
+    assert "UNFINISHED: 1 of 7 runs missing (1 of pre)" in table(capsys)
+    ask("run", "pre#3", "--skip")
+    found = table(capsys)
+    assert "2 runs skipped by the user: pre#3, post#3. The table leaves out these seeds" in found
+    assert "Skipped by the user: seed 3, before it began." in found
+    assert "UNFINISHED" not in found
+    assert "had begun" not in found
+    csv = table(capsys, "--format", "csv").splitlines()
+    assert accuracy
+    assert {row for row in accuracy if ",3," not in row} <= set(csv)
+    ask("verify", "fixture")
+    ask("export", "fixture", "out")
+    capsys.readouterr()
+    ask("table", "--from", "out")
+    assert "2 runs skipped by the user" in capsys.readouterr().out
+
+
+def test_skipping_a_run_that_had_begun_is_a_choice_with_its_curve_in_view(finished, capsys):
+    run = finished.read_plan("fixture").cells[1].ids[3]
+    with Ledger.driving(finished) as ledger:
+        ledger.record(run, "started", step=0)
+        ledger.record(run, "failed")
+    ask("run", run[:8], "pre#3", "--skip")
+    found = table(capsys)
+    assert "Skipped by the user: seed 3, which had ended as failed." in found
+    assert "Of the runs that the user skipped 1 had begun" in found
+    assert "--strict: verdicts withheld" in table(capsys, "--strict")
+
+
+def test_a_run_that_was_deleted_is_trained_again_and_never_left_out(finished, capsys):
+    run = finished.read_plan("fixture").cells[0].ids[1]
+    with pytest.raises(UserError, match="pre#1: has a result, and a seed whose result is known"):
+        ask("run", "pre#1", "--skip")
+    with pytest.raises(UserError, match="pre#1: needs a confirmation; add --yes"):
+        ask("run", "pre#1", "--delete")
+    assert finished.rundir(run).has_result()
+    ask("run", "pre#1", "--delete", "--yes")
+    assert not finished.rundir(run).path.exists()
+    assert states(finished)[run] == "planned"
+    with pytest.raises(UserError, match="pre#1: had a result once"):
+        ask("run", "pre#1", "--skip")
+    with pytest.raises(UserError, match="pre#1: has no folder"):
+        ask("run", "pre#1", "--delete", "--yes")
+    capsys.readouterr()
+    ask("verify", "fixture")
+    assert "nothing wrong" in capsys.readouterr().out
+
+
+def test_a_finished_run_whose_folder_is_gone_is_told_with_the_remedy(finished, capsys):
+    run = finished.read_plan("fixture").cells[0].ids[1]
+    shutil.rmtree(finished.rundir(run).path)
+    ask("status", "fixture")
+    assert "missing: the ledger has a result of pre#1, but" in capsys.readouterr().out
+
+
+def test_orders_are_told_and_undone(finished, capsys):
+    for words, said in (
+        (("--cancel",), "cancelled: pre#3; it is not trained until `ablate run 'pre#3' --undo`"),
+        (("--undo",), "undone: pre#3; `ablate sweep` trains it"),
+        (("--first",), "first: pre#3"),
+        (("--skip",), "skipped: pre#3"),
+    ):
+        ask("run", "pre#3", *words)
+        assert capsys.readouterr().out.startswith(said)
+    ask("status", "fixture")
+    assert "skipped: pre#3: `ablate run 'pre#3' --undo` lets it train" in capsys.readouterr().out
+    for words, said in (
+        (("pre#3",), "run: expected one of --skip, --cancel, --first, --undo, --delete, got 0"),
+        (("pre#3", "--skip", "--undo"), "got 2"),
+        (("pre#3", "--first"), "pre#3: is skipped; --undo comes before --first"),
+        (("pre#3", "--delete"), "pre#3: is skipped; --undo comes before --delete"),
+        (("pre#3", "--undo", "--yes"), "--yes: needs --delete"),
+        (("pre#9", "--undo"), "pre#9"),
+    ):
+        with pytest.raises(UserError, match=said):
+            ask("run", *words)
+
+
+def test_what_a_look_or_a_search_needs_can_not_be_skipped(finished):
+    plan = finished.read_plan("fixture")
+    looked = dataclasses.replace(plan, until=(2, 4))
+    with Ledger.driving(finished) as ledger:
+        ledger.announce(looked)
+        finished.write_plan(looked)
+        ledger.plan(looked)
+    with pytest.raises(UserError, match="pre#3: a look of fixture needs this run; --cancel stops"):
+        ask("run", "pre#3", "--skip")
+    ask("run", "pre#3", "--cancel")
+
+
+def test_nothing_is_deleted_beside_a_driver(finished):
+    held = Store(finished.root).driver
+    assert held.acquire()
+    try:
+        held.note(pid=os.getpid(), sweep="fixture")
+        with pytest.raises(Failure, match="drives this store"):
+            ask("run", "pre#1", "--delete", "--yes")
+    finally:
+        held.release()
+
+
+# --- Real workers -------------------------------------------------------------------------------
+
+
+def test_a_cancelled_worker_leaves_a_checkpoint_under_a_driver_and_without_one(shell):
+    """One of two endless runs is cancelled beside their driver; the driver is killed; the other."""
+    words = ("block.attn=pre,post", "model.depth=1", "train.steps=10000000", "seeds=1")
+    sweep = shell.start("sweep", *words, "--as", "endless", "--yes", "launcher.devices=cpu")
+    store = Store(shell.folder / "runs")
+
+    def running() -> dict[str, int]:
+        plan = store.read_plan("endless")
+        runs = {run.label: store.rundir(run.id) for run in plan.runs()} if plan else {}
+        alive = {label: run for label, run in runs.items() if store.liveness.alive(run)}
+        return {label: run.lock.notes().get("step", 0) for label, run in alive.items()}
+
+    try:
+        wait_for(lambda: min(running().values(), default=0) > 0, 240)
+        both = sorted(running())
+        for label in both:
+            if label == both[-1]:
+                sweep.send_signal(signal.SIGKILL)
+                sweep.wait()
+            assert f"cancelled: {label}" in shell("run", label, "--cancel").out
+            assert label not in running()
+    finally:
+        sweep.kill()
+        shell("stop")
+    with Ledger.reading(store) as ledger:
+        assert {state.status for state in ledger.states().values()} <= {"cancelled", "interrupted"}
+        plan = store.read_plan("endless")
+        for run in (run for run in plan.runs() if run.label in both):
+            assert ledger.states([run.id])[run.id].status in HELD
+            assert store.rundir(run.id).newest_step() > 0
