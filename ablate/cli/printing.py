@@ -6,6 +6,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,6 +75,10 @@ Notes = Annotated[
     str | None,
     typer.Option(metavar="full|short|none", help="Notes under the LaTeX table (default: full)."),
 ]
+Rows = Annotated[
+    str | None,
+    typer.Option(metavar="A,B", help="Rows to show; intervals stay those of the whole sweep."),
+]
 FigureFormat = Annotated[
     Format | None,
     typer.Option(
@@ -89,6 +94,33 @@ YamlFormat = Annotated[
     Format,
     typer.Option(**one_of(Format.yaml, Format.json), help="Output format."),
 ]
+
+
+@dataclass(frozen=True)
+class TableView:
+    """What of a table is shown. The fields are options, as those of a Selection."""
+
+    rows: Rows = None
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Columns of the sweep to show.")
+    ] = None
+    where: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUE", help="Show the cells where a key of rows or columns is so."
+        ),
+    ] = field(default_factory=list)
+    sort: Annotated[
+        str | None, typer.Option(metavar="gain", help="Order of the rows: the best gain first.")
+    ] = None
+
+    def of(self, table: Table, plan: Plan | None = None) -> Table:
+        """The part of the table that is shown; see `report.chosen.choose`."""
+        from ablate.report.chosen import choose
+
+        return choose(
+            table, plan, rows=self.rows, columns=self.columns, where=self.where, sort=self.sort
+        )
 
 
 def print_json(tree: Mapping[str, Any]) -> None:
@@ -150,6 +182,7 @@ def print_table(
     recomputed: Results | None = None,
     wide: bool | None = None,
     floated: LatexFloat | None = None,
+    view: TableView | None = None,
 ) -> None:
     """Print the table of a sweep. `recomputed`: the results of a bundle."""
     from ablate.analysis.paper import beside
@@ -192,6 +225,7 @@ def print_table(
         paper=beside(plan, store.root) if "paper" in parts else None,
         older=older(plan, store),
     ).table
+    table = view.of(table, plan) if view else table
     print_rendered(table, format, parts, transpose, wide, floated)
 
 

@@ -44,7 +44,7 @@ def sheet(
         notes=table.notes,
         caption=(*table.caption, *details),
         footnotes=table.footnotes,
-        headline=headline(table),
+        headline=headline(table.whole or table),
     )
 
 

@@ -26,7 +26,8 @@ Facts = Iterator[tuple[str, Value]]  # quantity, value
 
 def tree(table: Table) -> dict[str, Any]:
     """Return the whole `Table` as a plain tree."""
-    whole = dataclasses.asdict(table)
+    whole = dataclasses.asdict(dataclasses.replace(table, whole=None))
+    del whole["whole"]
     del whole["choice"]  # which the task names
     del whole["wide"]  # how it is set is no fact
     whole["caption"] += whole.pop("details")
