@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ablate.cli.out import check_format, write_out
+from ablate.cli.pairing import paired, print_pair, refused
 from ablate.cli.printing import (
     Caption,
     FigureFormat,
@@ -144,6 +145,7 @@ def table(
 ) -> None:
     """Show the gain of each variant over the baseline, with 95 % intervals and verdicts.
 
+    `ablate table A B` shows two sweeps side by side.
     `ablate table paper:T1L` shows a published table, read by the same code; `ablate list paper`
     lists the published tables.
     """
@@ -183,7 +185,12 @@ def table(
         return
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, selection, read=True)
+        two = paired(kept, ledger, selection)
+        refused(two, transpose=transpose, wide=wide, against=against)
+        made, *others = [planned(kept, ledger, one, read=True) for one in two or [selection]]
+    if others:
+        print_pair((made, *others), kept, format, strict, show, floated, view)
+        return
     if len(made.cells) * len(made.seeds) >= MANY:
         begin(f"reading the runs of {made.name}")
     print_table(made, kept, format, strict, show, transpose, against, None, wide, floated, view)

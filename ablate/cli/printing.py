@@ -185,6 +185,20 @@ def print_table(
     view: TableView | None = None,
 ) -> None:
     """Print the table of a sweep. `recomputed`: the results of a bundle."""
+    table, parts = read_table(plan, store, strict, show, against, recomputed)
+    table = view.of(table, plan) if view else table
+    print_rendered(table, format, parts, transpose, wide, floated)
+
+
+def read_table(
+    plan: Plan,
+    store: Store,
+    strict: bool = False,
+    show: str | None = None,
+    against: str | None = None,
+    recomputed: Results | None = None,
+) -> tuple[Table, tuple[str, ...]]:
+    """The table of a sweep, which is a look, and the parts that `--show` asks for."""
     from ablate.analysis.paper import beside
     from ablate.analysis.reading import older, read
     from ablate.planning.probing import no_images
@@ -225,8 +239,7 @@ def print_table(
         paper=beside(plan, store.root) if "paper" in parts else None,
         older=older(plan, store),
     ).table
-    table = view.of(table, plan) if view else table
-    print_rendered(table, format, parts, transpose, wide, floated)
+    return table, parts
 
 
 def print_rendered(

@@ -71,10 +71,10 @@ def choose(
         places &= _having(table, plan, where)
     if not places:
         raise UserError("--rows, --columns and --where: no cell of the table is in all of these")
-    part = _part(table, plan, places, sort)
+    part = part_of(table, plan, places, sort)
     first, *others = part.caption or ("",)
     said = " ".join([first, *_said(table, part, sort)]).strip()
-    return _renumbered(dataclasses.replace(part, caption=(said, *others)))
+    return dataclasses.replace(part, caption=(said, *others))
 
 
 def _rows(table: Table, plan: Plan | None, text: str) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def _columns(table: Table, text: str) -> tuple[str, ...]:
 
 def _having(table: Table, plan: Plan | None, where: Sequence[str]) -> Places:
     """The places whose cells have what is said: as rows and columns set it, else as it is by
-    default. A column on another test set is of the cells of the own column before it."""
+    default."""
     if plan is None:
         raise UserError(f"--where {where[0]}: a published table has no keys; use --rows, --columns")
     cells = {(cell.row, cell.column): cell for cell in plan.cells}
@@ -100,12 +100,11 @@ def _having(table: Table, plan: Plan | None, where: Sequence[str]) -> Places:
     columns = {column.label: column.settings for column in plan.columns}
     declared = dict.fromkeys(key for part in (*columns.values(), *rows.values()) for key in part)
     places: dict[tuple[str, str], dict[str, Any]] = {}
-    own = ""
+    own = own_labels(table)
     for column in table.columns:
-        own = own if column.on else column.label
         for entry in column.entries:
-            cell = cells[entry.row, own]
-            set_by = {**columns[own], **rows[entry.row]}
+            cell = cells[entry.row, own[column.label]]
+            set_by = {**columns[own[column.label]], **rows[entry.row]}
             places[entry.row, column.label] = {
                 key: set_by[key] if key in set_by else _default(cell, key) for key in declared
             }
@@ -133,10 +132,28 @@ def _default(cell: Cell, key: str) -> Any:
     return value.get("name") if isinstance(value, Mapping) else value
 
 
-def _part(table: Table, plan: Plan | None, places: Places, sort: str | None) -> Table:
+def own_labels(table: Table) -> dict[str, str]:
+    """By label of a column: the label that it has in the plan. One on another test set is of the
+    runs of the column before it."""
+    found, own = {}, ""
+    for column in table.columns:
+        own = own if column.on else column.label
+        found[column.label] = own
+    return found
+
+
+def part_of(
+    table: Table,
+    plan: Plan | None,
+    places: Places,
+    sort: str | None = None,
+    bare: bool = False,
+) -> Table:
+    """The table of these places and of the baseline, without the footnotes of others. `bare`:
+    without the baseline where it isn't among them, and without blocks below the columns."""
     across = {column for _, column in places}
     of = [column for column in table.columns if column.label in across]
-    labels = {table.baseline, *(row for row, _ in places)}
+    labels = {row for row, _ in places} | (set() if bare else {table.baseline})
     rows = [row for row in table.rows if row.label in labels]
     if sort:
         rows = _sorted(table, rows, of)
@@ -146,19 +163,26 @@ def _part(table: Table, plan: Plan | None, places: Places, sort: str | None) -> 
         entries = [
             entry
             for entry in column.entries
-            if entry.row == table.baseline or (entry.row, column.label) in places
+            if (entry.row, column.label) in places or (entry.row == table.baseline and not bare)
         ]
         entries.sort(key=lambda entry: order.index(entry.row))
         columns.append(dataclasses.replace(column, entries=tuple(entries)))
     hidden = len(columns) < len(table.columns), len(rows) < len(table.rows)
-    return dataclasses.replace(
+    part = dataclasses.replace(
         table,
         rows=tuple(rows),
         columns=tuple(columns),
-        blocks=() if hidden[0] else tuple(_blocks(table.blocks, order, hidden[1])),
-        details=tuple(details(plan, of)) if plan else table.details,
-        whole=table,
+        blocks=() if hidden[0] or bare else tuple(_blocks(table.blocks, order, hidden[1])),
+        details=tuple(details(plan, _whole(table, of))) if plan else table.details,
+        whole=table.whole or table,
     )
+    return _renumbered(part)
+
+
+def _whole(table: Table, of: Sequence[TableColumn]) -> list[TableColumn]:
+    """These columns as the whole table has them."""
+    labels = {column.label for column in of}
+    return [column for column in (table.whole or table).columns if column.label in labels]
 
 
 def _sorted(table: Table, rows: Sequence[TableRow], of: Sequence[TableColumn]) -> list[TableRow]:
