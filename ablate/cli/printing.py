@@ -123,12 +123,15 @@ class TableView:
         )
 
 
+JSON_VERSION = 1  # of the keys in docs/json.md, which says when it grows
+
+
 def print_json(tree: Mapping[str, Any]) -> None:
-    """Print a plain tree as JSON with sorted keys: the same bytes for the same tree. A number that
-    is not finite becomes null."""
+    """Print a plain tree and its version as JSON with sorted keys: the same bytes for the same
+    tree. A number that is not finite becomes null."""
     from ablate.shared.files import to_json
 
-    sys.stdout.write(to_json(_finite(tree)).decode())
+    sys.stdout.write(to_json(_finite({"version": JSON_VERSION, **tree})).decode())
 
 
 def _finite(tree: Any) -> Any:
