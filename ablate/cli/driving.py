@@ -41,8 +41,24 @@ def sweep(
             help="Leave the driver in the background, or in a job of its own (launcher=slurm).",
         ),
     ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print errors only; no table, so no verdict is read.")
+    ] = False,
 ) -> None:
     """Train the missing runs of a sweep. The same command starts, resumes and extends it."""
+    again = statuses_of(retry)
+    with starting.silent() if quiet else contextlib.nullcontext():
+        _sweep(selection, again, replace, yes, detach, quiet)
+
+
+def _sweep(
+    selection: Selection,
+    again: list[str],
+    replace: bool,
+    yes: bool,
+    detach: str | None,
+    quiet: bool,
+) -> None:
     from ablate.analysis.seeding import Seeding
     from ablate.planning.search import Grower, Search
     from ablate.report.live import view
@@ -53,7 +69,6 @@ def sweep(
     from ablate.store.provenance import origin
     from ablate.store.store import Store
 
-    again = statuses_of(retry)
     kept = Store(selection.store)
     check_name(selection.words, kept)
     plan, settings = selection.plan()
@@ -96,7 +111,7 @@ def sweep(
         raise typer.Exit(130) from None
     finally:
         launcher.free()
-    _close(kept, outcome)
+    _close(kept, outcome, quiet)
 
 
 def _say(line: str) -> None:
@@ -115,8 +130,8 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
     with_room(store, watching.say, work)
 
 
-def _close(store: Store, outcome: Outcome) -> None:
-    """Print the end of a drive and the table, and exit with the code."""
+def _close(store: Store, outcome: Outcome, quiet: bool) -> None:
+    """Print the end of a drive and the table, unless `quiet`, and exit with the code."""
     from ablate.store.progress import BLOCKED, GIVEN_UP
 
     plan, progress = outcome.plan, outcome.progress
@@ -124,7 +139,8 @@ def _close(store: Store, outcome: Outcome) -> None:
     if outcome.signal is not None:
         print(f"stopped after {done}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
-    print_table(plan, store, None)
+    if not quiet:  # a table that nobody sees would be a look
+        print_table(plan, store, None)
     if len(outcome.retired) and progress.counts.get("interrupted"):
         raise Failure(
             f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
