@@ -19,14 +19,13 @@ from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
 
-from ablate.cli import driving, keeping, looking, making, merging, publishing, tuning  # noqa: E402
+from ablate.cli import completing, driving, keeping, looking, making, merging, publishing, tuning  # noqa: E402
 from ablate.cli.mistakes import UsageError, told  # noqa: E402
 from ablate.cli.selection import flat  # noqa: E402
 from ablate.shared.errors import Failure, UserError  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 
 app = typer.Typer(
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Does this change to a Vision Transformer help, and how sure are we?",
 )
@@ -88,6 +87,8 @@ def main() -> None:
         if _OURS:
             signal.signal(signal.SIGINT, _interrupt)
         _open_closed()
+        if completing.asked():
+            completing.main(typer.main.get_command(app))
         code = _run()
         sys.stdout.flush()
     except BrokenPipeError:  # `ablate table | head`
