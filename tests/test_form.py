@@ -14,8 +14,9 @@ from test_table import make_plan, plant, tabulate
 
 from ablate.planning.cell import Row
 from ablate.planning.plan import Plan
+from ablate.report.chosen import read_labels
 from ablate.report.plot import DrawnFigure, Form, Nothing, draw
-from ablate.report.plot.form import read_rows, read_size
+from ablate.report.plot.form import read_size
 from ablate.report.plot.inks import inks
 from ablate.shared.errors import UserError
 
@@ -172,12 +173,12 @@ def test_curves_show_the_chosen_rows_only():
     ],
 )
 def test_labels_with_commas_are_read_whole(text, rows):
-    assert [*read_rows(text, ["b", "b, pre", "c"])] == rows
+    assert [*read_labels("--rows", text, ["b", "b, pre", "c"])] == rows
 
 
 def test_wrong_words_are_named_with_the_choices():
     with pytest.raises(UserError, match=r"--rows: expected one of dpn, rms, got 'dqn' \(did you"):
-        read_rows("rms,dqn", ["dpn", "rms"])
+        read_labels("--rows", "rms,dqn", ["dpn", "rms"])
     with pytest.raises(UserError, match="--style: expected one of page, paper, slides, got 'pap"):
         Form("papers")
     for text in ("3.3", "3.3x", "0.5x3", "3x90", "axb", "3,3x2"):

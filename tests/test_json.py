@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ablate.cli import main
-from ablate.cli.printing import print_json
+from ablate.cli.printing import JSON_VERSION, print_json
 from ablate.planning.launcher import launcher_settings
 
 GOLDEN = Path(__file__).parent / "golden" / "store-3"
@@ -41,7 +41,9 @@ def of(ask, *words: str, code: int = 0) -> dict:
     assert said[0] == code, said
     assert ask(*words, "--format", "json")[1] == said[1]
     assert ask(*words)[0] == code
-    return json.loads(said[1], parse_constant=pytest.fail)
+    found = json.loads(said[1], parse_constant=pytest.fail)
+    assert found.pop("version") == JSON_VERSION
+    return found
 
 
 def test_list(ask):
@@ -89,6 +91,7 @@ def test_plan(ask):
 def test_what_is_not_finite_is_null(capsys):
     print_json({"a": [1.5, float("nan")], "b": (float("inf"), -float("inf")), "c": {"d": True}})
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found.pop("version") == JSON_VERSION
     assert found == {"a": [1.5, None], "b": [None, None], "c": {"d": True}}
 
 
@@ -165,7 +168,7 @@ def test_doctor(ask):
     code, out, _ = ask("doctor", "--repair", "--format", "json")
     found = json.loads(out)
     assert code == ask("doctor", "--repair")[0] == 0
-    assert found.keys() == {"findings", "repaired"}
+    assert found.keys() == {"findings", "repaired", "version"}
     assert found["findings"]
     assert all(one.keys() == {"level", "check", "text"} for one in found["findings"])
     assert {one["level"] for one in found["findings"]} <= {"ok", "warning"}

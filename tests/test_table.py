@@ -612,6 +612,7 @@ def test_the_json_is_the_table():
         assert [entry.pop("population") for entry in column["entries"]] == [None] * 6
         assert column.pop("wide") == column["label"]  # a layout's words are left out
         assert column.pop("arch") == ""
+    assert tree.pop("whole") is None  # of a part, what it is a part of
     assert (tree.pop("wide"), tree.pop("groups")) == (False, ())
     tree["caption"] += tree.pop("details")
     assert json.loads(render(table, "json")) == json.loads(json.dumps(tree))

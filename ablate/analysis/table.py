@@ -170,6 +170,7 @@ class Table:
     groups: tuple[str, ...] = ()  # of columns, in order
     wide: bool = False  # also without groups set wide, unless asked otherwise
     words: tuple[str, ...] = ()  # of `ablate table`, for this one; () where its name will do
+    whole: Table | None = None  # of which this one is the part that is shown
 
     def of(self, name: str | None = None) -> Metric:
         """Return the metric of the table, or another metric by its name."""

@@ -22,6 +22,7 @@ import typer  # noqa: E402
 
 from ablate.cli import (  # noqa: E402
     comparing,
+    completing,
     driving,
     keeping,
     looking,
@@ -37,7 +38,6 @@ from ablate.shared.errors import Failure, UserError  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 
 app = typer.Typer(
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Does this change to a Vision Transformer help, and how sure are we?",
 )
@@ -111,6 +111,8 @@ def main() -> None:
             signal.signal(signal.SIGINT, _interrupt)
             sys.unraisablehook = _dropped
         _open_closed()
+        if completing.asked():
+            completing.main(typer.main.get_command(app))
         code = _run()
         sys.stdout.flush()
     except BrokenPipeError:  # `ablate table | head`

@@ -41,8 +41,24 @@ def sweep(
             help="Leave the driver in the background, or in a job of its own (launcher=slurm).",
         ),
     ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print errors only; no table, so no verdict is read.")
+    ] = False,
 ) -> None:
     """Train the missing runs of a sweep. The same command starts, resumes and extends it."""
+    again = statuses_of(retry)
+    with starting.silent() if quiet else contextlib.nullcontext():
+        _sweep(selection, again, replace, yes, detach, quiet)
+
+
+def _sweep(
+    selection: Selection,
+    again: list[str],
+    replace: bool,
+    yes: bool,
+    detach: str | None,
+    quiet: bool,
+) -> None:
     from ablate.analysis.seeding import Seeding
     from ablate.planning.search import Grower, Search
     from ablate.report.live import view
@@ -53,7 +69,6 @@ def sweep(
     from ablate.store.provenance import origin
     from ablate.store.store import Store
 
-    again = statuses_of(retry)
     kept = Store(selection.store)
     check_name(selection.words, kept)
     plan, settings = selection.plan()
@@ -98,7 +113,7 @@ def sweep(
         raise typer.Exit(130) from None
     finally:
         launcher.free()
-    _close(kept, outcome)
+    _close(kept, outcome, quiet)
 
 
 def _say(line: str) -> None:
@@ -117,8 +132,8 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
     with_room(store, watching.say, work)
 
 
-def _close(store: Store, outcome: Outcome) -> None:
-    """Print the end of a drive and the table, and exit with the code."""
+def _close(store: Store, outcome: Outcome, quiet: bool) -> None:
+    """Print the end of a drive and the table, unless `quiet`, and exit with the code."""
     from ablate.store.find import left_out
     from ablate.store.ledger import Ledger
     from ablate.store.progress import BLOCKED, GIVEN_UP
@@ -128,11 +143,12 @@ def _close(store: Store, outcome: Outcome) -> None:
     if outcome.signal is not None:
         print(f"stopped after {done}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
-    with Ledger.reading(store) as ledger:
-        shown = left_out(plan, ledger)
-    print_table(shown, store, None)
-    if cancelled := progress.counts.get("cancelled"):
-        print(f"{cancelled} cancelled: `ablate run RUN --undo` lets such a run train")
+    if not quiet:  # a table that nobody sees would be a look
+        with Ledger.reading(store) as ledger:
+            shown = left_out(plan, ledger)
+        print_table(shown, store, None)
+        if cancelled := progress.counts.get("cancelled"):
+            print(f"{cancelled} cancelled: `ablate run RUN --undo` lets such a run train")
     if len(outcome.retired) and progress.counts.get("interrupted"):
         raise Failure(
             f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "

@@ -10,14 +10,17 @@ from typing import Annotated
 import typer
 
 from ablate.cli.out import check_format, write_out
+from ablate.cli.pairing import paired, print_pair, refused
 from ablate.cli.printing import (
     Caption,
     FigureFormat,
     Format,
     Label,
     Notes,
+    Rows,
     Show,
     TableFormat,
+    TableView,
     TextFormat,
     Wide,
     YamlFormat,
@@ -113,6 +116,7 @@ def show(
 
 def table(
     selection: Selection,
+    view: TableView,
     format: TableFormat = None,
     show: Show = None,
     transpose: Annotated[
@@ -141,6 +145,7 @@ def table(
 ) -> None:
     """Show the gain of each variant over the baseline, with 95 % intervals and verdicts.
 
+    `ablate table A B` shows two sweeps side by side.
     `ablate table paper:T1L` shows a published table, read by the same code; `ablate list paper`
     lists the published tables.
     """
@@ -157,11 +162,11 @@ def table(
     if first.startswith(WHERE):
         if selection.words[1:] or selection.has_options or against or strict or bundle:
             raise UserError(
-                f"{first}: takes --format, --show, --transpose and --wide, and --label, --caption "
-                f"and --notes; leave other words out"
+                f"{first}: takes --format, --show, --rows, --columns, --sort, --transpose and "
+                f"--wide, and --label, --caption and --notes; leave other words out"
             )
         parts = check_show(show) if show is not None else SHOW
-        published = read_published(first.removeprefix(WHERE))
+        published = view.of(read_published(first.removeprefix(WHERE)))
         print_rendered(published, format, parts, transpose, wide, floated)
         return
     if bundle is not None:
@@ -175,15 +180,20 @@ def table(
             begin(f"recomputing {made.name} from {bundle}")
         results = exported.recompute(made, told)
         print_table(
-            made, exported, format, strict, show, transpose, against, results, wide, floated
+            made, exported, format, strict, show, transpose, against, results, wide, floated, view
         )
         return
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, selection, read=True)
+        two = paired(kept, ledger, selection)
+        refused(two, transpose=transpose, wide=wide, against=against)
+        made, *others = [planned(kept, ledger, one, read=True) for one in two or [selection]]
+    if others:
+        print_pair((made, *others), kept, format, strict, show, floated, view)
+        return
     if len(made.cells) * len(made.seeds) >= MANY:
         begin(f"reading the runs of {made.name}")
-    print_table(made, kept, format, strict, show, transpose, against, wide=wide, floated=floated)
+    print_table(made, kept, format, strict, show, transpose, against, None, wide, floated, view)
 
 
 @dataclass(frozen=True)
@@ -217,10 +227,7 @@ def plot(
     size: Annotated[
         str | None, typer.Option(metavar="WxH", help="Width and height in inches, such as 3.3x2.4.")
     ] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Rows to show; intervals stay those of the whole sweep."),
-    ] = None,
+    rows: Rows = None,
     no_caption: Annotated[
         bool, typer.Option("--no-caption", help="Write no heading, caption and notes on it.")
     ] = False,
@@ -231,9 +238,10 @@ def plot(
     from ablate.analysis.reading import read
     from ablate.analysis.tabulate import tabulate
     from ablate.planning.tree import file_name
+    from ablate.report.chosen import read_labels
     from ablate.report.live import begin
     from ablate.report.plot import FORMATS, KINDS, draw
-    from ablate.report.plot.form import Form, read_rows, read_size
+    from ablate.report.plot.form import Form, read_size
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
@@ -246,7 +254,7 @@ def plot(
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, replace(selection, words=words), read=True)
     if rows is not None:
-        form = replace(form, rows=read_rows(rows, [row.label for row in made.rows]))
+        form = replace(form, rows=read_labels("--rows", rows, [r.label for r in made.rows]))
     begin(f"drawing {kind} of {made.name}")
     out = out or Path(f"{file_name(made.name)}-{kind}.{ending}")
     results, withheld = kept.results(made.runs(), curves=True, probes=True)

@@ -7,6 +7,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +76,10 @@ Notes = Annotated[
     str | None,
     typer.Option(metavar="full|short|none", help="Notes under the LaTeX table (default: full)."),
 ]
+Rows = Annotated[
+    str | None,
+    typer.Option(metavar="A,B", help="Rows to show; intervals stay those of the whole sweep."),
+]
 FigureFormat = Annotated[
     Format | None,
     typer.Option(
@@ -92,12 +97,42 @@ YamlFormat = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class TableView:
+    """What of a table is shown. The fields are options, as those of a Selection."""
+
+    rows: Rows = None
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Columns of the sweep to show.")
+    ] = None
+    where: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUE", help="Show the cells where a key of rows or columns is so."
+        ),
+    ] = field(default_factory=list)
+    sort: Annotated[
+        str | None, typer.Option(metavar="gain", help="Order of the rows: the best gain first.")
+    ] = None
+
+    def of(self, table: Table, plan: Plan | None = None) -> Table:
+        """The part of the table that is shown; see `report.chosen.choose`."""
+        from ablate.report.chosen import choose
+
+        return choose(
+            table, plan, rows=self.rows, columns=self.columns, where=self.where, sort=self.sort
+        )
+
+
+JSON_VERSION = 1  # of the keys in docs/json.md, which says when it grows
+
+
 def print_json(tree: Mapping[str, Any]) -> None:
-    """Print a plain tree as JSON with sorted keys: the same bytes for the same tree. A number that
-    is not finite becomes null."""
+    """Print a plain tree and its version as JSON with sorted keys: the same bytes for the same
+    tree. A number that is not finite becomes null."""
     from ablate.shared.files import to_json
 
-    sys.stdout.write(to_json(_finite(tree)).decode())
+    sys.stdout.write(to_json(_finite({"version": JSON_VERSION, **tree})).decode())
 
 
 def _finite(tree: Any) -> Any:
@@ -151,8 +186,23 @@ def print_table(
     recomputed: Results | None = None,
     wide: bool | None = None,
     floated: LatexFloat | None = None,
+    view: TableView | None = None,
 ) -> None:
     """Print the table of a sweep. `recomputed`: the results of a bundle."""
+    table, parts = read_table(plan, store, strict, show, against, recomputed)
+    table = view.of(table, plan) if view else table
+    print_rendered(table, format, parts, transpose, wide, floated)
+
+
+def read_table(
+    plan: Plan,
+    store: Store,
+    strict: bool = False,
+    show: str | None = None,
+    against: str | None = None,
+    recomputed: Results | None = None,
+) -> tuple[Table, tuple[str, ...]]:
+    """The table of a sweep, which is a look, and the parts that `--show` asks for."""
     from ablate.analysis.paper import beside
     from ablate.analysis.reading import older, read
     from ablate.planning.probing import no_images
@@ -195,7 +245,7 @@ def print_table(
     ).table
     if recomputed is not None:
         table = dataclasses.replace(table, words=("--from", str(store.root)))
-    print_rendered(table, format, parts, transpose, wide, floated)
+    return table, parts
 
 
 def print_rendered(

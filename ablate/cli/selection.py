@@ -91,15 +91,16 @@ class Selection:
 
 
 def flat(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer takes it: each field of a Selection is a parameter of its own.
+    """The command as typer takes it: each field of a dataclass, such as a Selection, is a parameter
+    of its own.
 
     --store and --debug stand last. `main` looks for --debug by itself, since words that can't be
     read reach no command.
     """
-    selections: dict[str, type[Selection]] = {}
+    selections: dict[str, Any] = {}
     params: dict[str, inspect.Parameter] = {}
     for name, param in inspect.signature(command, eval_str=True).parameters.items():
-        if isinstance(param.annotation, type) and issubclass(param.annotation, Selection):
+        if dataclasses.is_dataclass(param.annotation):
             selections[name] = param.annotation
             params |= _fields(param.annotation)
         else:
@@ -132,7 +133,7 @@ DEBUG = _param(
 )
 
 
-def _fields(selection: type[Selection]) -> dict[str, inspect.Parameter]:
+def _fields(selection: Any) -> dict[str, inspect.Parameter]:
     hints = get_type_hints(selection, include_extras=True)
     return {
         part.name: _param(

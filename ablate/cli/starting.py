@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,18 @@ def statuses_of(text: str) -> list[str]:
         if status not in ("failed", "oom", "hung"):
             raise unknown("--retry", status, ("failed", "oom", "hung"))
     return statuses
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Print nothing on standard output, and take no answer: what would be asked is refused."""
+    with open(os.devnull, "w") as out, open(os.devnull) as nobody:
+        asked, sys.stdin = sys.stdin, nobody
+        try:
+            with contextlib.redirect_stdout(out):
+                yield
+        finally:
+            sys.stdin = asked
 
 
 LONG_H = 24.0  # device-hours that are worth a question

@@ -13,27 +13,32 @@ from typing import Any
 
 from ablate.analysis.table import Table
 from ablate.report.formats import html, latex, markdown, terminal, tidy
+from ablate.report.formats.beside import beside
 from ablate.report.formats.grid import PrintedTable, split
 from ablate.report.formats.latex import LatexFloat
 from ablate.report.formats.layout import UNFINISHED, sheet
 from ablate.report.formats.parts import DEFAULT, SHOW, check_show, state
 from ablate.report.formats.tidy import CSV_FIELDS
+from ablate.report.pair import SweepPair
 from ablate.shared.errors import unknown
 
 __all__ = [
     "CSV_FIELDS",
     "DEFAULT",
     "FORMATS",
+    "PAIRED",
     "SHOW",
     "LatexFloat",
     "check_show",
     "render",
+    "render_pair",
     "state",
 ]
 
 WIDTH = 100  # characters that side-by-side columns may take
 WIDTHS = {"latex": 80}
 FLOAT = LatexFloat()
+PAIRED = ("gain", "ci", "n", "verdict")  # of two sweeps side by side
 
 SET: dict[str, Callable[[PrintedTable], Any]] = {
     "rich": terminal.rich,
@@ -67,9 +72,31 @@ def render(
     if format not in FORMATS:
         raise unknown("--format", format, FORMATS)
     made = sheet(table, show, transpose, min(width, WIDTHS.get(format, width)), wide)
+    return _set(made, format, width, floated, table.complete)
+
+
+def render_pair(
+    pair: SweepPair,
+    format: str,
+    *,
+    show: Sequence[str] = PAIRED,
+    width: int = WIDTH,
+    floated: LatexFloat = FLOAT,
+) -> Any:
+    """Set two sweeps side by side; see `render`. `csv` has the facts of both tables, `json` their
+    trees."""
+    if format == "csv":
+        return tidy.csv(*pair.tables)
+    if format not in FORMATS or format == "json":
+        raise unknown("--format", format, FORMATS)
+    complete = all(table.complete for table in pair.tables)
+    return _set(beside(pair, show), format, width, floated, complete)
+
+
+def _set(made: PrintedTable, format: str, width: int, floated: LatexFloat, complete: bool) -> Any:
     if format == TEX:
         if floated.caption is not None:
-            title = floated.caption + UNFINISHED * (not table.complete)
+            title = floated.caption + UNFINISHED * (not complete)
             made = dataclasses.replace(made, title=title)
         return latex.latex(made, floated)
     return SET[format](split(made, width) if format == "rich" else made)

@@ -44,7 +44,7 @@ def sheet(
         notes=table.notes,
         caption=(*table.caption, *details),
         footnotes=table.footnotes,
-        headline=headline(table),
+        headline=headline(table.whole or table),
     )
 
 
@@ -63,7 +63,7 @@ def _long(table: Table, parts: Sequence[ShownPart], transpose: bool, width: int)
 # --- Grids --------------------------------------------------------------------------------------
 
 
-def _cells(entry: Entry | None, parts: Sequence[ShownPart]) -> list[GridCell]:
+def cells_of(entry: Entry | None, parts: Sequence[ShownPart]) -> list[GridCell]:
     """The last one bears the entry's footnotes."""
     if entry is None:
         return [GridCell("", number=part.number) for part in parts]
@@ -71,7 +71,7 @@ def _cells(entry: Entry | None, parts: Sequence[ShownPart]) -> list[GridCell]:
     return [*cells[:-1], dataclasses.replace(cells[-1], notes=entry.footnotes)]
 
 
-def _headings(column: TableColumn, parts: Sequence[ShownPart]) -> list[GridCell]:
+def headings_of(column: TableColumn, parts: Sequence[ShownPart]) -> list[GridCell]:
     """The gain's bears the column's footnotes; without one the last does."""
     bears = next((i for i, part in enumerate(parts) if part.is_gain), len(parts) - 1)
     return [
@@ -94,13 +94,13 @@ def _lines(
             empty = [GridCell("", number=part.number) for _ in columns for part in parts]
             yield GridLine((GridCell(row.family or OTHERS), *empty), heading=True)
             family = row.family
-        cells = [cell for entry in entries for cell in _cells(entry, parts)]
+        cells = [cell for entry in entries for cell in cells_of(entry, parts)]
         grey = all(entry.diverged for entry in entries if entry)
         yield GridLine((GridCell(row.label, row.footnotes), *cells), grey=grey)
 
 
 def _column(table: Table, column: TableColumn, parts: Sequence[ShownPart]) -> Grid:
-    headings = (GridCell("variant"), *_headings(column, parts))
+    headings = (GridCell("variant"), *headings_of(column, parts))
     return Grid(column.heading, headings, tuple(_lines(table, [column], parts)))
 
 
@@ -116,7 +116,7 @@ def _stacked(table: Table, parts: Sequence[ShownPart]) -> Grid:
 
 
 def _side_by_side(table: Table, parts: Sequence[ShownPart]) -> Grid:
-    headings = [cell for column in table.columns for cell in _headings(column, parts)]
+    headings = [cell for column in table.columns for cell in headings_of(column, parts)]
     return Grid(
         title="",
         headings=(GridCell("variant"), *headings),
@@ -130,9 +130,9 @@ def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
     headings = [GridCell(row.label, row.footnotes, number=True) for row in table.rows]
     lines = []
     for column in table.columns:
-        by_row = {entry.row: _cells(entry, parts) for entry in column.entries}
+        by_row = {entry.row: cells_of(entry, parts) for entry in column.entries}
         empty = [GridCell("", number=True) for _ in table.rows]
-        names = _headings(column, parts)
+        names = headings_of(column, parts)
         if len(parts) == 1:
             names = [GridCell(column.heading or names[0].text, names[0].notes)]
         elif column.heading:

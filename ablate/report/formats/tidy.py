@@ -26,7 +26,8 @@ Facts = Iterator[tuple[str, Value]]  # quantity, value
 
 def tree(table: Table) -> dict[str, Any]:
     """Return the whole `Table` as a plain tree."""
-    whole = dataclasses.asdict(table)
+    whole = dataclasses.asdict(dataclasses.replace(table, whole=None))
+    del whole["whole"]
     del whole["choice"]  # which the task names
     del whole["wide"], whole["words"]  # how it is set, and asked for, is no fact
     whole["caption"] += whole.pop("details")
@@ -60,7 +61,7 @@ def json(table: Table) -> str:
     return to_json(tree(table)).decode()
 
 
-def csv(table: Table) -> str:
+def csv(*tables: Table) -> str:
     """Write tidy CSV: `quantity` names the content of `value` (a number) or `text` (words).
 
     An empty row means of the column, an empty row and column of the table; `seed` is given for
@@ -70,11 +71,12 @@ def csv(table: Table) -> str:
     file = io.StringIO()
     writer = writers.writer(file, lineterminator="\n")
     writer.writerow(CSV_FIELDS)
-    for column, row, seed, quantity, value in _facts(table):
+    facts = ((table.sweep, *fact) for table in tables for fact in _facts(table))
+    for sweep, column, row, seed, quantity, value in facts:
         is_text = isinstance(value, str)
         number = "" if value is None or is_text else value
         text = value if is_text else ""
-        words = [inert(part) for part in (table.sweep, column, row, seed, quantity, text)]
+        words = [inert(part) for part in (sweep, column, row, seed, quantity, text)]
         writer.writerow([*words[:-1], number, words[-1]])
     return file.getvalue()
 

@@ -101,7 +101,7 @@ def _each(notes: Mapping[Any, Collection[int]]) -> dict[Any, tuple[int, ...]]:
 def _grid(
     table: Table, title: str, columns: Sequence[TableColumn], parts: Sequence[ShownPart]
 ) -> Grid:
-    notes = _Notes.of(columns)
+    whole, notes = table.whole or table, _Notes.of(columns)
     places = {(column.arch, column.wide): column for column in columns}
     headings = dict.fromkeys(column.wide for column in columns)
     lines: list[GridLine] = []
@@ -118,13 +118,15 @@ def _grid(
                 first = GridCell(under, notes.archs.get(arch, ()))
                 lines.append(GridLine((first, *empty, GridCell("")), heading=True))
                 above = under
-            lines += _lines(table, row, entries, parts, notes)
+            every = (c for c in whole.columns if (c.group, c.arch) == (columns[0].group, arch))
+            counted = wins(whole, [entry for c in every if (entry := _entry(c, row))])
+            lines += _lines(table, row, entries, parts, notes, counted)
     alone = parts[0].heading  # of architectures that nothing else differs of
     named = (GridCell(h or alone, notes.headings[h], number=True) for h in headings)
     head = (GridCell("variant", notes.corner), *named, GridCell(f"against {table.baseline}"))
     made = Grid(title, head, tuple(lines))
-    counted = any(line.cells[-1].text for line in lines)
-    return made if counted else made.columns(range(len(head) - 1))
+    is_counted = any(line.cells[-1].text for line in lines)
+    return made if is_counted else made.columns(range(len(head) - 1))
 
 
 def _entry(column: TableColumn | None, row: TableRow) -> Entry | None:
@@ -138,8 +140,10 @@ def _lines(
     entries: Sequence[Entry | None],
     parts: Sequence[ShownPart],
     notes: _Notes,
+    counted: str,
 ) -> Iterator[GridLine]:
-    """A line for each part that has a text; the last text of an entry bears its footnotes."""
+    """A line for each part that has a text; the last text of an entry bears its footnotes.
+    `counted` stands at the end of the first."""
     there = [entry for entry in entries if entry]
     grid = [[part.cell(entry) if entry else GridCell("") for entry in entries] for part in parts]
     for i, entry in enumerate(entries):
@@ -151,6 +155,6 @@ def _lines(
         if place and not any(cell.text for cell in cells):
             continue
         label = GridCell(part.heading) if place else GridCell(row.label, row.footnotes)
-        counted = "" if place else wins(table, there)
+        told = "" if place else counted
         right = (dataclasses.replace(cell, number=True) for cell in cells)
-        yield GridLine((label, *right, GridCell(counted)), grey=grey)
+        yield GridLine((label, *right, GridCell(told)), grey=grey)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,18 +109,3 @@ def read_size(text: str) -> Size:
             f"3.3x2.4, got {text!r}"
         )
     return size
-
-
-def read_rows(text: str, labels: Collection[str]) -> tuple[str, ...]:
-    """Split "A,B" into labels, in the order of `labels`. A label may have commas itself, so the
-    longest that fits is taken. Raises UserError for what is no label."""
-    words, found = [word.strip() for word in text.split(",")], set()
-    known = {tuple(word.strip() for word in label.split(",")): label for label in labels}
-    at = 0
-    while at < len(words):
-        fitting = (n for n in range(len(words), at, -1) if tuple(words[at:n]) in known)
-        if (end := next(fitting, None)) is None:
-            raise unknown("--rows", words[at], labels)
-        found.add(known[tuple(words[at:end])])
-        at = end
-    return tuple(label for label in labels if label in found)

@@ -1,0 +1,257 @@
+"""Chooses what of a table is shown: rows, columns, cells, an order. Computes nothing: every number
+stays that of the whole table."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from ablate.analysis.across import Summary
+from ablate.analysis.details import details
+from ablate.analysis.table import Table, TableColumn, TableRow
+from ablate.planning.cell import Cell
+from ablate.planning.declaration import holds
+from ablate.planning.overrides import parse, show
+from ablate.planning.plan import Plan
+from ablate.planning.tree import value_at
+from ablate.shared.errors import UserError, unknown
+
+SORTS = ("gain",)
+Places = set[tuple[str, str]]  # (row, column)
+
+
+def read_labels(
+    place: str, text: str, labels: Collection[str], also: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """Split "A,B" into labels, in the order of `labels`. A label may have commas itself, so the
+    longest that fits is taken. `also`: other names of labels. Raises UserError for what is none."""
+    words, found = [word.strip() for word in text.split(",")], set()
+    names = {**(also or {}), **{label: label for label in labels}}
+    known = {tuple(word.strip() for word in name.split(",")): names[name] for name in names}
+    at = 0
+    while at < len(words):
+        fitting = (n for n in range(len(words), at, -1) if tuple(words[at:n]) in known)
+        if (end := next(fitting, None)) is None:
+            raise unknown(place, words[at], labels)
+        found.add(known[tuple(words[at:end])])
+        at = end
+    return tuple(label for label in labels if label in found)
+
+
+def choose(
+    table: Table,
+    plan: Plan | None = None,
+    *,
+    rows: str | None = None,
+    columns: str | None = None,
+    where: Sequence[str] = (),
+    sort: str | None = None,
+) -> Table:
+    """The part of a table that is shown, always with the baseline. `plan`: that the table is of;
+    None of a published one, whose cells have no keys. `rows`, `columns`: labels; `where`: KEY=VALUE
+    that cells have, all of these; `sort`: one of SORTS, the best first.
+
+    Raises UserError for a label, a key or a value that the table lacks.
+    """
+    if sort is not None and sort not in SORTS:
+        raise unknown("--sort", sort, SORTS)
+    if rows is columns is sort is None and not where:
+        return table
+    places = {(entry.row, column.label) for column in table.columns for entry in column.entries}
+    if rows is not None:
+        chosen = _rows(table, plan, rows)
+        places = {(row, column) for row, column in places if row in chosen}
+    if columns is not None:
+        chosen = _columns(table, columns)
+        places = {(row, column) for row, column in places if column in chosen}
+    if where:
+        places &= _having(table, plan, where)
+    if not places:
+        raise UserError("--rows, --columns and --where: no cell of the table is in all of these")
+    part = part_of(table, plan, places, sort)
+    first, *others = part.caption or ("",)
+    said = " ".join([first, *_said(table, part, sort)]).strip()
+    return dataclasses.replace(part, caption=(said, *others))
+
+
+def _rows(table: Table, plan: Plan | None, text: str) -> tuple[str, ...]:
+    also = {alias: row.label for row in (plan.rows if plan else ()) for alias in row.aliases}
+    return read_labels("--rows", text, [row.label for row in table.rows], also)
+
+
+def _columns(table: Table, text: str) -> tuple[str, ...]:
+    labels = [column.label for column in table.columns if column.label]
+    if not labels:
+        raise UserError(f"--columns: {table.sweep} has one column, without a name; leave it out")
+    also = {column.heading: column.label for column in table.columns if column.label}
+    return read_labels("--columns", text, labels, also)
+
+
+def _having(table: Table, plan: Plan | None, where: Sequence[str]) -> Places:
+    """The places whose cells have what is said: as rows and columns set it, else as it is by
+    default."""
+    if plan is None:
+        raise UserError(f"--where {where[0]}: a published table has no keys; use --rows, --columns")
+    cells = {(cell.row, cell.column): cell for cell in plan.cells}
+    rows = {row.label: row.settings for row in plan.rows}
+    columns = {column.label: column.settings for column in plan.columns}
+    declared = dict.fromkeys(key for part in (*columns.values(), *rows.values()) for key in part)
+    places: dict[tuple[str, str], dict[str, Any]] = {}
+    own = own_labels(table)
+    for column in table.columns:
+        for entry in column.entries:
+            cell = cells[entry.row, own[column.label]]
+            set_by = {**columns[own[column.label]], **rows[entry.row]}
+            places[entry.row, column.label] = {
+                key: set_by[key] if key in set_by else _default(cell, key) for key in declared
+            }
+    found = set(places)
+    for text in where:
+        word = parse(text, {})
+        if word.key not in declared:
+            if not declared:
+                raise UserError(f"--where {text}: no row and no column of {plan.name} sets a key")
+            raise unknown("--where", word.key, declared, "a key that rows or columns set, one of")
+        having = {
+            place
+            for place, has in places.items()
+            if any(holds(value, has[word.key]) for value in word.values)
+        }
+        if not having:
+            values = dict.fromkeys(show(has[word.key]) for has in places.values())
+            raise unknown(f"--where {word.key}", text.partition("=")[2], values)
+        found &= having
+    return found
+
+
+def _default(cell: Cell, key: str) -> Any:
+    value = value_at(cell.spec, key)
+    return value.get("name") if isinstance(value, Mapping) else value
+
+
+def own_labels(table: Table) -> dict[str, str]:
+    """By label of a column: the label that it has in the plan. One on another test set is of the
+    runs of the column before it."""
+    found, own = {}, ""
+    for column in table.columns:
+        own = own if column.on else column.label
+        found[column.label] = own
+    return found
+
+
+def part_of(
+    table: Table,
+    plan: Plan | None,
+    places: Places,
+    sort: str | None = None,
+    bare: bool = False,
+) -> Table:
+    """The table of these places and of the baseline, without the footnotes of others. `bare`:
+    without the baseline where it isn't among them, and without blocks below the columns."""
+    across = {column for _, column in places}
+    of = [column for column in table.columns if column.label in across]
+    labels = {row for row, _ in places} | (set() if bare else {table.baseline})
+    rows = [row for row in table.rows if row.label in labels]
+    if sort:
+        rows = _sorted(table, rows, of)
+    order = [row.label for row in rows]
+    columns = []
+    for column in of:
+        entries = [
+            entry
+            for entry in column.entries
+            if (entry.row, column.label) in places or (entry.row == table.baseline and not bare)
+        ]
+        entries.sort(key=lambda entry: order.index(entry.row))
+        columns.append(dataclasses.replace(column, entries=tuple(entries)))
+    hidden = len(columns) < len(table.columns), len(rows) < len(table.rows)
+    part = dataclasses.replace(
+        table,
+        rows=tuple(rows),
+        columns=tuple(columns),
+        blocks=() if hidden[0] or bare else tuple(_blocks(table.blocks, order, hidden[1])),
+        details=tuple(details(plan, _whole(table, of))) if plan else table.details,
+        whole=table.whole or table,
+    )
+    return _renumbered(part)
+
+
+def _whole(table: Table, of: Sequence[TableColumn]) -> list[TableColumn]:
+    """These columns as the whole table has them."""
+    labels = {column.label for column in of}
+    return [column for column in (table.whole or table).columns if column.label in labels]
+
+
+def _sorted(table: Table, rows: Sequence[TableRow], of: Sequence[TableColumn]) -> list[TableRow]:
+    """By the mean gain over the columns shown, of which a row may lack some; rows without a gain
+    last. No longer by families."""
+    gains: dict[str, list[float]] = {}
+    for entry in (entry for column in of for entry in column.entries):
+        if entry.gain is not None:
+            gains.setdefault(entry.row, []).append(entry.gain.mean)
+
+    def place(row: TableRow) -> tuple[bool, float]:
+        first = row.label == table.baseline
+        return not first, -fmean(gains[row.label]) if row.label in gains else math.inf
+
+    return [dataclasses.replace(row, family=None) for row in sorted(rows, key=place)]
+
+
+def _blocks(blocks: Sequence[Summary], order: Sequence[str], hidden: bool) -> Iterator[Summary]:
+    """The blocks below the columns, of the rows shown: the effects of a placement are of all."""
+    for block in blocks:
+        if block.kind == "placement":
+            if not hidden:
+                yield block
+            continue
+        lines = [line for line in block.lines if line.label in order]
+        lines.sort(key=lambda line: order.index(line.label))
+        if lines:
+            yield dataclasses.replace(block, lines=tuple(lines))
+
+
+def _said(table: Table, part: Table, sort: str | None) -> Iterator[str]:
+    """Tell how much is shown, and what numbers are of."""
+    counts = [
+        f"{len(some)} of {len(every)} {noun}"
+        for some, every, noun in (
+            (part.rows, table.rows, "rows"),
+            (part.columns, table.columns, "columns"),
+        )
+        if len(some) < len(every)
+    ]
+    if len(part.entries) < len(table.entries) and not counts:
+        counts = [f"{len(part.entries)} of {len(table.entries)} cells"]
+    if counts:
+        yield (
+            f"{' and '.join(counts)} shown; intervals, verdicts and counts are those of the whole "
+            f"table."
+        )
+    if len(part.blocks) < len(table.blocks):
+        yield "Averages and contrasts over more than is shown are left out."
+    if sort:
+        by = "their mean gain over the columns shown" if len(part.columns) > 1 else "gain"
+        yield f"Rows are sorted by {by}, the baseline first."
+
+
+def _renumbered(table: Table) -> Table:
+    """With the footnotes that are referred to alone, numbered anew in their order."""
+    bearers: list[Any] = [*table.rows, *table.columns, *table.entries]
+    used = sorted({number for bearer in bearers for number in bearer.footnotes})
+    new = {number: place for place, number in enumerate(used, start=1)}
+
+    def marked(bearer: Any) -> Any:
+        return dataclasses.replace(bearer, footnotes=tuple(new[i] for i in bearer.footnotes))
+
+    return dataclasses.replace(
+        table,
+        rows=tuple(map(marked, table.rows)),
+        columns=tuple(
+            dataclasses.replace(marked(column), entries=tuple(map(marked, column.entries)))
+            for column in table.columns
+        ),
+        footnotes=tuple(table.footnotes[number - 1] for number in used),
+    )

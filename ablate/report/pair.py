@@ -1,0 +1,258 @@
+"""Two sweeps over the rows that both have: whose gain is whose. Computes nothing: each table is
+read by itself, and no number compares one sweep with the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.analysis.captions import count, names
+from ablate.analysis.table import Table
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan
+from ablate.report.chosen import own_labels, part_of
+from ablate.report.show import flat
+from ablate.shared.errors import UserError
+
+Change = dict[str, tuple[Any, Any]]  # key -> the value of the baseline, the value of the row
+MATCHES = ("label", "change", "baseline")
+
+
+@dataclass(frozen=True)
+class SharedRow:
+    """A row of both: its label in each, and by which of MATCHES they are one. `differs`: the keys
+    in which two rows of one label change the baseline otherwise."""
+
+    labels: tuple[str, str]
+    by: str
+    differs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SweepPair:
+    """Two tables, of the shared rows and columns alone. `columns`: pairs of labels; `only_rows`,
+    `only_columns`: labels that one alone has; `between`: the keys in which the configurations of
+    both baselines differ, in the first column."""
+
+    tables: tuple[Table, Table]
+    rows: tuple[SharedRow, ...]
+    columns: tuple[tuple[str, str], ...]
+    only_rows: tuple[tuple[str, ...], tuple[str, ...]]
+    only_columns: tuple[tuple[str, ...], tuple[str, ...]]
+    between: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, str]:
+        one, other = self.tables
+        return one.sweep, other.sweep
+
+
+def pair(tables: tuple[Table, Table], plans: tuple[Plan, Plan]) -> SweepPair:
+    """Match the rows of two tables: by label (or alias), else by what they change, where a row sets
+    the same keys of its baseline's configuration from and to the same values in every column. Two
+    baselines stand beside each other.
+
+    Columns are matched by label; two sweeps of one column each have one. Raises UserError where
+    the metrics differ, and where no row or no column is shared.
+    """
+    one, other = tables
+    if one.sweep == other.sweep:
+        raise UserError(f"table {one.sweep} {other.sweep}: is one sweep; name another beside it")
+    said = [f"{t.sweep} is of {t.metric}, in {t.of().points}" for t in tables]
+    measures = [(t.metric, t.of().unit, t.of().points, t.of().sign) for t in tables]
+    if measures[0] != measures[1]:
+        raise UserError(
+            f"table {one.sweep} {other.sweep}: {said[0]}; {said[1]}; analysis.metric=NAME reads "
+            f"both by one"
+        )
+    wholes = one.whole or one, other.whole or other
+    columns = _columns(*wholes)
+    if not columns:
+        raise UserError(
+            _none("column", tables, [[c.label or '""' for c in t.columns] for t in wholes])
+        )
+    rows = {row.labels[0]: row for row in _rows(wholes, plans, columns)}
+    shown = tuple(rows[row.label] for row in one.rows if row.label in rows)
+    if all(row.labels == (one.baseline, other.baseline) for row in shown):
+        theirs = [[r.label for r in t.rows if r.label != t.baseline] for t in (one, other)]
+        raise UserError(_none("row", tables, theirs))
+    across = {column.label for column in one.columns}
+    beside = tuple(both for both in columns if both[0] in across)
+    parts = []
+    for side, (table, plan) in enumerate(zip(tables, plans, strict=True)):
+        places = {(row.labels[side], both[side]) for row in shown for both in beside}
+        parts.append(part_of(table, plan, places, bare=True))
+    return SweepPair(
+        (parts[0], parts[1]),
+        shown,
+        beside,
+        _lacking([[r.label for r in t.rows] for t in wholes], [r.labels for r in rows.values()]),
+        _lacking([[c.label for c in t.columns] for t in wholes], columns),
+        tuple(_change(*(_base(*of) for of in zip(wholes, plans, columns[0], strict=True)))),
+    )
+
+
+def _base(table: Table, plan: Plan, column: str) -> Cell:
+    own = own_labels(table)[column]
+    cells = {(cell.row, cell.column): cell for cell in plan.cells}
+    return cells[table.baseline, own]
+
+
+def _none(what: str, tables: Sequence[Table], labels: Sequence[Sequence[str]]) -> str:
+    one, other = (table.sweep for table in tables)
+    theirs = zip((one, other), labels, strict=True)
+    return f"table {one} {other}: no {what} is in both: " + "; ".join(
+        f"{name} has {names(found) or 'none'}" for name, found in theirs
+    )
+
+
+def _lacking(
+    every: Sequence[Sequence[str]], shared: Sequence[tuple[str, str]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    one, other = (
+        tuple(label for label in labels if label not in {both[side] for both in shared})
+        for side, labels in enumerate(every)
+    )
+    return one, other
+
+
+def _columns(one: Table, other: Table) -> tuple[tuple[str, str], ...]:
+    labels = [column.label for column in one.columns], [column.label for column in other.columns]
+    if len(labels[0]) == len(labels[1]) == 1:
+        return ((labels[0][0], labels[1][0]),)
+    return tuple((label, label) for label in labels[0] if label in labels[1])
+
+
+def _rows(
+    tables: tuple[Table, Table], plans: tuple[Plan, Plan], columns: Sequence[tuple[str, str]]
+) -> Iterator[SharedRow]:
+    changes = [
+        _changes(table, plan, [both[side] for both in columns])
+        for side, (table, plan) in enumerate(zip(tables, plans, strict=True))
+    ]
+    left = {
+        name: row.label
+        for row in plans[1].rows
+        if row.label in changes[1]
+        for name in (*row.aliases, row.label)
+    }
+    aliases = {row.label: row.aliases for row in plans[0].rows}
+    by_label: dict[str, str] = {}
+    for row in changes[0]:
+        found = next((left[name] for name in (row, *aliases[row]) if name in left), None)
+        if found is not None and found not in by_label.values():
+            by_label[row] = found
+    taken = {*by_label.values()}
+    for row, change in changes[0].items():
+        if row in by_label:
+            theirs = changes[1][by_label[row]]
+            yield SharedRow((row, by_label[row]), "label", _differing(change, theirs))
+            continue
+        same = (o for o, theirs in changes[1].items() if o not in taken and theirs == change)
+        if (match := next(same, None)) is not None:
+            taken.add(match)
+            both = row, match
+            baselines = tuple(table.baseline for table in tables)
+            yield SharedRow(both, "baseline" if both == baselines else "change")
+
+
+def _changes(table: Table, plan: Plan, columns: Sequence[str]) -> dict[str, list[Change | None]]:
+    """By row: what it changes of the baseline's configuration in each of the columns, None where it
+    has no cell. Rows that have none of the columns are left out."""
+    cells = {(cell.row, cell.column): cell for cell in plan.cells}
+    own = own_labels(table)
+    found: dict[str, list[Change | None]] = {}
+    for row in table.rows:
+        of = [cells.get((row.label, own[column])) for column in columns]
+        if any(of):
+            base = [_base(table, plan, column) for column in columns]
+            found[row.label] = [
+                None if cell is None else _change(b, cell) for b, cell in zip(base, of, strict=True)
+            ]
+    return found
+
+
+def _change(base: Cell, cell: Cell) -> Change:
+    before, after = flat(dict(base.spec)), flat(dict(cell.spec))
+    keys = sorted({*before, *after})
+    return {k: (before.get(k), after.get(k)) for k in keys if before.get(k) != after.get(k)}
+
+
+def _differing(
+    one: Sequence[Mapping[str, Any] | None], other: Sequence[Mapping[str, Any] | None]
+) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for ours, theirs in zip(one, other, strict=True):
+        if ours is not None and theirs is not None:
+            keys = sorted({*ours, *theirs})
+            found |= dict.fromkeys(key for key in keys if ours.get(key) != theirs.get(key))
+    return tuple(found)
+
+
+def caption(pair: SweepPair) -> Iterator[str]:
+    """State whose numbers these are, and which rows and columns are matched, or in one alone."""
+    one, other = pair.tables
+    a, b = pair.names
+    over = (
+        f"over {one.baseline}"
+        if one.baseline == other.baseline
+        else (f"over {one.baseline} in {a} and over {other.baseline} in {b}")
+    )
+    first = (
+        f"Two sweeps, each read by itself: {one.of().change}s are {over}, and intervals and "
+        f"verdicts are of each sweep's own contrasts. No number here compares {a} with {b}."
+    )
+    yield " ".join([first, *_both(pair, lambda table: table.caption[:1])])
+    yield from _matched(pair)
+    yield from _both(pair, lambda table: (*table.caption[1:], *table.details))
+
+
+def notes(pair: SweepPair) -> Iterator[str]:
+    yield from _both(pair, lambda table: table.notes)
+
+
+def _both(pair: SweepPair, lines: Any) -> Iterator[str]:
+    """The lines of both tables: those that are the same once, the others under the sweep's name."""
+    every = [tuple(lines(table)) for table in pair.tables]
+    yield from (line for line in every[0] if line in every[1])
+    for name, ours, theirs in zip(pair.names, every, reversed(every), strict=True):
+        yield from (f"{name}: {line}" for line in ours if line not in theirs)
+
+
+def _matched(pair: SweepPair) -> Iterator[str]:
+    a, b = pair.names
+    of = f"{count(len(pair.rows), 'row')} of both"
+    changed = [row.labels for row in pair.rows if row.by == "change"]
+    if changed:
+        same = "; ".join(f"{one} of {a} is {other} of {b}" for one, other in changed)
+        yield f"{of}, matched by label, or by what they change of their baselines: {same}."
+    else:
+        yield f"{of}, matched by label."
+    told = [row for row in pair.rows if row.by == "label" and row.differs]
+    if told:
+        keys = "; ".join(f"{row.labels[0]} ({names(row.differs)})" for row in told)
+        yield f"Of one label, but of another change of the baseline: {keys}."
+    if any(one != other for one, other in pair.columns):
+        [(one, other)] = pair.columns
+        shown = " beside ".join(f"{c or 'the only one'} of {n}" for c, n in ((one, a), (other, b)))
+        yield f"Columns: {shown}."
+    if pair.between:
+        yield f"The configurations of the baselines differ in {names(pair.between)}."
+    for what, only in (("rows", pair.only_rows), ("columns", pair.only_columns)):
+        for name, labels in zip(pair.names, only, strict=True):
+            if labels:
+                yield f"Only in {name}: the {what} {', '.join(labels)}."
+
+
+def tree(pair: SweepPair, trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The pair as a plain tree. `trees`: of the tables."""
+    return {
+        "sweeps": list(trees),
+        "rows": [dataclasses.asdict(row) for row in pair.rows],
+        "columns": pair.columns,
+        "only_rows": pair.only_rows,
+        "only_columns": pair.only_columns,
+        "between": pair.between,
+    }

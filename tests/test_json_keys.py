@@ -1,0 +1,245 @@
+"""docs/json.md is what `--format json` prints: every key that a command prints is there with its
+type, and every key that is there is printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import types
+import typing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from conftest import REPOSITORY
+from test_formats import sown
+from test_json import GOLDEN
+from test_pair import A, B
+from test_pair import sown as one_of_two
+from test_table import tabulate
+from test_tune import asked, declared, simulate
+from test_wide import grouped
+
+from ablate.analysis import across, paper, stats
+from ablate.analysis.published import read_published
+from ablate.analysis.table import Table
+from ablate.cli.printing import JSON_VERSION
+from ablate.planning import cell
+from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
+from ablate.report import pair, trees, trials
+from ablate.report.formats import tidy
+from ablate.store.events import RunState
+from ablate.store.progress import SweepProgress, Worker
+from ablate.store.store import Store
+
+PAGE = (REPOSITORY / "docs" / "json.md").read_text()
+PLAIN = {
+    "text": (str,),
+    "number": (int, float),
+    "whole": (int,),
+    "yes/no": (bool,),
+    "tree": (dict,),
+}
+
+
+class Type(NamedTuple):
+    """`of`: what a list, a map or a pair holds; `name`: of an object, or a plain type."""
+
+    name: str
+    of: Type | None = None
+    null: bool = False
+    absent: bool = False
+
+    @classmethod
+    def read(cls, text: str) -> Type:
+        bare = text.removesuffix(" or absent")
+        core = bare.removesuffix(" or null")
+        about = {"null": core != bare, "absent": bare != text}
+        if found := re.fullmatch(r"(list|map|pair) of (.+)", core):
+            return cls(found[1], cls.read(found[2]), **about)
+        if found := re.fullmatch(r"\[(\w+)\]\(#\1\)", core):
+            return cls(f"#{found[1]}", **about)
+        assert core in PLAIN, text
+        return cls(core, **about)
+
+
+def _sections() -> dict[str, dict[str, Type]]:
+    """Name of a command or an object -> its keys."""
+    parts = re.split(r"^##+ `([^`]+)`$", PAGE, flags=re.MULTILINE)[1:]
+    row = re.compile(r"^\| `([^`]+)` \| (.+?) \| .*\|$", re.MULTILINE)
+    return {
+        name: {key: Type.read(of) for key, of in row.findall(text)}
+        for name, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+SECTIONS = _sections()
+Seen = set[tuple[str, str]]  # sections and keys that were printed
+
+
+def check(value: Any, of: Type, place: str, seen: Seen) -> None:
+    if value is None:
+        assert of.null, f"{place} is null"
+    elif of.name.startswith("#"):
+        check_object(value, of.name[1:], place, seen)
+    elif of.of is None:
+        assert isinstance(value, PLAIN[of.name]), f"{place}: {value!r} is no {of.name}"
+        assert isinstance(value, bool) == (of.name == "yes/no"), f"{place}: {value!r}"
+    else:
+        assert isinstance(value, dict if of.name == "map" else list), f"{place}: {value!r}"
+        assert of.name != "pair" or len(value) == 2, place
+        for inner in value.values() if of.name == "map" else value:
+            check(inner, of.of, f"{place}[]", seen)
+
+
+def check_object(value: Any, section: str, place: str, seen: Seen, inside: str = "") -> None:
+    """A dotted key of the page is a key of an object inside."""
+    assert isinstance(value, dict), place
+    keys = {k.removeprefix(inside): k for k in SECTIONS[section] if k.startswith(inside)}
+    heads = {key.partition(".")[0] for key in keys}
+    if "*" not in heads:
+        assert value.keys() <= heads, f"{place}: not on the page: {value.keys() - heads}"
+    for key, inner in value.items():
+        here = f"{place}.{key}"
+        if key in keys or ("*" in keys and key not in heads):
+            whole = keys.get(key) or keys["*"]
+            seen.add((section, whole))
+            check(inner, SECTIONS[section][whole], here, seen)
+        else:
+            check_object(inner, section, here, seen, f"{inside}{key}.")
+    for head in heads - {"*"} - value.keys():
+        of = SECTIONS[section].get(inside + head)
+        inner = head == "version" and place != section  # a document has it once
+        assert inner or (of is not None and of.absent), f"{place} lacks {head}"
+
+
+# --- Everything that is printed -----------------------------------------------------------------
+
+
+def filled(of: Any) -> Any:
+    """A value of a type: of a dataclass one whose every field has a value."""
+    if dataclasses.is_dataclass(of):
+        scope = {**vars(across), **vars(paper), **vars(stats), **vars(cell)}
+        hints = typing.get_type_hints(of, localns=scope)
+        return of(**{f.name: filled(hints[f.name]) for f in dataclasses.fields(of)})
+    origin, inner = typing.get_origin(of), typing.get_args(of)
+    if origin in (types.UnionType, typing.Union):
+        return filled(next(part for part in inner if part is not types.NoneType))
+    if origin is tuple:
+        inner = inner[:1] if inner[-1] is Ellipsis else inner
+        return tuple(map(filled, inner))
+    if origin is not None:  # a mapping
+        return {filled(inner[0]): filled(inner[1])}
+    return {str: "text", int: 3, float: 0.5, bool: True, Any: "any"}[of]
+
+
+def whole_table() -> Table:
+    """A table with every key, but for `own`."""
+    names = {f.name for f in dataclasses.fields(Table)} - {"choice", "whole", "task"}
+    scope = {**vars(across), **vars(paper), **vars(stats)}
+    hints = typing.get_type_hints(Table, localns=scope)
+    return Table(**{name: filled(hints[name]) for name in names}, task="segmentation")
+
+
+def own_table() -> Table:
+    table = whole_table()
+    own = {"mine:f": table.of("top1")}
+    return dataclasses.replace(table, choice=dataclasses.replace(table.choice, own=own))
+
+
+def printed(tree: Any) -> Any:
+    return json.loads(json.dumps({"version": JSON_VERSION, **tree}, default=list))
+
+
+@pytest.fixture
+def said(ask, tmp_path, monkeypatch):
+    """`said(words)`: the document that a command prints beside a golden store in ./runs."""
+    shutil.copytree(GOLDEN, tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    small = ("model.depth=1", "model.width=16", "model.heads=2", "train.steps=2", "stem=none,dpn")
+    ended, text = ask("sweep", *small, "seeds=1", "launcher=inline", "--store", "ours")
+    assert ended == 0, text
+
+    def said(*words: str, code: int = 0) -> Any:
+        ended, text = ask(*words, "--format", "json")
+        assert ended == code, text
+        start = text.index("{")
+        return json.JSONDecoder().raw_decode(text[start:])[0]
+
+    return said
+
+
+def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
+    """(section, document) of every command."""
+    yield "list", said("list")
+    yield "list", said("list", "keys", "optim.")
+    yield "config", said("config", "stem=dpn")
+    grid = ("stem=none,dpn", "model.arch=mu/4", "model.depth=1", "launcher=inline", "--spread", "1")
+    long = (*grid, "train.epochs=1e11")  # which is not timed
+    yield "plan", said("plan", *long, "--detect", "2", "seeds=5")
+    yield "plan", said("plan", *long, "--until", "12", "--margin", "2")
+    yield "plan", said("plan", *grid, "train.steps=2", "--detect", "2", "--on", "h100:8")
+    declared(folder, trials=15)
+    yield "plan", said("plan", "lr", "--on", "h100:8")
+    yield "status", said("status")
+    store = Store(folder / "runs")
+    plan = store.read_plan("fixture")
+    assert plan is not None
+    [run, *_] = plan.runs()
+    yield "status", printed(_status(plan, store, run))
+    yield "show", said("show", "pre#0")
+    yield "show --against", said("show", "pre#0", "--against", "post#0")
+    for parts in ("gain,cost,population,epochs_to:0.9", "gain"):
+        yield "table", said("table", "--show", parts)
+    yield "table", said("table", "paper:T1L")
+    planted, results = sown()
+    for table in (
+        tabulate(planted, results, cost=True),
+        tabulate(*sown(complete=False)),
+        tabulate(*grouped()),
+        read_published("T3"),
+        whole_table(),
+        own_table(),
+    ):
+        yield "table", printed(tidy.tree(table))
+    (first, one), (second, other) = one_of_two("a", A), one_of_two("b", B)
+    made = pair.pair((one, other), (first, second))
+    yield "table A B", printed(pair.tree(made, list(map(tidy.tree, made.tables))))
+    begun = asked(folder)
+    searched, ended = simulate(begun)
+    for state in (begun, searched):
+        yield "trials", printed(trials.tree(state, trials.list_trials(state, {})))
+    yield "table", printed(tidy.tree(tabulate(searched, ended)))
+    yield "verify", said("verify", "fixture")
+    yield (
+        "verify --rerun",
+        said("verify", "--rerun", "none#0", "launcher=inline", "--store", "ours"),
+    )
+    yield "merge", said("merge", "runs", "--store", "elsewhere")
+    yield "doctor", said("doctor", "--repair")
+
+
+def _status(plan: Plan, store: Store, run: PlannedRun) -> Any:
+    """With a run that trains, and one that failed."""
+    states = dict.fromkeys((run.id for run in plan.runs()), RunState())
+    states[run.id] = RunState("failed")
+    workers = [Worker(run, "cpu:0", {"phase": "train", "step": 3, "total": 9})]
+    counts = {"planned": len(states) - 1, "failed": 1}
+    now = SweepProgress(plan.name, len(states), counts, workers, states=states)
+    return trees.of_status(plan, now, store, ["a line"])
+
+
+def test_the_page_has_every_key_and_no_other(said, tmp_path):
+    seen: Seen = set()
+    for section, document in documents(said, tmp_path):
+        assert document["version"] == JSON_VERSION
+        check_object(document, section, section, seen)
+    told = {(section, key) for section, keys in SECTIONS.items() for key in keys}
+    assert told - seen == set()
+
+
+def test_the_version_is_on_the_page():
+    assert f"`version`, at present {JSON_VERSION}." in PAGE

@@ -1,0 +1,221 @@
+"""`table A B`: two sweeps side by side, each with the numbers of its own table and no others."""
+
+import csv
+import io
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from test_table import BLOCKS, make_plan, plant, tabulate
+from test_wide import grids
+
+from ablate.planning.cell import Column
+from ablate.report.chosen import choose
+from ablate.report.formats import render, render_pair
+from ablate.report.pair import SharedRow, pair
+from ablate.shared.errors import UserError
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
+
+SHOW = ("gain", "ci", "n", "verdict")
+
+
+def sown(name, rows, seeds=3, **how):
+    """A sweep of rows: label -> (stem, points above the first)."""
+    plan = make_plan(list(rows), seeds=seeds, **how)
+    specs = {
+        label: {"data": {"classes": 10, "name": name}, "stem": {"name": stem}}
+        for label, (stem, _) in rows.items()
+    }
+    cells = tuple(
+        replace(c, spec=specs[c.row], ids={s: f"{name}:{run}" for s, run in c.ids.items()})
+        for c in plan.cells
+    )
+    plan = replace(plan, name=name, title=f"Of {name}", cells=cells)
+    noise = np.random.default_rng(len(name)).normal(0, 0.1, (len(rows), seeds))
+    wave = np.resize(BLOCKS, seeds)
+    scores = {
+        label: 80 + more + wave + noise[i] for i, (label, (_, more)) in enumerate(rows.items())
+    }
+    return plan, tabulate(plan, plant(plan, scores))
+
+
+A = {"base": ("none", 0), "dpn": ("dpn", 2), "pre": ("pre", -1), "alone": ("post", 1)}
+B = {"plain": ("none", 0), "Dual": ("dpn", -3), "pre": ("rmsnorm", 1), "new": ("post_posemb", 0)}
+
+
+@pytest.fixture(scope="module")
+def two():
+    (plan, table), (other_plan, other) = sown("cifar", A), sown("imagenette", B, 5)
+    return (table, other), (plan, other_plan)
+
+
+def test_rows_are_matched_by_label_and_else_by_what_they_change(two):
+    tables, plans = two
+    made = pair(tables, plans)
+    assert made.rows == (
+        SharedRow(("base", "plain"), "baseline"),
+        SharedRow(("dpn", "Dual"), "change"),
+        SharedRow(("pre", "pre"), "label", ("stem.name",)),
+    )
+    assert made.only_rows == (("alone",), ("new",))
+    text = render_pair(made, "md")
+    assert "of their baselines: dpn of cifar is Dual of imagenette." in text
+    assert "Of one label, but of another change of the baseline: pre (stem.name)." in text
+    assert "Only in cifar: the rows alone." in text
+    assert "Only in imagenette: the rows new." in text
+    assert "The configurations of the baselines differ in data.name." in text
+    assert "gains are over base in cifar and over plain in imagenette" in text
+    aliased = replace(
+        plans[1],
+        rows=tuple(
+            replace(r, aliases=("alone",)) if r.label == "new" else r for r in plans[1].rows
+        ),
+    )
+    assert pair(tables, (plans[0], aliased)).rows[-1].labels == ("alone", "new")
+
+
+def test_every_number_is_that_of_the_sweep_s_own_table(two):
+    """Family, interval and verdict: three contrasts of cifar, three of imagenette, not two."""
+    tables, plans = two
+    made = pair(tables, plans)
+    [grid] = grids(render_pair(made, "md", show=SHOW))
+    heads = [
+        f"{name}: {part}"
+        for name in ("cifar", "imagenette")
+        for part in ("gain [95 % CI]", "n", "verdict")
+    ]
+    assert grid[0] == ["variant", *heads]
+    own = [{row[0]: row[1:] for row in grids(render(t, "md", show=SHOW))[0]} for t in tables]
+    for line, shared in zip(grid[1:], made.rows, strict=True):
+        ours, theirs = (of[label] for of, label in zip(own, shared.labels, strict=True))
+        assert line == [shared.labels[0], *ours, *theirs]
+    assert [row[2] for row in grid[1:]] == ["3"] * 3
+    assert [row[5] for row in grid[1:]] == ["5"] * 3
+    assert (grid[2][3], grid[2][6]) == ("helps", "hurts")
+    for part, whole in zip(made.tables, tables, strict=True):
+        assert [c.contrasts for c in part.columns] == [c.contrasts for c in whole.columns] == [3]
+
+
+def test_nothing_is_tested_between_the_sweeps(two):
+    tables, plans = two
+    made = pair(tables, plans)
+    text = render_pair(made, "md", show=SHOW)
+    numbers = {*re.findall(r"[+-]\d+\.\d+", text)}
+    own = {*re.findall(r"[+-]\d+\.\d+", "".join(render(table, "md") for table in tables))}
+    assert numbers <= own
+    assert "No number here compares cifar with imagenette." in text
+    assert "p =" not in text
+
+
+@pytest.mark.parametrize("format", ["md", "rich", "latex", "html"])
+def test_the_words_are_the_same_in_every_format(two, format):
+    made = pair(*two)
+    text = render_pair(made, format, show=SHOW, width=100)
+    if format == "rich":
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), width=100)
+        console.print(text)
+        text = console.file.getvalue()
+    text = " ".join(text.replace("\\%", "%").split())
+    for words in ("cifar and imagenette", "Two sweeps, each read by itself", "3 rows of both"):
+        assert words in text
+    assert format == "latex" or "Against base, over 3 seeds" in text
+
+
+def test_a_part_is_chosen_of_the_first_sweep_s_rows(two):
+    (first, second), plans = two
+    made = pair((choose(first, plans[0], rows="dpn", sort="gain"), second), plans)
+    assert [row.labels[0] for row in made.rows] == ["base", "dpn"]
+    assert made.only_rows == (("alone",), ("new",))
+    assert "2 of 4 rows shown" in render_pair(made, "md")
+
+
+def test_footnotes_of_the_second_go_on_with_the_numbers_of_the_first():
+    confounded = sown("cifar", A, confounds={"dpn": ("optim.lr",)})
+    other = sown("imagenette", B, confounds={"Dual": ("optim.wd",)})
+    made = pair((confounded[1], other[1]), (confounded[0], other[0]))
+    text = render_pair(made, "md")
+    assert "| dpn¹˒² |" in text
+    assert re.search(r"- ¹ .*optim\.lr", text)
+    assert re.search(r"- ² .*optim\.wd", text)
+
+
+def test_columns_are_matched_by_label_and_two_alone_are_one():
+    def across(name, *labels):
+        plan = make_plan(["base", "dpn"], labels)
+        plan = replace(plan, name=name, columns=tuple(Column(c, {"arch": c}) for c in labels))
+        values = {"base": 80 + BLOCKS, "dpn": 81 + BLOCKS[::-1]}
+        return plan, tabulate(plan, plant(plan, values))
+
+    many, few, single = across("many", "S", "B"), across("few", "B", "L"), across("single", "L")
+    made = pair((many[1], few[1]), (many[0], few[0]))
+    assert made.columns == (("B", "B"),)
+    assert made.only_columns == (("S",), ("L",))
+    text = render_pair(made, "md")
+    assert "Only in many: the columns S." in text
+    one = across("one", "M")
+    made = pair((one[1], single[1]), (one[0], single[0]))
+    assert made.columns == (("M", "L"),)
+    assert "Columns: M of one beside L of single." in render_pair(made, "md")
+    with pytest.raises(UserError, match="no column is in both: many has S, B; single has L"):
+        pair((many[1], single[1]), (many[0], single[0]))
+
+
+def test_what_can_t_be_compared_is_refused_in_a_line(two):
+    tables, plans = two
+    loss = sown("losses", A, metric="loss")
+    with pytest.raises(UserError, match="cifar is of top1, in points; losses is of loss, in nats"):
+        pair((tables[0], loss[1]), (plans[0], loss[0]))
+    alien = sown("alien", {"x": ("none", 0), "y": ("only_learnable", 1)})
+    with pytest.raises(
+        UserError, match=r"no row is in both: cifar has dpn, .*, alone; alien has y"
+    ):
+        pair((tables[0], alien[1]), (plans[0], alien[0]))
+    with pytest.raises(UserError, match="is one sweep"):
+        pair((tables[0], tables[0]), (plans[0], plans[0]))
+
+
+def test_by_names_on_the_command_line(ask, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(REPOSITORY / "tests" / "golden" / "store-3", "runs")
+    store = Store(Path("runs"))
+    plan = store.read_plan("fixture")
+    rows = tuple(replace(r, label="after" if r.label == "post" else r.label) for r in plan.rows)
+    cells = tuple(replace(c, row="after" if c.row == "post" else c.row) for c in plan.cells)
+    other = replace(plan, name="stem=a,b other", rows=rows, cells=cells)
+    store.write_plan(other)
+    with Ledger.driving(store) as ledger:
+        ledger.plan(other)
+    names = ("table", "fixture", other.name)
+    code, text = ask(*names)
+    assert code == 0
+    assert "| post | +5.44 [-11.00, +21.89] | 3 | can't tell | +5.44 [-11.00, " in text
+    assert f"post of fixture is after of {other.name}" in text
+    looks = [
+        json.loads(line)["sweep"] for line in Path("runs/looks.jsonl").read_text().splitlines()
+    ]
+    assert {*looks} == {"fixture", other.name}  # both verdicts were read
+    found = json.loads(ask(*names, "--format", "json")[1])
+    assert [one["sweep"] for one in found["sweeps"]] == ["fixture", other.name]
+    assert found["rows"][1] == {"labels": ["post", "after"], "by": "change", "differs": []}
+    facts = csv.DictReader(io.StringIO(ask(*names, "--format", "csv")[1]))
+    assert {fact["sweep"] for fact in facts} == {"fixture", other.name}
+    assert "nats" in ask(*names, "analysis.metric=loss", "--show", "gain")[1]
+    for words, said in (
+        (("--wide",), "--wide: is of the table of one sweep"),
+        (("--scale", "x"), "names alone"),
+        (("--against", "paper"), "--against: is of the table of one sweep"),
+    ):
+        code, text = ask(*names, *words)
+        assert (code, text.count("\n")) == (2, 1)
+        assert said in text
+    code, text = ask("table", "fixture", "fixtur")
+    assert code == 2
+    assert "did you mean 'fixture'" in text
