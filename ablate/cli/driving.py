@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +18,9 @@ from ablate.cli.starting import check_name, check_words, grown, ready, statuses_
 from ablate.shared.errors import Failure, UserError
 
 if TYPE_CHECKING:
+    from ablate.analysis.table import Table
     from ablate.planning.plan import Plan
+    from ablate.running.aside import Bystander
     from ablate.running.driver import Outcome
     from ablate.running.launchers import Launcher
     from ablate.store.events import RunState
@@ -43,18 +46,17 @@ def sweep(
     ] = None,
 ) -> None:
     """Train the missing runs of a sweep. The same command starts, resumes and extends it."""
-    from ablate.analysis.seeding import Seeding
-    from ablate.planning.search import Grower, Search
+    from ablate.planning.logger import aside
     from ablate.report.live import view
-    from ablate.running import launchers
-    from ablate.running.driver import drive
-    from ablate.running.settle import settle
-    from ablate.running.turns import await_room, driving
-    from ablate.store.provenance import origin
+    from ablate.running.aside import Bystander
+    from ablate.running.loggers import check_installed
+    from ablate.running.turns import await_room
     from ablate.store.store import Store
 
     again = statuses_of(retry)
     kept = Store(selection.store)
+    beside = aside(selection.beside)
+    check_installed([*beside.loggers])
     check_name(selection.words, kept)
     plan, settings = selection.plan()
     if not replace:
@@ -64,6 +66,29 @@ def sweep(
         return
     print(f"sweep: {plan.name}", flush=True)
     await_room(kept, view)
+    with Bystander(beside, kept.root, plan.name, _say) as bystander:
+        outcome = _train(plan, kept, settings, again, yes, bystander)
+        _close(kept, outcome, bystander)
+
+
+def _train(
+    plan: Plan,
+    kept: Store,
+    settings: Mapping[str, Any],
+    again: Sequence[str],
+    yes: bool,
+    bystander: Bystander,
+) -> Outcome:
+    """Drive a plan, from asking what it costs to its last run."""
+    from ablate.analysis.seeding import Seeding
+    from ablate.planning.search import Grower, Search
+    from ablate.report.live import view
+    from ablate.running import launchers
+    from ablate.running.driver import drive
+    from ablate.running.settle import settle
+    from ablate.running.turns import driving
+    from ablate.store.provenance import origin
+
     launcher = launchers.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
     for line in launcher.devices.remarks:
         print(f"warning: {line}")
@@ -86,8 +111,9 @@ def sweep(
                 if lacking:
                     _prepare(plan, kept, launcher, watching)
                     decisions = settle(plan, kept, launcher)
+                seen = bystander.beside(watching)
                 outcome = drive(
-                    plan, kept, ledger, launcher, settings, watching, again, grower, decisions
+                    plan, kept, ledger, launcher, settings, seen, again, grower, decisions
                 )
             if search is not None:
                 search.write(kept.studies)
@@ -96,7 +122,7 @@ def sweep(
         raise typer.Exit(130) from None
     finally:
         launcher.free()
-    _close(kept, outcome)
+    return outcome
 
 
 def _say(line: str) -> None:
@@ -115,8 +141,9 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
     with_room(store, watching.say, work)
 
 
-def _close(store: Store, outcome: Outcome) -> None:
+def _close(store: Store, outcome: Outcome, bystander: Bystander) -> None:
     """Print the end of a drive and the table, and exit with the code."""
+    from ablate.analysis.headline import headline
     from ablate.store.progress import BLOCKED, GIVEN_UP
 
     plan, progress = outcome.plan, outcome.progress
@@ -124,7 +151,9 @@ def _close(store: Store, outcome: Outcome) -> None:
     if outcome.signal is not None:
         print(f"stopped after {done}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
-    print_table(plan, store, None)
+    table = print_table(plan, store, None)
+    if line := headline(table):
+        bystander.read(line, _verdicts(table))
     if len(outcome.retired) and progress.counts.get("interrupted"):
         raise Failure(
             f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
@@ -149,6 +178,18 @@ def _close(store: Store, outcome: Outcome) -> None:
             f"{plan.name}: {stuck} of {progress.total} runs are blocked: what they start from "
             f"diverged; `ablate status {plan.name}` names it"
         )
+
+
+def _verdicts(table: Table) -> list[dict[str, Any]]:
+    """Of a complete table that was printed, which was a look."""
+    given = (entry for entry in table.entries if entry.verdict)
+    return [
+        {
+            **{"row": entry.row, "column": entry.column, "verdict": entry.verdict},
+            **{key: getattr(entry.gain, key, None) for key in ("mean", "low", "high", "n")},
+        }
+        for entry in given
+    ]
 
 
 def plan(
@@ -185,6 +226,7 @@ def plan(
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis.own import with_own
+    from ablate.planning.logger import aside
     from ablate.report import trees
     from ablate.report.outlook import Outlook, outlook
     from ablate.report.power import Detection, forecast
@@ -197,6 +239,7 @@ def plan(
     from ablate.store.store import Store
 
     kept = Store(selection.store)
+    aside(selection.beside)
     check_name(selection.words, kept)
     made, settings = selection.plan()
     _check_options(detect, spread, on, mfu, made)

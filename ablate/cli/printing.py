@@ -150,8 +150,8 @@ def print_table(
     recomputed: Results | None = None,
     wide: bool | None = None,
     floated: LatexFloat | None = None,
-) -> None:
-    """Print the table of a sweep. `recomputed`: the results of a bundle."""
+) -> Table:
+    """Print the table of a sweep, and return it. `recomputed`: the results of a bundle."""
     from ablate.analysis.paper import beside
     from ablate.analysis.reading import older, read
     from ablate.planning.probing import no_images
@@ -193,6 +193,7 @@ def print_table(
         older=older(plan, store),
     ).table
     print_rendered(table, format, parts, transpose, wide, floated)
+    return table
 
 
 def print_rendered(

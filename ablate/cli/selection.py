@@ -66,6 +66,15 @@ class Selection:
         ),
     ] = None
     store: StoreDir = RUNS
+    beside: list[str] = field(default_factory=list, init=False)  # see ablate.planning.logger
+
+    def __post_init__(self) -> None:
+        """What stands beside a sweep is no word of its plan, whichever command takes the words."""
+        from ablate.planning.logger import words_apart
+
+        words, beside = words_apart(self.words)
+        object.__setattr__(self, "words", words)
+        object.__setattr__(self, "beside", beside)
 
     @property
     def has_options(self) -> bool:
@@ -110,7 +119,7 @@ def flat(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(debug: bool, **given: Any) -> None:
         for name, selection in selections.items():
-            keys = [part.name for part in dataclasses.fields(selection)]
+            keys = [part.name for part in dataclasses.fields(selection) if part.init]
             given[name] = selection(**{key: given.pop(key) for key in keys})
         command(**given)
 
@@ -141,6 +150,7 @@ def _fields(selection: type[Selection]) -> dict[str, inspect.Parameter]:
             part.default if part.default_factory is dataclasses.MISSING else part.default_factory(),
         )
         for part in dataclasses.fields(selection)
+        if part.init
     }
 
 
