@@ -226,7 +226,6 @@ def plan(
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis.own import with_own
-    from ablate.planning.logger import aside
     from ablate.report import trees
     from ablate.report.outlook import Outlook, outlook
     from ablate.report.power import Detection, forecast
@@ -239,7 +238,6 @@ def plan(
     from ablate.store.store import Store
 
     kept = Store(selection.store)
-    aside(selection.beside)
     check_name(selection.words, kept)
     made, settings = selection.plan()
     _check_options(detect, spread, on, mfu, made)

@@ -86,7 +86,9 @@ class Selection:
     def plan(self) -> tuple[Plan, dict[str, Any]]:
         """(the plan that the words declare, the launcher's settings). Raises UserError."""
         from ablate.planning.expand import plan
+        from ablate.planning.logger import aside
 
+        aside(self.beside)
         return plan(
             self.words,
             store=self.store,
