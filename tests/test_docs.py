@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import ablate
 from ablate import cli
 from ablate.planning import compose, expand, sweep_file, tuning
+from ablate.planning.logger import words_apart
 from ablate.planning.plan import Analysis
 from ablate.report.plot import Nothing
 from ablate.store.ledger import Ledger
@@ -60,7 +61,8 @@ def planned(words):
     """The plan of a `sweep` or `plan` command, read as the command line reads it."""
     given = COMMANDS[words[0]].make_context(words[0], list(words[1:])).params
     options = {key: given[key] for key in ("scale", "name", "across", "each")}
-    return expand.plan(given["words"] or [], store=Path("runs"), **options)[0]
+    of_plan, _ = words_apart(given["words"] or [])
+    return expand.plan(of_plan, store=Path("runs"), **options)[0]
 
 
 def test_every_command_of_the_pages_is_right(folder, monkeypatch):

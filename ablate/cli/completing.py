@@ -226,7 +226,7 @@ def _of_place(
     ):
         yield from _beginning((plan["name"] for plan in _plans(given)), last)
     if name in DECLARED and first:
-        from ablate.planning.sweep_file import sweep_files
+        from ablate.planning.sweep_paths import sweep_files
 
         yield from _beginning(sweep_files(), last)
     if name == "table" and first and last.startswith("paper"):
@@ -294,7 +294,8 @@ def _runs(given: Mapping[str, str]) -> Iterator[str]:
 
 
 def _scales(places: Sequence[str]) -> list[str]:
-    from ablate.planning.sweep_file import find, load
+    from ablate.planning.sweep_file import load
+    from ablate.planning.sweep_paths import find
 
     return [*load(find(places[0]))[1].get("scales", ())]
 

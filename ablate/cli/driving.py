@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +18,9 @@ from ablate.cli.starting import check_name, check_words, grown, ready, statuses_
 from ablate.shared.errors import Failure, UserError
 
 if TYPE_CHECKING:
+    from ablate.analysis.table import Table
     from ablate.planning.plan import Plan
+    from ablate.running.aside import Bystander
     from ablate.running.launchers import Launcher
     from ablate.running.outcome import Outcome
     from ablate.store.events import RunState
@@ -59,17 +62,16 @@ def _sweep(
     detach: str | None,
     quiet: bool,
 ) -> None:
-    from ablate.analysis.seeding import Seeding
-    from ablate.planning.search import Grower, Search
+    from ablate.planning.logger import aside
     from ablate.report.live import view
-    from ablate.running import launchers
-    from ablate.running.driver import drive
-    from ablate.running.settle import settle
-    from ablate.running.turns import await_room, driving
-    from ablate.store.provenance import origin
+    from ablate.running.aside import Bystander
+    from ablate.running.loggers import check_installed
+    from ablate.running.turns import await_room
     from ablate.store.store import Store
 
     kept = Store(selection.store)
+    beside = aside(selection.beside)
+    check_installed([*beside.loggers])
     check_name(selection.words, kept)
     plan, settings = selection.plan()
     if not replace:
@@ -81,6 +83,29 @@ def _sweep(
     print(f"sweep: {plan.name}", flush=True)
     tell_renamed(plan, kept)
     await_room(kept, view)
+    with Bystander(beside, kept.root, plan.name, _say) as bystander:
+        outcome = _train(plan, kept, settings, again, yes, bystander)
+        _close(kept, outcome, bystander, quiet)
+
+
+def _train(
+    plan: Plan,
+    kept: Store,
+    settings: Mapping[str, Any],
+    again: Sequence[str],
+    yes: bool,
+    bystander: Bystander,
+) -> Outcome:
+    """Drive a plan, from asking what it costs to its last run."""
+    from ablate.analysis.seeding import Seeding
+    from ablate.planning.search import Grower, Search
+    from ablate.report.live import view
+    from ablate.running import launchers
+    from ablate.running.driver import drive
+    from ablate.running.settle import settle
+    from ablate.running.turns import driving
+    from ablate.store.provenance import origin
+
     launcher = launchers.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
     for line in launcher.devices.remarks:
         print(f"warning: {line}")
@@ -103,8 +128,9 @@ def _sweep(
                 if lacking:
                     _prepare(plan, kept, launcher, watching)
                     decisions = settle(plan, kept, launcher)
+                seen = bystander.beside(watching)
                 outcome = drive(
-                    plan, kept, ledger, launcher, settings, watching, again, grower, decisions
+                    plan, kept, ledger, launcher, settings, seen, again, grower, decisions
                 )
             if search is not None:
                 search.write(kept.studies)
@@ -113,7 +139,7 @@ def _sweep(
         raise typer.Exit(130) from None
     finally:
         launcher.free()
-    _close(kept, outcome, quiet)
+    return outcome
 
 
 def _say(line: str) -> None:
@@ -132,8 +158,9 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
     with_room(store, watching.say, work)
 
 
-def _close(store: Store, outcome: Outcome, quiet: bool) -> None:
+def _close(store: Store, outcome: Outcome, bystander: Bystander, quiet: bool) -> None:
     """Print the end of a drive and the table, unless `quiet`, and exit with the code."""
+    from ablate.analysis.headline import headline
     from ablate.store.find import left_out
     from ablate.store.ledger import Ledger
     from ablate.store.progress import BLOCKED, GIVEN_UP
@@ -146,7 +173,9 @@ def _close(store: Store, outcome: Outcome, quiet: bool) -> None:
     if not quiet:  # a table that nobody sees would be a look
         with Ledger.reading(store) as ledger:
             shown = left_out(plan, ledger)
-        print_table(shown, store, None)
+        table = print_table(shown, store, None)
+        if line := headline(table):
+            bystander.read(line, _verdicts(table))
         if cancelled := progress.counts.get("cancelled"):
             print(f"{cancelled} cancelled: `ablate run RUN --undo` lets such a run train")
     if len(outcome.retired) and progress.counts.get("interrupted"):
@@ -173,6 +202,18 @@ def _close(store: Store, outcome: Outcome, quiet: bool) -> None:
             f"{plan.name}: {stuck} of {progress.total} runs are blocked: what they start from "
             f"has no weights; `ablate status {plan.name}` names it"
         )
+
+
+def _verdicts(table: Table) -> list[dict[str, Any]]:
+    """Of a complete table that was printed, which was a look."""
+    given = (entry for entry in table.entries if entry.verdict)
+    return [
+        {
+            **{"row": entry.row, "column": entry.column, "verdict": entry.verdict},
+            **{key: getattr(entry.gain, key, None) for key in ("mean", "low", "high", "n")},
+        }
+        for entry in given
+    ]
 
 
 def plan(

@@ -187,11 +187,12 @@ def print_table(
     wide: bool | None = None,
     floated: LatexFloat | None = None,
     view: TableView | None = None,
-) -> None:
-    """Print the table of a sweep. `recomputed`: the results of a bundle."""
+) -> Table:
+    """Print the table of a sweep, and return it. `recomputed`: the results of a bundle."""
     table, parts = read_table(plan, store, strict, show, against, recomputed)
     table = view.of(table, plan) if view else table
     print_rendered(table, format, parts, transpose, wide, floated)
+    return table
 
 
 def read_table(

@@ -66,6 +66,15 @@ class Selection:
         ),
     ] = None
     store: StoreDir = RUNS
+    beside: list[str] = field(default_factory=list, init=False)  # see ablate.planning.logger
+
+    def __post_init__(self) -> None:
+        """What stands beside a sweep is no word of its plan, whichever command takes the words."""
+        from ablate.planning.logger import words_apart
+
+        words, beside = words_apart(self.words)
+        object.__setattr__(self, "words", words)
+        object.__setattr__(self, "beside", beside)
 
     @property
     def has_options(self) -> bool:
@@ -77,7 +86,9 @@ class Selection:
     def plan(self) -> tuple[Plan, dict[str, Any]]:
         """(the plan that the words declare, the launcher's settings). Raises UserError."""
         from ablate.planning.expand import plan
+        from ablate.planning.logger import aside
 
+        aside(self.beside)
         return plan(
             self.words,
             store=self.store,
@@ -111,7 +122,7 @@ def flat(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(debug: bool, **given: Any) -> None:
         for name, selection in selections.items():
-            keys = [part.name for part in dataclasses.fields(selection)]
+            keys = [part.name for part in dataclasses.fields(selection) if part.init]
             given[name] = selection(**{key: given.pop(key) for key in keys})
         command(**given)
 
@@ -142,6 +153,7 @@ def _fields(selection: Any) -> dict[str, inspect.Parameter]:
             part.default if part.default_factory is dataclasses.MISSING else part.default_factory(),
         )
         for part in dataclasses.fields(selection)
+        if part.init
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ablate.analysis import paper
 from ablate.planning.conf import shipped
 from ablate.planning.launcher import DRIVER, LAUNCHERS
+from ablate.planning.logger import LOGGERS, SHARED
 from ablate.report.key_listing import key_lines
 from ablate.report.plot import KINDS as PLOTS
 from ablate.shared import choices
@@ -52,14 +53,23 @@ def _launchers() -> Lines:
     """List the launchers with their settings, then the settings that all launchers share."""
     for name, choice in LAUNCHERS.items():
         yield name, choice.line, choice.source
-        yield from _params(choice.params)
+        yield from _params("launcher", choice.params)
     yield "all", "shared by every launcher:", "-"
-    yield from _params(DRIVER)
+    yield from _params("launcher", DRIVER)
 
 
-def _params(params: Mapping[str, Param]) -> Lines:
+def _loggers() -> Lines:
+    """List the loggers as `_launchers` does."""
+    for name, choice in LOGGERS.items():
+        yield name, choice.line, choice.source
+        yield from _params("logger", choice.params)
+    yield "all", "shared by every logger:", "-"
+    yield from _params("logger", SHARED)
+
+
+def _params(group: str, params: Mapping[str, Param]) -> Lines:
     for key, param in params.items():
-        yield f"  launcher.{key}={param.default}", param.line, "-"
+        yield f"  {group}.{key}={param.default}", param.line, "-"
 
 
 def _archs() -> Lines:
@@ -95,6 +105,7 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "recipes": ("recipe=NAME", lambda: _files("recipe")),
     "trainers": ("trainer=NAME", lambda: _files("trainer")),
     "launchers": ("launcher=NAME", _launchers),
+    "loggers": ("logger=[NAME, ...]", _loggers),
     "paper": ("ablate table paper:NAME", paper.listing),
     "metrics": ("analysis.metric=NAME", _metrics),
     "probes": ("probe=[NAME, ...]", lambda: _choices(choices.PROBES)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from ablate.shared.files import make_folder, write_whole
 
 GIT_S = 10.0  # a question to git that takes longer is given up
 DIFF_BYTES = 1_000_000  # of a diff are kept
+_SECRET = re.compile(r"\+*notify=")  # a word that may hold a token
 
 
 def origin(diffs: Path) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def origin(diffs: Path) -> dict[str, Any]:
     how. Files that git doesn't track are no part of that: plug-ins have digests of their own.
     """
     return {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name, *(w for w in sys.argv[1:] if not _SECRET.match(w))],
         "folder": os.getcwd(),
         "host": platform.node(),
         "git": _repository(diffs),

@@ -1,0 +1,109 @@
+"""The loggers as data, each with settings of its own; and the words that choose what stands beside
+a sweep: `logger`, `notify`. The sweep's plan never has these words: they change no result, and a
+command to notify somebody may hold a token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ablate.planning.overrides import parse
+from ablate.shared.build import settings_of
+from ablate.shared.choices import Choice, Param
+from ablate.shared.errors import UserError, unknown
+
+LOGGERS: dict[str, Choice] = {
+    "tensorboard": Choice(
+        "writes scalars, hyperparameters and the configuration, for `tensorboard --logdir`",
+        "tensorboard: pip install 'ablate-sweep[tensorboard]'",
+        "ablate.running.loggers.tensorboard:TensorBoard",
+    ),
+    "wandb": Choice(
+        "writes a W&B run for each run that has ended, in the group of the sweep's name",
+        "wandb: pip install 'ablate-sweep[wandb]'",
+        "ablate.running.loggers.wandb:WandB",
+        {
+            "project": Param(str, "ablate", "W&B project"),
+            "entity": Param(str, "", "W&B user or team; empty: the default of the login"),
+            "mode": Param(
+                Literal["auto", "online", "offline"],
+                "auto",
+                "auto: as WANDB_MODE says, else online with a login, and offline without one",
+            ),
+        },
+    ),
+    "mlflow": Choice(
+        "writes an MLflow run for each run, in an experiment of the sweep's name",
+        "mlflow-skinny: pip install 'ablate-sweep[mlflow]'",
+        "ablate.running.loggers.mlflow:MLflow",
+        {"uri": Param(str, "", "tracking URI; empty: mlflow.db in logger.folder")},
+    ),
+    "jsonl": Choice(
+        "writes a file of JSON lines for each run",
+        "-",
+        "ablate.running.loggers.jsonl:JsonLines",
+    ),
+}
+SHARED: dict[str, Param] = {  # by all loggers
+    "folder": Param(str, "", "folder that loggers write into; empty: logs, in the store"),
+}
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What a sweep has at its side. `loggers`: their settings, by name."""
+
+    loggers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    notify: str = ""
+
+
+def words_apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(the words of the plan, the words `logger...=` and `notify=`)."""
+    ours = [word for word in words if re.match(r"\+*(logger(\.[^=]*)?|notify)=", word)]
+    return [word for word in words if word not in ours], ours
+
+
+def aside(words: Sequence[str]) -> Aside:
+    """Read these words. Raises UserError for an unknown logger or setting, for a setting of another
+    logger, and for a word that comes twice."""
+    given: dict[str, Any] = {}
+    for word in words:
+        key, _, value = word.lstrip("+").partition("=")
+        if key in given:
+            raise UserError(f"{key}: given twice")
+        given[key] = value if key == "notify" else _value(word)
+    notify = given.pop("notify", "")
+    if "notify" in [word.lstrip("+").partition("=")[0] for word in words] and not notify.strip():
+        raise UserError("notify: expected a shell command, got nothing")
+    names = given.pop("logger", [])
+    names = names if isinstance(names, list) else [names]
+    for name in names:
+        if name not in LOGGERS:
+            raise unknown("logger", name, LOGGERS)
+    tree = {key.removeprefix("logger."): value for key, value in given.items()}
+    params = [SHARED, *(LOGGERS[name].params for name in names)]
+    known = {key for table in params for key in table}
+    for key in tree:
+        owners = [name for name, choice in LOGGERS.items() if key in choice.params]
+        if key not in known and owners:
+            raise UserError(
+                f"logger.{key}: is a setting of logger={owners[0]}; give that, or leave it out"
+            )
+        if key not in known:
+            every = {key for choice in LOGGERS.values() for key in choice.params}
+            raise unknown(f"logger.{key}", key, {*SHARED, *every}, "a key among")
+        if not names:
+            raise UserError(f"logger.{key}: of which logger? give logger={next(iter(LOGGERS))}")
+    return Aside(
+        {name: settings_of("logger", {**SHARED, **LOGGERS[name].params}, tree) for name in names},
+        notify,
+    )
+
+
+def _value(word: str) -> Any:
+    """Several values of `logger` are one list, brackets or not."""
+    parsed = parse(word, {})
+    return list(parsed.values) if parsed.key == "logger" and parsed.swept else parsed.value

@@ -1,0 +1,29 @@
+"""JSON lines: a file for each run. The first line is about the run, the last one its result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate.running.loggers.files import PageFiles, bring
+from ablate.running.loggers.page import Page
+
+
+class JsonLines(PageFiles):
+    """See `Logger`."""
+
+    def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
+        super().__init__(folder / "jsonl")
+
+    def hand_on(self, page: Page) -> None:
+        """See `Logger`."""
+        lines = [{**page.facts(), "configuration": page.configuration()}]
+        lines += [{"run": page.run.id, "step": at, **said} for at, said in page.lines.items()]
+        if page.result is not None:
+            lines.append({"run": page.run.id, "status": page.result["status"], **page.final()})
+        content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        bring(self.of_run(page, ".jsonl"), content, page.result is not None)
+        if page.result is not None:
+            self.tell_done(page)

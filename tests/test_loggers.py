@@ -1,0 +1,352 @@
+"""Loggers: after kill -9 of driver, workers and loggers, each service's own library reads every
+step once; a service that fails costs a warning. And `notify`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sqlite3
+import struct
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Shell
+from test_kill import kill, workers
+
+from ablate.cli.selection import Selection
+from ablate.planning.cell import Cell, PlannedRun
+from ablate.planning.logger import LOGGERS, aside, words_apart
+from ablate.running import notify
+from ablate.running.loggers import check_installed
+from ablate.running.loggers.files import bring
+from ablate.running.loggers.page import page_of
+from ablate.shared.errors import UserError
+from ablate.shared.rundir import RunDir
+
+# Two runs, in words that leave time for a kill; and two in words that don't.
+SLOW = ("sweep", "block.attn=pre,post", "model.depth=2", "train.epochs=8", "--as", "k", "seeds=1")
+TINY = ("sweep", "block.attn=pre,post", "model.depth=1", "train.steps=4", "--as", "k", "seeds=1")
+
+Facts = list[tuple[str, int, float]]  # key, step, value
+
+
+def installed() -> list[str]:
+    found = []
+    for name in LOGGERS:
+        with contextlib.suppress(UserError):
+            check_installed([name])
+            found.append(name)
+    return found
+
+
+# --- A sweep that is killed twice ---------------------------------------------------------------
+
+
+def feeders(folder: Path) -> list[int]:
+    """The processes of loggers that were started in this folder."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                here = os.readlink(process / "cwd") == str(folder)
+                if here and b"ablate.running.loggers.feed" in (process / "cmdline").read_bytes():
+                    found.append(int(process.name))
+    return found
+
+
+def wait_for(condition, seconds: float = 120.0):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return value
+
+
+def kept(shell: Shell) -> int:
+    """The furthest step that a run measured and has in a checkpoint."""
+    steps = [0]
+    for path in (shell.folder / "runs" / "runs").glob("*"):
+        newest = RunDir(path).newest_step()
+        steps += [x["step"] for x in RunDir(path).read_metrics() if x["step"] <= newest]
+    return max(steps)
+
+
+def cut_off(shell: Shell, words: tuple[str, ...], beyond: int, all_of_them: bool) -> int:
+    """Start the command. Once loggers have handed on a step of a training run, kill -9 the driver
+    and the loggers, and perhaps the workers; that step."""
+    driver = shell.start(*words)
+    wait_for(lambda: kept(shell) > beyond or driver.poll() is not None)
+    held = workers(shell.folder)
+    for pid in held:  # what follows is no race against the training
+        os.kill(pid, signal.SIGSTOP)
+    step = kept(shell)
+    files = shell.folder / "runs" / "logs" / "jsonl" / "k"
+    if step:
+        wait_for(lambda: any(f'"step": {step},' in f.read_text() for f in files.glob("*#*")))
+    kill([driver.pid, *feeders(shell.folder), *(held if all_of_them else ())])
+    for pid in held if not all_of_them else ():
+        os.kill(pid, signal.SIGCONT)
+    driver.wait()
+    return step
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory) -> Shell:
+    """A sweep with every logger that is installed, killed twice, and then brought to its end."""
+    shell = Shell(tmp_path_factory.mktemp("killed"))
+    often = ("launcher.checkpoint_s=0.2", "launcher.attempts=1000")
+    words = (*SLOW, *often, f"logger=[{','.join(installed())}]")
+    step = cut_off(shell, words, beyond=0, all_of_them=True)
+    cut_off(shell, words, beyond=step, all_of_them=False)
+    assert "warning" not in shell.process(*words).out
+    wait_for(lambda: not feeders(shell.folder))
+    return shell
+
+
+def jsonl(logs: Path) -> Iterator[tuple[str, str, Facts]]:
+    for file in logs.glob("jsonl/k/*#*"):
+        about, *lines, last = map(json.loads, file.read_text().splitlines())
+        assert (about["sweep"], about["seed"], last["status"]) == ("k", 0, "finished")
+        assert about["configuration"]["model.depth"] == 2
+        facts = [(key, x["step"], x[key]) for x in lines for key in x.keys() - {"run", "step"}]
+        yield about["run"], about["label"], facts
+
+
+def tensorboard(logs: Path) -> Iterator[tuple[str, str, Facts]]:
+    from tensorboard.backend.event_processing.event_accumulator import (
+        STORE_EVERYTHING_SIZE_GUIDANCE,
+        EventAccumulator,
+    )
+
+    for folder in logs.glob("tensorboard/k/*#*"):
+        events = EventAccumulator(str(folder), STORE_EVERYTHING_SIZE_GUIDANCE).Reload()
+        settings = events.Tensors("configuration")[0].tensor_proto.string_val[0].decode()
+        assert "| model.depth | 2 |" in settings
+        assert "| sweep | k |" in settings
+        label, _, run = folder.name.rpartition("-")
+        tags = events.Tags()["scalars"]
+        yield run, label, [(tag, e.step, e.value) for tag in tags for e in events.Scalars(tag)]
+
+
+def wandb(logs: Path) -> Iterator[tuple[str, str, Facts]]:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    for file in logs.glob("wandb/offline-run-*/*.wandb"):
+        records = [Record.FromString(part) for part in framed(file.read_bytes())]
+        [about] = [record.run for record in records if record.HasField("run")]
+        config = {x.key: json.loads(x.value_json) for x in about.config.update}
+        assert (config["seed"], config["configuration"]["model"]["depth"]) == (0, 2)
+        assert (about.run_group, about.display_name) == ("k", config["label"])
+        facts = [
+            (item.nested_key[0], record.history.step.num, json.loads(item.value_json))
+            for record in records
+            for item in record.history.item
+            if not item.nested_key[0].startswith("_")
+        ]
+        yield config["run"], config["label"], facts
+
+
+def framed(content: bytes) -> Iterator[bytes]:
+    """The records of W&B's file, which is a log of LevelDB's: blocks of 32 KiB, and in them parts,
+    each with its hash, length and kind (1: whole, 2, 3, 4: the first, one between, the last)."""
+    at, record = 7, b""
+    while at + 7 <= len(content):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        _, size, kind = struct.unpack("<IHB", content[at : at + 7])
+        record += content[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):
+            yield record
+            record = b""
+
+
+def mlflow(logs: Path) -> Iterator[tuple[str, str, Facts]]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{logs}/mlflow.db")
+    for run in client.search_runs([client.get_experiment_by_name("k").experiment_id]):
+        assert run.data.params["model.depth"] == "2"
+        assert (run.data.tags["ablate.seed"], run.info.status) == ("0", "FINISHED")
+        facts = [
+            (key, metric.step, metric.value)
+            for key in run.data.metrics
+            for metric in client.get_metric_history(run.info.run_id, key)
+        ]
+        yield run.data.tags["ablate.run"], run.info.run_name, facts
+
+
+@pytest.mark.parametrize(
+    "read", [jsonl, tensorboard, wandb, mlflow], ids=lambda read: read.__name__
+)
+def test_no_step_twice_and_none_missing_after_two_kills(killed, read):
+    if read.__name__ not in installed():
+        pytest.importorskip(read.__name__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of their own making
+        found = list(read(killed.folder / "runs" / "logs"))
+    assert sorted(label for _, label, _ in found) == ["post#0", "pre#0"]
+    for run, _, facts in found:
+        lines = RunDir(killed.folder / "runs" / "runs" / run).read_metrics()
+        wanted = sorted((k, x["step"], v) for x in lines for k, v in x.items() if k != "step")
+        keys = {key for key, *_ in wanted}
+        seen = sorted(fact for fact in facts if fact[0] in keys)
+        assert [fact[:2] for fact in seen] == [fact[:2] for fact in wanted]
+        assert [fact[2] for fact in seen] == pytest.approx([fact[2] for fact in wanted], rel=1e-6)
+        assert len(lines) == 8
+
+
+def test_the_same_command_again_writes_nothing(killed):
+    files = {
+        file: file.stat().st_mtime_ns
+        for file in (killed.folder / "runs" / "logs").rglob("*#*")
+        if file.is_file()
+    }
+    others = [name for name in installed() if name != "mlflow"]  # which is asked, and takes long
+    killed(*SLOW, "launcher=inline", f"logger=[{','.join(others)}]")
+    wait_for(lambda: not feeders(killed.folder))
+    assert files
+    assert {file: file.stat().st_mtime_ns for file in files} == files
+    assert len(list(killed.folder.glob("runs/logs/wandb/offline-run-*"))) in (0, 2)
+
+
+# --- What a page has ----------------------------------------------------------------------------
+
+
+def test_a_file_is_mended_from_wherever_a_kill_tore_it(tmp_path):
+    path, content = tmp_path / "file", b"first\nsecond\nthird\n"
+    for end in range(len(content) + 1):
+        path.write_bytes(content[:end])
+        node = path.stat().st_ino
+        bring(path, content, whole=False)
+        assert path.read_bytes() == content
+        assert path.stat().st_ino == node  # it was appended to: who follows the file reads on
+    bring(path, content[:6], whole=False)  # the run went back; it comes there again
+    assert path.read_bytes() == content
+    bring(path, b"first\nother\n", whole=False)
+    assert path.read_bytes() == b"first\nother\n"
+    bring(path, b"first\n", whole=True)
+    assert path.read_bytes() == b"first\n"
+
+
+def test_a_page_ends_at_the_checkpoint_and_has_each_step_once(tmp_path):
+    folder = RunDir(tmp_path)
+    lines = [(1, {"loss": 3.0}), (2, {"loss": 2.0}), (2, {"extra": 1.0, "note": "x"}), (3, {})]
+    text = "".join(json.dumps({"step": step, **said}) + "\n" for step, said in lines)
+    folder.metrics.write_text(text + '{"step": 4, "lo')
+    run = PlannedRun("a" * 16, Cell("row", "column", {}, {0: "a" * 16}), 0)
+    page = page_of("sweep", run, folder, None, 2)
+    assert page.lines == {1: {"loss": 3.0}, 2: {"loss": 2.0, "extra": 1.0}}
+    ended = {"status": "finished", "metrics_sha256": "h", "test": {"top1": 0.5}, "seconds": 2.0}
+    page = page_of("sweep", run, folder, ended, None)
+    assert list(page.lines) == [1, 2, 3]
+    assert page.final() == {"test_top1": 0.5, "seconds": 2.0}
+
+
+# --- Words --------------------------------------------------------------------------------------
+
+
+def test_words_beside_a_sweep_are_read_and_are_no_part_of_its_plan():
+    words, ours = words_apart(["name", "logger=a,b", "logger.folder=x", "notify=curl 'x' | y=z"])
+    assert words == ["name"]
+    assert ours == ["logger=a,b", "logger.folder=x", "notify=curl 'x' | y=z"]
+    said = aside(["logger=wandb,jsonl", "logger.project=vit", ours[2]])
+    assert list(said.loggers) == ["wandb", "jsonl"]
+    assert said.loggers["wandb"]["project"] == "vit"
+    assert said.loggers["jsonl"] == {"folder": ""}
+    assert said.notify == "curl 'x' | y=z"
+    assert Selection(["name", "logger=jsonl", "a=1", "notify=x"]).words == ["name", "a=1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["logger=wandbb"], r"logger: expected one of .*did you mean 'wandb'"),
+        (["logger=jsonl", "logger.project=x"], "logger.project: is a setting of logger=wandb"),
+        (["logger=jsonl", "logger.flder=x"], "logger.flder: expected a key among .*'folder'"),
+        (["logger.folder=x"], "logger.folder: of which logger"),
+        (["logger=wandb", "logger.mode=of"], "logger.mode: expected one of auto, online, offline"),
+        (["logger=jsonl", "logger=jsonl"], "logger: given twice"),
+        (["notify= "], "notify: expected a shell command"),
+    ],
+)
+def test_mistakes_are_named(words, line):
+    with pytest.raises(UserError, match=line):
+        aside(words)
+
+
+def test_a_missing_extra_is_named_with_its_remedy(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"logger=wandb: needs wandb.*ablate-sweep\[wandb\]"):
+        check_installed(["wandb"])
+
+
+# --- What fails, and who is told ----------------------------------------------------------------
+
+TOKEN = "hooks.example/T0KEN"
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> Shell:
+    """A sweep whose logger can't write, and which tells a file what became of it."""
+    shell = Shell(tmp_path_factory.mktemp("told"))
+    (shell.folder / "jsonl").write_text("a file where a folder should be")
+    words = (*TINY, "launcher=inline", "seeds=3", "logger=jsonl", "logger.folder=.")
+    words = tuple(word for word in words if word != "seeds=1")
+    shell(*words, f"notify=cat > told.json; : {TOKEN}")
+    return shell
+
+
+def test_a_logger_that_fails_is_one_warning_and_nothing_else(told):
+    out = (told.folder / "1.out").read_text()
+    [line] = [line for line in out.splitlines() if "warning" in line]
+    assert re.match(r"warning: logger=jsonl has stopped: .*Error: .* \(see .*jsonl\.log\);", line)
+    assert "6 runs: 6 finished" in told("status").out
+
+
+def test_the_end_is_told_with_the_verdicts_that_were_read(told):
+    said = json.loads((told.folder / "told.json").read_text())
+    assert (said["event"], said["done"], said["total"], said["exit"]) == ("end", 6, 6, 0)
+    assert said["states"] == {"finished": 6}
+    assert [verdict["row"] for verdict in said["verdicts"]] == ["post"]
+    assert said["verdicts"][0]["verdict"] in told("table").out
+    with contextlib.closing(sqlite3.connect(told.folder / "runs" / "ledger.db")) as ledger:
+        assert ledger.execute("SELECT count(*) FROM event WHERE kind = 'look'").fetchone() == (1,)
+
+
+def test_the_command_stands_nowhere(told):
+    told("export", "k", "bundle")
+    found = [f for f in told.folder.rglob("*") if f.is_file() and TOKEN.encode() in f.read_bytes()]
+    assert found == []
+
+
+def test_a_failed_run_is_told_and_a_command_that_fails_is_one_warning(shell):
+    found = shell("config", "model.depth=1", "train.steps=4", "--format", "json").out
+    (shell.folder / "runs" / "runs" / json.loads(found)["run"] / "metrics.jsonl").mkdir(
+        parents=True
+    )
+    done = shell(*TINY, "launcher=inline", "notify=cat >> told; exit 3", code=1)
+    assert done.out.count("warning: notify: the command ended with exit code 3; ") == 1
+    told = map(json.loads, (shell.folder / "told").read_text().splitlines())
+    said = {one["event"]: one for one in told}
+    assert said.keys() == {"failure", "end"}
+    assert [one["status"] for one in said["failure"]["lost"]] == ["failed"]
+    assert (said["end"]["exit"], said["end"]["verdicts"]) == (1, [])
+    assert "1 failed of 2 runs" in said["end"]["line"]
+
+
+def test_a_command_that_hangs_is_killed(monkeypatch, capfd, tmp_path):
+    monkeypatch.setattr(notify, "LIMIT_S", 0.2)
+    told = tmp_path / "told"
+    told.write_text(json.dumps({"command": "sleep 1000", "summary": {}}))
+    with open(told) as given:
+        monkeypatch.setattr("sys.stdin", given)
+        notify.main()
+    assert capfd.readouterr().out == "the command took more than 0 s, and was killed\n"
