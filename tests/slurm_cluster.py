@@ -180,12 +180,14 @@ class SlurmCluster:
         _until(lambda: not Path(f"/proc/{pid}/exe").exists())
 
     def wait_for_nodes(self) -> None:
-        def idle() -> bool:
-            return len(self.told("sinfo", "-h", "-N", "-p", "low", "-t", "idle").splitlines()) == (
-                len(self.names)
-            )
+        """All answer, and take jobs; they may have some."""
 
-        _until(idle)
+        def take_jobs() -> bool:
+            states = self.told("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split()
+            up = ("idle", "mixed", "allocated", "completing")
+            return len(states) == len(self.names) and all(state in up for state in states)
+
+        _until(take_jobs)
 
     def told(self, *words: str) -> str:
         """What a command of Slurm's prints, "" where it fails."""
@@ -207,7 +209,8 @@ class SlurmCluster:
         return "\n".join([self.told("squeue"), self.told("sinfo", "-N", "-l"), *log])
 
     def end(self) -> None:
-        """Everything that was started here, by the numbers in its own files."""
+        """Everything that was started here, by the numbers in its own files. What is left of jobs
+        may still remove files of its own for a moment."""
         self.told("scancel", "-u", "root")
         time.sleep(0.5)
         names = [*(f"slurmd.{name}.pid" for name in self.names), "slurmctld.pid", "slurmdbd.pid"]
@@ -227,7 +230,7 @@ def _answers(port: int) -> bool:
     return False
 
 
-def _until(condition, seconds: float = 40.0) -> None:
+def _until(condition, seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -242,5 +245,5 @@ if __name__ == "__main__":
     cluster = SlurmCluster(folder)
     code = subprocess.run(sys.argv[1:], env=cluster.environment, check=False).returncode
     cluster.end()
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     sys.exit(code)

@@ -23,6 +23,7 @@ import pytest
 from conftest import ABLATE, Shell
 from launcher_contract import end, settings, until
 from nvidia import Machine, gpu
+from test_kill import frozen, thaw, workers
 
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve
@@ -70,22 +71,29 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory) -> Story:
-    """pre#0 is killed, then stopped; the third attempt ends it."""
+    """pre#0 is killed, then stopped; the third attempt ends it. post#0 waits meanwhile."""
     shell = Shell(tmp_path_factory.mktemp("story"))
     driver = shell.start(*SWEEP, "seeds=1")
     until((shell.folder / "runs" / "sweeps" / "story.json").exists)
     victim = rundir(shell, "pre")
     until(victim.checkpoints)
+    until(lambda: len(workers(shell.folder)) == 2)
+    waits = [*{*frozen(shell)} - {victim.lock.notes()["pid"]}]
     os.kill(victim.lock.notes()["pid"], signal.SIGKILL)
     until(lambda: len(victim.read_attempts()) == 2)
     begun = victim.read_attempts()[1]["from_step"]
     until(lambda: victim.checkpoints()[0][0] > begun)
     driver.send_signal(signal.SIGTERM)
-    assert "stopped after" in shell.end(driver).out
+    thaw(waits)
+    assert "stopped after 0 of 2" in shell.end(driver).out
     driver = shell.start(*SWEEP, "seeds=1")
+    until(lambda: len(workers(shell.folder)) == 2)
+    both = frozen(shell)
     look = Shell(shell.folder, number=100)
-    until(victim.lock.is_held)
-    watched = look("status", "--watch").out
+    watching = look.start("status", "--watch")
+    until((shell.folder / "101.out").read_text)
+    thaw(both)
+    watched = look.end(watching).out
     assert shell.end(driver).code == 0
     return Story(shell, watched)
 

@@ -60,7 +60,7 @@ def cluster() -> Iterator[SlurmCluster]:
     made = SlurmCluster(base)
     yield made
     made.end()
-    shutil.rmtree(base)
+    shutil.rmtree(base, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -341,7 +341,7 @@ def test_a_killed_and_a_cancelled_pilot_where_slurm_keeps_accounts(shell, calm):
         until(lambda: all(end in cluster.told(*words) for end in ends))
     finally:
         cluster.end()
-        shutil.rmtree(base)
+        shutil.rmtree(base, ignore_errors=True)
 
 
 def test_runs_of_three_minutes_in_jobs_of_one(long, calm):
