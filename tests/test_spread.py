@@ -129,6 +129,12 @@ def driven(tmp_path_factory) -> Shell:
     return shell
 
 
+def test_a_word_that_says_the_default_is_no_other_value(driven):
+    assert Store(driven.folder / "runs").read_plan("mine").analysis.spread == "auto"
+    driven("status", "mine", "analysis.spread=predictions")
+    assert "driven with another value" in driven("status", "analysis.spread=pooled", code=2).err
+
+
 def aged(shell: Shell) -> Store:
     """The store, its plan as older versions wrote it, and no verdict read."""
     store = Store(shell.folder / "runs")
@@ -167,7 +173,11 @@ def test_one_without_verdicts_has_the_new_default(driven):
     assert "each row's spread from its predictions" in " ".join(again.split())
 
 
-def test_a_word_that_says_the_default_is_no_other_value(driven):
-    assert Store(driven.folder / "runs").read_plan("mine").analysis.spread == "auto"
-    driven("status", "mine", "analysis.spread=predictions")
-    assert "driven with another value" in driven("status", "analysis.spread=pooled", code=2).err
+def test_a_plan_that_is_none_is_written_again(driven):
+    store = Store(driven.folder / "runs")
+    store.plan_path("mine").write_text('{"title": "x"}')
+    assert "9 finished" in driven("plan", *SWEEP, "--as", "mine").out
+    driven("sweep", *SWEEP, "--as", "mine")
+    plan = store.read_plan("mine")
+    assert plan is not None
+    assert plan.spread == "predictions"

@@ -611,9 +611,9 @@ def test_the_json_is_the_table():
         assert (column.pop("spreads"), column.pop("lacking")) == (None, "")  # by predictions
         assert [entry.pop("population") for entry in column["entries"]] == [None] * 6
         assert column.pop("wide") == column["label"]  # a layout's words are left out
-        assert column.pop("arch") == ""
+        assert (column.pop("arch"), column.pop("beside")) == ("", False)
     assert tree.pop("whole") is None  # of a part, what it is a part of
-    assert (tree.pop("wide"), tree.pop("groups")) == (False, ())
+    assert (tree.pop("wide"), tree.pop("groups"), tree.pop("words")) == (False, (), ())
     tree["caption"] += tree.pop("details")
     assert json.loads(render(table, "json")) == json.loads(json.dumps(tree))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ablate.shared.errors import UserError, unknown
+from ablate.shared.errors import Failure, UserError, unknown
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
@@ -42,7 +42,7 @@ def _driven(name: str, store: Store) -> Plan | None:
     """Return the plan with this name, None if no such plan can be read."""
     try:
         return store.read_plan(name)
-    except (LookupError, TypeError, AttributeError, ValueError):
+    except Failure:
         return None  # not whole: it is written again
 
 
