@@ -57,25 +57,17 @@ def tab(*words):
 
 
 class Terminal:
-    """An interactive bash with the script of `ablate --show-completion`, on a terminal."""
+    """An interactive bash after `ablate --install-completion`, on a terminal."""
 
-    def __init__(self, folder: Path) -> None:
-        asked = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-        script = subprocess.run(
-            [ABLATE, "--show-completion", "bash"],
-            env={**os.environ, **asked},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        (folder / "complete.sh").write_text(script)
+    def __init__(self, home: Path) -> None:
         path = f"{Path(ABLATE).parent}{os.pathsep}{os.environ['PATH']}"
+        env = {**os.environ, "HOME": str(home), "PATH": path, "TERM": "dumb", "HISTFILE": ""}
+        asked = {**env, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+        subprocess.run([ABLATE, "--install-completion", "bash"], env=asked, check=True)
         self.bash, self.ours = pty.fork()
         if self.bash == 0:
-            os.chdir(folder)
-            env = {**os.environ, "PATH": path, "PS1": "$ ", "TERM": "dumb", "HISTFILE": ""}
-            os.execve(BASH, [BASH, "--norc", "--noprofile", "-i"], env)
-        self.type("bind 'set bell-style none'; source complete.sh; echo re''ady\n")
+            os.execve(BASH, [BASH, "--noprofile", "--rcfile", str(home / ".bashrc"), "-i"], env)
+        self.type("bind 'set bell-style none'; echo re''ady\n")
         self.read("ready")
 
     def type(self, text: str) -> None:
