@@ -5,6 +5,8 @@ python benchmarks/startup.py      about 30 s; medians of interleaved runs, one t
 (a) `ablate --help` against a bare Typer and Rich program with as many commands; aim: within 2x.
 (b) from `Local.start` to the worker holding its run's lock, the fork server warm, against a fresh
     interpreter that imports torch; aim: at least 30x faster.
+(c) a TAB behind `ablate sweep norm=lay`, and behind `ablate show`, against `ablate --help`; aim:
+    within 1.25x.
 """
 
 from __future__ import annotations
@@ -45,10 +47,13 @@ THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THR
 LAUNCHER = {"devices": "cpu", "runs_per_gpu": 1, "checkpoint_s": 60.0}
 
 
-def seconds(command: list[str]) -> float:
+def seconds(command: list[str], **environment: str) -> float:
     """How long a command takes that prints nothing to us."""
+    env = {**os.environ, **environment}
     start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
+    )
     return time.perf_counter() - start
 
 
@@ -92,6 +97,22 @@ def help_times(folder: Path, repeats: int) -> tuple[list[float], list[float]]:
     return ours, other
 
 
+def tab_times(words: str, repeats: int) -> tuple[list[float], list[float]]:
+    """(a TAB behind these words as bash breaks them, `ablate --help`), interleaved."""
+    ablate = str(Path(sys.executable).with_name("ablate"))
+    typed = {"COMP_WORDS": words.replace(" ", "\n"), "COMP_CWORD": str(words.count(" "))}
+    ours, other = [], []
+    for n in range(repeats + 1):
+        times = (
+            seconds([ablate], _ABLATE_COMPLETE="complete_bash", **typed),
+            seconds([ablate, "--help"]),
+        )
+        if n:
+            ours.append(times[0])
+            other.append(times[1])
+    return ours, other
+
+
 def worker_times(folder: Path, repeats: int) -> tuple[list[float], list[float]]:
     """(a worker's start, a fresh interpreter with torch), interleaved."""
     spec, _ = resolve(["train.steps=100000"], folder)
@@ -115,10 +136,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         helped = report("(a) ablate --help against bare", *help_times(folder, 15), "ratio <= 2")
+        key = report("(c) TAB of a key", *tab_times("ablate sweep norm = lay", 15), "<= 1.25")
+        run = report("(c) TAB of a run", *tab_times("ablate show pre", 15), "<= 1.25")
         started = report(
             "(b) a worker's start against a fresh torch", *worker_times(folder, 11), "1/ratio >= 30"
         )
-    return int(helped > 2 or started > 1 / 30)
+    return int(helped > 2 or started > 1 / 30 or max(key, run) > 1.25)
 
 
 if __name__ == "__main__":

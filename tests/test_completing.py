@@ -8,6 +8,7 @@ import re
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +17,10 @@ import typer
 from conftest import ABLATE, REPOSITORY
 
 from ablate import cli
-from ablate.cli.completing import offers
+from ablate.cli.completing import answer, offers
+from ablate.report.key_choices import key_choices
+from ablate.report.key_listing import key_lines
+from ablate.report.listing import KINDS
 
 GROUP = typer.main.get_command(cli.app)
 GOLDEN = REPOSITORY / "tests" / "golden" / "store-3"
@@ -30,7 +34,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(GOLDEN, "runs")
     cells = [
-        {"row": row, "column": "mu/4", "ids": {"0": f"{n}" * 16, "1": f"{n}{n}f{n}" * 4}}
+        {"row": row, "column": "mu/4", "ids": {"0": f"{n}" * 16}}
         for n, row in enumerate(("plain ViT", "Dual PatchNorm"))
     ]
     rows = [{"label": cell["row"]} for cell in cells]
@@ -53,25 +57,17 @@ def tab(*words):
 
 
 class Terminal:
-    """An interactive bash with the script of `ablate --show-completion`, on a terminal."""
+    """An interactive bash after `ablate --install-completion`, on a terminal."""
 
-    def __init__(self, folder: Path) -> None:
-        asked = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-        script = subprocess.run(
-            [ABLATE, "--show-completion", "bash"],
-            env={**os.environ, **asked},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        (folder / "complete.sh").write_text(script)
+    def __init__(self, home: Path) -> None:
         path = f"{Path(ABLATE).parent}{os.pathsep}{os.environ['PATH']}"
+        env = {**os.environ, "HOME": str(home), "PATH": path, "TERM": "dumb", "HISTFILE": ""}
+        asked = {**env, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+        subprocess.run([ABLATE, "--install-completion", "bash"], env=asked, check=True)
         self.bash, self.ours = pty.fork()
         if self.bash == 0:
-            os.chdir(folder)
-            env = {**os.environ, "PATH": path, "PS1": "$ ", "TERM": "dumb", "HISTFILE": ""}
-            os.execve(BASH, [BASH, "--norc", "--noprofile", "-i"], env)
-        self.type("bind 'set bell-style none'; source complete.sh; echo re''ady\n")
+            os.execve(BASH, [BASH, "--noprofile", "--rcfile", str(home / ".bashrc"), "-i"], env)
+        self.type("bind 'set bell-style none'; echo re''ady\n")
         self.read("ready")
 
     def type(self, text: str) -> None:
@@ -105,18 +101,132 @@ def test_a_tab_in_bash(folder):
         for keys, words in (
             ("ablate swe\tmi\t", ["sweep", "mine"]),
             ("ablate sweep norm=lay\t", ["sweep", "norm=layernorm"]),
-            ("ablate sweep norm=layernorm,rm\t", ["sweep", "norm=layernorm,rmsnorm"]),
             ("ablate sweep model.dep\t3", ["sweep", "model.depth=3"]),  # no space behind `=`
-            ("ablate sweep analysis.f\tt\t", ["sweep", "analysis.family=table"]),
             ("ablate table --format=la\t", ["table", "--format=latex"]),
-            ("ablate table --form\tla\t", ["table", "--format", "latex"]),
             ("ablate table paper:T1L\t", ["table", "paper:T1L"]),
             ("ablate table stor\t", ["table", "stored one"]),
-            ("ablate show Dual\t1\t", ["show", "Dual PatchNorm@mu/4#1"]),
-            ('ablate show "Dual\t0\t', ["show", "Dual PatchNorm@mu/4#0"]),
-            ("ablate table analysis.metric=epochs_to:0.9 --tr\t", None),
+            ("ablate show Dual\t", ["show", "Dual PatchNorm@mu/4#0"]),
+            ('ablate show "plain\t', ["show", "plain ViT@mu/4#0"]),
         ):
-            found = terminal.line(keys)
-            assert found == (words or ["table", "analysis.metric=epochs_to:0.9", "--transpose"])
+            assert terminal.line(keys) == words
     finally:
         terminal.close()
+
+
+# --- What is offered ----------------------------------------------------------------------------
+
+
+def test_commands_options_and_their_choices(folder):
+    assert tab("") == list(GROUP.commands)
+    assert tab("data", "") == ["prepare"]
+    assert {"--quiet", "--retry", "--store", "--help"} <= {*tab("sweep", "--")}
+    assert "--quiet" not in tab("sweep", "--quiet", "--")
+    assert tab("table", "--format", "") == ["rich", "md", "latex", "html", "csv", "json"]
+    assert tab("status", "--format=") == ["--format=text", "--format=json"]
+    assert tab("plot", "--style", "p") == ["page", "paper"]
+    assert tab("table", "--sort", "") == ["gain"]
+    assert tab("table", "--show", "gain,ve") == ["gain,verdict"]
+    assert tab("sweep", "--retry", "failed,") == ["failed,oom", "failed,hung"]
+    assert tab("plan", "mine", "--scale", "") == ["small", "large"]
+    assert tab("table", "stored one", "--rows", "plain ViT,") == ["plain ViT,Dual PatchNorm"]
+    assert tab("table", "stored one", "--columns", "") == ["mu/4"]
+    assert tab("sweep", "norm=layernorm,rmsnorm", "--across", "") == ["norm"]
+    assert tab("sweep", "--store", "") == []  # the shell's own: files
+
+
+def test_names_of_sweeps_and_runs(folder):
+    assert {"mine", "quickstart"} <= {*tab("sweep", "")}
+    assert "mine" not in tab("sweep", "quickstart", "")
+    for command in ("status", "table", "trials", "plot", "report", "export", "verify"):
+        assert {"stored one", "fixture"} <= {*tab(command, "")}, command
+    assert tab("table", "fixture", "st")[0] == "stored one"  # beside it
+    assert tab("show", "pre") == ["pre#0", "pre#1", "pre#2"]
+    assert tab("show", "pre#0", "--against", "post#") == ["post#0", "post#1", "post#2"]
+    [run] = tab("show", "69e7")
+    assert Path("runs/runs", run).is_dir()
+    assert tab("export", "w.safetensors", "--weights", "pre#0") == ["pre#0"]
+    assert tab("status", "--store", "elsewhere", "") == []
+
+
+def test_keys_and_their_values(folder):
+    listed = {key.partition("=")[0] for key, *_ in key_lines() if "=" in key}
+    assert len(listed) > 80
+    assert listed - {"seed"} <= key_choices().keys()
+    assert "seed=" not in tab("sweep", "see")  # it is `seeds` there
+    assert tab("sweep", "mine", "norm=r") == ["norm=rmsnorm"]
+    assert tab("plan", "model.arch=S/")[:2] == ["model.arch=S/2", "model.arch=S/4"]
+    assert tab("config", "stem=d") == ["stem=dpn"]
+    assert tab("sweep", "recipe=augr") == ["recipe=augreg"]
+    assert tab("sweep", "probe=[gradnorm,sc") == ["probe=[gradnorm,scales"]
+    assert tab("sweep", "launcher=s") == ["launcher=slurm"]
+    assert tab("table", "fixture", "analysis.spread=p") == [
+        *("analysis.spread=pooled", "analysis.spread=predictions", "analysis.spread=paired")
+    ]
+    assert tab("sweep", "mine", "laun") == ["launcher=", "launcher."]
+    assert tab("sweep", "seeds") == ["seeds=", "seeds=N"]  # two, so that no space follows
+    assert "launcher.devices=" in tab("sweep", "launcher.")
+    assert tab("sweep", "from.stem=d") == ["from.stem=dpn"]
+    assert "norm=" not in tab("sweep", "norm=layernorm", "n")
+
+
+def test_kinds(folder):
+    assert tab("list", "") == ["sweeps", *KINDS, "keys"]
+    assert {"norm", "sweep"} <= {*tab("new", "")}
+    assert tab("plot", "fixture", "gradn") == ["gradnorm"]
+    assert "cifar10" in tab("data", "prepare", "ci")
+
+
+# --- Other shells, and what goes wrong ----------------------------------------------------------
+
+
+@pytest.fixture
+def asked(folder, capfd):
+    """`asked(shell, ...)`: (exit code, what is printed) for that shell's script."""
+
+    def asked(shell, **environment):
+        code = answer(GROUP, {"_ABLATE_COMPLETE": f"complete_{shell}", **environment})
+        return code, "".join(capfd.readouterr())
+
+    return asked
+
+
+def test_zsh_and_fish_are_answered_as_they_ask(asked):
+    def zsh(text):
+        return asked("zsh", _TYPER_COMPLETE_ARGS=text)[1]
+
+    assert zsh("ablate show Dual") == "compadd -- 'Dual PatchNorm@mu/4#0'\n"
+    assert zsh("ablate sweep model.dep") == "compadd -S '' -- model.depth=\n"
+    assert zsh("ablate merge ") == "_files\n"
+    fish = {"_TYPER_COMPLETE_ARGS": "ablate sweep seed"}
+    assert asked("fish", _TYPER_COMPLETE_FISH_ACTION="get-args", **fish) == (0, "seeds=\n")
+    assert asked("fish", _TYPER_COMPLETE_FISH_ACTION="is-args", **fish) == (0, "")
+    none = {"_TYPER_COMPLETE_ARGS": "ablate merge "}
+    assert asked("fish", _TYPER_COMPLETE_FISH_ACTION="is-args", **none) == (1, "")
+
+
+def test_what_lies_in_the_folder_breaks_no_tab(asked):
+    Path("runs/sweeps/torn.json").write_text('{"name": "torn", "rows"')
+    Path("sweeps/mine.yaml").write_text("{")
+    assert "torn" not in tab("table", "t")
+    for words in ("ablate\nnope\n", "ablate\nplan\nmine\n--scale\n", "ablate\nsweep\n'un"):
+        number = str(words.count("\n"))
+        assert asked("bash", COMP_WORDS=words, COMP_CWORD=number) == (0, "\n")
+
+
+def test_a_tab_loads_nothing_heavy(folder):
+    code = """
+import os, sys
+from ablate import cli
+os.environ["_ABLATE_COMPLETE"] = "complete_bash"
+for words in ("ablate sweep norm = lay", "ablate show pre", "ablate plan mi", "ablate table f"):
+    os.environ |= {"COMP_WORDS": words.replace(" ", "\\n"), "COMP_CWORD": str(words.count(" "))}
+    try:
+        cli.main()
+    except SystemExit as ended:
+        assert ended.code == 0
+print(*sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["layernorm", "pre#0", "pre#1", "pre#2", "mine", "fixture"]
+    heavy = {"torch", "numpy", "scipy", "pandas", "hydra", "omegaconf", "rich", "optuna", "yaml"}
+    assert not heavy & {module.partition(".")[0] for module in done.stderr.split()}

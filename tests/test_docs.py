@@ -99,7 +99,7 @@ def test_every_command_of_the_pages_is_right(folder, monkeypatch):
 
 def options() -> set[str]:
     """Every long option of every command but --help, subcommands included."""
-    found = {"--version"}
+    found = {"--version", "--install-completion", "--show-completion"}
     for command in COMMANDS.values():
         for one in (command, *getattr(command, "commands", {}).values()):
             for param in one.params:

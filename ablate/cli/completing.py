@@ -18,7 +18,6 @@ from typing import Any
 
 ASKED = "_ABLATE_COMPLETE"  # a shell's script sets it: complete_bash, complete_zsh, complete_fish
 BREAKS = "=:"  # bash takes what is between for words of their own
-PLACES = re.compile(r"[A-Z]+")  # NUMBER: any value of that kind
 
 DRIVEN = ("status", "table", "trials", "plot", "report", "export", "verify", "stop")
 DECLARED = ("sweep", "plan", "doctor")
@@ -42,7 +41,7 @@ def answer(group: Any, environment: Mapping[str, str]) -> int:
     elif environment.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
         return int(not found)
     else:
-        print("\n".join(word for word in found if not _is_place(word)))
+        print("\n".join(word for word in found if not _is_word(word)))
     return 0
 
 
@@ -96,7 +95,7 @@ def _for_bash(found: Sequence[str], last: str, quoted: bool) -> Iterator[str]:
 
 def _for_zsh(found: Sequence[str]) -> str:
     """What zsh evaluates. No space follows what goes on."""
-    words = [word for word in found if not _is_place(word)]
+    words = [word for word in found if not _is_word(word)]
     if not words:
         return "_files"
     going = [word for word in words if word.endswith(("=", ".", ":"))]
@@ -106,8 +105,10 @@ def _for_zsh(found: Sequence[str]) -> str:
     return "; ".join(lines)
 
 
-def _is_place(word: str) -> bool:
-    return bool(PLACES.fullmatch(word.rpartition("=")[2])) and "=" in word
+def _is_word(word: str) -> bool:
+    from ablate.report.key_choices import WORDS
+
+    return "=" in word and word.partition("=")[2] in WORDS
 
 
 # --- What is offered ----------------------------------------------------------------------------
@@ -234,20 +235,22 @@ def _of_place(
 
         yield from _beginning((f"paper:{table}" for table in tables()), last)
     if name in KEYED and (last or not first or name == "config"):
-        yield from _keys(last, {word.partition("=")[0] for word in places})
+        said = {word.partition("=")[0] for word in places if "=" in word}
+        read = name in DRIVEN and not said  # a name: what may be added is how runs are read
+        yield from _keys(last, said, "analysis." if read else "")
 
 
-def _keys(last: str, said: Iterable[str]) -> Iterator[str]:
+def _keys(last: str, said: Iterable[str], section: str) -> Iterator[str]:
     """Keys with their `=`; a section stands for its keys until it is the only one; behind `=` the
     values, of which a list may have several."""
-    from ablate.report.key_choices import key_choices
+    from ablate.report.key_choices import WORDS, key_choices
 
-    known = key_choices()
+    known = {key: of for key, of in key_choices().items() if key.startswith(section)}
     key, equals, begun = last.partition("=")
     if equals:
         head = begun[: max(begun.rfind(mark) for mark in ",[") + 1]
         values = known.get(key, ())
-        yield from _beginning((f"{key}={head}{v}" for v in values if not v.isupper()), last)
+        yield from _beginning((f"{key}={head}{v}" for v in values if v not in WORDS), last)
         return
     keys = [one for one in known if one not in said and one.startswith(last)]
     start = last.rfind(".") + 1

@@ -17,20 +17,23 @@ from ablate.planning.tuning import OWN
 from ablate.shared.choices import ARCHS, CHOICES, PROBES
 from ablate.shared.keys import hints, keys
 from ablate.shared.metrics import TASKS
-from ablate.shared.sections import Model
+from ablate.shared.sections import Model, Text, Weights
 from ablate.shared.spec import Run
 
 Values = tuple[str, ...]
 FILES = ("data", "recipe", "trainer")  # groups whose choices are files of `conf`
 PATCHES = (2, 4, 8, 16, 32)
+WORDS = ("N", "NUMBER", "TEXT", "LABEL")  # for what is not enumerated
 
 
 def key_choices() -> dict[str, Values]:
-    """key -> its values; of a key that takes any number or text the word for it, in capitals."""
+    """key -> its values; of a key that takes any number or text one of WORDS."""
     archs = tuple(name if a.patch else f"{name}/{p}" for name, a in ARCHS.items() for p in PATCHES)
     found = dict(_of_run())
+    found |= {f"text.{key}": values_of(hints(Text)[key]) for key in keys(Text)}
     found |= {f"from.{key}": values for key, values in found.items()}
     found |= {f"from.{group}": files(group) for group in FILES[:2]}
+    found |= {"from.weights": ("TEXT",), "from.names": values_of(hints(Weights)["names"])}
     found |= {group: files(group) for group in FILES}
     sized = tuple(dict.fromkeys(archs))
     found |= {"model": sized, "model.arch": sized, "probe": tuple(PROBES), "task": tuple(TASKS)}
@@ -66,7 +69,7 @@ def files(group: str) -> Values:
 
 
 def values_of(hint: Any) -> Values:
-    """What a type takes: the values of a Literal, true and false, or a word in capitals."""
+    """What a type takes: the values of a Literal, true and false, or one of WORDS."""
     if get_origin(hint) is Literal:
         return tuple("null" if v is None else str(v) for v in get_args(hint))
     if get_origin(hint) in (types.UnionType, Union):
