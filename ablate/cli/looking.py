@@ -72,7 +72,7 @@ def show(
     log: Annotated[bool, typer.Option("--log", help="Print only the log of the run.")] = False,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Follow the log while the run trains, with --log."),
+        typer.Option("--follow", "-f", help="Follow the log until the run ends."),
     ] = False,
     against: Annotated[
         str | None, typer.Option(metavar="RUN", help="Show only the differences from this run.")
@@ -82,33 +82,35 @@ def show(
 ) -> None:
     """Show one run: history, result, curves, provenance and configuration."""
     from ablate.report import trees
-    from ablate.report.show import compare_runs, describe_run, print_log
+    from ablate.report.logs import follow_log, print_log
+    from ablate.report.show import compare_runs, describe_run
     from ablate.store.find import find_run
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
-    if follow and not log:
-        raise UserError("--follow: needs --log")
-    if log and format is not Format.text:
-        raise UserError(f"--format {format}: --log prints text alone; give one of them")
-    if log and against is not None:
-        raise UserError("--against: compares runs, and --log prints one log; leave one of them out")
+    logged = "--follow" if follow else "--log" if log else ""
+    if logged and format is not Format.text:
+        raise UserError(f"--format {format}: {logged} prints text alone; give one of them")
+    if logged and against is not None:
+        raise UserError(f"--against: compares runs, and {logged} prints one log; leave one out")
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         found = find_run(kept, ledger, run)
         other = None if against is None else find_run(kept, ledger, against)
-        if format is Format.json:
+        if follow:
+            try:
+                follow_log(kept, ledger, found, sys.stdout.buffer)
+            except KeyboardInterrupt:
+                raise typer.Exit(130) from None
+        elif log:
+            print_log(kept, found, sys.stdout.buffer)
+        elif format is Format.json:
             both = other and trees.of_runs(kept, ledger, (found, other))
             print_json(both or trees.of_run(kept, ledger, found))
         elif other is not None:
             print(compare_runs(kept, ledger, found, other))
-        elif not log:
+        else:
             print(describe_run(kept, ledger, found))
-    if log:
-        try:
-            print_log(kept, found, sys.stdout.buffer, follow)
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
 
 
 def table(

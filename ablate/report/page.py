@@ -22,6 +22,7 @@ from ablate.planning.plan import Plan
 from ablate.report.formats.layout import sheet
 from ablate.report.formats.parts import DEFAULT
 from ablate.report.live import duration
+from ablate.report.logs import tail
 from ablate.report.show import leaves, provenance, yaml_lines
 from ablate.shared.metrics import Metric
 from ablate.shared.spec import datasets_of
@@ -29,8 +30,6 @@ from ablate.store.looks import InterimLook, Seeds
 from ablate.store.progress import GIVEN_UP
 from ablate.store.record import RunRecord
 from ablate.version import __version__
-
-LOG_LINES, LOG_BYTES = 40, 8_000  # of a failed run's log, its end
 
 
 def render_page(
@@ -68,7 +67,7 @@ def render_page(
         # functions
         plural=_plural,
         score=functools.partial(_score, table),
-        tail=_tail,
+        tail=tail,
         time=_time,
         yaml=yaml_lines,
     )
@@ -182,18 +181,6 @@ def _score(table: Table, record: RunRecord, metric: Metric) -> float | None:
 
 def _time(seconds: float) -> str:
     return duration(seconds) if seconds >= 60 else f"{seconds:.3g} s"
-
-
-def _tail(record: RunRecord) -> str:
-    """Return the last lines of a run's log."""
-    try:
-        with open(record.folder.log, "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - LOG_BYTES))
-            text = file.read().decode(errors="replace")
-    except FileNotFoundError:
-        return "no log"
-    return "\n".join(text.splitlines()[-LOG_LINES:]) or "an empty log"
 
 
 def _counted(runs: Sequence[RunRecord]) -> str:
