@@ -28,7 +28,8 @@ from nvidia import Machine, gpu
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve
 from ablate.planning.plan import Analysis, Plan
-from ablate.report.show import compare_runs, describe_run, sparkline
+from ablate.report.show import compare_runs, describe_run
+from ablate.report.text import sparkline
 from ablate.running import launchers
 from ablate.shared.errors import UserError
 from ablate.shared.files import to_json

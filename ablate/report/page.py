@@ -21,9 +21,9 @@ from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
 from ablate.report.formats.layout import sheet
 from ablate.report.formats.parts import DEFAULT
-from ablate.report.live import duration
 from ablate.report.logs import tail
 from ablate.report.show import leaves, provenance, yaml_lines
+from ablate.report.text import duration
 from ablate.shared.metrics import Metric
 from ablate.shared.spec import datasets_of
 from ablate.store.looks import InterimLook, Seeds

@@ -5,7 +5,6 @@ Any file of a run folder may be torn or missing: `show` says so, and shows the r
 
 from __future__ import annotations
 
-import itertools
 import json
 import shlex
 import time
@@ -15,8 +14,8 @@ from typing import Any
 
 from ablate.analysis.captions import parent_words
 from ablate.planning.cell import PlannedRun
-from ablate.report.live import duration
 from ablate.report.status import speed
+from ablate.report.text import duration, sparkline
 from ablate.shared.files import is_number
 from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
 from ablate.shared.result import FINAL
@@ -157,21 +156,6 @@ def _curves(metrics: Sequence[Mapping[str, Any]], task: TaskChoice) -> list[str]
             words = f"first {values[0]:.4g}, last {values[-1]:.4g}, {what} {best(values):.4g}"
             rows.append((name, sparkline(values), words))
     return _columns(rows)
-
-
-BARS = "▁▂▃▄▅▆▇█"
-
-
-def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """Draw one bar for each value, between the least and the greatest; with more than `width`
-    values a bar is the mean of neighbours."""
-    count = min(width, len(values))
-    edges = [len(values) * bar // count for bar in range(count + 1)]
-    parts = [values[a:b] for a, b in itertools.pairwise(edges)]
-    means = [sum(part) / len(part) for part in parts]
-    low, high = min(means), max(means)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BARS[round((mean - low) * scale)] for mean in means)
 
 
 def yaml_lines(tree: Mapping[str, Any] | None) -> list[str]:
