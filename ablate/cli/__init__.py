@@ -37,6 +37,7 @@ for command in (
     driving.plan,
     driving.stop,
     looking.status,
+    looking.watch,
     looking.show,
     looking.table,
     looking.plot,

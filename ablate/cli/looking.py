@@ -1,4 +1,4 @@
-"""Commands that only look: status, show, table, plot, list, config."""
+"""Commands that only look: status, watch, show, table, plot, list, config."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ablate.cli.mistakes import whole
 from ablate.cli.out import check_format, write_out
 from ablate.cli.printing import (
     Caption,
@@ -29,6 +30,7 @@ from ablate.cli.printing import (
 from ablate.cli.selection import RUNS, Selection, StoreDir, planned
 from ablate.shared.errors import UserError, unknown
 
+MAX_PORT = 65535
 MANY = 1000  # runs: reading their results takes seconds
 
 
@@ -62,6 +64,39 @@ def status(
         try:
             report.watch(made, kept, ledger)
         except KeyboardInterrupt:  # it is not ours to stop
+            raise typer.Exit(130) from None
+
+
+def watch(
+    selection: Selection,
+    port: Annotated[
+        int,
+        typer.Option(parser=whole, metavar="PORT", help="Port to listen on (default: a free one)."),
+    ] = 0,
+) -> None:
+    """Serve a live page of a sweep to a browser on this machine: state, curves, logs, gains.
+
+    The address holds a token: only who knows it sees the page. Ctrl-C ends it.
+    """
+    from ablate.report.watch.answers import SweepAnswers
+    from ablate.report.watch.server import WatchServer
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
+
+    if not 0 <= port <= MAX_PORT:
+        raise UserError(f"--port: expected a port from 1 to {MAX_PORT}, got {port}")
+    kept = Store(selection.store)
+    with Ledger.reading(kept) as ledger:
+        made = planned(kept, ledger, selection)
+    try:
+        server = WatchServer(SweepAnswers(made, kept), port)
+    except OSError as error:
+        raise UserError(f"--port {port}: {error.strerror}; give another, or none") from error
+    with server:
+        print(server.url, flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
 

@@ -173,10 +173,10 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     now = observe(plan, runs, store, ledger)
     told = looks.read(store.read_looks(now.sweep))
     print(_head(now))
-    show_grid(*_by_variant(plan, runs, now, standing(plan, told)))
+    show_grid(*by_variant(plan, runs, now, standing(plan, told)))
     for line in (
         *_running(now),
-        *_details(plan, runs, now, store, told),
+        *details(plan, runs, now, store, told),
         *captions.withheld(store.results(runs).withheld),
     ):
         print(line)
@@ -184,17 +184,18 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
 
 def _head(now: SweepProgress) -> str:
     what = _told(now.counts, now.total - len(now.states))
-    return f"sweep: {now.sweep} ({_driver(now)})\n{_count(now.total, 'run')}: {what}\n"
+    return f"sweep: {now.sweep} ({driver_words(now)})\n{_count(now.total, 'run')}: {what}\n"
 
 
-def _driver(now: SweepProgress) -> str:
+def driver_words(now: SweepProgress) -> str:
+    """ "driven by process 12", or who else drives the store."""
     if now.driver is None:
         return "not driven"
     text = f"driven by process {'?' if now.driver.pid is None else now.driver.pid}"
     return text if now.driven else f"not driven; {now.driver.sweep} is {text}"
 
 
-def _by_variant(
+def by_variant(
     plan: Plan, runs: Iterable[PlannedRun], now: SweepProgress, decided: Standing
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Count the runs of each variant by status, beside what looks have decided: header and rows of
@@ -221,7 +222,7 @@ def _running(now: SweepProgress) -> Iterator[str]:
         yield f"running: {worker.run.label} on {worker.slot}: {what}"
 
 
-def _details(
+def details(
     plan: Plan,
     runs: Sequence[PlannedRun],
     now: SweepProgress,
@@ -298,9 +299,9 @@ def _watch_in_place(seen: Iterable[Moment], store: Store) -> None:
         for plan, runs, now in seen:
             left = clock.left_s(parts_done(now), now.total)
             told = looks.read(store.read_looks(now.sweep))
-            lines = [*_details(plan, runs, now, store, told), *meters.lines(now.workers)]
+            lines = [*details(plan, runs, now, store, told), *meters.lines(now.workers)]
             lines += [f"time left: {duration(left)}"] if now.workers else []
-            grid = _grid(*_by_variant(plan, runs, now, standing(plan, told)))
+            grid = _grid(*by_variant(plan, runs, now, standing(plan, told)))
             table = workers_table(now.workers, metrics, console)
             parts: list[Any] = [Text(_head(now)), grid, *([table] if table else [])]
             live.update(Group(*parts, Text("\n".join(lines))), refresh=True)

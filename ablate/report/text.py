@@ -12,7 +12,7 @@ ASCII_BARS = "_.-~+=*#"
 def sparkline(values: Sequence[float], width: int = 40, bars: str = BARS) -> str:
     """Draw one bar for each value, between the least and the greatest; with more than `width`
     values a bar is the mean of neighbours. "" for no values."""
-    if not values:
+    if not (values and width):
         return ""
     count = min(width, len(values))
     edges = [len(values) * bar // count for bar in range(count + 1)]

@@ -51,8 +51,7 @@ def workers_table(
     width, ascii_only = console.width, console.options.ascii_only
     bar = 20 if width >= WIDE else 0
     spark = 8 if width < WIDE else min(40, width // 5)
-    told = Counter(first_metric(worker.run).key for worker in workers)
-    [(common, _)] = told.most_common(1)
+    common = _common(workers)
     lines = [
         _line(worker, metrics.lines(worker.folder), common, spark, ascii_only) for worker in workers
     ]
@@ -73,6 +72,23 @@ def workers_table(
         cells[BAR] = _bar(worker.notes, bar)
         table.add_row(*(cells[place] for place in shown))
     return table
+
+
+def worker_cells(
+    workers: Sequence[Worker], metrics: GrowingMetrics
+) -> tuple[list[str], list[list[str]]]:
+    """The texts of the same table without what is drawn: headings, and a line for each worker."""
+    common = _common(workers)
+    shown = [place for place in range(METRIC + 1) if place not in (BAR, SPARK)]
+    lines = [_line(worker, metrics.lines(worker.folder), common, 0, False) for worker in workers]
+    headings = (*HEADINGS[:METRIC], common)
+    return [headings[at] for at in shown], [[line[at] for at in shown] for line in lines]
+
+
+def _common(workers: Sequence[Worker]) -> str:
+    """The metric that most of them have; "" of none."""
+    told = Counter(first_metric(worker.run).key for worker in workers)
+    return told.most_common(1)[0][0] if told else ""
 
 
 def _line(
