@@ -270,7 +270,7 @@ def test_who_watches_asks_for_figures_now_and_then_and_not_for_cpus(nvidia, monk
     monkeypatch.setattr(status, "METERS_EVERY_S", 1e6)
 
     def lines(*slots: str) -> list[str]:
-        return meters.lines([Worker(None, slot, {}) for slot in slots])  # type: ignore[arg-type]
+        return meters.lines([Worker(None, slot, {}, None) for slot in slots])  # type: ignore[arg-type]
 
     assert lines() == lines("cpu:0", "inline", "?") == []
     assert nvidia.asked() == []

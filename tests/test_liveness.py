@@ -17,7 +17,8 @@ import pytest
 from test_ledger import small_plan
 
 from ablate.audit.doctor import stored
-from ablate.report.show import describe_run, print_log
+from ablate.report.logs import follow_log
+from ablate.report.show import describe_run
 from ablate.report.status import show_status
 from ablate.running.driver import drive
 from ablate.running.launchers import Slot
@@ -229,14 +230,67 @@ def test_every_reader_asks_the_store(store, working, capsys):
     assert [item.path for item in found if item.kind == "runs"] == [real.path]
 
 
+def followed(store: Store, tmp_path: Path) -> str:
+    with Ledger.reading(store) as ledger, open(tmp_path / "out", "wb") as out:
+        follow_log(store, ledger, "a0", out)
+    return (tmp_path / "out").read_text()
+
+
 def test_a_log_is_followed_while_there_is_a_worker(store, working, tmp_path):
     store.rundir("a0").log.write_text("one\n")
     asked = []
     working.alive = lambda run: len(asked) < 3 and not asked.append(run.id)
-    with open(tmp_path / "out", "wb") as out:
-        print_log(store, "a0", out, follow=True)
-    assert asked == ["a0"] * 3
-    assert (tmp_path / "out").read_text() == "one\n"
+    assert followed(store, tmp_path) == "one\n"
+    assert asked == ["a0"] * 3  # nobody drives the sweep: no other worker will come
+
+
+@pytest.mark.parametrize("ends", ["result", "given up", "driver", "another's driver"])
+def test_a_log_is_followed_over_a_restart_until_the_run_or_its_driver_ends(
+    store, working, tmp_path, ends
+):
+    """The log is written between two looks; the second attempt's is a file of its own, which goes
+    on from the first's."""
+    folder = store.rundir("a0")
+    assert store.driver.acquire()
+    store.driver.note(pid=os.getpid(), sweep="p")
+
+    def say(lines: str, new: bool = False) -> None:
+        folder.log.unlink(missing_ok=new)
+        folder.log.write_text(lines)
+
+    def end() -> None:
+        with open(folder.log, "a") as log:
+            log.write("its last word\n")
+        if ends == "result":
+            write_whole(folder.result, to_json({"status": "finished"}))
+        elif ends == "given up":
+            with Ledger.driving(store) as ledger:
+                ledger.record("a0", "failed", reason="why")
+        elif ends == "driver":
+            store.driver.release()
+        else:
+            store.driver.note(sweep="another")
+
+    looks = iter(
+        [
+            (None, False),  # it has not begun
+            (lambda: say("one\n", new=True), True),
+            (None, False),  # dead, and its driver will start it again
+            (lambda: say("one\ntwo\n"), True),
+            (end, False),
+        ]
+    )
+
+    def alive(run: RunDir) -> bool:
+        act, lives = next(looks)
+        if act is not None:
+            act()
+        return lives
+
+    working.alive = alive
+    assert followed(store, tmp_path) == "one\ntwo\nits last word\n"
+    assert next(looks, None) is None
+    store.driver.release()
 
 
 def test_stop_asks_the_store_and_waits_for_the_end(store, working):

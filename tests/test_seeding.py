@@ -4,6 +4,7 @@ looks are sealed once; tables, `status` and `plan` say what was decided; mistake
 import dataclasses
 import json
 import random
+import re
 import shutil
 
 import numpy as np
@@ -12,7 +13,7 @@ from conftest import Shell
 from test_kill import disturb
 
 from ablate.analysis import reading, seeding, stats
-from ablate.analysis.course import STOPPED, courses_of, look_events, told_by
+from ablate.analysis.course import STOPPED, courses_of, look_events, standing, told_by
 from ablate.analysis.headline import headline, wins
 from ablate.analysis.methods import sequential_of
 from ablate.analysis.seeding import Seeding
@@ -25,6 +26,7 @@ from ablate.planning.probing import check_spread
 from ablate.planning.until import USUAL, at_most, looks_to
 from ablate.report.formats import render
 from ablate.shared.errors import UserError
+from ablate.store import looks
 from ablate.store.ledger import Ledger
 from ablate.store.looks import InterimLook, look
 from ablate.store.store import Store
@@ -364,8 +366,15 @@ def test_a_sweep_gives_seeds_at_its_looks_and_says_what_each_decided(calm):
     courses = courses_of(plan, results, store.metrics, store.probe)
     assert all(course.next is None for course in courses.values())
     assert all(course.rows["asleep"].word == "hurts" for course in courses.values())
+    told = {row: {} for row in ("DPN", "asleep")}
+    for column, course in courses.items():
+        for row, now in course.rows.items():
+            told[row][column] = now.seeds, now.word
+    assert standing(plan, looks.read(looks_of(calm))) == told
+    assert standing(dataclasses.replace(plan, until=(5, 6)), looks.read(looks_of(calm))) == {}
     assert "look at 5 seeds of 64: " in said
     status = calm("status", "few").out
+    assert re.search(r"^ asleep .* 2 of 2 columns *$", status, re.MULTILINE)
     for line in said.splitlines():
         if line.startswith("look at"):
             assert line in status

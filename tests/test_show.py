@@ -1,4 +1,4 @@
-"""`show`, `show --against`, `show --log -f`, `status --watch`: of real runs, killed, stopped, torn.
+"""`show`, `show --against`, `show -f`, `status --watch`: of real runs, killed, stopped, torn.
 
 Most tests look at one sweep whose first run was killed (-9) once and stopped once.
 """
@@ -28,7 +28,8 @@ from test_kill import frozen, thaw, workers
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve
 from ablate.planning.plan import Analysis, Plan
-from ablate.report.show import compare_runs, describe_run, sparkline
+from ablate.report.show import compare_runs, describe_run
+from ablate.report.text import sparkline
 from ablate.running import launchers
 from ablate.shared.errors import UserError
 from ablate.shared.files import to_json
@@ -423,13 +424,19 @@ def test_watching_and_following_what_trains(shell, long, tmp_path, monkeypatch):
     with open(long.log, "a") as log:
         log.write("a word more\n")
     until(lambda: printed.read_text() == "begun\na word more\n")
-    code, sent = interrupted_terminal(shell, "show", "post#2", "--log", "-f", after=b"more")
+    code, sent = interrupted_terminal(shell, "show", "post#2", "-f", after=b"more")
     assert (code, "Traceback" in sent) == (130, False)
     assert long.lock.is_held()
-    assert following.poll() is None
     os.kill(long.lock.notes()["pid"], signal.SIGKILL)
-    assert following.wait(60) == 0  # nobody holds the run's lock
-    assert shell("show", "feed", "--log").out == "begun\na word more\n"
+    until(lambda: not long.lock.is_held())
+    with open(long.log, "a") as log:
+        log.write("another attempt\n")
+    until(lambda: printed.read_text() == "begun\na word more\nanother attempt\n")
+    assert following.poll() is None  # its driver lives
+    with Ledger.driving(Store(shell.folder / "runs")) as ledger:
+        ledger.record("feed", "failed", reason="no more attempts")
+    assert following.wait(60) == 0
+    assert shell("show", "feed", "--log").out == printed.read_text()
     assert "running" not in shell("status").out
     assert ": killed without an error message\n" in shell("show", "feed").out
 
@@ -461,7 +468,8 @@ def test_a_log_that_is_not_there_is_a_failure_in_one_line(own):
         f"ablate: runs/runs/{folder.id}/log.txt: no log; the run has not begun, or an older "
         f"version trained it inline\n"
     )
-    assert "--follow: needs --log" in own("show", "pre#0", "-f", code=2).err
+    assert own("show", "pre#0", "-f", code=1).err == done.err
+    assert own("show", "post#0", "-f").out == rundir(own, "post").log.read_text()  # it has ended
 
 
 def test_a_look_at_a_large_store_probes_only_runs_without_a_result(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from ablate.analysis.captions import count
 from ablate.analysis.methods import sequential_of
 from ablate.analysis.scores import Curves, Probes, Results, Scores, all_scores
 from ablate.planning.plan import Plan
+from ablate.planning.until import Standing
 from ablate.store import looks
 from ablate.store.looks import InterimLook
 
@@ -215,6 +216,18 @@ def told_by(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]:
     for look in seen:
         if look.decided and look.at == now.at:
             yield _line(len(look.seeds), **look.decided)
+
+
+def standing(plan: Plan, seen: Iterable[InterimLook]) -> Standing:
+    """What the newest look at each row said. Only looks that gave out seeds count, and no looks
+    under another analysis."""
+    found: dict[str, dict[str, tuple[int, str]]] = {}
+    now = looks.look(plan) if plan.until else None
+    for look in seen:
+        if now is not None and look.decided and look.at == now.at:
+            for row, word in look.decided["rows"].items():
+                found.setdefault(row, {})[look.decided["column"]] = len(look.seeds), word
+    return found
 
 
 def lines(plan: Plan, course: ColumnCourse) -> list[str]:

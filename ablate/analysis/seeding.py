@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from ablate.analysis.course import ColumnCourse, courses_of, lines, look_events
+from ablate.analysis.course import ColumnCourse, courses_of, lines, look_events, standing
 from ablate.analysis.own import with_own
 from ablate.planning.cell import Cell
 from ablate.planning.cell_search import Lines, Metrics, Results
 from ablate.planning.plan import Plan
-from ablate.planning.until import with_seeds
+from ablate.planning.until import Standing, with_seeds
 from ablate.store.events import Look
 from ablate.store.store import Store
 
@@ -40,6 +40,7 @@ class Seeding:
         self._known: dict[str, Mapping[str, Any]] = {}
         self._waiting: dict[str, list[str]] = {}  # by column: runs whose result is not known
         self._said: set[str] = set()
+        self.standing: Standing = {}
         self._await(plan, before=())
 
     def grow(self, results: Results, metrics: Metrics) -> Plan | None:
@@ -48,8 +49,10 @@ class Seeding:
         before = self._plan
         while self._ended(results):
             courses = self._courses(metrics)
-            for look in look_events(self._plan, courses):
+            seen = [*look_events(self._plan, courses)]
+            for look in seen:
                 self._record(look.event(self._plan.name))
+            self.standing = standing(self._plan, seen)
             self._tell(courses)
             more = with_seeds(self._plan, _asks(self._plan, courses))
             self._await(more, before=self._plan.cells)

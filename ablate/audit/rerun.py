@@ -20,7 +20,7 @@ from ablate.shared.signals import ENDING, noted
 from ablate.store.store import Store
 
 SAME = "the same bits"
-Show = Callable[[Slot, Mapping[str, Any]], None]
+Show = Callable[[Slot, RunDir, Mapping[str, Any]], None]
 
 
 class RerunStopped(Exception):
@@ -85,7 +85,7 @@ def _train(
         if heard:
             launcher.stop(again, now=True)
         ended |= again.id in launcher.poll(0.2)
-        show(slot, launcher.notes(again))
+        show(slot, again, launcher.notes(again))
     if heard:
         raise RerunStopped(heard[0])
 

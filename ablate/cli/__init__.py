@@ -49,6 +49,7 @@ for command in (
     driving.stop,
     ordering.run,
     looking.status,
+    looking.watch,
     looking.show,
     comparing.diff,
     looking.table,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ablate.audit.bundle import Bundle
     from ablate.audit.verify import Verified
     from ablate.running.launchers import Slot
+    from ablate.shared.rundir import RunDir
     from ablate.store.store import Store
 
 
@@ -239,8 +240,8 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
                 quiet.enter_context(contextlib.redirect_stdout(sys.stderr))
             watching = quiet.enter_context(view())
 
-            def show(slot: Slot, notes: Mapping[str, Any]) -> None:
-                watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes)]))
+            def show(slot: Slot, folder: RunDir, notes: Mapping[str, Any]) -> None:
+                watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes, folder)]))
 
             decode([run.cell.spec], store.root, watching, launcher.ask)
             machine, lines = rerun(store, run, launcher, show)

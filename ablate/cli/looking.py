@@ -1,4 +1,4 @@
-"""Commands that only look: status, show, table, plot, list, config."""
+"""Commands that only look: status, watch, show, table, plot, list, config."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ablate.cli.mistakes import whole
 from ablate.cli.out import check_format, write_out
 from ablate.cli.pairing import paired, print_pair, refused
 from ablate.cli.printing import (
@@ -32,6 +33,7 @@ from ablate.cli.printing import (
 from ablate.cli.selection import RUNS, Selection, StoreDir, planned
 from ablate.shared.errors import UserError, unknown
 
+MAX_PORT = 65535
 MANY = 1000  # runs: reading their results takes seconds
 
 
@@ -68,6 +70,39 @@ def status(
             raise typer.Exit(130) from None
 
 
+def watch(
+    selection: Selection,
+    port: Annotated[
+        int,
+        typer.Option(parser=whole, metavar="PORT", help="Port to listen on (default: a free one)."),
+    ] = 0,
+) -> None:
+    """Serve a live page of a sweep to a browser on this machine: state, curves, logs, gains.
+
+    The address holds a token: only who knows it sees the page. Ctrl-C ends it.
+    """
+    from ablate.report.watch.answers import SweepAnswers
+    from ablate.report.watch.server import WatchServer
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
+
+    if not 0 <= port <= MAX_PORT:
+        raise UserError(f"--port: expected a port from 1 to {MAX_PORT}, got {port}")
+    kept = Store(selection.store)
+    with Ledger.reading(kept) as ledger:
+        made = planned(kept, ledger, selection)
+    try:
+        server = WatchServer(SweepAnswers(made, kept), port)
+    except OSError as error:
+        raise UserError(f"--port {port}: {error.strerror}; give another, or none") from error
+    with server:
+        print(server.url, flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
 def show(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="LABEL@COLUMN#SEED, or the beginning of an id.")
@@ -75,7 +110,7 @@ def show(
     log: Annotated[bool, typer.Option("--log", help="Print only the log of the run.")] = False,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Follow the log while the run trains, with --log."),
+        typer.Option("--follow", "-f", help="Follow the log until the run ends."),
     ] = False,
     against: Annotated[
         str | None, typer.Option(metavar="RUN", help="Show only the differences from this run.")
@@ -85,33 +120,35 @@ def show(
 ) -> None:
     """Show one run: history, result, curves, provenance and configuration."""
     from ablate.report import trees
-    from ablate.report.show import compare_runs, describe_run, print_log
+    from ablate.report.logs import follow_log, print_log
+    from ablate.report.show import compare_runs, describe_run
     from ablate.store.find import find_run
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
-    if follow and not log:
-        raise UserError("--follow: needs --log")
-    if log and format is not Format.text:
-        raise UserError(f"--format {format}: --log prints text alone; give one of them")
-    if log and against is not None:
-        raise UserError("--against: compares runs, and --log prints one log; leave one of them out")
+    logged = "--follow" if follow else "--log" if log else ""
+    if logged and format is not Format.text:
+        raise UserError(f"--format {format}: {logged} prints text alone; give one of them")
+    if logged and against is not None:
+        raise UserError(f"--against: compares runs, and {logged} prints one log; leave one out")
     kept = Store(store)
     with Ledger.reading(kept) as ledger:
         found = find_run(kept, ledger, run)
         other = None if against is None else find_run(kept, ledger, against)
-        if format is Format.json:
+        if follow:
+            try:
+                follow_log(kept, ledger, found, sys.stdout.buffer)
+            except KeyboardInterrupt:
+                raise typer.Exit(130) from None
+        elif log:
+            print_log(kept, found, sys.stdout.buffer)
+        elif format is Format.json:
             both = other and trees.of_runs(kept, ledger, (found, other))
             print_json(both or trees.of_run(kept, ledger, found))
         elif other is not None:
             print(compare_runs(kept, ledger, found, other))
-        elif not log:
+        else:
             print(describe_run(kept, ledger, found))
-    if log:
-        try:
-            print_log(kept, found, sys.stdout.buffer, follow)
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
 
 
 def table(

@@ -139,7 +139,7 @@ def _confirm(
     """Print warnings, and ask about the cost of a long sweep, unless `yes`. Raise UserError where
     nobody can answer."""
     from ablate.planning.until import at_most
-    from ablate.report.live import duration
+    from ablate.report.text import duration
     from ablate.running.estimate import costs
     from ablate.running.preflight import in_use
     from ablate.running.rehearse import rehearsed

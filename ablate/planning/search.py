@@ -21,6 +21,7 @@ from ablate.planning.cell import Cell
 from ablate.planning.cell_search import CellSearch, Lines, Metrics, Results
 from ablate.planning.plan import Plan
 from ablate.planning.tree import file_name
+from ablate.planning.until import Standing
 from ablate.shared import spec
 from ablate.shared.files import make_folder, sync_folder
 
@@ -34,6 +35,10 @@ class Grower(Protocol):
 
     @property
     def prunes(self) -> bool: ...
+
+    @property
+    def standing(self) -> Standing:
+        """What its looks have decided so far."""
 
     def grow(self, results: Results, metrics: Metrics) -> Plan | None: ...
 
@@ -80,6 +85,10 @@ class Search:
             chosen=tuple(choice for choice, _ in found),
             specs=tuple(tree for _, tree in found),
         )
+
+    @property
+    def standing(self) -> Standing:
+        return {}
 
     @property
     def prunes(self) -> bool:

@@ -20,6 +20,8 @@ FEWEST = 5  # seeds at the first look: with fewer, a noisy baseline or two noisy
 APART = 2  # seeds between looks, at least: one has no spread
 DEFAULT = (5, 8, 12)
 USUAL = (*DEFAULT, 20, 30)  # looks of --until
+# By row and column: at how many seeds the newest look at it was, and what the look said.
+Standing = Mapping[str, Mapping[str, tuple[int, str]]]
 WITHOUT = ("looks", "screen", "diverged")  # of `analysis`: looks are done in one way
 
 

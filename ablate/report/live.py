@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ablate.report.growing import GrowingMetrics
+from ablate.report.text import duration
+from ablate.report.workers import standing_line, workers_table
 from ablate.store.events import HELD
 from ablate.store.progress import SweepProgress
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PLAIN_EVERY_S = 30.0
+DRAWN_EVERY_S = 0.5
 
 
 def begin(text: str) -> None:
@@ -47,20 +51,6 @@ def parts_done(progress: SweepProgress) -> float:
         if step is not None and total:
             done += step / total
     return done
-
-
-def duration(seconds: float | None) -> str:
-    """90 -> "1 min 30 s"; None -> "?"."""
-    if seconds is None:
-        return "?"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    if seconds < 48 * 3600:
-        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
-    days = seconds / 86400
-    return f"{days:.1f} days" if days < 100 else f"{days:,.0f} days"
 
 
 def counts_line(progress: SweepProgress) -> str:
@@ -98,17 +88,21 @@ class PlainView:
 
 
 class RichView:
-    """Draws bars: one for the sweep, one for each worker. Events scroll above them."""
+    """Draws a bar for the sweep, and a line for each worker. Events scroll above them."""
 
     def __init__(self, live: Any) -> None:
         self._live = live
         self._clock = Clock()
+        self._metrics = GrowingMetrics()
+        self._next = 0.0
 
     def say(self, text: str) -> None:
         self._live.console.print(text, highlight=False, markup=False)
 
     def show(self, progress: SweepProgress) -> None:
-        self._live.update(self._render(progress))
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + DRAWN_EVERY_S
+            self._live.update(self._render(progress), refresh=True)
 
     def reading(self, name: str, done: int, total: int) -> None:
         from rich.progress_bar import ProgressBar
@@ -121,26 +115,21 @@ class RichView:
         self._live.update(table, refresh=True)  # twice a second at most, and the last one counts
 
     def _render(self, progress: SweepProgress) -> RenderableType:
+        from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
         left = self._clock.left_s(parts_done(progress), progress.total)
-        table = Table.grid(padding=(0, 1))
-        table.add_row(
+        head = Table.grid(padding=(0, 1))
+        head.add_row(
             counts_line(progress),
             ProgressBar(total=progress.total, completed=parts_done(progress), width=30),
             Text(progress.waiting or f"time left: {duration(left)}"),
         )
-        for worker in progress.workers:
-            notes = worker.notes
-            step, total = notes.get("step", 0), notes.get("total")
-            table.add_row(
-                Text(f"  {worker.slot} {worker.run.label}"),  # labels hold brackets, no markup
-                ProgressBar(total=total or 1, completed=step, width=30),
-                f"{notes.get('phase', 'start')} {step}/{total}" if total else "start",
-            )
-        return table
+        table = workers_table(progress.workers, self._metrics, self._live.console)
+        decided = standing_line(progress.standing)
+        return Group(head, *([Text(decided)] if decided else []), *([table] if table else []))
 
 
 @contextmanager
@@ -152,5 +141,5 @@ def view() -> Iterator[PlainView | RichView]:
     from rich.console import Console
     from rich.live import Live
 
-    with Live(console=Console(), refresh_per_second=5, transient=True) as live:
+    with Live(console=Console(), auto_refresh=False, transient=True) as live:
         yield RichView(live)

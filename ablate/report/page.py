@@ -19,10 +19,12 @@ from ablate.analysis.table import Table
 from ablate.analysis.verdicts import said, summary
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
+from ablate.report.formats.grid import PrintedTable
 from ablate.report.formats.layout import sheet
 from ablate.report.formats.parts import DEFAULT
-from ablate.report.live import duration
+from ablate.report.logs import tail
 from ablate.report.show import leaves, provenance, yaml_lines
+from ablate.report.text import duration
 from ablate.shared.metrics import Metric
 from ablate.shared.spec import datasets_of
 from ablate.store.looks import InterimLook, Seeds
@@ -30,7 +32,7 @@ from ablate.store.progress import GIVEN_UP
 from ablate.store.record import RunRecord
 from ablate.version import __version__
 
-LOG_LINES, LOG_BYTES = 40, 8_000  # of a failed run's log, its end
+HERE = Path(__file__).parent
 
 
 def render_page(
@@ -46,13 +48,14 @@ def render_page(
     read = dict.fromkeys(look.seeds for look in looks)
     commands = facts.pop("command", {}) or {shlex.join(["ablate", "sweep", *plan.words]): 0}
     counted = _counted(runs)
-    text = _template().render(
+    text = template("page.html").render(
+        css=(HERE / "page.css").read_text("utf-8"),
         title=plan.title or plan.name,
         overview=_overview(plan, counted),
         table=table,
         summary=summary(table),
         verdicts=said(table),
-        sheet=sheet(table, DEFAULT, transpose=False, width=0),  # columns one below the other
+        sheet=_sheet(table),
         drawn=drawn,
         counted=counted,
         variants=list(_variants(plan, runs)),
@@ -68,7 +71,7 @@ def render_page(
         # functions
         plural=_plural,
         score=functools.partial(_score, table),
-        tail=_tail,
+        tail=tail,
         time=_time,
         yaml=yaml_lines,
     )
@@ -83,13 +86,29 @@ def _plain(text: str) -> str:
 
 
 @functools.cache
-def _template() -> Any:
+def template(name: str) -> Any:
+    """One of the templates beside this file."""
     import jinja2
 
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
-    return environment.from_string(Path(__file__).with_name("page.html").read_text("utf-8"))
+    return environment.get_template(name)
+
+
+def gains_html(table: Table, show: Sequence[str]) -> str:
+    """The grids of a table with its notes, caption and footnotes, as a fragment."""
+    found: str = template("gains.html").module.gains(_sheet(table, show))
+    return _plain(str(found))
+
+
+def _sheet(table: Table, show: Sequence[str] = DEFAULT) -> PrintedTable:
+    """Columns of the sweep stand one below the other."""
+    return sheet(table, show, transpose=False, width=0)
 
 
 def _inline(svg: str) -> str:
@@ -182,18 +201,6 @@ def _score(table: Table, record: RunRecord, metric: Metric) -> float | None:
 
 def _time(seconds: float) -> str:
     return duration(seconds) if seconds >= 60 else f"{seconds:.3g} s"
-
-
-def _tail(record: RunRecord) -> str:
-    """Return the last lines of a run's log."""
-    try:
-        with open(record.folder.log, "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - LOG_BYTES))
-            text = file.read().decode(errors="replace")
-    except FileNotFoundError:
-        return "no log"
-    return "\n".join(text.splitlines()[-LOG_LINES:]) or "an empty log"
 
 
 def _counted(runs: Sequence[RunRecord]) -> str:

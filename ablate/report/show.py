@@ -5,20 +5,17 @@ Any file of a run folder may be torn or missing: `show` says so, and shows the r
 
 from __future__ import annotations
 
-import itertools
 import json
 import shlex
-import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ablate.analysis.captions import parent_words
 from ablate.planning.cell import PlannedRun
-from ablate.report.live import duration
 from ablate.report.status import speed
-from ablate.shared.errors import Failure
+from ablate.report.text import duration, sparkline
 from ablate.shared.files import is_number
 from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
 from ablate.shared.result import FINAL
@@ -161,21 +158,6 @@ def _curves(metrics: Sequence[Mapping[str, Any]], task: TaskChoice) -> list[str]
     return _columns(rows)
 
 
-BARS = "▁▂▃▄▅▆▇█"
-
-
-def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """Draw one bar for each value, between the least and the greatest; with more than `width`
-    values a bar is the mean of neighbours."""
-    count = min(width, len(values))
-    edges = [len(values) * bar // count for bar in range(count + 1)]
-    parts = [values[a:b] for a, b in itertools.pairwise(edges)]
-    means = [sum(part) / len(part) for part in parts]
-    low, high = min(means), max(means)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BARS[round((mean - low) * scale)] for mean in means)
-
-
 def yaml_lines(tree: Mapping[str, Any] | None) -> list[str]:
     import yaml
 
@@ -185,28 +167,6 @@ def yaml_lines(tree: Mapping[str, Any] | None) -> list[str]:
         dict(tree), default_flow_style=None, sort_keys=False, width=96, allow_unicode=True
     )
     return str(text).splitlines()
-
-
-def print_log(store: Store, run: str, out: BinaryIO, follow: bool) -> None:
-    """Copy log.txt to `out`; `follow` waits for more while the run has a worker.
-
-    Raises Failure for a run without a log.
-    """
-    folder = store.rundir(run)
-    try:
-        file = open(folder.log, "rb")  # noqa: SIM115
-    except FileNotFoundError as error:
-        raise Failure(
-            f"{folder.log}: no log; the run has not begun, or an older version trained it inline"
-        ) from error
-    with file:
-        while True:
-            alive = follow and store.liveness.alive(folder)  # its last words are read after it
-            shutil.copyfileobj(file, out)
-            out.flush()
-            if not alive:
-                return
-            time.sleep(0.2)
 
 
 # --- Two runs -----------------------------------------------------------------------------------

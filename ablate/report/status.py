@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import captions
-from ablate.analysis.course import told_by
+from ablate.analysis.course import standing, told_by
 from ablate.analysis.scores import short
 from ablate.planning.cell import PlannedRun
 from ablate.planning.edited import edited
 from ablate.planning.launcher import launcher_line
 from ablate.planning.plan import Plan
-from ablate.report.live import Clock, counts_line, duration, parts_done
+from ablate.planning.until import Standing
+from ablate.report.growing import GrowingMetrics
+from ablate.report.live import Clock, counts_line, parts_done
+from ablate.report.text import duration
+from ablate.report.workers import rate, standing_cell, workers_table
 from ablate.running import gpus
 from ablate.running.costs import UNKNOWN, Costs
 from ablate.running.rehearse import Rehearsals
@@ -26,6 +30,7 @@ from ablate.shared.result import FINAL
 from ablate.store import looks
 from ablate.store.events import HELD, RunState
 from ablate.store.ledger import Ledger
+from ablate.store.looks import InterimLook
 from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, Worker, observe
 from ablate.store.store import Sound, Store
 
@@ -167,10 +172,12 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     """Print runs by state for each variant, the work of each worker, and the errors of runs."""
     runs = list(plan.runs())
     now = observe(plan, runs, store, ledger)
+    told = looks.read(store.read_looks(now.sweep))
     print(_head(now))
-    show_grid(*_by_variant(plan, runs, now))
+    show_grid(*by_variant(plan, runs, now, standing(plan, told)))
     for line in (
-        *_details(plan, runs, now, store),
+        *_running(now),
+        *details(plan, runs, now, store, told),
         *_lost(runs, now, store.results(runs)),
         *edited(plan),
     ):
@@ -196,41 +203,53 @@ def _lost(runs: Sequence[PlannedRun], now: SweepProgress, sound: Sound) -> Itera
 
 def _head(now: SweepProgress) -> str:
     what = _told(now.counts, now.total - len(now.states))
-    return f"sweep: {now.sweep} ({_driver(now)})\n{_count(now.total, 'run')}: {what}\n"
+    return f"sweep: {now.sweep} ({driver_words(now)})\n{_count(now.total, 'run')}: {what}\n"
 
 
-def _driver(now: SweepProgress) -> str:
+def driver_words(now: SweepProgress) -> str:
+    """ "driven by process 12", or who else drives the store."""
     if now.driver is None:
         return "not driven"
     text = f"driven by process {'?' if now.driver.pid is None else now.driver.pid}"
     return text if now.driven else f"not driven; {now.driver.sweep} is {text}"
 
 
-def _by_variant(
-    plan: Plan, runs: Iterable[PlannedRun], now: SweepProgress
+def by_variant(
+    plan: Plan, runs: Iterable[PlannedRun], now: SweepProgress, decided: Standing
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Count the runs of each variant by status: header and rows of a grid."""
+    """Count the runs of each variant by status, beside what looks have decided: header and rows of
+    a grid."""
     counts: dict[str, Counter[str]] = {row.label: Counter() for row in plan.rows}
     for run in runs:
         label = PARENTS if run.above else run.cell.row
         counts.setdefault(label, Counter())[now.status(run.id)] += 1
     statuses = sorted(now.counts)
     rows = [
-        (label, *(str(count[status] or "") for status in statuses))
+        (
+            label,
+            *(str(count[status] or "") for status in statuses),
+            *([standing_cell(decided.get(label, {}))] if decided else []),
+        )
         for label, count in counts.items()
     ]
-    return ("variant", *statuses), rows
+    return ("variant", *statuses, *["last look"] * bool(decided)), rows
 
 
-def _details(
-    plan: Plan, runs: Sequence[PlannedRun], now: SweepProgress, store: Store
-) -> Iterator[str]:
-    """Yield a line for every look that gave out seeds, for every worker, and for every failed run
-    its error."""
-    yield from told_by(plan, looks.read(store.read_looks(now.sweep)))
+def _running(now: SweepProgress) -> Iterator[str]:
     for worker in now.workers:
         what = f"{worker.notes.get('phase')}{speed(worker.notes)}"
         yield f"running: {worker.run.label} on {worker.slot}: {what}"
+
+
+def details(
+    plan: Plan,
+    runs: Sequence[PlannedRun],
+    now: SweepProgress,
+    store: Store,
+    told: Sequence[InterimLook],
+) -> Iterator[str]:
+    """Yield a line for every look that gave out seeds, and for every failed run its error."""
+    yield from told_by(plan, told)
     trained = {worker.run.id for worker in now.workers}
     for run in runs:
         status = now.states[run.id].status
@@ -257,10 +276,8 @@ def speed(notes: Mapping[str, Any]) -> str:
             text = f" {step}/{total}"
         case _:
             return ""
-    match notes:
-        case {"from_step": int(begin), "from_at": float(at)} if step > begin and time.time() > at:
-            rate = (step - begin) / (time.time() - at)
-            text += f", {rate:.3g} steps/s, {duration((total - step) / rate)} left"
+    if per_s := rate(notes):
+        text += f", {per_s:.3g} steps/s, {duration((total - step) / per_s)} left"
     return text
 
 
@@ -299,14 +316,17 @@ def _watch_in_place(seen: Iterable[Moment], store: Store) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    clock, meters = Clock(), Meters()
-    with Live(console=Console(), auto_refresh=False) as live:
+    clock, meters, metrics, console = Clock(), Meters(), GrowingMetrics(), Console()
+    with Live(console=console, auto_refresh=False) as live:
         for plan, runs, now in seen:
             left = clock.left_s(parts_done(now), now.total)
-            lines = [*_details(plan, runs, now, store), *meters.lines(now.workers)]
+            told = looks.read(store.read_looks(now.sweep))
+            lines = [*details(plan, runs, now, store, told), *meters.lines(now.workers)]
             lines += [f"time left: {duration(left)}"] if now.workers else []
-            grid = _grid(*_by_variant(plan, runs, now))
-            live.update(Group(Text(_head(now)), grid, Text("\n".join(lines))), refresh=True)
+            grid = _grid(*by_variant(plan, runs, now, standing(plan, told)))
+            table = workers_table(now.workers, metrics, console)
+            parts: list[Any] = [Text(_head(now)), grid, *([table] if table else [])]
+            live.update(Group(*parts, Text("\n".join(lines))), refresh=True)
 
 
 class Meters:

@@ -389,12 +389,10 @@ class _Drive:
             sweep=self.plan.name,
             total=len(self.runs) + self.plan.to_come,
             counts=with_blocked(self.kept.counts, stuck, self.kept.states),
-            workers=[
-                Worker(w.run, w.slot.name if w.slot else str(w.notes.get("slot", "?")), w.notes)
-                for w in self.working.values()
-            ],
+            workers=[Worker(w.run, w.place, w.notes, w.folder) for w in self.working.values()],
             waiting=self.room.waiting,
             states=self.kept.states,
             blocked=stuck,
             driver=Driver(os.getpid(), self.plan.name),
+            standing=self.search.standing if self.search is not None else {},
         )

@@ -33,6 +33,11 @@ class Working:
         return gpu and self.notes.get("phase") == CHECK
 
     @property
+    def place(self) -> str:
+        """The name of its slot, as far as it is known."""
+        return self.slot.name if self.slot is not None else str(self.notes.get("slot", "?"))
+
+    @property
     def stepped(self) -> bool:
         """Has it made a step?"""
         return bool(self.notes.get("step", 0) > self.notes.get("from_step", 0))

@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
+from ablate.planning.until import Standing
 from ablate.shared.result import FINAL
+from ablate.shared.rundir import RunDir
 from ablate.store.events import HELD, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import beats_elsewhere
@@ -24,11 +26,12 @@ Turn = Literal["now", "later", "never"]
 
 @dataclass(frozen=True)
 class Worker:
-    """A run that is trained now. `notes`: its worker's own (see liveness)."""
+    """A run that is trained now, in its folder. `notes`: its worker's own (see liveness)."""
 
     run: PlannedRun
     slot: str
     notes: Mapping[str, Any]
+    folder: RunDir
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class SweepProgress:
     states: Mapping[str, RunState] = field(default_factory=dict)  # of every planned run
     blocked: Mapping[str, str] = field(default_factory=dict)  # run -> the one that blocks it
     driver: Driver | None = None  # who drives its store
+    standing: Standing = field(default_factory=dict)  # of rows that looks give seeds to
 
     def status(self, run: str) -> str:
         """The ledger's, or that it is blocked."""
@@ -87,7 +91,8 @@ def observe(plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger
         if states[run.id].status not in FINAL and run.id in begun:
             notes = worker_notes(store, run.id)
             if notes is not None:
-                workers.append(Worker(run, str(notes.get("slot", "?")), notes))
+                slot = str(notes.get("slot", "?"))
+                workers.append(Worker(run, slot, notes, store.rundir(run.id)))
     stuck = blocked(states, parents_of(runs))
     return SweepProgress(
         sweep=plan.name,

@@ -165,6 +165,11 @@ class Queries:
         """What `looks.jsonl` is: a look a line."""
         return "".join(f"{json.dumps(look)}\n" for look in self.looks()).encode()
 
+    def newest(self, events: int) -> list[str]:
+        """The runs that the newest `events` are about, the last first."""
+        query = "SELECT run FROM event ORDER BY number DESC LIMIT ?"
+        return list(dict.fromkeys(run for (run,) in self.rows((str,), query, (events,))))
+
     def last_detail(self, kind: str) -> dict[str, dict[str, Any]]:
         """Each run's newest event of that kind, as its detail."""
         query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"

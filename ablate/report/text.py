@@ -1,0 +1,37 @@
+"""Writes values as short texts that several views share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+BARS = "▁▂▃▄▅▆▇█"
+ASCII_BARS = "_.-~+=*#"
+
+
+def sparkline(values: Sequence[float], width: int = 40, bars: str = BARS) -> str:
+    """Draw one bar for each value, between the least and the greatest; with more than `width`
+    values a bar is the mean of neighbours. "" for no values."""
+    if not (values and width):
+        return ""
+    count = min(width, len(values))
+    edges = [len(values) * bar // count for bar in range(count + 1)]
+    parts = [values[a:b] for a, b in itertools.pairwise(edges)]
+    means = [sum(part) / len(part) for part in parts]
+    low, high = min(means), max(means)
+    scale = (len(bars) - 1) / (high - low) if high > low else 0.0
+    return "".join(bars[round((mean - low) * scale)] for mean in means)
+
+
+def duration(seconds: float | None) -> str:
+    """90 -> "1 min 30 s"; None -> "?"."""
+    if seconds is None:
+        return "?"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    if seconds < 48 * 3600:
+        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    days = seconds / 86400
+    return f"{days:.1f} days" if days < 100 else f"{days:,.0f} days"

@@ -1,0 +1,1 @@
+"""`watch`: one local page of a sweep, live."""

@@ -1,0 +1,201 @@
+"""Answers what the page of `watch` asks: state, curves, table, the end of a log.
+
+Nothing is written, and no verdict is read: the table has gains without words. What an answer costs
+is bounded: the state is made once a second at most, and a table has a small share of the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ablate.analysis.course import standing
+from ablate.analysis.own import with_own
+from ablate.analysis.tabulate import tabulate
+from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
+from ablate.report.growing import GrowingMetrics
+from ablate.report.live import Clock, counts_line, parts_done
+from ablate.report.logs import tail
+from ablate.report.page import gains_html
+from ablate.report.plot.inks import inks
+from ablate.report.status import by_variant, details, driver_words
+from ablate.report.text import duration
+from ablate.report.workers import curve, first_metric, worker_cells
+from ablate.store import looks
+from ablate.store.ledger import Ledger
+from ablate.store.progress import SweepProgress, observe
+from ablate.store.store import Store
+
+STATE_EVERY_S = 1.0
+TABLE_SHARE = 0.005  # of the time, at most, goes into tables
+NEWEST = 24  # runs that are offered
+CHOSEN = 12  # curves that are drawn at once, at most
+POINTS = 400  # of a curve
+LINES = 50  # on looks and failures
+SHOWN = ("accuracy", "gain", "ci", "n")
+
+
+class UnknownRun(Exception):
+    """A run that is none of the sweep's."""
+
+
+class SweepAnswers:
+    """Answers for one sweep; any number of threads may ask."""
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self._store, self._lock = store, threading.Lock()
+        self._take(plan)
+        self._metrics, self._clock = GrowingMetrics(), Clock()
+        self._state: tuple[float, bytes] = (0.0, b"")
+        self._done = 0  # runs, at the last look
+        self._tabling = threading.Lock()
+        self._table: tuple[float, int, bytes] = (0.0, 0, b"")
+
+    def _take(self, plan: Plan) -> None:
+        self._plan, self._runs = plan, list(plan.runs())
+        self._by_id = {run.id: run for run in self._runs}
+        self._inks = inks(plan)
+
+    @property
+    def title(self) -> str:
+        return self._plan.title or self._plan.name
+
+    # --- State ---
+
+    def state(self) -> bytes:
+        """JSON: title, over, head, driver, done, total, left; variants: {head, rows}; workers:
+        {head, rows}; newest: {run, label, colour, status, score}; lines: on looks and failures."""
+        with self._lock:
+            at, body = self._state
+            if not body or time.monotonic() - at >= STATE_EVERY_S:
+                body = _json(self._look())
+                self._state = time.monotonic(), body
+            return body
+
+    def _look(self) -> dict[str, Any]:
+        with Ledger.reading(self._store) as ledger:
+            if self._plan.to_come or self._plan.until:  # its search, or its looks, make it grow
+                self._take(ledger.sealed_plan(self._store, self._plan.name) or self._plan)
+            now = observe(self._plan, self._runs, self._store, ledger)
+            told = looks.read(self._store.read_looks(now.sweep)) if self._plan.until else []
+            newest = ledger.newest(10 * NEWEST)
+        plan, runs, self._done = self._plan, self._runs, now.done
+        left = self._clock.left_s(parts_done(now), now.total)
+        head, rows = by_variant(plan, runs, now, standing(plan, told))
+        workers = worker_cells(now.workers, self._metrics)
+        lines = list(details(plan, runs, now, self._store, told))
+        return {
+            "title": self.title,
+            "over": now.over,
+            "head": counts_line(now),
+            "driver": driver_words(now),
+            "left": duration(left) if now.workers and left is not None else "",
+            "done": now.done,
+            "total": now.total,
+            "variants": {"head": head, "rows": rows},
+            "workers": {"head": workers[0], "rows": workers[1]},
+            "newest": [self._shown(run, now) for run in self._newest(now, newest)],
+            "lines": [*lines[:LINES], *([f"{len(lines) - LINES} more"] * (len(lines) > LINES))],
+        }
+
+    def _newest(self, now: SweepProgress, newest: Sequence[str]) -> list[PlannedRun]:
+        """Runs that are trained, then those that something happened to last."""
+        ids = [*(worker.run.id for worker in now.workers), *newest]
+        known = (self._by_id[run] for run in dict.fromkeys(ids) if run in self._by_id)
+        begun = [run for run in known if now.states[run.id].status != "planned"]
+        return begun[:NEWEST]
+
+    def _shown(self, run: PlannedRun, now: SweepProgress) -> dict[str, Any]:
+        metric = first_metric(run)
+        scores = curve(self._metrics.lines(self._store.rundir(run.id)), f"val_{metric.key}")
+        return {
+            "run": run.id,
+            "label": run.label,
+            "colour": self._colour(run),
+            "status": now.status(run.id),
+            "score": metric.told(scores[-1]) if scores else "",
+        }
+
+    def _colour(self, run: PlannedRun) -> str:
+        """Of its row, as in figures; "" of a run that others start from."""
+        return self._inks[run.cell.row].colour if run.cell.row in self._inks else ""
+
+    # --- Curves, a log ---
+
+    def curves(self, ids: Sequence[str], known: str) -> tuple[str, bytes]:
+        """(tag, JSON): of each run x (epochs, or steps where there are none), loss, score, and what
+        they are called. b"" where the tag is `known`. Raises UnknownRun."""
+        with self._lock:
+            runs = [self._run(run) for run in ids[:CHOSEN]]
+            lines = {run.id: self._metrics.lines(self._store.rundir(run.id)) for run in runs}
+        ends = [(run, len(found), found[-1:]) for run, found in lines.items()]
+        tag = hashlib.sha256(_json(ends)).hexdigest()[:16]
+        if tag == known:
+            return tag, b""
+        return tag, _json([self._curve(run, lines[run.id]) for run in runs])
+
+    def _curve(self, run: PlannedRun, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        metric = first_metric(run)
+        by = "epoch" if lines and "epoch" in lines[-1] else "step"
+        every = -(-len(lines) // POINTS)
+        thinned = [*lines[: -1 : every or 1], *lines[-1:]]
+        return {
+            "run": run.id,
+            "label": run.label,
+            "colour": self._colour(run),
+            "by": by,
+            "metric": metric.with_unit(metric.validated),
+            "x": [_short(line.get(by)) for line in thinned],
+            "loss": [_short(line.get("train_loss")) for line in thinned],
+            "score": [_short(line.get(f"val_{metric.key}"), metric.scale) for line in thinned],
+        }
+
+    def log(self, run: str) -> bytes:
+        """The end of a run's log. Raises UnknownRun."""
+        return tail(self._store.rundir(self._run(run).id)).encode(errors="replace")
+
+    def _run(self, run: str) -> PlannedRun:
+        if run not in self._by_id:
+            raise UnknownRun(f"{run!r:.40}: no run of {self._plan.name}")
+        return self._by_id[run]
+
+    # --- Table ---
+
+    def table(self) -> tuple[int, bytes]:
+        """How many runs were done, and the table of these as a fragment of HTML, without verdicts:
+        whoever watches reads none. A new one waits until the time of the last is a small share."""
+        with self._tabling:
+            again, made_of, body = self._table
+            done = self._done
+            if done != made_of and time.monotonic() >= again:
+                begun = time.thread_time()
+                made_of, body = done, self._tabulated().encode()
+                wait = (time.thread_time() - begun) / TABLE_SHARE
+                self._table = time.monotonic() + wait, made_of, body
+            return made_of, body
+
+    def _tabulated(self) -> str:
+        store, plan = self._store, self._plan
+        results, lost = store.results(plan.runs())
+        table = tabulate(
+            plan,
+            with_own(plan, results, store),
+            curves=store.metrics,
+            probes=store.probe,
+            predictions=store.predictions,
+            withheld=lost,
+        )
+        return gains_html(table, SHOWN)
+
+
+def _short(value: Any, scale: float = 1.0) -> float | None:
+    return float(f"{scale * value:.5g}") if isinstance(value, int | float) else None
+
+
+def _json(tree: Any) -> bytes:
+    return json.dumps(tree, separators=(",", ":")).encode()

@@ -1,0 +1,147 @@
+"""Serves the page of `watch`: on this machine alone, to whoever has the address with its token.
+
+Every answer is made here or is one of two files; no part of an address is ever a path. Another
+site's page can't ask: it has no token, and a name that it points here is no Host that is answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sqlite3
+from collections.abc import Callable
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ablate.report.page import HERE
+from ablate.report.watch.answers import SweepAnswers, UnknownRun
+from ablate.shared.errors import Failure, UserError
+
+LOOPBACK = "127.0.0.1"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+HTML, TEXT, JSON = "text/html", "text/plain", "application/json"
+
+
+class WatchServer(ThreadingHTTPServer):
+    """Listens on a port of the loopback, 0 for a free one. Raises OSError where it is taken."""
+
+    daemon_threads = True
+
+    def __init__(self, answers: SweepAnswers, port: int) -> None:
+        super().__init__((LOOPBACK, port), _Request)
+        self.answers = answers
+        self.token = secrets.token_urlsafe(24)
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost"))
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: WatchServer
+    protocol_version = "HTTP/1.1"  # the page asks every other second, by one connection
+    server_version, sys_version = "ablate", ""
+    timeout = 30  # seconds of silence
+
+    def do_GET(self) -> None:
+        if self.headers.get_all("Host", []) not in ([host] for host in self.server.hosts):
+            return self._refuse(403, f"this page answers to {LOOPBACK} alone")
+        address = urlsplit(self.path)
+        _, token, *place = address.path.split("/")[:4] if "/" in address.path else ("", "")
+        if not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            return self._refuse(403, "open the address that `ablate watch` printed, whole")
+        answer = ANSWERS.get("/".join(place)) if place else None
+        if answer is None or address.path.count("/") != 2:
+            return self._refuse(404, "nothing is here")
+        asked = {key: values[-1] for key, values in parse_qs(address.query).items()}
+        try:
+            answer(self, asked)
+        except ConnectionError:  # the reader has gone
+            self.close_connection = True
+        except UnknownRun as error:
+            self._refuse(404, str(error))
+        except (UserError, Failure, OSError, sqlite3.Error) as error:
+            self._refuse(503, str(error))
+
+    def _not_allowed(self) -> None:
+        self.close_connection = True  # its body is not read
+        self._send(405, TEXT, b"this page is only read\n", Allow="GET")
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _not_allowed
+
+    # --- What is answered ---
+
+    def page(self, asked: dict[str, str]) -> None:
+        self._send(200, HTML, _file("watch.html"))
+
+    def script(self, asked: dict[str, str]) -> None:
+        self._send(200, "text/javascript", _file("watch.js"))
+
+    def style(self, asked: dict[str, str]) -> None:
+        self._send(200, "text/css", (HERE / "page.css").read_bytes() + _file("watch.css"))
+
+    def state(self, asked: dict[str, str]) -> None:
+        self._send(200, JSON, self.server.answers.state())
+
+    def curves(self, asked: dict[str, str]) -> None:
+        ids = [run for run in asked.get("runs", "").split(",") if run]
+        known = self.headers.get("If-None-Match", "").strip('"')
+        tag, body = self.server.answers.curves(ids, known)
+        self._send(304 if tag == known else 200, JSON, body, ETag=f'"{tag}"')
+
+    def table(self, asked: dict[str, str]) -> None:
+        done, body = self.server.answers.table()
+        self._send(200, HTML, body, **{"X-Results": str(done)})
+
+    def log(self, asked: dict[str, str]) -> None:
+        self._send(200, TEXT, self.server.answers.log(asked.get("run", "")))
+
+    # --- How ---
+
+    def _refuse(self, code: int, why: str) -> None:
+        self._send(code, TEXT, f"{why}\n".encode())
+
+    def _send(self, code: int, type: str, body: bytes, **headers: str) -> None:
+        with contextlib.suppress(ConnectionError):
+            self.send_response(code)
+            self.send_header("Content-Type", f"{type}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            for name, value in (HEADERS | headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: standard error is the reader's own."""
+
+
+def _file(name: str) -> bytes:
+    return Path(__file__).with_name(name).read_bytes()
+
+
+ANSWERS: dict[str, Callable[[_Request, dict[str, str]], None]] = {
+    "": _Request.page,
+    "watch.js": _Request.script,
+    "watch.css": _Request.style,
+    "state": _Request.state,
+    "curves": _Request.curves,
+    "table": _Request.table,
+    "log": _Request.log,
+}

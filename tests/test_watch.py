@@ -1,0 +1,251 @@
+"""`ablate watch`: who may read its page, what is answered, and what a browser makes of it.
+
+The store is one that an older version left; the server is a thread of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import shutil
+import signal
+import threading
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from browser import Browser, installed_axe
+from conftest import Shell
+from launcher_contract import until
+
+from ablate.report.watch.answers import CHOSEN, POINTS, SweepAnswers
+from ablate.report.watch.server import WatchServer
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
+
+GOLDEN = Path(__file__).parent / "golden" / "store-3"
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    shutil.copytree(GOLDEN, tmp_path / "runs")
+    return Store(tmp_path / "runs")
+
+
+@pytest.fixture
+def server(store):
+    with Ledger.reading(store) as ledger:
+        plan = ledger.sealed_plan(store, ledger.sweeps()[0])
+    with WatchServer(SweepAnswers(plan, store), 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(server, place: str = "", method: str = "GET", path: str | None = None, **headers: str):
+    """(status, headers, body) of one request, by a client of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    with contextlib.closing(connection):
+        connection.request(method, path or f"/{server.token}/{place}", headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+
+
+def state(server) -> dict:
+    return json.loads(ask(server, "state")[2])
+
+
+# --- Who may read it ----------------------------------------------------------------------------
+
+
+def test_it_listens_on_the_loopback_alone_and_its_token_is_long(server):
+    assert server.socket.getsockname() == ("127.0.0.1", server.server_port)
+    assert server.url == f"http://127.0.0.1:{server.server_port}/{server.token}/"
+    assert len(server.token) >= 32
+    with WatchServer(server.answers, 0) as other:
+        assert other.token != server.token
+
+
+def test_without_its_token_nothing_is_answered(server):
+    wrong = server.token[:-1] + ("a" if server.token[-1] != "a" else "b")
+    for path in (
+        *("/", "/state", "//state", "/x/state", f"/{wrong}/", f"/{wrong}/state", "*"),
+        *(f"/{server.token}x/", f"/{server.token.upper()}/", f"/?{server.token}", "/%C3%A4/"),
+    ):
+        status, _, body = ask(server, path=path)
+        assert (status, b"whole" in body) == (403, True), path
+    assert ask(server)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "[::1]:{port}", ""]
+)
+def test_another_host_is_refused(server, host):
+    """A name that somebody points at 127.0.0.1 (DNS rebinding)."""
+    assert ask(server, "state", Host=host.format(port=server.server_port))[0] == 403
+
+
+def test_this_machine_by_either_name_is_answered(server):
+    for name in ("127.0.0.1", "localhost"):
+        assert ask(server, "state", Host=f"{name}:{server.server_port}")[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"])
+def test_it_is_only_read(server, method):
+    status, headers, _ = ask(server, "state", method)
+    assert (status, headers["Allow"]) == (405, "GET")
+
+
+def test_no_address_is_a_path(server, store):
+    (store.root / "secret").write_text("secret")
+    for place in (
+        *("../secret", "..%2fsecret", "%2e%2e/secret", "/etc/passwd", "watch.html", "server.py"),
+        *("state/", "state/..", "watch.js/../server.py", "log?run=../secret", "log?run=", "log"),
+        *("curves?runs=../secret", "log?run=%2e%2e", f"log?run={'0' * 16}"),
+    ):
+        status, _, body = ask(server, place)
+        assert (status, b"secret\n" in body) == (404, False), place
+        assert b"passwd:" not in body
+
+
+def test_a_page_may_load_nothing_from_elsewhere_and_stand_in_no_other(server):
+    status, headers, body = ask(server)
+    assert status == 200
+    policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+    assert policy.pop("default-src") == "'none'"
+    assert policy.pop("img-src") == "data:"
+    assert set(policy.values()) == {"'self'", "'none'"}
+    assert policy["frame-ancestors"] == "'none'"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cache-Control"] == "no-store"
+    assert b"//" not in body.replace(b"<!doctype", b"")
+
+
+# --- What is answered ---------------------------------------------------------------------------
+
+
+def test_the_state_curves_and_log_are_those_of_the_store(server, store):
+    found = state(server)
+    assert found["head"] == f"{found['total']} of {found['total']} done"
+    assert (found["over"], found["driver"]) == (True, "not driven")
+    run = found["newest"][0]
+    folder = store.rundir(run["run"])
+    lines = folder.read_metrics()
+    assert run["score"] == f"{100 * lines[-1]['val_top1']:.2f} %"
+    place = f"curves?runs={run['run']}"
+    status, headers, body = ask(server, place)
+    [one] = json.loads(body)
+    assert one["x"] == pytest.approx([line["epoch"] for line in lines], rel=1e-4)
+    assert one["loss"] == pytest.approx([line["train_loss"] for line in lines], rel=1e-4)
+    assert one["score"] == pytest.approx([100 * line["val_top1"] for line in lines], rel=1e-4)
+    again = ask(server, place, **{"If-None-Match": headers["ETag"]})
+    assert (status, again[0], again[2]) == (200, 304, b"")
+    assert ask(server, f"log?run={run['run']}")[2].decode() in folder.log.read_text()
+
+
+def test_long_curves_are_thinned_to_their_end_and_not_all_are_drawn(server, store):
+    ids = [run["run"] for run in state(server)["newest"]]
+    long = store.root / "long"
+    long.write_text("".join(f'{{"step": {s}, "train_loss": {s}}}\n' for s in range(3217)))
+    long.replace(store.rundir(ids[0]).metrics)
+    [curve] = json.loads(ask(server, f"curves?runs={ids[0]}")[2])
+    assert len(curve["x"]) <= POINTS + 1
+    assert (curve["by"], curve["x"][0], curve["x"][-1]) == ("step", 0, 3216)
+    many = ",".join(ids[:1] * (CHOSEN + 5))
+    assert len(json.loads(ask(server, f"curves?runs={many}")[2])) == CHOSEN
+
+
+def test_to_watch_a_complete_sweep_is_no_look(server, store):
+    with Ledger.reading(store) as ledger:
+        before = ledger.looks()
+    state(server)
+    body = ask(server, "table")[2].decode()
+    assert '<th scope="row">pre</th>' in body
+    assert "gain" in body
+    assert not any(word in body for word in ("helps", "hurts", "can&#39;t tell", "<script"))
+    with Ledger.reading(store) as ledger:
+        assert ledger.looks() == before
+
+
+def test_a_broken_store_is_said_and_the_server_lives(server, store):
+    store.ledger.write_bytes(b"no database" * 1000)
+    status, _, body = ask(server, "state")
+    assert (status, b"database" in body) == (503, True)
+    assert ask(server)[0] == 200
+
+
+def test_the_command_says_its_address_and_ends_with_ctrl_c_without_a_word(store):
+    shell, other = Shell(store.root.parent), Shell(store.root.parent, number=100)
+    process = shell.start("watch")
+    out = shell.folder / f"{shell.number}.out"
+    until(lambda: out.read_text().endswith("/\n"))
+    address = urlsplit(out.read_text().strip())
+    connection = http.client.HTTPConnection(address.netloc, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", f"{address.path}state")
+        assert json.loads(connection.getresponse().read())["over"]
+        taken = other("watch", "--port", str(address.port), code=2)
+        assert taken.err.startswith(f"ablate: --port {address.port}: Address already in use")
+    process.send_signal(signal.SIGINT)
+    done = shell.end(process)
+    assert (done.code, done.err, done.out.count("\n")) == (130, "", 1)
+    assert "--port" in other("watch", "--port", "70000", code=2).err
+
+
+# --- In a browser -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+LINES = "[...document.querySelectorAll('#loss polyline')]"
+POINTS_OF = "document.querySelector('#loss polyline[data-run=\"{}\"]').points.numberOfItems"
+
+
+def test_curves_are_drawn_and_a_new_point_appears(server, store, browser):
+    runs = [run["run"] for run in state(server)["newest"]]
+    page = browser.open(server.url, 1400)
+    page.until(f"{LINES}.length == {min(6, len(runs))}")
+    before = page.until(POINTS_OF.format(runs[0]))
+    assert before == len(store.rundir(runs[0]).read_metrics())
+    page.until("document.querySelector('#table th[scope=row]')?.textContent == 'pre'")
+    assert page.evaluate("document.getElementById('log').textContent.length") > 40
+    last = store.rundir(runs[0]).read_metrics()[-1]
+    with open(store.rundir(runs[0]).metrics, "a") as file:
+        file.write(
+            json.dumps({**last, "step": last["step"] + 1, "epoch": last["epoch"] + 1}) + "\n"
+        )
+    page.until(f"{POINTS_OF.format(runs[0])} == {before + 1}")
+    page.evaluate(f"document.querySelector('button[data-run=\"{runs[0]}\"]').click()")
+    page.until(f"!{LINES}.some((line) => line.dataset.run == '{runs[0]}')")
+    assert page.evaluate("document.getElementById('run').value") == runs[0]
+    assert not browser.complaints
+    page.close()
+
+
+def test_labels_are_text_and_it_fits_a_phone(server, store, browser):
+    """A label that is HTML is shown as it is."""
+    page = browser.open(server.url, 390, dark=True)
+    page.until(f"{LINES}.length")
+    page.evaluate("state.newest[0].label = '<img src=x onerror=alert(1)>'; showRuns(); 0")
+    assert "<img" in page.evaluate("document.getElementById('newest').textContent")
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert not browser.complaints
+    page.close()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_serious(server, browser, tmp_path, dark):
+    axe = installed_axe(tmp_path)
+    page = browser.open(server.url, 1280, dark=dark)
+    page.until(f"{LINES}.length && document.querySelectorAll('#table table').length")
+    assert page.violations(axe) == []
+    page.close()
