@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ablate.planning.baseline_seeds import all_seeds, check_baseline_seeds, with_more
 from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown, trend_lacks
@@ -116,6 +117,9 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
     columns = [column for column in sweep.columns if column.label in filled]
     baseline = _baseline(sweep, first, identities, columns)
     rows = list(_rows(sweep, first, baseline))
+    check_baseline_seeds(sweep, len(rows))
+    if sweep.baseline_seeds:
+        cells = with_more(cells, baseline, all_seeds(sweep))
     notes += [f"{a!r} is {row.label!r} again: equal settings" for row in rows for a in row.aliases]
     made = Plan(
         name=name,
@@ -125,7 +129,8 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         columns=tuple(column.column for column in columns),
         cells=tuple(cells),
         baseline=baseline,
-        seeds=sweep.seeds,
+        seeds=all_seeds(sweep),
+        baseline_seeds=len(sweep.baseline_seeds),
         analysis=_analysis(sweep, notes),
         paper=paper_of(sweep, first),
         groups=groups_of(sweep, columns, notes),

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from ablate.planning import own_metric
 from ablate.planning.cell import (
-    FIRST_TUNING_SEED,
     Cell,
     Column,
     ColumnGroup,
@@ -21,11 +20,10 @@ from ablate.planning.cell import (
     Row,
     Trial,
     Tune,
-    TuningStage,
-    TuningWinner,
     lineage,
     spec_parents,
 )
+from ablate.planning.cell_tree import cell_of, cell_tree, tune_of
 from ablate.planning.own_probe import number_of, own_probes
 from ablate.planning.probing import check_layer, check_measured, check_spread
 from ablate.planning.tree import fits
@@ -36,7 +34,7 @@ from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 
-LATER = ("own", "groups", "until")  # keys that older plans lack
+LATER = ("own", "groups", "until", "baseline_seeds")  # keys that older plans lack
 METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
 
 
@@ -96,6 +94,7 @@ class Plan:
     groups: tuple[ColumnGroup, ...] = ()  # of the columns, in their order
     # Looks, by which a cell has more seeds; `seeds`: of any cell so far.
     until: tuple[int, ...] = ()
+    baseline_seeds: int = 0  # where it has more than the other rows; `seeds` are all of them
 
     def runs(self) -> Iterator[PlannedRun]:
         """Seed-major: every variant once before any twice, so half a sweep is a fair table.
@@ -225,8 +224,32 @@ class Plan:
         return self.trials_a_cell * len(self.cells)
 
     def planned(self, cell: Cell) -> tuple[int, ...]:
-        """The seeds that a cell has, or will have: not those that it was not given by a look."""
-        return tuple(cell.ids) if self.until else self.seeds
+        """The seeds that a cell has, or will have: not those that it was not given by a look, or
+        that are the baseline's alone."""
+        return tuple(cell.ids) if self.until or self.baseline_seeds else self.seeds
+
+    @property
+    def shared_seeds(self) -> tuple[int, ...]:
+        """The seeds that all of its cells have, or will have."""
+        all_have = set(self.seeds).intersection(*map(self.planned, self.cells))
+        return tuple(seed for seed in self.seeds if seed in all_have)
+
+    @property
+    def counted_seeds(self) -> tuple[int, ...]:
+        """Without the seeds that are the baseline's alone."""
+        return self.shared_seeds if self.baseline_seeds else self.seeds
+
+    @property
+    def n(self) -> int:
+        """The trainings, or searches, that are behind every row's gain."""
+        return len(self.shared_seeds) if self.baseline_seeds else len(self.replicates)
+
+    @property
+    def seeds_said(self) -> str:
+        """ "3 seeds (pre/pre: 9)"."""
+        n = len(self.counted_seeds)
+        more = f" ({self.baseline}: {self.baseline_seeds})" if self.baseline_seeds else ""
+        return f"{n:,} seed{'s' if n > 1 else ''}{more}"
 
     @property
     def to_come(self) -> int:
@@ -254,10 +277,10 @@ class Plan:
             **{key: value for key, value in vars(self).items() if key not in LATER or value},
             "rows": [vars(row) for row in self.rows],
             "columns": [vars(column) for column in self.columns],
-            "cells": [_cell_tree(cell) for cell in self.cells],
+            "cells": [cell_tree(cell) for cell in self.cells],
             "analysis": vars(self.analysis),
             "tune": self.tune and asdict(self.tune),
-            "trials": [{**vars(trial), "cell": _cell_tree(trial.cell)} for trial in self.trials],
+            "trials": [{**vars(trial), "cell": cell_tree(trial.cell)} for trial in self.trials],
             **({"groups": [vars(group) for group in self.groups]} if self.groups else {}),
         }
 
@@ -304,19 +327,21 @@ class Plan:
                 for r in tree["rows"]
             ),
             columns=tuple(Column(**column) for column in tree["columns"]),
-            cells=tuple(map(_cell, tree["cells"])),
+            cells=tuple(map(cell_of, tree["cells"])),
             baseline=tree["baseline"],
             seeds=tuple(tree["seeds"]),
             analysis=Analysis(**{**tree["analysis"], "looks": tuple(tree["analysis"]["looks"])}),
             paper=tree["paper"],
             notes=tuple(tree["notes"]),
-            tune=_tune(tree.get("tune")),
+            tune=tune_of(tree.get("tune")),
             trials=tuple(
-                Trial(**{**trial, "cell": _cell(trial["cell"])}) for trial in tree.get("trials", ())
+                Trial(**{**trial, "cell": cell_of(trial["cell"])})
+                for trial in tree.get("trials", ())
             ),
             own=own_metric.kept(tree.get("own", {})),
             groups=tuple(ColumnGroup(**group) for group in tree.get("groups", ())),
             until=tuple(tree.get("until", ())),
+            baseline_seeds=tree.get("baseline_seeds", 0),
         )
 
 
@@ -353,44 +378,3 @@ def _check_ids(cell: Cell) -> None:
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         place = f"{cell.row}@{cell.column}" if cell.column else cell.row
         raise ValueError(f"was edited: the configuration of {place} is another run's") from error
-
-
-def _cell_tree(cell: Cell) -> dict[str, Any]:
-    return {**vars(cell), "chosen": [vars(choice) for choice in cell.chosen]}
-
-
-def _cell(tree: Mapping[str, Any]) -> Cell:
-    chosen, specs = tree.get("chosen") or [], tree.get("specs", ())
-    ids = {int(seed): run for seed, run in tree["ids"].items()}
-    if isinstance(chosen, Mapping):  # of an older version: one search, each trial with a seed
-        seed = FIRST_TUNING_SEED + chosen["trial"]
-        chosen, specs = [{**chosen, "seed": seed, "seeds": list(ids)}], [tree["spec"]]
-    return Cell(
-        tree["row"],
-        tree["column"],
-        tree["spec"],
-        ids,
-        tuple(tree["overrides"]),
-        tuple(map(_choice, chosen)),
-        tuple(specs),
-    )
-
-
-def _choice(tree: Mapping[str, Any]) -> TuningWinner:
-    lists = {key: tuple(tree.get(key, ())) for key in ("edges", "seeds", "noise")}
-    return TuningWinner(**{**tree, **lists})
-
-
-def _tune(tree: Mapping[str, Any] | None) -> Tune | None:
-    if tree is None:
-        return None
-    stages = tuple(
-        TuningStage(
-            {k: {how: tuple(v) for how, v in d.items()} for k, d in stage["space"].items()},
-            stage["trials"],
-            stage["at"],
-        )
-        for stage in tree["stages"]
-    )
-    # Older versions searched once.
-    return Tune(**{"repeats": 1, **tree, "stages": stages})

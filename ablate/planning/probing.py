@@ -12,7 +12,10 @@ from ablate.shared.parts import is_plugin
 from ablate.shared.spec import task_of
 
 if TYPE_CHECKING:
-    from ablate.planning.plan import Plan
+    from ablate.planning.plan import Analysis, Plan
+
+# Spreads that more seeds of the baseline tell nothing.
+BLOCKED = {"paired": "pairs each seed with the baseline's", "predictions": "is of seed blocks"}
 
 
 def check_measured(plan: Plan, metric: Metric, place: str) -> None:
@@ -43,7 +46,10 @@ def check_layer(plan: Plan, metric: Metric, place: str) -> None:
 
 
 def check_spread(plan: Plan, metric: Metric, place: str = "analysis.spread") -> None:
-    """Raises UserError for a spread from predictions where it can't be told, or is not tried."""
+    """Raises UserError for a spread from predictions where it can't be told, or is not tried; and
+    for an analysis that more seeds of the baseline can't go with."""
+    if plan.baseline_seeds:
+        _check_unblocked(plan.analysis, place.rpartition(".")[0])
     if plan.analysis.spread != "predictions":
         return
     why = no_images(plan, metric)
@@ -51,6 +57,18 @@ def check_spread(plan: Plan, metric: Metric, place: str = "analysis.spread") -> 
         why = "needs both screens; leave analysis.screen out"
     if why:
         raise UserError(f"{place}: predictions {why}; choose pooled, paired or welch")
+
+
+def _check_unblocked(analysis: Analysis, place: str) -> None:
+    """Raises UserError for an analysis that needs seed blocks. `place`: of the section."""
+    if why := BLOCKED.get(analysis.spread):
+        raise UserError(
+            f"{place}.spread: {analysis.spread} {why}, so it goes without baseline_seeds; choose "
+            f"pooled or welch"
+        )
+    for key in ("looks", "screen"):
+        if getattr(analysis, key) != getattr(type(analysis)(), key):
+            raise UserError(f"{place}.{key}: goes without baseline_seeds; leave one of them away")
 
 
 def no_images(plan: Plan, metric: Metric) -> str:

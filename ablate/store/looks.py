@@ -21,6 +21,7 @@ from ablate.store import events
 Seeds = tuple[int, ...]
 CODE = "code"  # of an analysis: the version of the user's function that is its metric
 UNTIL = "until"  # of an analysis: the looks that give out seeds
+BASELINE_SEEDS = "baseline_seeds"  # of an analysis: how many, where rows have fewer
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,15 @@ def look(plan: Plan) -> InterimLook:
         analysis[CODE] = plan.metric.own
     if plan.until:
         analysis[UNTIL] = plan.until
+    if plan.baseline_seeds:
+        analysis[BASELINE_SEEDS] = plan.baseline_seeds
     at = {
         "columns": list(columns),
         "rows": rows,
         "metric": plan.metric.key,
         "analysis": analysis,
     }
-    return InterimLook(tuple(sorted(plan.seeds)), _plain(at))
+    return InterimLook(tuple(sorted(plan.counted_seeds)), _plain(at))
 
 
 def read(events: Iterable[events.Look]) -> list[InterimLook]:
@@ -105,7 +108,7 @@ def changes(first: InterimLook, now: InterimLook) -> list[str]:
     for key in {**is_["analysis"], **was["analysis"]}:
         before, value = since.get(key), is_["analysis"].get(key)
         if before != value and (key != CODE or was["metric"] == is_["metric"]):
-            name = key if key == UNTIL else f"analysis.{key}"
+            name = key if key in (UNTIL, BASELINE_SEEDS) else f"analysis.{key}"
             parts.append(f"{name}: {_shown(before)} -> {_shown(value)}")
     return parts
 
