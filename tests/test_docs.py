@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import ablate
 from ablate import cli
 from ablate.planning import compose, expand, sweep_file, tuning
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.logger import words_apart
-from ablate.planning.plan import Analysis
 from ablate.report.plot import Nothing
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store

@@ -14,8 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
-from ablate.planning.plan import Analysis, Plan
+from ablate.planning.plan import Plan
 from ablate.planning.tree import file_name
 from ablate.shared.errors import Failure, UserError
 from ablate.store.events import RunState, fold

@@ -21,8 +21,9 @@ from test_table import finished, make_plan, tabulate
 
 import ablate
 from ablate.audit import export, rerun
+from ablate.planning.analysis_keys import is_metric
 from ablate.planning.own_metric import kept, metric_of, read
-from ablate.planning.plan import Plan, is_metric
+from ablate.planning.plan import Plan
 from ablate.report import plot
 from ablate.shared.errors import UserError
 from ablate.store.store import Store

@@ -13,8 +13,9 @@ from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from test_table import make_plan, plant, tabulate
 
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune, TuningStage
-from ablate.planning.plan import Analysis, Plan
+from ablate.planning.plan import Plan
 from ablate.report.plot import FORMATS, KINDS, Form, Nothing, curves, draw, figure, figures
 from ablate.report.plot.gains import limits
 from ablate.report.plot.heads import uniform

@@ -21,7 +21,7 @@ from ablate.analysis.headline import headline
 from ablate.analysis.scores import scores
 from ablate.analysis.verdicts import said
 from ablate.audit import export
-from ablate.planning.plan import is_metric
+from ablate.planning.analysis_keys import is_metric
 from ablate.report import plot
 from ablate.report.formats import render
 from ablate.shared.errors import UserError

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from conftest import Shell
 
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
-from ablate.planning.plan import Analysis, Plan
+from ablate.planning.plan import Plan
 from ablate.running.driver import drive
 from ablate.running.gpus import Found
 from ablate.running.launchers import Slot

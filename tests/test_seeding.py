@@ -20,8 +20,9 @@ from ablate.analysis.seeding import Seeding
 from ablate.analysis.tabulate import tabulate
 from ablate.analysis.verdicts import summary
 from ablate.cli import starting
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.expand import plan as make_plan
-from ablate.planning.plan import Analysis, Plan
+from ablate.planning.plan import Plan
 from ablate.planning.probing import check_spread
 from ablate.planning.until import USUAL, at_most, looks_to
 from ablate.report.formats import render

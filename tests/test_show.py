@@ -25,9 +25,10 @@ from launcher_contract import end, settings, until
 from nvidia import Machine, gpu
 from test_kill import frozen, thaw, workers
 
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve
-from ablate.planning.plan import Analysis, Plan
+from ablate.planning.plan import Plan
 from ablate.report.show import compare_runs, describe_run
 from ablate.report.text import sparkline
 from ablate.running import launchers

@@ -7,9 +7,9 @@ import typing
 import pytest
 from test_config import GOLDEN
 
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.launcher import DRIVER, launcher_settings
-from ablate.planning.plan import Analysis
 from ablate.shared import choices, sections, spec
 from ablate.shared.build import build_run, value_of
 from ablate.shared.errors import UserError

@@ -16,8 +16,9 @@ from rich.console import Console
 
 from ablate.analysis import stats
 from ablate.analysis import tabulate as making
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
-from ablate.planning.plan import Analysis, Plan
+from ablate.planning.plan import Plan
 from ablate.report.formats import CSV_FIELDS, render
 from ablate.shared.errors import UserError
 from ablate.store.looks import InterimLook

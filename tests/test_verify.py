@@ -22,7 +22,8 @@ from test_table import PLANTED, make_plan, plant, tabulate
 
 from ablate.audit.rerun import SAME, rerun
 from ablate.audit.verify import Verified, verify
-from ablate.planning.plan import Analysis, Plan
+from ablate.planning.analysis_keys import Analysis
+from ablate.planning.plan import Plan
 from ablate.report.formats import render
 from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.scores import Scores
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
-from ablate.planning.plan import Analysis, Plan
+from ablate.planning.plan import Plan
 from ablate.shared.own import is_own
 from ablate.shared.spec import DRAWS, draws_of
 from ablate.store.looks import InterimLook, changes
@@ -143,12 +144,12 @@ def sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def with_words(plan: Plan, word: str) -> str:
-    """Return the command that drove the plan, with one word replaced."""
-    key = word.partition("=")[0]
-    words = [other for other in plan.words if other.partition("=")[0] != key]
+def with_words(plan: Plan, *said: str) -> str:
+    """Return the command that drove the plan, with some words replaced."""
+    keys = [word.partition("=")[0] for word in said]
+    words = [other for other in plan.words if other.partition("=")[0] not in keys]
     place = next((i for i, other in enumerate(words) if other.startswith("--")), len(words))
-    return shlex.join(["ablate", "sweep", *words[:place], word, *words[place:]])
+    return shlex.join(["ablate", "sweep", *words[:place], *said, *words[place:]])
 
 
 def _looks(plan: Plan) -> str:
@@ -158,6 +159,10 @@ def _looks(plan: Plan) -> str:
 
 def _method(plan: Plan, columns: Sequence[TableColumn]) -> str:
     analysis = plan.analysis
+    if plan.baseline_seeds:
+        how = "one spread of the variants, the baseline's its own"
+        how = "Welch's t" if analysis.spread == "welch" else how
+        return f"{plan.n} seeds against {plan.baseline_seeds} of {plan.baseline}: {how}"
     several = any(len(column.entries) > 2 for column in columns)  # than the baseline and a row
     match plan.spread:
         case "paired":
@@ -205,7 +210,7 @@ def notes(
             "One parent a row: intervals are conditional on its weights and leave out how much "
             "parents differ, so there are no verdicts; without from.seed each seed has its own."
         )
-    if len(plan.replicates) == 2:
+    if plan.n == 2:
         found.append("n = 2: intervals, no verdicts.")
     of = plan.metric
     ends = [entry.accuracy for column in columns for entry in column.entries if entry.accuracy]
@@ -326,7 +331,7 @@ def _grown(plan: Plan, looks: Sequence[InterimLook], methods: Sequence[Method]) 
 
     if plan.until:  # which is one
         return
-    analysis, seeds = plan.analysis, set(plan.seeds)
+    analysis, seeds = plan.analysis, set(plan.counted_seeds)
     earlier = {len(look.seeds) for look in looks if set(look.seeds) < seeds} - {1}  # told nothing
     read = (*sorted(earlier), len(seeds))
     if not earlier or set(read) <= set(analysis.looks):

@@ -27,7 +27,8 @@ def _spread(plan: Plan, column: TableColumn) -> str:
     of = plan.metric
     parts = []
     if column.spread is not None:
-        whose = "the variants' spread" if column.baseline_ratio else "spread"
+        variants = column.baseline_ratio or plan.baseline_seeds
+        whose = "the variants' spread" if variants else "spread"
         each = ""
         if column.spreads:
             least, most = (f"{spread:.{of.decimals}f}" for spread in column.spreads)

@@ -79,7 +79,7 @@ def entry_notes(
     if found.collapsed:
         texts.append(
             f"Collapsed: {_seeds(found.collapsed)} "
-            f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(gain)}."
+            f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(plan, gain)}."
         )
     if found.unstable and against and base and not base.unstable:  # else it is said of the column
         texts[-1] += f" {_fisher(plan, against, unstable)}"
@@ -95,13 +95,15 @@ def entry_notes(
             f"beyond {LARGEST:g}."
         )
     if gain and gain.own in ("spread", "outlier") and gain.ratio is not None:
-        where, test = ("leaves", "0.1 %") if gain.own == "outlier" else ("stays in", "5 %")
+        leaves = gain.own == "outlier"
+        where, test = ("leaves", "0.1 %") if leaves else ("stays in", _level(plan))
         by_images = plan.spread == "predictions" and not gain.few
         others = "the spread that its predictions and the other rows tell"
         others = others if by_images else "the other rows'"
+        others += " or the baseline's" * (plan.baseline_seeds > 0 and not leaves)
         texts.append(
             f"The row's spread is {gain.ratio:.1f} times {others} (F test, {test}): the row "
-            f"{where} the pool and has its own paired interval."
+            f"{where} the pool and has its own {_alone(plan)} interval."
         )
     if gain and gain.few:
         texts.append(
@@ -195,9 +197,22 @@ def _often(keys: Counter[str], choices: Sequence[TuningWinner]) -> str:
     return ", ".join(f"{key} in {n}{of}" if len(choices) > 1 else key for key, n in keys.items())
 
 
-def _left(gain: RowGain | None) -> str:
+def _left(plan: Plan, gain: RowGain | None) -> str:
     unstable = gain is not None and gain.own == "instability"
-    return "; the row leaves the pool and has its own paired interval" if unstable else ""
+    left = f"; the row leaves the pool and has its own {_alone(plan)} interval"
+    return left if unstable else ""
+
+
+def _alone(plan: Plan) -> str:
+    """The interval of a row that shares no spread."""
+    return "Welch" if plan.baseline_seeds else "paired"
+
+
+def _level(plan: Plan) -> str:
+    """The level of the F test, or tests, of a row's spread."""
+    from ablate.analysis.stats.unblocked import own_level
+
+    return f"{100 * (1 - own_level(plan.n)):.0f} %" if plan.baseline_seeds else "5 %"
 
 
 def _fisher(plan: Plan, against: Exact, unstable: str) -> str:
@@ -213,7 +228,7 @@ def _diverged(plan: Plan, found: Scores, gain: RowGain | None) -> str:
         f"seed {seed}" + (f" at step {step}" if step is not None else "")
         for seed, step in found.diverged.items()
     )
-    left = _left(gain)
+    left = _left(plan, gain)
     if plan.analysis.diverged == "chance" and found.cell.row != plan.baseline:
         return f"Diverged: {runs}; scored at chance{left}."
     if found.cell.row == plan.baseline:

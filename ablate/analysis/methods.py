@@ -29,6 +29,7 @@ def method_of(plan: Plan, column: str) -> Method:
         alpha=gain_alpha(analysis),
         contrasts=comparisons if analysis.family == "column" else whole,
         comparisons=comparisons,
+        baseline_seeds=plan.baseline_seeds,
     )
 
 

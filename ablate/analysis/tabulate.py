@@ -100,7 +100,7 @@ def tabulate(
         title=plan.title,
         metric=plan.metric.key,
         baseline=plan.baseline,
-        seeds=plan.seeds,
+        seeds=plan.counted_seeds,
         family=analysis.family,
         complete=complete,
         alpha=analysis.alpha,
@@ -219,7 +219,8 @@ def _column(
         pooled = dataclasses.replace(plan.analysis, spread="pooled")
         plan = dataclasses.replace(plan, analysis=pooled)
     method = method_of(plan, of.label)
-    gains = _gains(_shared(plan), block, method, None if plan.until else right.right)
+    with_all = _shared(plan) if plan.until else plan
+    gains = _gains(with_all, block, method, None if plan.until else right.right)
     if plan.until:
         gains = _by_looks(course, block, gains)
     everybodys = (
@@ -263,10 +264,11 @@ def _forecast(
     tell", the rows share a known spread, and more seeds would be judged in the same way."""
     from ablate.analysis import stats
 
-    n = len(plan.seeds)
+    n = plan.n
     unclear = any(entry.verdict == stats.CANT_TELL for entry in entries)
     if (
         plan.until
+        or plan.baseline_seeds
         or not unclear
         or gains.spread is None
         or gains.ratio is not None
@@ -327,12 +329,11 @@ def _population(
 
 
 def _shared(plan: Plan) -> Plan:
-    """The plan with the seeds that all of its cells have: where looks gave some cells more, what
-    is computed over cells is of these."""
-    if not plan.until:
+    """The plan with the seeds that all of its cells have: where looks gave some cells more, or the
+    baseline has more, what is computed over cells is of these."""
+    if not (plan.until or plan.baseline_seeds):
         return plan
-    fewest = min(len(plan.planned(cell)) for cell in plan.cells)
-    return dataclasses.replace(plan, seeds=plan.seeds[:fewest])
+    return dataclasses.replace(plan, seeds=plan.shared_seeds)
 
 
 def _by_looks(
@@ -356,8 +357,10 @@ def _by_looks(
 def _of_looks(
     plan: Plan, courses: Mapping[str, ColumnCourse], below: Sequence[Summary]
 ) -> Iterator[str]:
-    """Say what looks have left open, and that they judge rows of columns alone."""
+    """Say what looks have left open, and of which seeds the blocks below the columns are."""
     yield from course_notes(plan, courses.values())
+    if plan.baseline_seeds and below:
+        yield f"Below the columns: of the {plan.n} seeds that all cells share, as blocks."
     if plan.until and below:
         yield (
             f"Below the columns: of the {len(_shared(plan).seeds)} seeds that all cells share, and "

@@ -188,7 +188,7 @@ def _of_option(
     if option == "--scale":
         return _scales(places)
     if option == "--show":
-        from ablate.planning.plan import METRICS
+        from ablate.planning.analysis_keys import METRICS
         from ablate.report.formats.parts import SHOW
 
         return _listed((*SHOW, *METRICS), last)

@@ -231,6 +231,7 @@ def _more_than_a_name(plan: Plan, others: list[str]) -> UserError:
 def _check_said(made: Plan, plan: Plan, store: Store) -> None:
     """Raises UserError where the words that `made` is of say other runs than the driven plan."""
     from ablate.planning.naming import alike
+    from ablate.planning.words import BASELINE_SEEDS
     from ablate.shared.spec import datasets_of
 
     if not alike(plan.words, made.words, store.root):  # by --as
@@ -239,12 +240,14 @@ def _check_said(made: Plan, plan: Plan, store: Store) -> None:
             f"{shlex.join(plan.words)}`; leave your words out to show the sweep"
         )
     said = {word.partition("=")[0]: word for word in made.words}
-    if "seeds" in said and set(made.seeds) != set(plan.seeds):
-        more = set(made.seeds) > set(plan.seeds)
+    given = [said[key] for key in ("seeds", BASELINE_SEEDS) if key in said]
+    seeds = [(set(p.shared_seeds), set(p.seeds)) for p in (made, plan)]
+    if given and seeds[0] != seeds[1] and not plan.until:
+        more = all(wanted >= driven for wanted, driven in zip(*seeds, strict=True))
         again = shlex.join(["ablate", "sweep", *made.words])
         raise UserError(
-            f"{said['seeds']}: {plan.name} was driven with {len(plan.seeds)} seeds, and all "
-            f"of them are shown; "
+            f"{given[0]}: {plan.name} was driven with {plan.seeds_said}, and all of them are "
+            f"shown; "
             + (f"`{again}` trains more" if more else f"with --as NAME, `{again}` is another sweep")
         )
     if "--until" in made.words and (made.until, made.analysis.margin) != (

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import (
     FIRST_TUNING_SEED,
     JOINT,
@@ -25,7 +26,6 @@ from ablate.planning.cell import (
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import MOST, plain, show
 from ablate.planning.parents import FROM
-from ablate.planning.plan import Analysis
 from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import hints
@@ -85,6 +85,7 @@ class Sweep:
     own: Collection[str] = ()  # what of the table the scale says: "paper.columns", "groups"
     tune: Tune | None = None
     groups: tuple[ColumnGroup, ...] = ()
+    baseline_seeds: tuple[int, ...] = ()  # all of the baseline's, where it has more
     until: Mapping[str, Any] | None = None  # looks, margin, spread: what of them is said
 
     def layers(

@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ablate.planning.analysis_keys import Analysis
+from ablate.planning.baseline_seeds import all_seeds, check_baseline_seeds, with_more
 from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown, trend_lacks
 from ablate.planning.edited import hashes
 from ablate.planning.naming import sweep_name
 from ablate.planning.overrides import show
-from ablate.planning.plan import Analysis, Plan
+from ablate.planning.plan import Plan
 from ablate.planning.probing import check_spread
 from ablate.planning.sweep_file import from_file, load
 from ablate.planning.sweep_paths import find, hidden, sweep_files
@@ -121,6 +123,9 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
     columns = [column for column in sweep.columns if column.label in filled]
     baseline = _baseline(sweep, first, identities, columns)
     rows = list(_rows(sweep, first, baseline))
+    check_baseline_seeds(sweep, len(rows))
+    if sweep.baseline_seeds:
+        cells = with_more(cells, baseline, all_seeds(sweep))
     notes += [f"{a!r} is {row.label!r} again: equal settings" for row in rows for a in row.aliases]
     made = Plan(
         name=name,
@@ -130,7 +135,8 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         columns=tuple(column.column for column in columns),
         cells=tuple(cells),
         baseline=baseline,
-        seeds=sweep.seeds,
+        seeds=all_seeds(sweep),
+        baseline_seeds=len(sweep.baseline_seeds),
         analysis=_analysis(sweep, notes),
         paper=paper_of(sweep, first),
         groups=groups_of(sweep, columns, notes),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from ablate.planning import own_metric
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import (
     Cell,
     Column,
@@ -23,57 +24,18 @@ from ablate.planning.cell import (
     lineage,
     spec_parents,
 )
+from ablate.planning.cell_tree import cell_of, cell_tree, tune_of
 from ablate.planning.own_probe import number_of, own_probes
-from ablate.planning.plan_parts import cell_of, cell_tree, tune_of
 from ablate.planning.probing import Spread, check_layer, check_measured, check_spread, spread_of
 from ablate.planning.tree import fits
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.keys import Key
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 
-LATER = ("own", "groups", "until", "file", "skipped")  # keys that older plans lack
-METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
-
-
-def is_metric(name: str) -> bool:
-    return any(task.find(name) for task in TASKS.values()) or own_metric.is_own(name)
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """How the table is computed (docs/statistics.md); fixed before results exist."""
-
-    # "": the first that the task declares.
-    metric: Annotated[
-        str, Key("what is compared: a metric of the test set, PROBE:NUMBER, or module:function")
-    ] = ""
-    spread: Annotated[
-        Literal["auto", "pooled", "predictions", "paired", "welch"],
-        Key(
-            "spread between seeds: of all rows, of each row's images, of pairs, of the two rows; "
-            "auto: predictions if images tell it, else pooled"
-        ),
-    ] = "auto"
-    screen: Annotated[bool, Key("rows and a baseline out of line are judged otherwise")] = True
-    family: Annotated[
-        Literal["column", "table"], Key("which contrasts an interval is simultaneous over")
-    ] = "column"
-    margin: Annotated[
-        float | None, Key("points: adds the verdicts no worse than and same within", above=0)
-    ] = None
-    alpha: Annotated[float, Key("the error of a family", above=0, below=1)] = 0.05
-    looks: Annotated[
-        tuple[int, ...], Key("declared numbers of seeds at which a verdict is read")
-    ] = ()
-    diverged: Annotated[
-        Literal["omit", "chance"], Key("a diverged run is left out, or scored at chance")
-    ] = "omit"
-    contrasts: Annotated[
-        Mapping[str, Mapping[str, Any]], Key("by how much gains change between columns")
-    ] = field(default_factory=dict)
+# Keys that older plans lack.
+LATER = ("own", "groups", "until", "file", "skipped", "baseline_seeds")
 
 
 @dataclass(frozen=True)
@@ -88,7 +50,7 @@ class Plan:
     cells: tuple[Cell, ...]
     baseline: str
     seeds: tuple[int, ...]
-    analysis: Analysis = Analysis()
+    analysis: Analysis = field(default_factory=Analysis)
     paper: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what `plan` says beside the table: aliases, ignored excludes
     tune: Tune | None = None
@@ -101,6 +63,7 @@ class Plan:
     file: Mapping[str, str] = field(default_factory=dict)
     # Labels of runs that the user has skipped -> how far each had come: see `find.left_out`.
     skipped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    baseline_seeds: int = 0  # where it has more than the other rows; `seeds` are all of them
 
     def runs(self) -> Iterator[PlannedRun]:
         """Seed-major: every variant once before any twice, so half a sweep is a fair table.
@@ -235,10 +198,12 @@ class Plan:
         return self.trials_a_cell * len(self.cells)
 
     def planned(self, cell: Cell) -> tuple[int, ...]:
-        """The seeds that a cell has, or will have: not those that it was not given by a look, nor
-        those that the user has skipped."""
+        """The seeds that a cell has, or will have: not those that it was not given by a look, that
+        are the baseline's alone, or that the user has skipped."""
+        if self.until or self.baseline_seeds:
+            return tuple(cell.ids)
         gone = self.gone(cell)
-        return tuple(cell.ids) if self.until else tuple(s for s in self.seeds if s not in gone)
+        return tuple(seed for seed in self.seeds if seed not in gone)
 
     def gone(self, cell: Cell) -> dict[int, Mapping[str, Any]]:
         """The seeds of a cell that the user has skipped, and how far each had come."""
@@ -246,6 +211,29 @@ class Plan:
             seed: PlannedRun("", cell, seed).label for seed in self.seeds * bool(self.skipped)
         }
         return {s: self.skipped[label] for s, label in labels.items() if label in self.skipped}
+
+    @property
+    def shared_seeds(self) -> tuple[int, ...]:
+        """The seeds that all of its cells have, or will have."""
+        all_have = set(self.seeds).intersection(*map(self.planned, self.cells))
+        return tuple(seed for seed in self.seeds if seed in all_have)
+
+    @property
+    def counted_seeds(self) -> tuple[int, ...]:
+        """Without the seeds that are the baseline's alone."""
+        return self.shared_seeds if self.baseline_seeds else self.seeds
+
+    @property
+    def n(self) -> int:
+        """The trainings, or searches, that are behind every row's gain."""
+        return len(self.shared_seeds) if self.baseline_seeds else len(self.replicates)
+
+    @property
+    def seeds_said(self) -> str:
+        """ "3 seeds (pre/pre: 9)"."""
+        n = len(self.counted_seeds)
+        more = f" ({self.baseline}: {self.baseline_seeds})" if self.baseline_seeds else ""
+        return f"{n:,} seed{'s' if n > 1 else ''}{more}"
 
     @property
     def to_come(self) -> int:
@@ -333,6 +321,7 @@ class Plan:
             until=tuple(tree.get("until", ())),
             file=tree.get("file", {}),
             skipped=tree.get("skipped", {}),
+            baseline_seeds=tree.get("baseline_seeds", 0),
         )
 
 

@@ -13,7 +13,11 @@ from ablate.shared.parts import is_plugin
 from ablate.shared.spec import task_of
 
 if TYPE_CHECKING:
+    from ablate.planning.analysis_keys import Analysis
     from ablate.planning.plan import Plan
+
+# Spreads that more seeds of the baseline tell nothing.
+BLOCKED = {"paired": "pairs each seed with the baseline's", "predictions": "is of seed blocks"}
 
 Spread = Literal["pooled", "predictions", "paired", "welch"]
 
@@ -46,7 +50,10 @@ def check_layer(plan: Plan, metric: Metric, place: str) -> None:
 
 
 def check_spread(plan: Plan, metric: Metric, place: str = "analysis.spread") -> None:
-    """Raises UserError for a spread from predictions where it can't be told, or is not tried."""
+    """Raises UserError for a spread from predictions where it can't be told, or is not tried; and
+    for an analysis that more seeds of the baseline can't go with."""
+    if plan.baseline_seeds:
+        _check_unblocked(plan.analysis, place.rpartition(".")[0])
     if plan.analysis.spread != "predictions":
         return
     why = no_images(plan, metric)
@@ -64,8 +71,21 @@ def spread_of(plan: Plan) -> Spread:
         return said
     rows = Counter(cell.column for cell in plan.cells)
     several = max(rows.values(), default=0) > 2  # than the baseline and a row
-    told = several and plan.analysis.screen and not no_images(plan, plan.metric)
+    blocked = several and plan.analysis.screen and not plan.baseline_seeds
+    told = blocked and not no_images(plan, plan.metric)
     return "predictions" if told else "pooled"
+
+
+def _check_unblocked(analysis: Analysis, place: str) -> None:
+    """Raises UserError for an analysis that needs seed blocks. `place`: of the section."""
+    if why := BLOCKED.get(analysis.spread):
+        raise UserError(
+            f"{place}.spread: {analysis.spread} {why}, so it goes without baseline_seeds; choose "
+            f"pooled or welch"
+        )
+    for key in ("looks", "screen"):
+        if getattr(analysis, key) != getattr(type(analysis)(), key):
+            raise UserError(f"{place}.{key}: goes without baseline_seeds; leave one of them away")
 
 
 def no_images(plan: Plan, metric: Metric) -> str:

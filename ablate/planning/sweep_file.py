@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.conf import check_resolvers
 from ablate.planning.declaration import (
@@ -35,35 +36,28 @@ from ablate.planning.declaration import (
 )
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
-from ablate.planning.plan import Analysis
 from ablate.planning.sweep_paths import place_of
 from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
 from ablate.planning.until import declared, until_at
-from ablate.planning.words import DEFAULT_SEEDS, TUNE, CommandLine, section_of, seeds_of
+from ablate.planning.words import (
+    DEFAULT_SEEDS,
+    TUNE,
+    CommandLine,
+    baseline_seeds_of,
+    section_of,
+    seeds_of,
+)
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared.errors import UserError, unknown
 
 KEYS = (
-    "title",
-    "base",
-    "from",
-    "across",
-    "variants",
-    "baseline",
-    "seeds",
-    "until",
-    "overrides",
-    "exclude",
-    "scales",
-    "paper",
-    "groups",
-    "analysis",
-    "tune",
+    *("title", "base", "from", "across", "variants", "baseline", "seeds", "baseline_seeds"),
+    *("until", "overrides", "exclude", "scales", "paper", "groups", "analysis", "tune"),
 )
 SCALE_KEYS = (
-    *("base", "from", "across", "seeds", "until", "overrides", "tune", "analysis", "paper"),
-    "groups",
+    *("base", "from", "across", "seeds", "baseline_seeds", "until", "overrides", "tune"),
+    *("analysis", "paper", "groups"),
 )
 GENERATORS = ("product", "zip", "each")
 
@@ -148,6 +142,9 @@ def from_file(
         over=once(line.settings),
         baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
+        baseline_seeds=baseline_seeds_of(
+            line, (scaled if {"seeds", "until"} & {*scaled} else parts).get("baseline_seeds", ())
+        ),
         analysis=Analysis(
             **{**merged["analysis"], **analysis(section_of(line, "analysis"), "analysis")}
         ),
@@ -229,7 +226,7 @@ class _Reader:
                 before = self.globbed
                 read[key] = distinct(self.axes(value, where), "columns", where)
                 self.globbed = before
-            elif key == "seeds":
+            elif key in ("seeds", "baseline_seeds"):
                 read[key] = seeds(value, where)
             elif key == "until":
                 read[key] = until_at(value, where)

@@ -55,6 +55,7 @@ def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
         "tune": plan.tune and asdict(plan.tune),
         "own": own,
         "until": plan.until,
+        "baseline_seeds": plan.baseline_seeds,
         "groups": plan.groups if groups else (),
     }
 
@@ -102,8 +103,8 @@ def _with_seeds(one: Plan, other: Plan) -> Plan:
         both = {**cell.ids, **ids[cell.row, cell.column]}
         return replace(cell, ids={seed: both[seed] for seed in seeds if seed in both})
 
-    words = one.words if one.until else _said(one.words, seeds)
-    return replace(one, seeds=seeds, cells=tuple(map(joined, one.cells)), words=words)
+    both = replace(one, seeds=seeds, cells=tuple(map(joined, one.cells)))
+    return both if one.until else replace(both, words=_said(one.words, both.shared_seeds))
 
 
 def _said(words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.declaration import Sweep, mapping_at
-from ablate.planning.plan import Analysis, Plan
+from ablate.planning.plan import Plan
 from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.spec import ids_of

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.declaration import (
     Item,
     Sweep,
@@ -19,12 +20,12 @@ from ablate.planning.declaration import (
     seeds,
 )
 from ablate.planning.overrides import Word, once, parse, show
-from ablate.planning.plan import Analysis
 from ablate.shared.errors import UserError
 
 DEFAULT_SEEDS = 3
+BASELINE_SEEDS = "baseline_seeds"
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of those that they start from
-OWN = ("seeds", "baseline", "analysis", *TUNE)  # the sweep's, not its runs'
+OWN = ("seeds", BASELINE_SEEDS, "baseline", "analysis", *TUNE)  # the sweep's, not its runs'
 COLUMNS = ("data", "model.arch")  # columns without being told
 
 
@@ -105,6 +106,7 @@ def from_words(line: CommandLine, across: Collection[str], each: bool, title: st
         over=over,
         baseline=None if baseline is None else label_at(baseline, "baseline"),
         seeds=seeds_of(line, DEFAULT_SEEDS, "seeds"),
+        baseline_seeds=baseline_seeds_of(line, ()),
         analysis=Analysis(**analysis(section_of(line, "analysis"), "analysis")),
     )
 
@@ -130,8 +132,19 @@ def seeds_of(line: CommandLine, default: Any, place: str) -> tuple[int, ...]:
     """The command line's seeds, or those of the file (already read), or the default count."""
     if "seeds" not in line.sweep:
         return default if isinstance(default, tuple) else seeds(default, place)
-    word = line.sweep["seeds"]
+    return seeds(_count(line.sweep["seeds"]), "seeds")
+
+
+def baseline_seeds_of(line: CommandLine, default: tuple[int, ...]) -> tuple[int, ...]:
+    """The command line's seeds of the baseline, none for `none`; or those of the file."""
+    if BASELINE_SEEDS not in line.sweep:
+        return default
+    value = _count(line.sweep[BASELINE_SEEDS])
+    return () if value in (None, "none") else seeds(value, BASELINE_SEEDS)
+
+
+def _count(word: Word) -> Any:
     if word.swept:
-        right = f"seeds=[{','.join(map(show, word.values))}]"
+        right = f"{word.key}=[{','.join(map(show, word.values))}]"
         raise UserError(f"{word.text}: expected a count or a bracketed list; write {right}")
-    return seeds(word.value, "seeds")
+    return word.value

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from ablate.planning.analysis_keys import METRICS, Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.conf import shipped
 from ablate.planning.launcher import DRIVER, LAUNCHERS
-from ablate.planning.plan import METRICS, Analysis
 from ablate.planning.tuning import OWN
 from ablate.shared.choices import ARCHS, CHOICES, PROBES
 from ablate.shared.keys import hints, keys

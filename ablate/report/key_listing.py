@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.compose import resolve
 from ablate.planning.launcher import DRIVER, LAUNCHERS
-from ablate.planning.plan import Analysis
 from ablate.planning.tuning import OWN, TRIALS
 from ablate.shared.choices import CHOICES, Param
 from ablate.shared.keys import Bounds, added, hints, keys

@@ -122,7 +122,7 @@ def _overview(plan: Plan, counted: str) -> str:
         (
             _plural(len(plan.rows), "variant"),
             *([_plural(len(plan.columns), "column")] if len(plan.columns) > 1 else []),
-            _plural(len(plan.seeds), "seed"),
+            plan.seeds_said,
         )
     )
     return f"{plan.name}: {size}. {counted}."
@@ -228,7 +228,8 @@ def _made(
     said = vars(plan.analysis) | {"spread": plan.spread}
     analysis = {k: v for k, v in said.items() if v not in (None, (), {})}
     told = {
-        "seeds": ", ".join(map(str, plan.seeds)),
+        "seeds": ", ".join(map(str, plan.counted_seeds)),
+        "seeds of the baseline": str(plan.baseline_seeds) if plan.baseline_seeds else None,
         "columns": "; ".join(
             f"{column.label}: {_settings(column.settings)}" for column in plan.columns
         )

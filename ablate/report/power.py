@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.captions import count
+from ablate.analysis.captions import count, with_words
 from ablate.analysis.methods import method_of
 from ablate.analysis.scores import Curves, Probes, Results, by_replicate, scores
 from ablate.planning.plan import Plan
+from ablate.planning.probing import BLOCKED
+from ablate.planning.words import BASELINE_SEEDS
 from ablate.running.costs import Costs
 
 if TYPE_CHECKING:
-    from ablate.analysis.stats import Forecast, OverSpread, Spread
+    from ablate.analysis.stats import Design, Forecast, OverSpread, Spread
 
 ASSUMED = 0.5  # points: where nothing was measured and nothing is given
 
@@ -28,6 +30,10 @@ class InColumn:
     how: str  # the source of the spread
     hours: float | None  # device-hours of one seed of every row; None: not known yet
     found: Forecast
+    correlation: float | None  # of seeds; None: not known
+    rows: int  # the baseline among them
+    design: Design | None  # with more seeds of the baseline, in fewer runs
+    searched: bool  # for such a design
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,8 @@ class Detection:
         for column in self.columns:
             yield f"  {column.heading}: {column.how}" if column.label else f"  {column.how}"
             yield f"    {_seeds(column.found, column.hours)}"
-            yield f"    {_asked(column.found, len(plan.replicates), points)}"
+            yield f"    {_asked(column.found, plan.n, points)}"
+            yield from (f"    {line}" for line in self._other(column))
         needed = [column.found.seeds.expected for column in self.columns]
         each = [column.hours for column in self.columns]
         if len(needed) > 1 and None not in needed and None not in each:
@@ -70,14 +77,37 @@ class Detection:
             total = most * sum(hours for hours in each if hours is not None)
             yield f"  all columns with {count(most, 'seed')}: {total:.2g} device-hours"
 
+    def _other(self, column: InColumn) -> Iterator[str]:
+        """Say whether more seeds of the baseline alone take fewer runs than more seeds for all."""
+        seeds, base = column.found.seeds.expected, self.plan.baseline
+        if not column.searched or seeds is None:
+            return
+        known = column.correlation
+        if known is None:
+            why = "if seeds don't correlate"
+        else:
+            why = f"with the seed correlation of {known:.2f}"
+        if (design := column.design) is None:
+            yield f"more seeds of {base} alone would not take fewer runs, {why}"
+            return
+        runs, blocks = design.runs(column.rows - 1), column.rows * seeds
+        more = f"{BASELINE_SEEDS}={design.baseline_seeds}"
+        command = with_words(self.plan, f"seeds={design.seeds}", more)
+        yield (
+            f"or {count(design.seeds, 'seed')} and {design.baseline_seeds} of {base}: {runs} runs, "
+            f"not {blocks}, {why}: `{command}`"
+        )
+
     def tree(self) -> dict[str, Any]:
         """gain, metric, unit, power that is asked for, method; columns: {column, spread, how,
-        hours_a_seed, seeds, power, smallest}, the last three {low, expected, high} over the
-        spread's interval (seeds: null beyond what is tried; power and smallest: null with too few
-        seeds)."""
+        hours_a_seed, seeds, power, smallest, correlation, baseline_seeds}; seeds, power and
+        smallest are {low, expected, high} over the spread's interval (seeds: null beyond what is
+        tried; the others: null with too few seeds); correlation of seeds, null where it is not
+        known; baseline_seeds {seeds, baseline_seeds} of a design that takes fewer runs, null
+        without one."""
         from ablate.analysis import stats
 
-        few = len(self.plan.replicates) < stats.FEWEST_SEEDS
+        few = self.plan.n < stats.FEWEST_SEEDS
         return {
             "gain": self.gain,
             "metric": self.plan.metric.key,
@@ -93,6 +123,8 @@ class Detection:
                     "seeds": column.found.seeds._asdict(),
                     "power": None if few else column.found.power._asdict(),
                     "smallest": None if few else column.found.smallest._asdict(),
+                    "correlation": column.correlation,
+                    "baseline_seeds": column.design and column.design._asdict(),
                 }
                 for column in self.columns
             ],
@@ -115,14 +147,42 @@ def forecast(
     """
     from ablate.analysis import stats
 
-    n = max(len(plan.replicates), stats.FEWEST_SEEDS)
+    n = max(plan.n, stats.FEWEST_SEEDS)
     columns = []
     for column in plan.columns:
-        spread, correlation, how = spread_of(plan, column.label, assumed, results, curves, probes)
-        found = stats.detect(gain, n, spread, method_of(plan, column.label), correlation)
+        spread, known, how = spread_of(plan, column.label, assumed, results, curves, probes)
+        method, correlation = method_of(plan, column.label), known or 0.0
+        found = stats.detect(gain, n, spread, method, correlation)
         hours = hours_of(plan, column.label, costs)
-        columns.append(InColumn(column.label, column.heading, spread.sd, how, hours, found))
+        rows = sum(cell.column == column.label for cell in plan.cells)
+        design, seeds = None, found.seeds.expected
+        searched = _has_choice(plan) and rows > 2 and seeds is not None
+        if searched and seeds is not None:
+            design = stats.fewest_runs(gain, seeds, spread.sd, method, correlation)
+        part = InColumn(
+            column.label,
+            column.heading,
+            spread.sd,
+            how,
+            hours,
+            found,
+            known,
+            rows,
+            design,
+            searched,
+        )
+        columns.append(part)
     return Detection(plan, gain, columns)
+
+
+def _has_choice(plan: Plan) -> bool:
+    """Could its baseline have more seeds than its rows, and has not?"""
+    analysis = plan.analysis
+    return (
+        not (plan.until or plan.tune or plan.one_parent or plan.baseline_seeds or analysis.looks)
+        and analysis.screen
+        and analysis.spread not in BLOCKED
+    )
 
 
 def spread_of(
@@ -132,21 +192,22 @@ def spread_of(
     results: Results,
     curves: Curves,
     probes: Probes | None,
-) -> tuple[Spread, float, str]:
-    """Return the spread, the seed correlation, and the source of both in words."""
+) -> tuple[Spread, float | None, str]:
+    """Return the spread, the seed correlation where it is known, and the source of both in
+    words."""
     import numpy as np
 
     from ablate.analysis import stats
 
     points = plan.metric.points
     if assumed is not None:
-        return stats.Spread(assumed), 0.0, f"spread {assumed:g} {points}, given by --spread"
+        return stats.Spread(assumed), None, f"spread {assumed:g} {points}, given by --spread"
     cells = [cell for cell in plan.cells if cell.column == column]
     values = [scores(cell, plan, results, (), curves, probes).main for cell in cells]
     y = np.array([by_replicate(value, plan) for value in values])
     if (measured := stats.residual_spread(y)) is None:
         how = f"spread {ASSUMED:g} {points}, assumed: no run has finished; --spread sets another"
-        return stats.Spread(ASSUMED), 0.0, how
+        return stats.Spread(ASSUMED), None, how
     low, _, high = measured.interval
     runs = count(int((~np.isnan(y)).sum()), "finished run")
     known = f"[{low:.2g}, {high:.2g} at 80 %; {measured.df} df, {runs}]"
@@ -155,7 +216,7 @@ def spread_of(
         how += ": barely known"
     whole = y[~np.isnan(y).any(1)]
     shared = stats.seed_correlation(whole) if min(whole.shape) > 1 else None
-    return measured, shared.mean if shared else 0.0, how
+    return measured, shared.mean if shared else None, how
 
 
 def hours_of(plan: Plan, column: str, costs: Costs) -> float | None:

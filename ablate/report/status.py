@@ -125,11 +125,8 @@ def planned_runs(plan: Plan) -> str:
     grid = _count(rows, "variant") + (f" x {_count(columns, 'column')}" if columns > 1 else "")
     if len(plan.cells) < rows * columns:
         grid = f"{len(plan.cells):,} cells of {grid}"
-    seeds = len(plan.seeds)
     runs = sum(len(plan.planned(cell)) for cell in plan.cells)
-    each = (
-        f", up to {_count(seeds, 'seed')} so far" if plan.until else f" x {_count(seeds, 'seed')}"
-    )
+    each = f", up to {plan.seeds_said} so far" if plan.until else f" x {plan.seeds_said}"
     text = f"{grid}{each} = {_count(runs, 'run')}"
     trials = plan.expected_trials
     text += f", after {_count(trials, 'tuning trial')}" if trials else ""

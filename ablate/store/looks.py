@@ -13,14 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Row
-from ablate.planning.plan import Analysis, Plan
+from ablate.planning.plan import Plan
 from ablate.shared import spec
 from ablate.store import events
 
 Seeds = tuple[int, ...]
 CODE = "code"  # of an analysis: the version of the user's function that is its metric
 UNTIL = "until"  # of an analysis: the looks that give out seeds
+BASELINE_SEEDS = "baseline_seeds"  # of an analysis: how many, where rows have fewer
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,10 @@ def look(plan: Plan) -> InterimLook:
         analysis[CODE] = plan.metric.own
     if plan.until:
         analysis[UNTIL] = plan.until
+    if plan.baseline_seeds:
+        analysis[BASELINE_SEEDS] = plan.baseline_seeds
     at = {**trained(plan), "metric": plan.metric.key, "analysis": analysis}
-    return InterimLook(tuple(sorted(plan.seeds)), _plain(at))
+    return InterimLook(tuple(sorted(plan.counted_seeds)), _plain(at))
 
 
 def trained(plan: Plan) -> dict[str, Any]:
@@ -149,7 +153,7 @@ def changes(first: InterimLook, now: InterimLook) -> list[str]:
     for key in {**is_["analysis"], **was["analysis"]}:
         before, value = since.get(key), is_["analysis"].get(key)
         if before != value and (key != CODE or was["metric"] == is_["metric"]):
-            name = key if key == UNTIL else f"analysis.{key}"
+            name = key if key in (UNTIL, BASELINE_SEEDS) else f"analysis.{key}"
             parts.append(f"{name}: {_shown(before)} -> {_shown(value)}")
     return parts
 

@@ -37,10 +37,12 @@ from ablate.analysis.stats.looks import look_error
 from ablate.analysis.stats.pool import Pool
 from ablate.analysis.stats.population import population_gain
 from ablate.analysis.stats.power import (
+    Design,
     Forecast,
     OverSpread,
     Spread,
     detect,
+    fewest_runs,
     residual_spread,
     resolution,
 )
@@ -83,6 +85,7 @@ __all__ = [
     "ColumnGains",
     "Combined",
     "Decision",
+    "Design",
     "Estimate",
     "Exact",
     "FactorialEffects",
@@ -111,6 +114,7 @@ __all__ = [
     "dunnett_p",
     "epochs_to",
     "expected_best",
+    "fewest_runs",
     "fisher",
     "fit",
     "grid_effects",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from ablate.analysis.stats.dunnett import dunnett, dunnett_p
@@ -17,6 +18,7 @@ from ablate.analysis.stats.estimate import Bools, Estimate, Floats, seed_correla
 from ablate.analysis.stats.exact import Exact, holm, sign_flip
 from ablate.analysis.stats.pool import Pool, pooled, rounding, variance
 from ablate.analysis.stats.predictions import Noise, noise, predicted
+from ablate.analysis.stats.unblocked import unblocked
 from ablate.analysis.stats.verdict import MOST_SEEDS
 
 
@@ -25,7 +27,8 @@ class Method:
     """How the gains of a column are judged; fixed before results exist.
 
     `alpha` is the error of the whole family of `contrasts`; `comparisons` of them are in this
-    column. They differ where the family is a table of several columns.
+    column. They differ where the family is a table of several columns. `baseline_seeds`: of the
+    baseline, where it has more than the rows; there are no seed blocks then.
     """
 
     spread: Literal["pooled", "predictions", "paired", "welch"] = "pooled"
@@ -33,6 +36,7 @@ class Method:
     alpha: float = 0.05
     contrasts: int = 1
     comparisons: int = 1
+    baseline_seeds: int = 0
 
     @property
     def pools(self) -> bool:
@@ -46,7 +50,7 @@ class Method:
     @property
     def dunnetts(self) -> bool:
         """Without the screen all comparisons of a column share one spread."""
-        return self.spread == "pooled" and not self.screen
+        return self.spread == "pooled" and not self.screen and not self.baseline_seeds
 
     def critical(self, df: Floats) -> Floats:
         """The half-width of a simultaneous interval, in standard errors.
@@ -75,6 +79,7 @@ class Fit(NamedTuple):
 
     The standard error of a gain is sd / sqrt(n), with df degrees of freedom. `own` are the rows
     judged by their own spread where others share one; `pool` is that, if anything is pooled.
+    `fixed`: the part of a gain's variance that is not its row's, where rows are no blocks.
     """
 
     gain: Floats
@@ -83,6 +88,7 @@ class Fit(NamedTuple):
     df: Floats
     own: Bools
     pool: Pool | None
+    fixed: Floats | float = 0.0
 
 
 def fit(y: Floats, baseline: int, method: Method, images: Noise | None = None) -> Fit:
@@ -92,7 +98,14 @@ def fit(y: Floats, baseline: int, method: Method, images: Noise | None = None) -
     alike; `predictions`: with the variances that `images` tell, or as `pooled` without; `paired`:
     each row's own paired t; `welch`: rows independent, each with its own variance (Welch 1947),
     which is conservative where seeds correlate: its 95 % intervals then cover 98 to 99 %.
+
+    With `baseline_seeds` the other rows of y have NaN where they lack a seed of the baseline; a
+    single one is judged by the seeds that both have.
     """
+    if method.baseline_seeds:
+        if y.shape[-2] > 2:
+            return _fit_unblocked(y, baseline, method)
+        y = y[..., ~np.isnan(y).reshape(-1, y.shape[-1]).any(0)]
     rows, n = y.shape[-2:]
     differences = y - y[..., [baseline], :]
     gain = differences.mean(-1)
@@ -118,10 +131,18 @@ def fit(y: Floats, baseline: int, method: Method, images: Noise | None = None) -
     return Fit(gain, half, sd, df, own, pool)
 
 
-def raw_p(found: Fit, n: int) -> Floats:
+def _fit_unblocked(y: Floats, baseline: int, method: Method, left: Bools | None = None) -> Fit:
+    found = unblocked(y, baseline, method.pools, left)
+    n = np.maximum((~np.isnan(y)).sum(-1), 1)
+    half = method.critical(found.df) * found.sd / np.sqrt(n)
+    pool = found.pool if method.pools else None
+    return Fit(found.gain, half, found.sd, found.df, found.own, pool, found.fixed)
+
+
+def raw_p(found: Fit, n: int | NDArray[np.int_]) -> Floats:
     """Two-sided p (..., R) of each gain by itself; NaN where there is no spread to judge by."""
     t = np.divide(
-        found.gain * math.sqrt(n),
+        found.gain * np.sqrt(n),
         found.sd,
         out=np.full_like(found.gain, np.nan),
         where=found.sd > 0,
@@ -197,8 +218,10 @@ def column_gains(
     of it would be noise in every other row's residuals. An unstable baseline voids the column: one
     collapsed run of three would make most rows seem to help.
     """
-    present = ~np.isnan(y)
     shaky = np.zeros(len(y), dtype=bool) if unstable is None else unstable
+    if method.baseline_seeds and len(y) > 2:
+        return _unblocked_gains(y, baseline, method, shaky)
+    present = ~np.isnan(y)
     void = bool(shaky[baseline])
     out = shaky & method.screened
     out[baseline] = False
@@ -260,13 +283,62 @@ def column_gains(
     )
 
 
+def _unblocked_gains(y: Floats, baseline: int, method: Method, shaky: Bools) -> ColumnGains:
+    """`column_gains` over a baseline of more seeds than the rows: each row has its own, all of
+    them in one fit."""
+    present = ~np.isnan(y)
+    counts = present.sum(-1)
+    void = bool(shaky[baseline])
+    left = shaky & method.screened
+    left[baseline] = False
+    judged = not void and counts[baseline] > 1
+    found = _fit_unblocked(y, baseline, method, left)
+    raw = raw_p(found, np.maximum(counts, 1))
+
+    def gain_of(row: int) -> RowGain | None:
+        if row == baseline or not counts[row] or not counts[baseline]:
+            return None
+        own: Reason = "instability" if left[row] else ""
+        n = int(counts[row])
+        if not judged or n < 2:
+            return RowGain(Estimate(float(found.gain[row]), None, None, n), own)
+        pairs = (y[row] - y[baseline])[present[row] & present[baseline]]
+        return row_gain(found, raw, row, pairs, own, method, n)
+
+    gains = adjusted([gain_of(row) for row in range(len(y))], method)
+    pool, several = found.pool, (counts > 1) & ~left
+    several[baseline] = False
+    if not judged or not several.any():
+        return ColumnGains(gains, kept=int(several.sum()) + 1, void=void)
+    fitted = several.copy()
+    fitted[baseline] = True
+    correlation = seed_correlation(y[np.ix_(fitted, present[fitted].all(0))])
+    if pool is None:
+        return ColumnGains(gains, kept=int(fitted.sum()), correlation=correlation)
+    kept = several & ~pool.out
+    return ColumnGains(
+        gains,
+        spread=math.sqrt(pool.run[0]) if kept.any() else None,
+        df=int((counts - 1)[kept].sum()) if kept.any() else None,
+        kept=int(kept.sum()) + 1,
+        correlation=correlation,
+    )
+
+
 def row_gain(
-    found: Fit, raw: Floats, row: int, differences: Floats, own: Reason, method: Method
+    found: Fit,
+    raw: Floats,
+    row: int,
+    differences: Floats,
+    own: Reason,
+    method: Method,
+    seeds: int | None = None,
 ) -> RowGain:
-    """One row of a fit, as plain numbers; `differences` (n,) are its seeds', `raw` the fit's
-    p-values, `own` why it has none of the pool. `p` is the interval's, until `adjusted`.
+    """One row of a fit, as plain numbers; `differences` (n,) are those of its seeds from the
+    baseline's, `raw` the fit's p-values, `own` why it has none of the pool. `seeds`: n, where it is
+    not theirs. `p` is the interval's, until `adjusted`.
     """
-    n, pool = len(differences), found.pool
+    n, pool = seeds or len(differences), found.pool
     mean, half, sd, df = (float(x[row]) for x in (found.gain, found.half, found.sd, found.df))
     ratio, stands_out, decides = None, False, None
     if pool is not None and not own and found.own[row]:
@@ -278,7 +350,7 @@ def row_gain(
     if own and pool is not None and shared > 0:
         ratio = ratio or sd / math.sqrt(shared)
         stands_out = abs(mean) > float(method.critical(pool.df[alike]) * math.sqrt(shared / n))
-        decides = _deciding(mean, sd, method)
+        decides = _deciding(mean, sd, n, float(np.max(found.fixed)), method)
     return RowGain(
         gain=Estimate(mean, mean - half, mean + half, n, sd),
         own=own,
@@ -292,11 +364,12 @@ def row_gain(
     )
 
 
-def _deciding(mean: float, sd: float, method: Method) -> int | None:
-    """The fewest seeds at which the interval of a paired t with this mean and sd excludes 0."""
+def _deciding(mean: float, sd: float, seeds: int, fixed: float, method: Method) -> int | None:
+    """The fewest seeds at which the interval of a paired t with this mean and sd, which is that at
+    `seeds` of them, excludes 0; `fixed`: of the variance of the gain what seeds don't lessen."""
     n = np.arange(2, MOST_SEEDS + 1)
     quantile = stdtrit(n - 1, 1 - method.alpha / (2 * method.contrasts))
-    told = quantile * sd / np.sqrt(n) < abs(mean)
+    told = quantile * np.sqrt((sd**2 - seeds * fixed) / n + fixed) < abs(mean)
     return int(n[told.argmax()]) if told.any() else None
 
 

@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from ablate.analysis.stats.gains import Method, fit
+from ablate.analysis.stats.unblocked import cut
 
 TABLES = 20_000  # simulated: a standard error of 0.002
 RESULTS = 10_000_000  # at most, in wide tables; the error of 5,000 is still one of 0.004
@@ -22,7 +23,7 @@ def look_error(looks: tuple[int, ...], method: Method) -> float:
     variants, .086 for one.
     """
     counts = sorted(set(looks))
-    shape = (method.comparisons + 1, counts[-1])
+    shape = (method.comparisons + 1, max(counts[-1], method.baseline_seeds))
     results = shape[0] * shape[1]
     tables = max(2_000, min(TABLES, RESULTS // results))
     rng = np.random.default_rng(20230202)
@@ -32,7 +33,7 @@ def look_error(looks: tuple[int, ...], method: Method) -> float:
         y = rng.standard_normal((some, *shape))
         told = np.zeros(some, dtype=bool)
         for n in counts:
-            found = fit(y[..., :n], 0, method)
+            found = fit(cut(y, n, method.baseline_seeds), 0, method)
             told |= (np.abs(found.gain) > found.half)[:, 1:].any(-1)
         wrong += int(told.sum())
         done += some

@@ -11,8 +11,8 @@ from ablate.analysis.captions import level
 from ablate.analysis.footnotes import setting
 from ablate.analysis.scores import short
 from ablate.analysis.table import Against, Entry, Table
-from ablate.planning.plan import METRICS as NAMES
-from ablate.planning.plan import is_metric
+from ablate.planning.analysis_keys import METRICS as NAMES
+from ablate.planning.analysis_keys import is_metric
 from ablate.report.formats.grid import GridCell
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.metrics import Metric

@@ -1,4 +1,4 @@
-"""Parts of a plan as plain values, and back: what the file of a plan has of them."""
+"""Cells and searches as plain values, for the file of a plan, and back."""
 
 from __future__ import annotations
 
