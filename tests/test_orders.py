@@ -244,6 +244,8 @@ def test_a_table_without_runs_that_were_skipped_says_so(finished, capsys):
     capsys.readouterr()
     ask("table", "--from", "out")
     assert "2 runs skipped by the user" in capsys.readouterr().out
+    ask("verify", "out")
+    assert "nothing wrong" in capsys.readouterr().out
 
 
 def test_skipping_a_run_that_had_begun_is_a_choice_with_its_curve_in_view(finished, capsys):

@@ -90,8 +90,12 @@ def tell_renamed(plan: Plan, store: Store) -> None:
 
 
 def statuses_of(text: str) -> list[str]:
+    from ablate.store.events import HELD
+
     statuses = [status for status in text.split(",") if status]
     for status in statuses:
+        if status in HELD:
+            raise UserError(f"--retry {status}: `ablate run RUN --undo` lets such a run train")
         if status not in ("failed", "oom", "hung"):
             raise unknown("--retry", status, ("failed", "oom", "hung"))
     return statuses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
@@ -14,6 +15,8 @@ from ablate.store.find import plans
 from ablate.store.ledger import Ledger
 from ablate.store.progress import driver_of
 from ablate.store.store import Store
+
+PATIENCE_S = 2.0  # for a driver at work; one that decodes data answers later
 
 
 def check(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str]) -> None:
@@ -40,13 +43,16 @@ def check(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str]) -> 
 def ask(store: Store, order: str, runs: list[str], say: Callable[[str], None]) -> None:
     """Have it done: by the driver, else here in its turn. Returns once the events are recorded, and
     workers that shall stop have stopped."""
-    file, told = store.order(order, runs), False
+    file, since = store.order(order, runs), time.monotonic()
     while file.exists():
         if store.take_turn():
             _obey_here(store)
-        elif not told and (driver := driver_of(store)) is not None:
-            told = True
-            say(f"process {driver.pid} drives {store.root}: waiting for its answer (Ctrl-C: later)")
+        elif time.monotonic() - since > PATIENCE_S and (driver := driver_of(store)) is not None:
+            since = math.inf
+            say(
+                f"waiting for process {driver.pid}, which drives {store.root}; after Ctrl-C the "
+                f"order stays with it"
+            )
         time.sleep(0.05)
     if order == "cancel":
         _await_end(store, runs, say)

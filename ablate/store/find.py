@@ -133,7 +133,7 @@ def left_out(plan: Plan, ledger: Ledger) -> Plan:
         replace(cell, ids={seed: run for seed, run in cell.ids.items() if run not in gone})
         for cell in plan.cells
     )
-    return replace(plan, cells=tuple(cells), skipped=skipped)
+    return replace(plan, cells=tuple(cells), skipped={**plan.skipped, **skipped})
 
 
 def plans(store: Store, ledger: Ledger) -> Iterator[Plan]:
