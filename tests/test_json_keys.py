@@ -31,8 +31,8 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.report import pair, trees, trials
 from ablate.report.formats import tidy
-from ablate.store.events import RunState
-from ablate.store.progress import SweepProgress, Worker
+from ablate.store.events import RunState, Status
+from ablate.store.progress import BLOCKED, SweepProgress, Worker
 from ablate.store.store import Store
 
 PAGE = (REPOSITORY / "docs" / "json.md").read_text()
@@ -241,5 +241,7 @@ def test_the_page_has_every_key_and_no_other(said, tmp_path):
     assert told - seen == set()
 
 
-def test_the_version_is_on_the_page():
+def test_the_version_and_the_states_are_on_the_page():
     assert f"`version`, at present {JSON_VERSION}." in PAGE
+    said = re.search(r"\*state\* is (.*?)\.\n", PAGE, re.DOTALL)[1]
+    assert {*re.findall(r"`(\w+)`", said)} == {*typing.get_args(Status), BLOCKED}
