@@ -308,13 +308,16 @@ def test_averages_are_of_the_shared_seeds_as_blocks():
 
 
 def test_more_seeds_of_the_baseline_are_a_changed_analysis(planned):
-    before, plan = planned("baseline_seeds=none"), planned()
+    before = planned("baseline_seeds=none", "analysis.spread=pooled")
+    plan = planned("analysis.spread=pooled")
     [seen] = read([look(before).event("more")])
+    assert changes(seen, look(plan)) == ["baseline_seeds: none -> 5"]
+    assert changes(look(plan), look(before)) == ["baseline_seeds: 5 -> none"]
+    [seen] = read([look(planned("baseline_seeds=none")).event("more")])
     assert changes(seen, look(plan)) == [
-        "analysis.spread: predictions -> pooled",  # by default
+        "analysis.spread: predictions -> pooled",  # which is the default without them
         "baseline_seeds: none -> 5",
     ]
-    assert changes(look(plan), look(before)) == ["baseline_seeds: 5 -> none"]
     assert seen.seeds == look(plan).seeds == (0, 1, 2)
 
 
