@@ -139,12 +139,19 @@ def test_a_part_is_chosen_of_the_first_sweep_s_rows(two):
 
 def test_footnotes_of_the_second_go_on_with_the_numbers_of_the_first():
     confounded = sown("cifar", A, confounds={"dpn": ("optim.lr",)})
-    other = sown("imagenette", B, confounds={"Dual": ("optim.wd",)})
-    made = pair((confounded[1], other[1]), (confounded[0], other[0]))
+    plan, _ = other = sown("imagenette", B, confounds={"Dual": ("optim.wd",)})
+    results = plant(plan, {label: 80 + np.arange(5.0) * n for n, label in enumerate(B, start=1)})
+    results[next(c for c in plan.cells if c.row == "pre").ids[2]] = {"status": "diverged"}
+    made = pair((confounded[1], tabulate(plan, results)), (confounded[0], other[0]))
     text = render_pair(made, "md")
-    assert "| dpn¹˒² |" in text
+    marks = {
+        row: re.search(rf"^\| {row}(.*?) \|.*?(\S*) \|$", text, re.M) for row in ("dpn", "pre")
+    }
+    assert marks["dpn"][1] == "¹˒²"
     assert re.search(r"- ¹ .*optim\.lr", text)
     assert re.search(r"- ² .*optim\.wd", text)
+    [diverged] = re.findall(r"- (\S+) .*Diverged: seed 2", text)
+    assert re.search(rf"^\| pre \|.*{diverged} \|$", text, re.M)
 
 
 def test_columns_are_matched_by_label_and_two_alone_are_one():

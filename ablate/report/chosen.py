@@ -147,13 +147,11 @@ def part_of(
     plan: Plan | None,
     places: Places,
     sort: str | None = None,
-    bare: bool = False,
 ) -> Table:
-    """The table of these places and of the baseline, without the footnotes of others. `bare`:
-    without the baseline where it isn't among them, and without blocks below the columns."""
+    """The table of these places and of the baseline, without the footnotes of others."""
     across = {column for _, column in places}
     of = [column for column in table.columns if column.label in across]
-    labels = {row for row, _ in places} | (set() if bare else {table.baseline})
+    labels = {table.baseline, *(row for row, _ in places)}
     rows = [row for row in table.rows if row.label in labels]
     if sort:
         rows = _sorted(table, rows, of)
@@ -163,7 +161,7 @@ def part_of(
         entries = [
             entry
             for entry in column.entries
-            if (entry.row, column.label) in places or (entry.row == table.baseline and not bare)
+            if (entry.row, column.label) in places or (entry.row == table.baseline)
         ]
         entries.sort(key=lambda entry: order.index(entry.row))
         columns.append(dataclasses.replace(column, entries=tuple(entries)))
@@ -172,7 +170,7 @@ def part_of(
         table,
         rows=tuple(rows),
         columns=tuple(columns),
-        blocks=() if hidden[0] or bare else tuple(_blocks(table.blocks, order, hidden[1])),
+        blocks=() if hidden[0] else tuple(_blocks(table.blocks, order, hidden[1])),
         details=tuple(details(plan, _whole(table, of))) if plan else table.details,
         whole=table.whole or table,
     )

@@ -32,9 +32,9 @@ class SharedRow:
 
 @dataclass(frozen=True)
 class SweepPair:
-    """Two tables, of the shared rows and columns alone. `columns`: pairs of labels; `only_rows`,
-    `only_columns`: labels that one alone has; `between`: the keys in which the configurations of
-    both baselines differ, in the first column."""
+    """Two tables, of the shared rows, their baselines and shared columns alone. `columns`: pairs of
+    labels; `only_rows`, `only_columns`: labels that one alone has; `between`: the keys in which
+    the configurations of both baselines differ, in the first column."""
 
     tables: tuple[Table, Table]
     rows: tuple[SharedRow, ...]
@@ -83,7 +83,7 @@ def pair(tables: tuple[Table, Table], plans: tuple[Plan, Plan]) -> SweepPair:
     parts = []
     for side, (table, plan) in enumerate(zip(tables, plans, strict=True)):
         places = {(row.labels[side], both[side]) for row in shown for both in beside}
-        parts.append(part_of(table, plan, places, bare=True))
+        parts.append(part_of(table, plan, places))
     return SweepPair(
         (parts[0], parts[1]),
         shown,
