@@ -6,7 +6,7 @@ import pytest
 from test_formats import sown
 from test_table import finished, make_plan
 
-from ablate.analysis.headline import headline
+from ablate.analysis.headline import brief, headline
 from ablate.analysis.tabulate import tabulate
 from ablate.analysis.verdicts import false_words
 from ablate.report.formats import render
@@ -74,6 +74,37 @@ def test_one_column_is_told_row_by_row(words, sentence):
     assert headline(planted(words)) == f"Against base, over 4 seeds: {sentence}"
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            {"DPN": ("hurts", -1.24), "RMS": ("same within 2", 0), "4x4": ("helps", 7.81)},
+            "Of three changes to base one helps: 4x4, +7.8 points; DPN hurts, -1.2; "
+            "RMS is the same within 2 points.",
+        ),
+        (
+            {"a": ("hurts", -2), "b": ("hurts", -1), "c": ("less than 1", 0), "d": (TELL, 9)},
+            "Of four changes to base none helps; a and b hurt; c differs by less than 1 point; "
+            "d can't be told from the baseline.",
+        ),
+        (
+            {f"up {i}": ("helps", i) for i in range(1, 6)},
+            "Of five changes to base all help: up 5, +5.0 points, up 4, +4.0, up 3, +3.0 "
+            "and two more.",
+        ),
+        (
+            {"a": ("helps", 0.04), "b": ("helps", 2)},
+            "Of two changes to base both help: b, +2.0 points and a, +0.04.",
+        ),
+        ({"a": ("helps", 2)}, "a helps: +2.0 points."),
+        ({"a": ("unstable", -30)}, "a is unstable."),
+        ({"a": (None, 1)}, ""),
+    ],
+)
+def test_an_adviser_reads_one_rounded_sentence(words, sentence):
+    assert brief(planted(words)) == sentence
+
+
 def test_columns_are_counted():
     words = {
         "up": {"S": ("helps", 2), "B": ("helps", 2), "L": (TELL, 0)},
@@ -88,8 +119,16 @@ def test_columns_are_counted():
         "of 12 comparisons 3 same within 0.5, 2 can't tell and 1 no verdict. "
         f"{false_words(of_three)}"
     )
+    assert brief(of_three).startswith(
+        "Of four changes to base: up helps in 2 of 3 columns and later in 1 of 3; "
+    )
     assert "of 3 columns up to 0.15 are expected" in false_words(of_three)
     assert "analysis.family=table" in false_words(of_three)
+    worse = planted({"down": ("hurts", -1), "x": (TELL, 0)}, ("S", "B"))
+    assert brief(worse) == (
+        "Of two changes to base none helps in any column; down hurts in 2 of 2 columns; "
+        "of 4 comparisons 2 can't tell."
+    )
     many = {f"r{i}": ("helps", i) for i in range(5)}
     of_two = planted(many, ("S", "B"))
     assert headline(of_two) == (

@@ -18,6 +18,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from browser import Browser, installed_axe
 from conftest import Shell
 from test_table import PLANTED, make_plan, plant, tabulate
 
@@ -25,6 +26,7 @@ from ablate.analysis.verdicts import said, summary
 from ablate.planning.cell import Column, PlannedRun, Row, Trial, Tune, TuningStage, TuningWinner
 from ablate.planning.plan import Plan
 from ablate.report import show
+from ablate.report.forest import forests
 from ablate.report.formats import render
 from ablate.report.page import render_page
 from ablate.report.plot import figures
@@ -381,6 +383,43 @@ def test_a_verdict_is_one_plain_sentence():
     assert summary(table).endswith("1 can't tell.")
 
 
+def test_it_begins_with_a_brief_sentence_and_then_the_warnings(driven):
+    whole, planted = (read(driven, name).text for name in ("whole", "planted"))
+    brief = re.search(r"(dpn [^:;]*?(?:: \S+ points)?)\. ?whole: 2 variants x 3 seeds\.", whole)[1]
+    [word] = {s for s in ("helps", "hurts", "can't be told") if s in brief}
+    assert f"dpn: {word.replace(' be told', ' tell')}" in whole
+    assert planted.index("UNFINISHED") < planted.index("planted: 4 variants x 2 seeds")
+    assert "helps" not in planted
+
+
+def test_the_forest_shows_the_numbers_of_the_table():
+    plan = make_plan(list(PLANTED), ("S/4", "Ti/4"), margin=0.16)
+    table = tabulate(plan, plant(plan, PLANTED))
+    drawn = forests(plan, table)
+    assert [forest.heading for forest in drawn] == ["S/4", "Ti/4"]
+    for forest in drawn:
+        (p, a), *_, (q, b) = [(place, float(text)) for place, text in forest.ticks]
+        assert -3 < a < -1 < 1 < b < 3
+
+        def value(place, p=p, a=a, q=q, b=b):
+            return a + (place - p) / (q - p) * (b - a)
+
+        assert value(forest.zero) == pytest.approx(0, abs=1e-3)
+        start, width = forest.margin
+        assert (value(start), value(start + width)) == pytest.approx((-0.16, 0.16), abs=1e-3)
+        entries = {e.row: e for e in table.entries if e.column == forest.heading and e.gain}
+        assert [line.label for line in forest.lines] == [*entries]
+        for line in forest.lines:
+            gain, (start, width) = entries[line.label].gain, line.interval
+            found = [value(place) for place in (start, line.mean, start + width)]
+            assert found == pytest.approx([gain.low, gain.mean, gain.high], abs=1e-3)
+            at = [v - b for v, b in zip(PLANTED[line.label], PLANTED["base"], strict=True)]
+            assert [value(place) for place in line.seeds] == pytest.approx(at, abs=1e-3)
+            assert line.words.startswith(f"{gain.mean:+.2f} points [{gain.low:+.2f}, ")
+            assert line.words.endswith(f": {entries[line.label].verdict}")
+            assert line.cut == ()
+
+
 def test_words_counted_over_columns_say_how_many_may_be_false():
     plan = make_plan(list(PLANTED), ("S/4", "Ti/4", "B/4"))
     text = summary(tabulate(plan, plant(plan, PLANTED)))
@@ -407,25 +446,6 @@ def test_300_runs_of_100_epochs_are_under_5_mb(driven):
 
 # --- In a browser -------------------------------------------------------------------------------
 
-FRAMES = """<!doctype html><link rel="icon" href="data:,"><body><script>
-const found = {};
-const widths = [1280, 390];
-for (const width of widths) {
-  const frame = document.createElement("iframe");
-  frame.style = `width: ${width}px; height: 900px; border: 0`;
-  frame.src = "/NAME.html";
-  frame.onload = () => {
-    const inside = frame.contentDocument;
-    for (const part of inside.querySelectorAll("details")) part.open = true;
-    const colour = frame.contentWindow.getComputedStyle(inside.body).backgroundColor;
-    found[width] = [inside.documentElement.scrollWidth, colour, inside.body.scrollHeight];
-    const done = Object.keys(found).length === widths.length;
-    if (done) document.body.textContent = JSON.stringify(found);
-  };
-  document.body.append(frame);
-}
-</script></body>"""
-
 
 @pytest.fixture(scope="module")
 def served(driven):
@@ -436,8 +456,6 @@ def served(driven):
         def log_message(self, *_):
             asked.append(self.path)
 
-    for name in ("planted", "wide"):
-        (driven.folder / f"{name}-frames.html").write_text(FRAMES.replace("NAME", name))
     handler = functools.partial(Handler, directory=str(driven.folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -445,27 +463,52 @@ def served(driven):
         server.shutdown()
 
 
-@pytest.mark.parametrize(("name", "dark"), [("planted", False), ("wide", True)])
-def test_a_browser_shows_it_at_desk_and_phone_width(served, tmp_path, name, dark):
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("no chromium here: apt-get install chromium")
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory) -> Path:
+    return installed_axe(tmp_path_factory.mktemp("npm"))
+
+
+OPENED = "for (const part of document.querySelectorAll('details')) part.open = true; 0"
+DRAWN = (
+    "[...document.querySelectorAll('figure svg')].map((svg) => svg.getBoundingClientRect().width)"
+)
+FAR = """[...document.querySelectorAll('main *')].filter((part) => {
+  const scrolls = part.closest('.scroll, pre, svg'), box = part.getBoundingClientRect();
+  return !scrolls && box.width && (box.right > innerWidth + 1 || box.left < -1);
+}).length"""
+
+
+@pytest.mark.parametrize(("name", "dark"), [("planted", False), ("whole", False), ("wide", True)])
+def test_a_browser_shows_it_at_desk_and_phone_width(served, browser, name, dark):
     address, asked = served
     asked.clear()
-    words = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
-    words += [f"--user-data-dir={tmp_path}", "--window-size=1800,2000", "--timeout=20000"]
-    words += ["--force-dark-mode"] * dark
-    done = subprocess.run(
-        [chromium, *words, "--dump-dom", f"{address}/{name}-frames.html"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert "CONSOLE" not in done.stderr
-    assert set(asked) == {f"/{name}-frames.html", f"/{name}.html"}
-    found = json.loads(re.search(r"<body>({.*?})</body>", done.stdout)[1])
-    for width, (scroll, colour, height) in found.items():
-        assert scroll <= int(width)
+    for width in (1400, 390):
+        page = browser.open(f"{address}/{name}.html", width, dark=dark)
+        page.evaluate(OPENED)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(FAR) == 0
+        drawn = page.evaluate(DRAWN)
+        assert len(drawn) == 1
+        assert all((0.5 if width > 1000 else 0.9) * width < size <= width for size in drawn)
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (max(map(int, re.findall(r"\d+", colour)[:3])) < 64) is dark
-        assert height > 900
+        page.close()
+    assert set(asked) == {f"/{name}.html"}
+    assert not browser.complaints
+
+
+@pytest.mark.parametrize(
+    ("name", "dark"), [("planted", False), ("planted", True), ("whole", False)]
+)
+def test_axe_finds_nothing_serious(served, browser, axe, name, dark):
+    page = browser.open(f"{served[0]}/{name}.html", 1280, dark=dark)
+    page.evaluate(OPENED)
+    assert page.violations(axe) == []
+    page.close()

@@ -242,9 +242,13 @@ def test_labels_are_text_and_it_fits_a_phone(server, store, browser):
     page.close()
 
 
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory) -> Path:
+    return installed_axe(tmp_path_factory.mktemp("npm"))
+
+
 @pytest.mark.parametrize("dark", [False, True])
-def test_axe_finds_nothing_serious(server, browser, tmp_path, dark):
-    axe = installed_axe(tmp_path)
+def test_axe_finds_nothing_serious(server, browser, axe, dark):
     page = browser.open(server.url, 1280, dark=dark)
     page.until(f"{LINES}.length && document.querySelectorAll('#table table').length")
     assert page.violations(axe) == []

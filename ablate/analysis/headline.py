@@ -1,12 +1,14 @@
-"""Writes the result of a table as one sentence."""
+"""Writes the result of a table as one sentence: with its intervals, or brief."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
 from ablate.analysis.table import Entry, Table
 from ablate.analysis.verdicts import false_words
+from ablate.shared.metrics import Metric
 
 NAMED = 3  # rows of a verdict; of more their number is said, and which is the foremost
 # A verdict's first words: of one row, of several. {} is the margin with its unit.
@@ -23,19 +25,19 @@ PREDICATES = {
 }
 BOUNDED = ("less than", "same within", "no worse than")  # by the margin
 TOLD = ("helps", "hurts", "higher", "lower")
+NUMBERS = (
+    *("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
+    *("eleven", "twelve"),
+)
 
 
 def headline(table: Table) -> str:
     """ "Against plain, over 5 seeds: post helps (+1.20 points [+0.70, +1.70])." Several columns are
     counted, with the number of false verdicts to expect. "" for an incomplete table and
     for a table without verdicts."""
-    contrasts = table.contrasts
-    if not table.complete or not any(entry.verdict for entry in contrasts):
+    contrasts, found = table.contrasts, _by_verdict(table)
+    if not found:
         return ""
-    by_verdict: dict[str, list[Entry]] = {}
-    for entry in contrasts:
-        by_verdict.setdefault(entry.verdict or "", []).append(entry)
-    found = sorted(by_verdict.items(), key=lambda item: (_place(item[0]), not item[0]))
     caution = f" {false}" if (false := false_words(table)) else ""
     if len(table.judged) > 1:
         clauses = _counted(table, found, contrasts)
@@ -44,6 +46,77 @@ def headline(table: Table) -> str:
     seeds = {entry.n for entry in contrasts if entry.verdict}
     over = f", over {seeds.pop()} seeds" if len(seeds) == 1 else ""
     return f"Against {table.baseline}{over}: {'; '.join(clauses)}.{caution}"
+
+
+def brief(table: Table) -> str:
+    """ "Of four changes to plain one helps: 4x4 patches, +7.8 points; Dual PatchNorm hurts, -1.2;
+    RMSNorm is the same within 2 points." Rounded, without intervals; "" as `headline`."""
+    contrasts, found = table.contrasts, _by_verdict(table)
+    if not found:
+        return ""
+    rows = list(dict.fromkeys(entry.row for entry in contrasts))
+    changes = f"{_number(len(rows))} change{'s'[: len(rows) > 1]} to {table.baseline}"
+    better = "higher" if table.of().neutral else "helps"
+    if len(table.judged) > 1:
+        none = better == "helps" and found[0][0] != better
+        start = " none helps in any column; " if none else ": "
+        return f"Of {changes}{start}{'; '.join(_counted(table, found, contrasts))}."
+    if len(rows) == 1:
+        [(verdict, [only])] = found
+        gain = f": {_rounded(table.of(), only)} {table.of().points}" if verdict in TOLD else ""
+        return f"{only.row} {_predicate(table, verdict, False)}{gain.rstrip()}."
+    clauses = []
+    if found[0][0] == better:
+        entries = found.pop(0)[1]
+        count = len(entries)
+        several = "both" if len(rows) == 2 else "all"
+        number = several if count == len(rows) else _number(count)
+        first = f"{number} {PREDICATES[better][count > 1]}"
+        clauses.append(f"{first}: {_listed(_largest(table, entries))}")
+    elif better == "helps":
+        clauses.append("none helps")
+    for verdict, entries in found:
+        predicate = _predicate(table, verdict, len(entries) > 1)
+        if verdict in TOLD and len(entries) == 1:
+            clauses.append(f"{entries[0].row} {predicate}, {_rounded(table.of(), entries[0])}")
+        elif len(entries) > NAMED:
+            clauses.append(f"{_number(len(entries))} {predicate}")
+        else:
+            clauses.append(f"{_listed([entry.row for entry in entries])} {predicate}")
+    return f"Of {changes} {'; '.join(clauses)}."
+
+
+def _largest(table: Table, entries: Sequence[Entry]) -> list[str]:
+    """The rows that gain most, each with its gain, the unit with the first."""
+    ordered = sorted(entries, key=lambda entry: -entry.gain.mean if entry.gain else 0.0)
+    shown = [f"{entry.row}, {_rounded(table.of(), entry)}" for entry in ordered[:NAMED]]
+    shown[0] = f"{shown[0]} {table.of().points}".rstrip()
+    more = len(ordered) - NAMED
+    return shown + ([f"{_number(more)} more"] if more > 0 else [])
+
+
+def _rounded(metric: Metric, entry: Entry) -> str:
+    """A gain with a digit less than tables have, unless nothing would be left of it."""
+    mean = entry.gain.mean if entry.gain is not None else 0.0
+    coarse = dataclasses.replace(metric, decimals=max(min(1, metric.decimals), metric.decimals - 1))
+    text = coarse.text(mean, sign=True)
+    return text if float(text) else metric.text(mean, sign=True)
+
+
+def _number(count: int) -> str:
+    return NUMBERS[count] if count < len(NUMBERS) else f"{count:,}"
+
+
+def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:
+    """The entries of each verdict, in the order of PREDICATES; [] for a table that has none, or is
+    incomplete."""
+    contrasts = table.contrasts
+    if not table.complete or not any(entry.verdict for entry in contrasts):
+        return []
+    found: dict[str, list[Entry]] = {}
+    for entry in contrasts:
+        found.setdefault(entry.verdict or "", []).append(entry)
+    return sorted(found.items(), key=lambda item: (_place(item[0]), not item[0]))
 
 
 def _place(verdict: str) -> int:
@@ -56,7 +129,9 @@ def _predicate(table: Table, verdict: str, several: bool) -> str:
     for kind, forms in PREDICATES.items():
         if verdict.startswith(kind):
             margin = verdict.removeprefix(kind).strip()
-            return forms[several].format(f"{margin} {table.of().points}")
+            points = table.of().points
+            unit = points.removesuffix("s") if margin == "1" else points
+            return forms[several].format(f"{margin} {unit}".rstrip())
     return verdict or ("have no verdict" if several else "has no verdict")
 
 

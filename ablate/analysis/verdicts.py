@@ -93,6 +93,12 @@ def _gain(table: Table, entry: Entry) -> str:
     return f"{verdict} ({'; '.join([_told(table, entry.gain), *_fates(entry)])})"
 
 
+def told_gain(table: Table, entry: Entry) -> str:
+    """ "+1.20 points [+0.70, +1.70], n = 5: helps", of an entry with a gain."""
+    assert entry.gain is not None
+    return _told(table, entry.gain) + (f": {entry.verdict}" if entry.verdict else "")
+
+
 def _average(table: Table, line: SummaryLine) -> str:
     verdict = f"{line.verdict or NO_VERDICT} on average over {len(line.columns)} columns"
     return f"{verdict} ({_told(table, line.gain)})"

@@ -23,7 +23,7 @@ def report(
     from ablate.analysis.reading import older, read
     from ablate.planning.tree import file_name
     from ablate.report.live import begin
-    from ablate.report.page import render_page
+    from ablate.report.page import FIGURES, render_page
     from ablate.report.plot import figures
     from ablate.store.ledger import Ledger
     from ablate.store.record import histories, load_records
@@ -44,7 +44,7 @@ def report(
         withheld={r.run.id: f"{r.label}: {r.withheld}" for r in runs if r.withheld},
         older=older(made, kept),
     )
-    drawn = figures(made, reading.table, kept.rundir)
+    drawn = figures(made, reading.table, kept.rundir, FIGURES)
     if write_out(path, render_page(made, reading.table, runs, reading.looks, drawn).encode()):
         print(f"wrote {path}")
 

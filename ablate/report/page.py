@@ -12,17 +12,21 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
+from ablate.analysis.headline import brief
 from ablate.analysis.table import Table
 from ablate.analysis.verdicts import said, summary
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
+from ablate.report.forest import forests
 from ablate.report.formats.grid import PrintedTable
 from ablate.report.formats.layout import sheet
 from ablate.report.formats.parts import DEFAULT
 from ablate.report.logs import tail
+from ablate.report.plot import KINDS
 from ablate.report.show import leaves, provenance, yaml_lines
 from ablate.report.text import duration
 from ablate.shared.metrics import Metric
@@ -33,6 +37,7 @@ from ablate.store.record import RunRecord
 from ablate.version import __version__
 
 HERE = Path(__file__).parent
+FIGURES = tuple(kind for kind in KINDS if kind not in ("gain", "forest"))  # a forest is on it
 
 
 def render_page(
@@ -42,8 +47,9 @@ def render_page(
     looks: Iterable[InterimLook],
     drawn: Mapping[str, str],
 ) -> str:
-    """Render the HTML. `looks`: its own among them; `drawn`: SVG by the name of a figure."""
-    drawn = {kind: _inline(svg) for kind, svg in drawn.items()}
+    """Render the HTML. `looks`: its own among them; `drawn`: SVG by the name of a figure, of which
+    FIGURES are taken."""
+    figures = [_figure(kind, drawn[kind]) for kind in FIGURES if kind in drawn]
     facts = provenance(runs)
     read = dict.fromkeys(look.seeds for look in looks)
     commands = facts.pop("command", {}) or {shlex.join(["ablate", "sweep", *plan.words]): 0}
@@ -56,7 +62,10 @@ def render_page(
         summary=summary(table),
         verdicts=said(table),
         sheet=_sheet(table),
-        drawn=drawn,
+        brief=brief(table),
+        forests=forests(plan, table),
+        axis=f"{table.of().over(table.baseline)}, {table.of().points}",
+        figures=figures,
         counted=counted,
         variants=list(_variants(plan, runs)),
         named=len(plan.columns) > 1,
@@ -111,10 +120,24 @@ def _sheet(table: Table, show: Sequence[str] = DEFAULT) -> PrintedTable:
     return sheet(table, show, transpose=False, width=0)
 
 
-def _inline(svg: str) -> str:
-    """Strip a figure for use in a page: no file header, no metadata with addresses."""
+@dataclass(frozen=True)
+class _Figure:
+    """A figure in a page. `width`: in points, as it was drawn."""
+
+    name: str
+    alt: str
+    svg: str
+    width: float
+
+
+def _figure(kind: str, svg: str) -> _Figure:
+    """Strip the file's header, and its metadata, which have addresses."""
     svg = svg[svg.index("<svg") :]
-    return re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    alt = f"Figure: {KINDS[kind].line.partition(';')[0]}"
+    width = re.match(r'<svg[^>]* width="([\d.]+)pt"', svg)
+    named = f'<svg role="img" aria-label="{escape(alt, quote=True)}"'
+    return _Figure(kind, alt, svg.replace("<svg", named, 1), float(width[1]) if width else 0.0)
 
 
 def _overview(plan: Plan, counted: str) -> str:

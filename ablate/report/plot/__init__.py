@@ -7,6 +7,7 @@ same runs give the same bytes.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -113,10 +114,12 @@ def figure(plan: Plan, table: Table, kind: str, rundir: RunDirs) -> str:
     return draw(plan, table, kind, rundir).content.decode()
 
 
-def figures(plan: Plan, table: Table, rundir: RunDirs) -> dict[str, str]:
+def figures(
+    plan: Plan, table: Table, rundir: RunDirs, kinds: Iterable[str] = tuple(KINDS)
+) -> dict[str, str]:
     """Draw the SVG of every kind that has data, by its name."""
     found = {}
-    for kind in KINDS:
+    for kind in kinds:
         try:
             found[kind] = figure(plan, table, kind, rundir)
         except Nothing:

@@ -32,7 +32,7 @@ from ablate.store.progress import SweepProgress, observe
 from ablate.store.store import Store
 
 STATE_EVERY_S = 1.0
-TABLE_SHARE = 0.005  # of the time, at most, goes into tables
+TABLE_SHARE = 0.0025  # of the time, at most, goes into tables
 NEWEST = 24  # runs that are offered
 CHOSEN = 12  # curves that are drawn at once, at most
 POINTS = 400  # of a curve
