@@ -1,12 +1,14 @@
-# `make sweep` is the quick start, `make test` the tests. Both set up .venv first.
+# `make sweep` is the quick start, `make test` the tests. Both set up .venv first: the quick start
+# with what the tool needs, the tests with what they need, too.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TOOL := $(VENV)/.tool
 STAMP := $(VENV)/.installed
 
 .PHONY: sweep test soak lint format bench clean
 
-sweep: $(STAMP)
+sweep: $(TOOL)
 	$(BIN)/ablate sweep quickstart
 
 test: $(STAMP)
@@ -31,9 +33,15 @@ bench: $(STAMP)
 
 # The oracles ask for a torchvision that matches a CUDA torch; without their dependencies they do.
 ORACLES := timm vit-pytorch torchvision
-$(STAMP): pyproject.toml constraints.txt Makefile
+$(TOOL): pyproject.toml constraints.txt Makefile
 	@echo "Installing into $(VENV): about 2 minutes the first time, silently."
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt -e .
+	@touch $@
+	@echo "Installed."
+
+$(STAMP): $(TOOL)
+	@echo "Installing what the tests need: about a minute the first time, silently."
 	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
 	$(BIN)/pip install -q -c constraints.txt --no-deps $(ORACLES)
 	@touch $@

@@ -10,6 +10,7 @@ import re
 import signal
 import sqlite3
 import struct
+import subprocess
 import time
 import warnings
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from test_kill import kill, workers
 from ablate.cli.selection import Selection
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.logger import LOGGERS, aside, words_apart
-from ablate.running import notify
+from ablate.running import loggers, notify
 from ablate.running.loggers import check_installed
 from ablate.running.loggers.files import bring
 from ablate.running.loggers.page import page_of
@@ -203,7 +204,8 @@ def test_no_step_twice_and_none_missing_after_two_kills(killed, read):
         assert len(lines) == 8
 
 
-def test_the_same_command_again_writes_nothing(killed):
+def test_the_same_command_again_writes_nothing_twice(killed):
+    """Nor where a kill came between a page and the note that it is there in full."""
     files = {
         file: file.stat().st_mtime_ns
         for file in (killed.folder / "runs" / "logs").rglob("*#*")
@@ -214,7 +216,13 @@ def test_the_same_command_again_writes_nothing(killed):
     wait_for(lambda: not feeders(killed.folder))
     assert files
     assert {file: file.stat().st_mtime_ns for file in files} == files
-    assert len(list(killed.folder.glob("runs/logs/wandb/offline-run-*"))) in (0, 2)
+    for note in killed.folder.glob("runs/logs/*/k/done.jsonl"):
+        note.unlink()
+    killed(*SLOW, "launcher=inline", f"logger=[{','.join(others)}]")
+    wait_for(lambda: not feeders(killed.folder))
+    for read in (jsonl, tensorboard, wandb):
+        if read.__name__ in others:
+            test_no_step_twice_and_none_missing_after_two_kills(killed, read)
 
 
 # --- What a page has ----------------------------------------------------------------------------
@@ -289,6 +297,24 @@ def test_a_missing_extra_is_named_with_its_remedy(monkeypatch):
 
 
 # --- What fails, and who is told ----------------------------------------------------------------
+
+
+def test_a_service_that_hangs_is_left_behind(monkeypatch, tmp_path):
+    def hangs(told, log):
+        return subprocess.Popen(["sleep", "1000"], stdin=subprocess.PIPE, start_new_session=True)
+
+    monkeypatch.setattr(loggers, "_started", hangs)
+    monkeypatch.setattr(loggers, "END_S", 0.1)
+    said = []
+    feeders = loggers.Feeders({"jsonl": {"folder": ""}}, tmp_path, "k", said.append)
+    [process] = feeders._processes.values()
+    feeders.look()
+    assert said == []
+    feeders.close()
+    process.kill()
+    process.wait()
+    assert said == [f"logger=jsonl: process {process.pid} hands on the rest, and ends by itself"]
+
 
 TOKEN = "hooks.example/T0KEN"
 

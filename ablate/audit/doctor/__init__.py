@@ -41,6 +41,7 @@ def examine(
     first = [specs[0], *above[0]][-1]
     specs = [*specs, *chain.from_iterable(above)]
     yield from _safely("versions", machine.versions)
+    yield from _safely("extras", machine.extras)
     yield from _safely("devices", lambda: machine.devices(settings, slots, specs[0]))
     yield from _safely("gpu", lambda: machine.kernels(slots, unfit))
     yield from _safely("memory", machine.memory)

@@ -46,6 +46,35 @@ def versions() -> Findings:
         yield Finding("problem", "versions", line)
 
 
+EXTRAS = {  # what each is for; `dev` is for no user
+    "slurm": "launcher=slurm",
+    "timm": "model=timm:NAME",
+    "text": "texts by byte-pair encoding",
+    "tensorboard": "logger=tensorboard",
+    "wandb": "logger=wandb",
+    "mlflow": "logger=mlflow",
+}
+
+
+def extras() -> Findings:
+    """Name what can't be used, since a package that nothing else needs is not installed."""
+    from packaging.requirements import Requirement
+
+    for need in map(Requirement, metadata.requires(DISTRIBUTION) or ()):
+        for extra, purpose in EXTRAS.items():
+            if need.marker is None or not need.marker.evaluate({"extra": extra}):
+                continue
+            try:
+                metadata.version(need.name)
+            except metadata.PackageNotFoundError:
+                yield Finding(
+                    "ok",
+                    "extras",
+                    f"{need.name} is not installed: {purpose} needs it; "
+                    f"pip install '{DISTRIBUTION}[{extra}]'",
+                )
+
+
 def devices(
     settings: Mapping[str, Any], slots: Sequence[Slot], spec: Mapping[str, Any]
 ) -> Findings:

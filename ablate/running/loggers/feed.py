@@ -77,7 +77,8 @@ def main(told: dict[str, Any]) -> None:
     over = False
     while not lock.acquire(EVERY_S):
         if _over(0.0):
-            return  # an older process still hands on; the same command hands on what it lacks
+            raise TimeoutError(f"{lock.path}: process {lock.notes().get('pid')} still hands on")
+    lock.note(pid=os.getpid())
     module, _, attribute = LOGGERS[name].path.partition(":")
     make = getattr(importlib.import_module(module), attribute)
     feeder = Feeder(StoreFolder(Path(told["store"])), told["sweep"], make(told["settings"], folder))
