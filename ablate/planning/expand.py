@@ -18,7 +18,7 @@ from ablate.planning.probing import check_spread
 from ablate.planning.sweep_file import find, from_file, load, sweep_files
 from ablate.planning.table_sections import groups_of, paper_of
 from ablate.planning.tree import value_at
-from ablate.planning.until import with_until
+from ablate.planning.until import pooled_if_unsaid, with_until
 from ablate.planning.words import from_words, read_line
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
@@ -120,6 +120,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
     check_baseline_seeds(sweep, len(rows))
     if sweep.baseline_seeds:
         cells = with_more(cells, baseline, all_seeds(sweep))
+        sweep = replace(sweep, analysis=pooled_if_unsaid(sweep.analysis))
     notes += [f"{a!r} is {row.label!r} again: equal settings" for row in rows for a in row.aliases]
     made = Plan(
         name=name,
@@ -137,6 +138,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         notes=tuple(notes),
         tune=_searched(sweep),
         until=tuple((sweep.until or {}).get("looks", ())),
+        precision=(sweep.until or {}).get("precision"),
     )
     if made.until and made.one_parent:
         raise UserError(

@@ -34,7 +34,7 @@ from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 
-LATER = ("own", "groups", "until", "baseline_seeds")  # keys that older plans lack
+LATER = ("own", "groups", "until", "baseline_seeds", "precision")  # keys that older plans lack
 METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
 
 
@@ -94,6 +94,7 @@ class Plan:
     groups: tuple[ColumnGroup, ...] = ()  # of the columns, in their order
     # Looks, by which a cell has more seeds; `seeds`: of any cell so far.
     until: tuple[int, ...] = ()
+    precision: float | None = None  # a half-width that `until`, first and most seeds, is for
     baseline_seeds: int = 0  # where it has more than the other rows; `seeds` are all of them
 
     def runs(self) -> Iterator[PlannedRun]:
@@ -341,6 +342,7 @@ class Plan:
             own=own_metric.kept(tree.get("own", {})),
             groups=tuple(ColumnGroup(**group) for group in tree.get("groups", ())),
             until=tuple(tree.get("until", ())),
+            precision=tree.get("precision"),
             baseline_seeds=tree.get("baseline_seeds", 0),
         )
 

@@ -38,7 +38,7 @@ from ablate.planning.overrides import once, parse, show
 from ablate.planning.plan import Analysis
 from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
-from ablate.planning.until import declared, until_at
+from ablate.planning.until import declared, stages_at, until_at
 from ablate.planning.words import (
     DEFAULT_SEEDS,
     TUNE,
@@ -249,6 +249,8 @@ class _Reader:
                 before = self.globbed
                 read[key] = distinct(self.axes(value, where), "columns", where)
                 self.globbed = before
+            elif key == "seeds" and isinstance(value, dict):
+                read["until"] = stages_at(value, where, content)
             elif key in ("seeds", "baseline_seeds"):
                 read[key] = seeds(value, where)
             elif key == "until":
