@@ -330,9 +330,9 @@ def _unblocked_gains(y: Floats, baseline: int, method: Method, shaky: Bools) -> 
     if pool is None:
         return ColumnGains(gains, kept=int(fitted.sum()), correlation=correlation)
     kept = several & ~pool.out
-    found = ColumnGains(gains, kept=int(kept.sum()) + 1, correlation=correlation)
+    column = ColumnGains(gains, kept=int(kept.sum()) + 1, correlation=correlation)
     df, spread = int((counts - 1)[kept].sum()), math.sqrt(pool.run[0])
-    return dataclasses.replace(found, spread=spread, df=df) if df else found
+    return dataclasses.replace(column, spread=spread, df=df) if df else column
 
 
 def row_gain(
