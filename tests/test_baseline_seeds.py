@@ -205,7 +205,7 @@ def test_the_baseline_has_more_seeds_in_every_column(planned):
             "at most 3 seeds of the baseline for each of a row, 9 beside",
         ),
         (["seeds=2"], {}, "expected at least 3 seeds of the rows, got 2"),
-        ([], {"until": 12}, "baseline_seeds: goes without until, which gives out all seeds"),
+        ([], {"until": 12}, "baseline_seeds: goes without until and seeds.precision, "),
         (["analysis.spread=paired"], {}, "analysis.spread: paired pairs each seed with the basel"),
         (["analysis.spread=predictions"], {}, "predictions is of seed blocks, so it goes without"),
         (["analysis.looks=[3,5]"], {}, "analysis.looks: goes without baseline_seeds"),

@@ -154,6 +154,8 @@ def with_words(plan: Plan, *said: str) -> str:
 
 def _looks(plan: Plan) -> str:
     *most, last = plan.until or ("",)
+    if plan.precision is not None:
+        return f"; seeds counted, by the spread of the first {most[0]}, for +-{plan.precision:g}"
     return f" and the looks at {', '.join(map(str, most))} and {last} seeds" if plan.until else ""
 
 
@@ -302,7 +304,8 @@ def _unfinished(plan: Plan, missing: Counter[str]) -> str:
     planned = sum(len(plan.planned(cell)) for cell in plan.cells)
     when = "There are no verdicts before every run has a result."
     if plan.until:
-        when = "The next look waits until every run of its column has a result."
+        what = "look" if plan.precision is None else "stage"
+        when = f"The next {what} waits until every run of its column has a result."
     return (
         f"UNFINISHED: {missing.total()} of {count(planned, 'run')} missing "
         f"({'; '.join(parts)}). {when}"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.across import pooled_gains
+from ablate.analysis.across import pooled_gains, verdict_of
 from ablate.analysis.captions import count
-from ablate.analysis.methods import sequential_of
+from ablate.analysis.methods import method_of, sequential_of
 from ablate.analysis.scores import Curves, Probes, Results, Scores, all_scores
 from ablate.planning.plan import Plan
 from ablate.planning.until import Standing
@@ -34,15 +34,18 @@ Cells = Mapping[tuple[str, str], Scores]  # (row, column) -> its scores
 @dataclass(frozen=True)
 class RowCourse:
     """What the last look at a row, at `seeds` of them, found and decided. `word`: its verdict, or
-    GOES_ON, or STOPPED."""
+    GOES_ON, or STOPPED. `said`: of two stages, what there is to say of the row."""
 
     seeds: int
     word: str
     gain: RowGain
+    said: str | None = None
 
     def note(self, told: bool) -> str:
         """Of a table: at which look it was decided. Without `told` verdicts are withheld, and so is
         that it was."""
+        if self.said is not None:
+            return self.said
         if self.word == GOES_ON:
             return f"Undecided at the look at {self.seeds} seeds: more seeds are given out."
         what = "Stopped" if self.word == STOPPED else "Decided" if told else "Judged"
@@ -60,7 +63,8 @@ class ColumnCourse:
 
     `told`: of each look, its seeds and the words on the rows that it was at. `spread`, with `df`:
     the standard deviation of a result that the pool's rows shared at the last look; or `ratio`, the
-    baseline's own over the variants', where it is out of line.
+    baseline's own over the variants', where it is out of line. Of two stages `total` is the number
+    of seeds that the first asks for, which its `spread` is of, and `half` the half-width they give.
     """
 
     label: str
@@ -70,6 +74,8 @@ class ColumnCourse:
     spread: float | None = None
     df: int | None = None
     ratio: float | None = None
+    total: int | None = None
+    half: float | None = None
 
     @property
     def active(self) -> list[str]:
@@ -83,7 +89,8 @@ def follow(plan: Plan, cells: Cells) -> dict[str, ColumnCourse]:
     for column in plan.columns:
         keys = [(row.label, column.label) for row in plan.rows]
         block = [cells[key] for key in keys if key in cells]
-        found[column.label] = _column(plan, column.label, block)
+        two = plan.precision is not None
+        found[column.label] = (_stages if two else _column)(plan, column.label, block)
     return found
 
 
@@ -127,6 +134,81 @@ def _column(plan: Plan, label: str, block: Sequence[Scores]) -> ColumnCourse:
     left = plan.until[len(told) :] if state.active.any() else ()
     following = left[0] if left else None
     return ColumnCourse(label, courses, tuple(told), following, spread, df, ratio)
+
+
+def _stages(plan: Plan, label: str, block: Sequence[Scores]) -> ColumnCourse:
+    """The first of two stages, which counts the seeds, and the second, which judges the rows."""
+    import numpy as np
+
+    from ablate.analysis import stats
+
+    rows = [found.cell.row for found in block]
+    baseline = rows.index(plan.baseline)
+    y, unstable = _arrays(plan, block)
+    least, most = plan.until
+    assert plan.precision is not None
+    if len(rows) < 2 or not _known(y, unstable)[:, :least].all():
+        return ColumnCourse(label, {}, next=least if len(rows) > 1 else None)
+    method, others = method_of(plan, label), [row for row in range(len(rows)) if row != baseline]
+    shaky = np.asarray(unstable[:, :least].any(-1))
+    stable = [row for row in others if not shaky[row] and not shaky[baseline]]
+    early = {rows[r]: _without_interval(y[:, :least], r, baseline) for r in others}
+    stopped = {rows[r]: RowCourse(least, STOPPED, early[rows[r]], "") for r in others}
+    if not stable:
+        return ColumnCourse(label, stopped, ((least, dict.fromkeys(stopped, STOPPED)),))
+    first = stats.first_stage(y[[baseline, *stable], :least], 0)
+    n = int(first.seeds(method, plan.precision, least, most))
+    half = float(first.half(method, n))
+    spread, df = math.sqrt(float(first.variance) / 2), round(float(first.df))
+    words = {rows[r]: GOES_ON if r in stable else STOPPED for r in others}
+    told = [(least, words)] * (n > least)
+    if not _known(y, unstable)[[baseline, *stable], :n].all():
+        courses = {row: RowCourse(least, word, early[row], "") for row, word in words.items()}
+        return ColumnCourse(label, courses, tuple(told), n, spread, df, None, n, half)
+    shaky = np.asarray(unstable[:, :n].any(-1))
+    gains = stats.column_gains(y[:, :n], baseline, method, shaky, first=first)
+    courses = {}
+    for r in others:
+        gain = gains.rows[r]
+        assert gain is not None  # it has the seeds of the first stage
+        word = STOPPED if shaky[r] or gains.void else _word(plan, gain)
+        courses[rows[r]] = RowCourse(n, word, gain, _wider(plan, gain))
+    told.append((n, {row: courses[row].word for row, word in words.items() if word == GOES_ON}))
+    if gains.ratio is not None:
+        return ColumnCourse(label, courses, tuple(told), ratio=gains.ratio, total=n, half=half)
+    return ColumnCourse(label, courses, tuple(told), None, spread, df, None, n, half)
+
+
+def _word(plan: Plan, gain: RowGain) -> str:
+    from ablate.analysis import stats
+
+    words = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
+    word = verdict_of(gain.gain, plan.analysis.margin, True, words) or stats.CANT_TELL
+    return stats.UNSTABLE if word == stats.CANT_TELL and gain.stands_out else word
+
+
+def _wider(plan: Plan, gain: RowGain) -> str:
+    """Say of a row that its interval is wider than was asked for by a spread that is not its."""
+    found = gain.gain
+    if not gain.own or found.low is None or found.high is None or plan.precision is None:
+        return ""
+    if found.high - found.low <= 2 * plan.precision:
+        return ""
+    return (
+        f"The interval is wider than +-{plan.precision:g} {plan.metric.points}: the seeds were "
+        f"counted by the other rows' spread."
+    )
+
+
+def _without_interval(y: Floats, row: int, baseline: int) -> RowGain:
+    import numpy as np
+
+    from ablate.analysis import stats
+
+    differences = y[row] - y[baseline]
+    differences = differences[~np.isnan(differences)]
+    mean = float(differences.mean()) if len(differences) else 0.0
+    return stats.RowGain(stats.Estimate(mean, None, None, len(differences)))
 
 
 def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[Floats, Bools]:
@@ -186,14 +268,11 @@ def _gains(y: Floats, baseline: int, fit: LookFit, state: LookState) -> list[Row
     found = []
     for row in range(len(y)):
         mean, half, sd = (float(part[row]) for part in (fit.gain, fit.half, fit.sd))
-        if np.isnan(half):
-            differences = y[row] - y[baseline]
-            differences = differences[~np.isnan(differences)]
-            mean = float(differences.mean()) if len(differences) else 0.0
-            estimate = stats.Estimate(mean, None, None, len(differences))
-        else:
-            estimate = stats.Estimate(mean, mean - half, mean + half, y.shape[1], sd)
         own: Reason = "outlier" if state.out[row] else "spread" if state.own[row] else ""
+        if np.isnan(half):
+            found.append(replace(_without_interval(y, row, baseline), own=own))
+            continue
+        estimate = stats.Estimate(mean, mean - half, mean + half, y.shape[1], sd)
         found.append(stats.RowGain(estimate, own))
     return found
 
@@ -201,9 +280,11 @@ def _gains(y: Floats, baseline: int, fit: LookFit, state: LookState) -> list[Row
 def look_events(plan: Plan, courses: Mapping[str, ColumnCourse]) -> Iterator[InterimLook]:
     """Every look so far, the one at the fewest seeds first, as the ledger is to have it."""
     now = looks.look(plan)
-    told = [(n, c.label, words) for c in courses.values() for n, words in c.told]
-    for n, label, words in sorted(told, key=lambda one: one[0]):
-        decided: dict[str, Any] = {"column": label, "rows": dict(words)}
+    told = [(n, c, words) for c in courses.values() for n, words in c.told]
+    for n, course, words in sorted(told, key=lambda one: one[0]):
+        decided: dict[str, Any] = {"column": course.label, "rows": dict(words)}
+        if course.total is not None and n < course.total:
+            decided["total"] = course.total
         yield InterimLook(tuple(range(n)), now.at, decided)
 
 
@@ -232,27 +313,36 @@ def standing(plan: Plan, seen: Iterable[InterimLook]) -> Standing:
 
 def lines(plan: Plan, course: ColumnCourse) -> list[str]:
     """Say what every look at a column decided, and what a noisy baseline costs from now on."""
-    found = [_line(n, course.label, words) for n, words in course.told]
+    total = course.total or 0
+    found = [
+        _line(n, course.label, words, total if n < total else None) for n, words in course.told
+    ]
     if course.ratio is not None:
         at = f"{course.label}: " if course.label else ""
         found.append(f"{at}{pooled_gains(course.ratio)}{_until_the_end(plan, course)}")
     return found
 
 
-def _line(seeds: int, column: str, rows: Mapping[str, str]) -> str:
-    """ "look at 5 seeds: helps: dpn; goes on: post, pre+post"."""
+def _line(seeds: int, column: str, rows: Mapping[str, str], total: int | None = None) -> str:
+    """ "look at 5 seeds: helps: dpn; goes on: post, pre+post"; of the first of two stages, `total`
+    is the number of seeds that it asks for."""
     by_word: dict[str, list[str]] = {}
     for row, word in rows.items():
         by_word.setdefault(word, []).append(row)
     told = "; ".join(f"{word}: {', '.join(labels)}" for word, labels in by_word.items())
-    return f"look at {seeds} seeds{f' of {column}' if column else ''}: {told}"
+    of = f" of {column}" if column else ""
+    if total is not None:
+        return f"first stage{of}, {seeds} seeds: {total} in all are needed; {told}"
+    return f"look at {seeds} seeds{of}: {told}"
 
 
 def notes(plan: Plan, courses: Iterable[ColumnCourse]) -> Iterator[str]:
     """Say of a table what its looks have left open."""
     for course in courses:
         at = f"{heading}: " if (heading := plan.heading(course.label)) else ""
-        if course.next is not None and not course.told:
+        if plan.precision is not None:
+            yield from (f"{at}{text}" for text in _of_stages(plan, course))
+        elif course.next is not None and not course.told:
             yield f"{at}no look yet; the first is at {plan.until[0]} seeds."
         elif course.next is not None:
             yield (
@@ -260,6 +350,21 @@ def notes(plan: Plan, courses: Iterable[ColumnCourse]) -> Iterator[str]:
                 f"{course.next} seeds; the same `ablate sweep` goes on"
                 f"{_until_the_end(plan, course)}."
             )
+
+
+def _of_stages(plan: Plan, course: ColumnCourse) -> Iterator[str]:
+    first, most = plan.until
+    if course.total is None or course.half is None:
+        if course.next is not None:
+            yield f"the first stage, of {first} seeds, has not ended."
+        return
+    left = "; the same `ablate sweep` goes on" if course.next is not None else ""
+    wanted = f"+-{plan.precision:g} {plan.metric.points}"
+    half = f"+-{course.half:.{plan.metric.decimals}f} {plan.metric.points}"
+    if course.half > (plan.precision or 0.0) and course.total == most:
+        yield f"{wanted} takes more than the {most} seeds allowed, which give {half}{left}."
+    else:
+        yield f"the first {first} seeds ask for {course.total} in all, which give {half}{left}."
 
 
 def _until_the_end(plan: Plan, course: ColumnCourse) -> str:

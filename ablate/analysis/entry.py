@@ -63,7 +63,7 @@ def make_entry(
         verdict = stats.DID_NOTHING
     against = _fisher(found, base)
     unstable = f"{len(base.unstable)} of {_ended(base)}" if base else ""
-    texts = [] if course is None else [course.note(judge)]
+    texts = [note] if course is not None and (note := course.note(judge)) else []
     texts += entry_notes(plan, found, gain, verdict, base, against, unstable)
     accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha, plan.metric)
     gained = hide_wide(gain.gain, plan.metric) if gain else None

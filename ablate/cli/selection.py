@@ -259,6 +259,12 @@ def _check_said(made: Plan, plan: Plan, store: Store) -> None:
             f"--until: {plan.name} was driven with other looks, or another margin; leave --until "
             f"and --margin away to show the sweep; `{again}` goes on with these"
         )
+    stages = [key for key in said if key.startswith("seeds.")]
+    if stages and (made.until, made.precision) != (plan.until, plan.precision):
+        raise UserError(
+            f"{said[stages[0]]}: {plan.name} was driven with other stages; leave the word away to "
+            f"show the sweep; `{shlex.join(['ablate', 'sweep', *made.words])}` goes on with it"
+        )
     images = [
         {d["fingerprint"] for c in p.cells for d in datasets_of(c.spec)[:1]} for p in (made, plan)
     ]

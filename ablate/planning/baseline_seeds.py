@@ -27,8 +27,8 @@ def check_baseline_seeds(sweep: Sweep, rows: int) -> None:
     place = f"{sweep.place}: {KEY}" if sweep.place else KEY
     if sweep.until is not None:
         raise UserError(
-            f"{place}: goes without until, which gives out all seeds at its looks; leave one of "
-            f"them away ({KEY}=none)"
+            f"{place}: goes without until and seeds.precision, which give out all seeds; leave one "
+            f"of them away ({KEY}=none)"
         )
     if sweep.tune is not None:
         raise UserError(

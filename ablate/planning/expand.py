@@ -143,6 +143,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         notes=tuple(notes),
         tune=_searched(sweep),
         until=tuple((sweep.until or {}).get("looks", ())),
+        precision=(sweep.until or {}).get("precision"),
     )
     if made.until and made.one_parent:
         raise UserError(

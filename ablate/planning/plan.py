@@ -35,7 +35,7 @@ from ablate.shared.own import is_own
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 
 # Keys that older plans lack.
-LATER = ("own", "groups", "until", "file", "skipped", "baseline_seeds")
+LATER = ("own", "groups", "until", "file", "skipped", "baseline_seeds", "precision")
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Plan:
     file: Mapping[str, str] = field(default_factory=dict)
     # Labels of runs that the user has skipped -> how far each had come: see `find.left_out`.
     skipped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    precision: float | None = None  # a half-width that `until`, first and most seeds, is for
     baseline_seeds: int = 0  # where it has more than the other rows; `seeds` are all of them
 
     def runs(self) -> Iterator[PlannedRun]:
@@ -321,6 +322,7 @@ class Plan:
             until=tuple(tree.get("until", ())),
             file=tree.get("file", {}),
             skipped=tree.get("skipped", {}),
+            precision=tree.get("precision"),
             baseline_seeds=tree.get("baseline_seeds", 0),
         )
 

@@ -39,7 +39,7 @@ from ablate.planning.overrides import once, parse, show
 from ablate.planning.sweep_paths import place_of
 from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
-from ablate.planning.until import declared, until_at
+from ablate.planning.until import declared, stages_at, until_at
 from ablate.planning.words import (
     DEFAULT_SEEDS,
     TUNE,
@@ -226,6 +226,8 @@ class _Reader:
                 before = self.globbed
                 read[key] = distinct(self.axes(value, where), "columns", where)
                 self.globbed = before
+            elif key == "seeds" and isinstance(value, dict):
+                read["until"] = stages_at(value, where, content)
             elif key in ("seeds", "baseline_seeds"):
                 read[key] = seeds(value, where)
             elif key == "until":

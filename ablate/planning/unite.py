@@ -55,6 +55,7 @@ def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
         "tune": plan.tune and asdict(plan.tune),
         "own": own,
         "until": plan.until,
+        "precision": plan.precision,
         "baseline_seeds": plan.baseline_seeds,
         "groups": plan.groups if groups else (),
     }

@@ -130,7 +130,7 @@ def section_of(line: CommandLine, section: str) -> dict[str, Any]:
 
 def seeds_of(line: CommandLine, default: Any, place: str) -> tuple[int, ...]:
     """The command line's seeds, or those of the file (already read), or the default count."""
-    if "seeds" not in line.sweep:
+    if "seeds" not in line.sweep:  # or words for two stages, which give out their own
         return default if isinstance(default, tuple) else seeds(default, place)
     return seeds(_count(line.sweep["seeds"]), "seeds")
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.analysis.captions import count
-from ablate.analysis.methods import sequential_of
+from ablate.analysis.methods import method_of, sequential_of
 from ablate.analysis.scores import Curves, Probes, Results
 from ablate.planning.plan import Plan
 from ablate.report.power import hours_of, spread_of
 from ablate.running.costs import Costs
 
 NO_GAIN = "if no row gains anything"
+ALIKE = "if all rows have that spread"
 GAINS = {1: "if all rows gain the margin", 2: "if all rows gain twice the margin"}
 
 
@@ -31,19 +32,26 @@ class Outlook:
     def lines(self) -> Iterator[str]:
         """Write what `ablate plan` prints."""
         plan = self.plan
-        margin = plan.analysis.margin
-        given = f", margin {margin:g} {plan.metric.points}" if margin is not None else ""
-        yield f"until: looks at {', '.join(map(str, plan.until))} seeds{given}"
+        if plan.precision is not None:
+            first, most = plan.until
+            yield (
+                f"two stages: {first} seeds, then as many as intervals of +-{plan.precision:g} "
+                f"{plan.metric.points} take, at most {most} in all"
+            )
+        else:
+            yield f"until: looks at {', '.join(map(str, plan.until))} seeds{_given(plan)}"
         for case, runs, hours in self.expected:
             yield f"  about {count(round(runs), 'run')}{_hours(hours)} {case}"
         yield f"  at most {count(self.most, 'run')}{_hours(self.most_hours)}".rstrip(",")
         yield from (f"  {spread}" for spread in self.spreads)
 
     def tree(self) -> dict[str, Any]:
-        """looks, margin; expected: {case, runs, device_hours}; most: the last two; spreads."""
+        """looks, margin, precision (of two stages, which end at the looks); expected: {case, runs,
+        device_hours}; most: the last two; spreads."""
         return {
             "looks": list(self.plan.until),
             "margin": self.plan.analysis.margin,
+            "precision": self.plan.precision,
             "expected": [
                 {"case": case, "runs": runs, "device_hours": hours}
                 for case, runs, hours in self.expected
@@ -66,8 +74,8 @@ def outlook(
     from ablate.analysis import stats
 
     margin = plan.analysis.margin
-    cases: dict[str, float] = {NO_GAIN: 0.0}
-    if margin is not None:
+    cases: dict[str, float] = {NO_GAIN if plan.precision is None else ALIKE: 0.0}
+    if margin is not None and plan.precision is None:
         cases |= {text: times * margin for times, text in GAINS.items()}
     runs, hours = dict.fromkeys(cases, 0.0), dict[str, float | None].fromkeys(cases, 0.0)
     most, most_hours, spreads = 0, 0.0, []
@@ -85,7 +93,13 @@ def outlook(
         )
         first, *_, last = plan.until
         for case, gain in cases.items():  # the baseline alone is judged by no look
-            took = stats.runs_until(method, variants, gain / spread.sd) if variants else first
+            if not variants:
+                took = float(first)
+            elif plan.precision is not None:
+                of_column = method_of(plan, column.label)
+                took = stats.runs_of_stages(of_column, plan.precision / spread.sd, first, last)
+            else:
+                took = stats.runs_until(method, variants, gain / spread.sd)
             runs[case] += took
             hours[case] = (hours[case] or 0.0) + took * a_run
         greatest = (variants + 1) * (last if variants else first)
@@ -98,6 +112,11 @@ def outlook(
         most_hours if known else None,
         spreads,
     )
+
+
+def _given(plan: Plan) -> str:
+    margin = plan.analysis.margin
+    return f", margin {margin:g} {plan.metric.points}" if margin is not None else ""
 
 
 def _hours(hours: float | None) -> str:

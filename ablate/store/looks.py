@@ -22,6 +22,7 @@ from ablate.store import events
 Seeds = tuple[int, ...]
 CODE = "code"  # of an analysis: the version of the user's function that is its metric
 UNTIL = "until"  # of an analysis: the looks that give out seeds
+PRECISION = "precision"  # of an analysis: the half-width that seeds are counted for
 BASELINE_SEEDS = "baseline_seeds"  # of an analysis: how many, where rows have fewer
 
 
@@ -53,6 +54,8 @@ def look(plan: Plan) -> InterimLook:
         analysis[CODE] = plan.metric.own
     if plan.until:
         analysis[UNTIL] = plan.until
+    if plan.precision:
+        analysis[PRECISION] = plan.precision
     if plan.baseline_seeds:
         analysis[BASELINE_SEEDS] = plan.baseline_seeds
     at = {**trained(plan), "metric": plan.metric.key, "analysis": analysis}
@@ -153,7 +156,7 @@ def changes(first: InterimLook, now: InterimLook) -> list[str]:
     for key in {**is_["analysis"], **was["analysis"]}:
         before, value = since.get(key), is_["analysis"].get(key)
         if before != value and (key != CODE or was["metric"] == is_["metric"]):
-            name = key if key in (UNTIL, BASELINE_SEEDS) else f"analysis.{key}"
+            name = key if key in (UNTIL, PRECISION, BASELINE_SEEDS) else f"analysis.{key}"
             parts.append(f"{name}: {_shown(before)} -> {_shown(value)}")
     return parts
 

@@ -47,6 +47,12 @@ from ablate.analysis.stats.power import (
     resolution,
 )
 from ablate.analysis.stats.predictions import Noise, noise
+from ablate.analysis.stats.two_stages import (
+    FirstStage,
+    first_stage,
+    runs_of_stages,
+    second_stage,
+)
 from ablate.analysis.stats.until import (
     Decision,
     LookFit,
@@ -89,6 +95,7 @@ __all__ = [
     "Estimate",
     "Exact",
     "FactorialEffects",
+    "FirstStage",
     "Fit",
     "Forecast",
     "LookFit",
@@ -115,6 +122,7 @@ __all__ = [
     "epochs_to",
     "expected_best",
     "fewest_runs",
+    "first_stage",
     "fisher",
     "fit",
     "grid_effects",
@@ -128,7 +136,9 @@ __all__ = [
     "reached",
     "residual_spread",
     "resolution",
+    "runs_of_stages",
     "runs_until",
+    "second_stage",
     "seed_correlation",
     "sign_flip",
     "take_look",

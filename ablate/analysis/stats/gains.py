@@ -18,6 +18,7 @@ from ablate.analysis.stats.estimate import Bools, Estimate, Floats, seed_correla
 from ablate.analysis.stats.exact import Exact, holm, sign_flip
 from ablate.analysis.stats.pool import Pool, pooled, rounding, variance
 from ablate.analysis.stats.predictions import Noise, noise, predicted
+from ablate.analysis.stats.two_stages import FirstStage, second_stage
 from ablate.analysis.stats.unblocked import unblocked
 from ablate.analysis.stats.verdict import MOST_SEEDS
 
@@ -208,9 +209,11 @@ def column_gains(
     method: Method,
     unstable: Bools | None = None,
     right: Bools | None = None,
+    first: FirstStage | None = None,
 ) -> ColumnGains:
     """Gains of the rows of y (R, S), NaN where a result is missing, over the row `baseline`.
-    `right` (R, S, N): where y is the percentage of N images that a run gets right, which.
+    `right` (R, S, N): where y is the percentage of N images that a run gets right, which. `first`:
+    the first of two stages, which counted the seeds.
 
     A row with missing seeds is fitted on the seeds that it shares with the baseline, together
     with the rows that have all of those. Rows of `unstable` (R,), with a diverged or a collapsed
@@ -237,6 +240,8 @@ def column_gains(
         how = Method("paired", True, method.alpha, method.contrasts) if spread else method
         images = noise(right[np.ix_(rows, seeds)]) if right is not None else None
         found = fit(y[np.ix_(rows, seeds)], rows.index(baseline), how, images)
+        if first is not None and not spread:
+            found = second_stage(found, first, method, len(seeds))
         return found, raw_p(found, len(seeds))
 
     def gain_of(row: int) -> RowGain | None:
@@ -259,12 +264,21 @@ def column_gains(
     rows = together(seeds)
     if void or len(rows) < 2 or len(seeds) < 2:
         return ColumnGains(gains, kept=len(rows), void=void)
-    pool = fitted(rows, seeds, "")[0].pool
+    return _of_column(gains, y[:, list(seeds)], rows, baseline, fitted(rows, seeds, "")[0].pool)
+
+
+def _of_column(
+    gains: tuple[RowGain | None, ...],
+    y: Floats,
+    rows: tuple[int, ...],
+    baseline: int,
+    pool: Pool | None,
+) -> ColumnGains:
+    """With what these rows, which have all seeds of the baseline, share."""
     if pool is None:
-        correlation = seed_correlation(y[np.ix_(rows, seeds)])
-        return ColumnGains(gains, kept=len(rows), correlation=correlation)
+        return ColumnGains(gains, kept=len(rows), correlation=seed_correlation(y[list(rows)]))
     kept = [row for row, left in zip(rows, pool.out, strict=True) if not left]
-    correlation = seed_correlation(y[np.ix_(kept, seeds)])
+    correlation = seed_correlation(y[kept])
     if len(kept) < 2:
         return ColumnGains(gains, kept=len(kept), correlation=correlation)
     alike = [
@@ -275,7 +289,7 @@ def column_gains(
     return ColumnGains(
         gains,
         spread=math.sqrt(variances.mean() if told else variances[0]),
-        df=(len(alike) - 1) * (len(seeds) - 1),
+        df=(len(alike) - 1) * (y.shape[1] - 1),
         kept=len(kept),
         ratio=float(pool.ratio) if pool.tripped else None,
         correlation=correlation,
@@ -316,13 +330,9 @@ def _unblocked_gains(y: Floats, baseline: int, method: Method, shaky: Bools) -> 
     if pool is None:
         return ColumnGains(gains, kept=int(fitted.sum()), correlation=correlation)
     kept = several & ~pool.out
-    return ColumnGains(
-        gains,
-        spread=math.sqrt(pool.run[0]) if kept.any() else None,
-        df=int((counts - 1)[kept].sum()) if kept.any() else None,
-        kept=int(kept.sum()) + 1,
-        correlation=correlation,
-    )
+    column = ColumnGains(gains, kept=int(kept.sum()) + 1, correlation=correlation)
+    df, spread = int((counts - 1)[kept].sum()), math.sqrt(pool.run[0])
+    return dataclasses.replace(column, spread=spread, df=df) if df else column
 
 
 def row_gain(
