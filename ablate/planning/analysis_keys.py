@@ -27,10 +27,7 @@ class Analysis:
     ] = ""
     spread: Annotated[
         Literal["auto", "pooled", "predictions", "paired", "welch"],
-        Key(
-            "spread between seeds: of all rows, of each row's images, of pairs, of the two rows; "
-            "auto: predictions if images tell it, else pooled"
-        ),
+        Key("spread between seeds: of all rows, of images, of pairs, of both; auto: images or all"),
     ] = "auto"
     screen: Annotated[bool, Key("rows and a baseline out of line are judged otherwise")] = True
     family: Annotated[
