@@ -374,7 +374,7 @@ def test_stop_from_another_host_ends_the_workers_of_a_driver_that_died_this_minu
     pilot.write_orders({"runs": {f"1/{run.id}": "s"}})
     pilot.write_beat({"runs": {f"1/{run.id}": {"step": 3}}})
     asked = []
-    monkeypatch.setattr(turns._Waiting, "on", lambda self, alive: asked.append({**alive}) or obey())
+    monkeypatch.setattr(turns.Waiting, "on", lambda self, alive: asked.append({**alive}) or obey())
 
     def obey() -> None:
         os.utime(beat, (0, 0))
