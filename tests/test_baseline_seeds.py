@@ -13,9 +13,10 @@ from scipy import stats as oracle
 from test_table import entries, finished, make_plan, tabulate
 
 from ablate.analysis import stats
-from ablate.analysis.stats import Method
+from ablate.analysis.stats import Method, unblocked
 from ablate.cli import main
 from ablate.planning.analysis_keys import Analysis
+from ablate.planning.baseline_seeds import MOST_TIMES
 from ablate.planning.expand import plan as planning
 from ablate.planning.plan import Plan
 from ablate.planning.unite import unite
@@ -191,6 +192,7 @@ def test_the_baseline_has_more_seeds_in_every_column(planned):
     wide = planned(scale="wide")
     assert (wide.seeds, wide.baseline_seeds) == ((0, 1, 2, 3, 7), 5)
     assert planned("baseline_seeds=6", scale="large").baseline_seeds == 6
+    assert MOST_TIMES == unblocked.MOST_TIMES  # of what is planned, of what is looked for
 
 
 @pytest.mark.parametrize(
@@ -364,5 +366,7 @@ def test_a_driven_sweep_gets_more_of_its_baseline_and_nothing_else(tmp_path):
         "3 variants x 3 seeds (none: 5) = 11 runs"
         in shell("plan", *WORDS, "baseline_seeds=5", "--as", "few").out
     )
+    pairs = shell("table", "few", "--show", "gain,population", code=2).err
+    assert "--show population: is of pairs of runs, which the baseline's own seeds" in pairs
     wrong = shell("table", *WORDS, "baseline_seeds=6", "--as", "few", code=2).err
     assert "few was driven with 3 seeds (none: 5), and all of them are shown" in wrong

@@ -226,7 +226,9 @@ def _status(plan: Plan, store: Store, run: PlannedRun) -> Any:
     """With a run that trains, and one that failed."""
     states = dict.fromkeys((run.id for run in plan.runs()), RunState())
     states[run.id] = RunState("failed")
-    workers = [Worker(run, "cpu:0", {"phase": "train", "step": 3, "total": 9})]
+    workers = [
+        Worker(run, "cpu:0", {"phase": "train", "step": 3, "total": 9}, store.rundir(run.id))
+    ]
     counts = {"planned": len(states) - 1, "failed": 1}
     now = SweepProgress(plan.name, len(states), counts, workers, states=states)
     return trees.of_status(plan, now, store, ["a line"])

@@ -99,6 +99,8 @@ def no_images(plan: Plan, metric: Metric) -> str:
             return f"says which images are right, which makes top1 of {DEFAULT}, not {metric.key}"
     if plan.until:
         return "is not tried for sweeps with looks"
+    if plan.baseline_seeds:
+        return "is of pairs of runs, which the baseline's own seeds have none of"
     return "is not tried for tuned sweeps, whose n counts searches" if plan.tune else ""
 
 

@@ -140,7 +140,10 @@ def with_until(
     if "seeds" in words:
         raise UserError(f"seeds: {place} gives out the seeds, at its looks; leave one of them away")
     if sweep.tune is not None:
-        raise UserError(f"{place}: goes without tune: a search has its own number of repeats")
+        raise UserError(
+            f"{place}: goes without tune: seeds that come later would need searches of their own; "
+            f"give a fixed number of seeds, or tune=none"
+        )
     for key in WITHOUT:
         if getattr(analysis, key) != getattr(Analysis(), key):
             raise UserError(f"{place}: goes without analysis.{key}; leave one of them away")
