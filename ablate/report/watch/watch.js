@@ -185,7 +185,7 @@ function drawChart(svg, key, name) {
   for (const [x, y] of all) { x0 = Math.min(x0, x); x1 = Math.max(x1, x); y0 = Math.min(y0, y); y1 = Math.max(y1, y); }
   if (x0 === x1) { x0 -= 0.5; x1 += 0.5; }
   if (y0 === y1) { y0 -= 0.5; y1 += 0.5; }
-  const [left, right, top, foot] = [52, width - 8, 10, height - 34];
+  const [left, right, top, foot] = [52, width - 18, 10, height - 34];
   const px = (x) => left + (x - x0) / (x1 - x0) * (right - left);
   const py = (y) => foot - (y - y0) / (y1 - y0) * (foot - top);
   for (const y of ticks(y0, y1, 5)) {
