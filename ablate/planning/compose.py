@@ -26,6 +26,7 @@ from ablate.planning.conf import (
 from ablate.planning.data_section import complete, ours
 from ablate.planning.launcher import launcher_settings
 from ablate.planning.layers import Layers, SettingsLayer
+from ablate.planning.logger import aside, words_apart
 from ablate.planning.overrides import once, parse, split_launcher
 from ablate.planning.tree import (
     by_arch,
@@ -352,6 +353,8 @@ def resolve(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]:
     Raises UserError, one line, for a word that is wrong, or that belongs to a sweep.
     """
     composer = Composer(store)
+    words, beside = words_apart(words)
+    aside(beside)
     parsed = [parse(word, composer.groups) for word in words]
     settings = once(parsed)
     for key in settings:

@@ -30,6 +30,7 @@ from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import hints
 
+ASIDE = ("logger", "notify")  # what stands beside a sweep: see ablate.planning.logger
 TRENDS = ("linear", "log2")  # of a gain, over the columns' number or its logarithm
 
 
@@ -289,6 +290,8 @@ def key_at(key: Any, place: str) -> str:
         raise UserError(f"{place}: {key}: seeds are declared under the file's `seeds:`")
     if section == "launcher":
         raise UserError(f"{place}: {key}: launchers are chosen on the command line only")
+    if section in ASIDE:
+        raise UserError(f"{place}: {key}: {section}= is given on the command line only")
     return key
 
 

@@ -83,6 +83,7 @@ def load(path: Path) -> tuple[str, dict[str, Any]]:
     content = mapping_at(content, place, "keys such as variants:")
     for key in content:
         if key not in KEYS:
+            key_at(key, place)  # which knows what is no key of a file, but of the command line
             raise unknown(f"{place}: {key}", key, KEYS, "a key among")
     return place, content
 
