@@ -181,7 +181,8 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
     long = (*grid, "train.epochs=1e11")  # which is not timed
     yield "plan", said("plan", *long, "--detect", "2", "seeds=5")
     yield "plan", said("plan", *long, "--until", "12", "--margin", "2")
-    yield "plan", said("plan", *grid, "train.steps=2", "--detect", "2", "--on", "h100:8")
+    more = ("norm=layernorm,identity,rmsnorm", "train.steps=2")  # whose baseline may have more
+    yield "plan", said("plan", *grid, *more, "--detect", "2", "--on", "h100:8")
     declared(folder, trials=15)
     yield "plan", said("plan", "lr", "--on", "h100:8")
     yield "status", said("status")
