@@ -93,9 +93,8 @@ def test_every_command_of_the_pages_is_right(folder, monkeypatch):
                         store.write_plan(plan)
                         ledger.plan(plan)
                 continue
-            if {"--rerun", "--watch", "watch"} & {
-                *words
-            }:  # of a run that the tour trains; until it ends
+            # `--rerun`: of a run that the tour's test trains; `--watch` ends with the sweep
+            if {"--rerun", "--watch"} & {*words}:
                 COMMANDS[words[0]].make_context(words[0], list(words[1:]))
                 continue
             done = CliRunner().invoke(cli.app, words)
