@@ -139,7 +139,7 @@ def test_the_state_curves_and_log_are_those_of_the_store(server, store):
     status, headers, body = ask(server, place)
     [one] = json.loads(body)
     assert one["x"] == pytest.approx([line["epoch"] for line in lines], rel=1e-4)
-    assert one["loss"] == pytest.approx([line["train_loss"] for line in lines], rel=1e-4)
+    assert one["train_loss"] == pytest.approx([line["train_loss"] for line in lines], rel=1e-4)
     assert one["score"] == pytest.approx([100 * line["val_top1"] for line in lines], rel=1e-4)
     again = ask(server, place, **{"If-None-Match": headers["ETag"]})
     assert (status, again[0], again[2]) == (200, 304, b"")

@@ -128,7 +128,7 @@ class SweepAnswers:
     # --- Curves, a log ---
 
     def curves(self, ids: Sequence[str], known: str) -> tuple[str, bytes]:
-        """(tag, JSON): of each run x (epochs, or steps where there are none), loss, score, and what
+        """(tag, JSON): of each run x (epochs, or steps where there are none), train_loss, score, and what
         they are called. b"" where the tag is `known`. Raises UnknownRun."""
         with self._lock:
             runs = [self._run(run) for run in ids[:CHOSEN]]
@@ -151,7 +151,7 @@ class SweepAnswers:
             "by": by,
             "metric": metric.with_unit(metric.validated),
             "x": [_short(line.get(by)) for line in thinned],
-            "loss": [_short(line.get("train_loss")) for line in thinned],
+            "train_loss": [_short(line.get("train_loss")) for line in thinned],
             "score": [_short(line.get(f"val_{metric.key}"), metric.scale) for line in thinned],
         }
 

@@ -167,7 +167,7 @@ function ticks(low, high, count) {
 
 function drawCharts() {
   $("score-name").textContent = series.length ? series[0].metric : "validation";
-  drawChart($("loss"), "loss", "training loss");
+  drawChart($("loss"), "train_loss", "training loss");
   drawChart($("score"), "score", $("score-name").textContent);
 }
 
