@@ -128,8 +128,8 @@ class SweepAnswers:
     # --- Curves, a log ---
 
     def curves(self, ids: Sequence[str], known: str) -> tuple[str, bytes]:
-        """(tag, JSON): of each run x (epochs, or steps where there are none), train_loss, score, and what
-        they are called. b"" where the tag is `known`. Raises UnknownRun."""
+        """(tag, JSON): of each run x (epochs, or steps where there are none), train_loss, score,
+        and what they are called. b"" where the tag is `known`. Raises UnknownRun."""
         with self._lock:
             runs = [self._run(run) for run in ids[:CHOSEN]]
             lines = {run.id: self._metrics.lines(self._store.rundir(run.id)) for run in runs}
