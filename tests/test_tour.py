@@ -16,7 +16,7 @@ from conftest import REPOSITORY
 from pages import PAGES
 from tex import compiled
 
-pytestmark = pytest.mark.tour
+pytestmark = [pytest.mark.tour, pytest.mark.timeout(1200)]
 PAGE = PAGES["docs/tour.md"]
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
