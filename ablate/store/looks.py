@@ -23,6 +23,8 @@ Seeds = tuple[int, ...]
 CODE = "code"  # of an analysis: the version of the user's function that is its metric
 UNTIL = "until"  # of an analysis: the looks that give out seeds
 BASELINE_SEEDS = "baseline_seeds"  # of an analysis: how many, where rows have fewer
+SKIPPED = "skipped"  # of an analysis: runs that the user left out, whose seed others have
+SHOWN = 8  # values of a list in a note
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ def look(plan: Plan) -> InterimLook:
         analysis[UNTIL] = plan.until
     if plan.baseline_seeds:
         analysis[BASELINE_SEEDS] = plan.baseline_seeds
+    if skipped := plan.unevenly_skipped:
+        analysis[SKIPPED] = skipped
     at = {**trained(plan), "metric": plan.metric.key, "analysis": analysis}
     return InterimLook(tuple(sorted(plan.counted_seeds)), _plain(at))
 
@@ -153,7 +157,7 @@ def changes(first: InterimLook, now: InterimLook) -> list[str]:
     for key in {**is_["analysis"], **was["analysis"]}:
         before, value = since.get(key), is_["analysis"].get(key)
         if before != value and (key != CODE or was["metric"] == is_["metric"]):
-            name = key if key in (UNTIL, BASELINE_SEEDS) else f"analysis.{key}"
+            name = key if key in (UNTIL, BASELINE_SEEDS, SKIPPED) else f"analysis.{key}"
             parts.append(f"{name}: {_shown(before)} -> {_shown(value)}")
     return parts
 
@@ -175,6 +179,9 @@ def _cells(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
+    if value and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        more = f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""
+        return ", ".join(value[:SHOWN]) + more
     return "none" if value in (None, [], {}) else json.dumps(value).strip('"')
 
 
