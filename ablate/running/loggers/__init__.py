@@ -106,5 +106,8 @@ def _started(told: Mapping[str, Any], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_bytes().decode(errors="replace").splitlines()
+    """Of a log; one that cannot be read, as somebody removed its folder, costs the sweep nothing."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = log.read_bytes().decode(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "no word")

@@ -77,7 +77,7 @@ def main(told: dict[str, Any]) -> None:
     over = False
     while not lock.acquire(EVERY_S):
         if _over(0.0):
-            return  # an older process still hands on; the same command hands on what it lacks
+            raise TimeoutError(f"another process still hands on to {folder}")
     module, _, attribute = LOGGERS[name].path.partition(":")
     make = getattr(importlib.import_module(module), attribute)
     feeder = Feeder(StoreFolder(Path(told["store"])), told["sweep"], make(told["settings"], folder))
