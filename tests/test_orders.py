@@ -310,6 +310,29 @@ def test_verdicts_that_were_read_without_some_runs_are_a_look_at_others_only(fin
     assert "skipped" not in read["analysis"]
 
 
+def test_another_store_knows_what_was_skipped_and_what_had_begun(finished, capsys):
+    """Else a merged store could skip, as one that nobody has seen, a run that failed before."""
+    pre, post = (cell.ids[3] for cell in finished.read_plan("fixture").cells)
+    with Ledger.driving(finished) as ledger:
+        for run in (pre, post):
+            ledger.record(run, "started", step=0)
+            ledger.record(run, "failed")
+    ask("run", "post#3", "pre#3", "--skip")
+    ask("export", "fixture", "bundle")
+    ask("run", "pre#3", "--undo")
+    for source in ("bundle", "runs", "runs"):  # the last brings nothing twice
+        ask("merge", source, "--store", "both")
+    both = Store(finished.root.parent / "both")
+    assert (states(both)[pre], states(both)[post]) == ("planned", "skipped")
+    with Ledger.reading(both) as ledger:
+        told = [kind for _, kind, _ in ledger.events(post)]
+        assert told == ["planned", "started", "failed", "skipped"]
+    ask("run", "pre#3", "--skip", "--store", "both")
+    assert "Of the runs that the user skipped 2 had begun" in table(capsys, "--store", "both")
+    ask("run", "pre#3", "--undo", "--store", "both")
+    assert "1 run skipped by the user: post#3." in table(capsys, "--store", "both")
+
+
 def test_a_run_that_was_deleted_is_trained_again_and_never_left_out(finished, capsys):
     run = finished.read_plan("fixture").cells[0].ids[1]
     with pytest.raises(UserError, match="pre#1: has a result, and a seed whose result is known"):
