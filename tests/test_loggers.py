@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import struct
@@ -24,10 +25,11 @@ from ablate.cli.selection import Selection
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.logger import LOGGERS, aside, words_apart
 from ablate.running import loggers, notify
-from ablate.running.loggers import check_installed
+from ablate.running.loggers import Feeders, check_installed
 from ablate.running.loggers.files import bring
 from ablate.running.loggers.page import page_of
 from ablate.shared.errors import UserError
+from ablate.shared.lock import Lock
 from ablate.shared.rundir import RunDir
 
 # Two runs, in words that leave time for a kill; and two in words that don't.
@@ -335,6 +337,36 @@ def test_a_logger_that_fails_is_one_warning_and_nothing_else(told):
     [line] = [line for line in out.splitlines() if "warning" in line]
     assert re.match(r"warning: logger=jsonl has stopped: .*Error: .* \(see .*jsonl\.log\);", line)
     assert "6 runs: 6 finished" in told("status").out
+
+
+def test_a_logger_whose_log_was_removed_costs_the_sweep_nothing(tmp_path):
+    said = []
+    feeders = Feeders({"jsonl": {"folder": ""}}, tmp_path, "s", said.append)
+    [process] = feeders._processes.values()
+    process.kill()
+    process.wait()
+    shutil.rmtree(tmp_path / "logs")
+    feeders.look()
+    feeders.close()
+    assert [line.partition(";")[0] for line in said] == [
+        f"warning: logger=jsonl has stopped: no word (see {tmp_path / 'logs' / 'jsonl.log'})"
+    ]
+
+
+def test_a_logger_that_never_had_its_turn_is_told(tmp_path):
+    """Of the sweep before, whose service was slow: else a sweep would lack its logs unsaid."""
+    (tmp_path / "logs").mkdir()
+    other, said = Lock(tmp_path / "logs" / ".jsonl.lock"), []
+    assert other.acquire()
+    feeders = Feeders({"jsonl": {"folder": ""}}, tmp_path, "s", said.append)
+    [process] = feeders._processes.values()
+    process.stdin.close()
+    process.wait()
+    feeders.look()
+    other.release()
+    [line] = said
+    assert "still hands on" in line
+    assert "the same command hands on what it lacks" in line
 
 
 def test_the_end_is_told_with_the_verdicts_that_were_read(told):

@@ -24,7 +24,9 @@ from ablate.shared.errors import Failure, UserError
 from ablate.shared.result import FINAL
 from ablate.shared.spec import ids_of
 from ablate.store.events import HELD, RunState, Status
+from ablate.store.find import left_out
 from ablate.store.ledger import Ledger
+from ablate.store.looks import changes, look
 from ablate.store.store import Store
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -193,6 +195,19 @@ def test_an_order_that_a_killed_driver_left_is_obeyed_once(store):
         assert [kind for _, kind, _ in ledger.events("b1")].count("cancelled") == 1
 
 
+def test_a_run_whose_parent_is_cancelled_and_undone_before_its_worker_stopped_starts_once(store):
+    golden = Store(GOLDEN / "store-3").read_plan("fixture")
+    [cell, _] = (plan := small_plan(seeds=(0,))).cells
+    spec = {"data": {"classes": 10}, "parent": golden.cells[0].spec}
+    plan = dataclasses.replace(plan, cells=(dataclasses.replace(cell, spec=spec),))
+    [parent, child] = [run.id for run in plan.runs()]
+    launcher = Elsewhere(polls=4)
+    at_poll(launcher, {0: lambda: [store.order(order, [parent]) for order in ("cancel", "undo")]})
+    with driving(store, plan.name, Quiet) as ledger:
+        drive(plan, store, ledger, launcher, SETTINGS, Quiet())
+    assert launcher.started == [parent, child]
+
+
 # --- Commands, where nobody drives --------------------------------------------------------------
 
 
@@ -258,6 +273,64 @@ def test_skipping_a_run_that_had_begun_is_a_choice_with_its_curve_in_view(finish
     assert "Skipped by the user: seed 3, which had ended as failed." in found
     assert "Of the runs that the user skipped 1 had begun" in found
     assert "--strict: verdicts withheld" in table(capsys, "--strict")
+
+
+def test_skipping_a_run_whose_seed_had_begun_in_another_row_is_a_choice_with_a_curve_in_view(
+    finished, capsys
+):
+    """A gain is of both runs of a seed: who has seen one of them chooses by leaving out the other.
+    What begins later was not seen."""
+    pre = finished.read_plan("fixture").cells[0].ids[3]
+    ask("run", "post#3", "--skip")
+    with Ledger.driving(finished) as ledger:
+        ledger.record(pre, "started", step=0)
+    assert "had begun" not in table(capsys)
+    ask("run", "post#3", "--undo")
+    ask("run", "post#3", "--skip")
+    with Ledger.driving(finished) as ledger:
+        ledger.record(pre, "interrupted")
+    ask("run", "pre#3", "--skip")
+    seen = "Of the runs that the user skipped 1 had begun, and of 1 the seed had begun in another"
+    assert seen in table(capsys)
+    assert "--strict: verdicts withheld" in table(capsys, "--strict")
+
+
+def test_verdicts_that_were_read_without_some_runs_are_a_look_at_others_only(finished, capsys):
+    """Else seeds that are skipped, and undone after the look, would be added to it unsaid."""
+    plan = finished.read_plan("fixture")
+    ask("run", "post#3", "--skip")
+    with Ledger.reading(finished) as ledger:
+        uneven = look(left_out(plan, ledger))
+    assert uneven.seeds == (0, 1, 2, 3)
+    assert changes(uneven, look(plan)) == ["skipped: post#3 -> none"]
+    ask("run", "pre#3", "--skip")
+    table(capsys)
+    [read] = finished.read_looks("fixture")[-1:]
+    assert read["seeds"] == [0, 1, 2]
+    assert "skipped" not in read["analysis"]
+
+
+def test_another_store_knows_what_was_skipped_and_what_had_begun(finished, capsys):
+    """Else a merged store could skip, as one that nobody has seen, a run that failed before."""
+    pre, post = (cell.ids[3] for cell in finished.read_plan("fixture").cells)
+    with Ledger.driving(finished) as ledger:
+        for run in (pre, post):
+            ledger.record(run, "started", step=0)
+            ledger.record(run, "failed")
+    ask("run", "post#3", "pre#3", "--skip")
+    ask("export", "fixture", "bundle")
+    ask("run", "pre#3", "--undo")
+    for source in ("bundle", "runs", "runs"):  # the last brings nothing twice
+        ask("merge", source, "--store", "both")
+    both = Store(finished.root.parent / "both")
+    assert (states(both)[pre], states(both)[post]) == ("planned", "skipped")
+    with Ledger.reading(both) as ledger:
+        told = [kind for _, kind, _ in ledger.events(post)]
+        assert told == ["planned", "started", "failed", "skipped"]
+    ask("run", "pre#3", "--skip", "--store", "both")
+    assert "Of the runs that the user skipped 2 had begun" in table(capsys, "--store", "both")
+    ask("run", "pre#3", "--undo", "--store", "both")
+    assert "1 run skipped by the user: post#3." in table(capsys, "--store", "both")
 
 
 def test_a_run_that_was_deleted_is_trained_again_and_never_left_out(finished, capsys):

@@ -319,12 +319,15 @@ def look_note(plan: Plan, looks: Sequence[InterimLook], methods: Sequence[Method
 
 
 def _left_out(plan: Plan) -> Iterator[str]:
-    """Yield a note if the user skipped runs whose curve could be seen."""
+    """Yield a note if the user skipped runs while curves of their seed could be seen."""
     begun = sum(bool(detail.get("begun")) for detail in plan.skipped.values())
-    if begun:
+    seen = sum(bool(detail.get("seen")) for detail in plan.skipped.values())
+    if begun or seen:
+        parts = (f"{begun} had begun",) * bool(begun)
+        parts += (f"of {seen} the seed had begun in another row",) * bool(seen)
         yield (
-            f"Of the runs that the user skipped {begun} had begun: seeds were left out with curves "
-            f"in view, so the error of the verdicts is unknown."
+            f"Of the runs that the user skipped {', and '.join(parts)}: seeds were left out with "
+            f"curves in view, so the error of the verdicts is unknown."
         )
 
 

@@ -29,7 +29,7 @@ from ablate.shared.own import is_own
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir, up_to
 from ablate.shared.spec import also_of
-from ablate.store.events import History, Look, RunState
+from ablate.store.events import HELD, History, Look, RunState
 from ablate.store.find import computed, driven
 from ablate.store.gc import Rubbish, throw_away
 from ablate.store.ledger import Ledger
@@ -152,15 +152,29 @@ class _Merge:
         stopped = folded(history)[0].status in ("started", "interrupted")
         if (
             (source.in_use or is_own(run.cell.spec) or not stopped or mine.has_result())
+            or self.states.get(run.id, RunState()).status in HELD
             or any(self.store.liveness.alive(folder) for folder in both)
             or theirs.newest_step() <= step
             or up_to(theirs.metrics_content(), step) != up_to(mine.metrics_content(), step)
         ):
             done.unfinished += 1
+            self._remember(run, history)
             return
         self.moves[run.id] = _Move(run, source, {})
         self._tell(run.id, [*history, (history[-1][0], "interrupted", {"reason": "merged"})])
         done.half += 1
+
+    def _remember(self, run: PlannedRun, history: History) -> None:
+        """Of a run that is not brought: had it begun, had it a result once, was it skipped? Else it
+        could be skipped here as one that nobody has seen."""
+        mine = self.ledger.events(run.id)
+        if run.id in self.told or all(kind == "planned" for _, kind, _ in history):
+            return
+        if any(kind != "planned" for _, kind, _ in mine) or self.store.rundir(run.id).path.exists():
+            return
+        held = folded(history)[0].status in HELD
+        self._tell(run.id, [*history, *(() if held else ((history[-1][0], "collected", {}),))])
+        self.seals.pop(run.id, None)
 
     def _claim(self, run: PlannedRun) -> tuple[Path, Result] | None:
         """The folder and the result of a run that is here, or chosen already."""

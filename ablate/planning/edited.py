@@ -41,9 +41,10 @@ def edited(plan: Plan) -> Iterator[str]:
         return
     try:
         path = find(plan.words[0])
-    except UserError:  # this folder is not the one that it was driven from
+        sha256 = sha256_of(path)
+    except (UserError, OSError):  # it is not in reach: this may be another folder
         return
-    if sha256_of(path) == plan.file.get("sha256"):
+    if sha256 == plan.file.get("sha256"):
         return
     try:
         if _declared(path, plan.file.get("scale")) == plan.file.get("declares"):

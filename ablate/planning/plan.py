@@ -221,8 +221,19 @@ class Plan:
 
     @property
     def counted_seeds(self) -> tuple[int, ...]:
-        """Without the seeds that are the baseline's alone."""
-        return self.shared_seeds if self.baseline_seeds else self.seeds
+        """Without the seeds that are the baseline's alone, or that the user has skipped in every
+        cell."""
+        if self.baseline_seeds or not self.skipped:
+            return self.shared_seeds if self.baseline_seeds else self.seeds
+        some_have = set().union(*map(self.planned, self.cells))
+        return tuple(seed for seed in self.seeds if seed in some_have)
+
+    @property
+    def unevenly_skipped(self) -> list[str]:
+        """The skipped runs whose seed counts in other cells, or is the baseline's alone."""
+        seeds = set(self.counted_seeds)
+        labels = {PlannedRun("", cell, s).label: s for cell in self.cells for s in self.gone(cell)}
+        return [label for label, s in labels.items() if s in seeds or self.baseline_seeds]
 
     @property
     def n(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from ablate.planning.cell import Cell
+from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.plan import Plan
 from ablate.shared.spec import tree_identity
 
@@ -26,10 +26,10 @@ def unite(one: Plan, other: Plan) -> Plan:
     if differ:
         raise ValueError(", ".join(differ))
     if _has_cells(one, other) and _has_cells(other, one) and _order(one) == _order(other):
-        return _with_seeds(one, other)
+        return _without_a_run(_with_seeds(one, other))
     for whole, part in ((one, other), (other, one)):
         if _has_cells(whole, part) and _has_seeds(whole, part):
-            return whole
+            return _without_a_run(whole)
     rows = [{row.label for row in plan.rows} for plan in (one, other)]
     signs = [f"-{label}" for label in sorted(rows[0] - rows[1])]
     signs += [f"+{label}" for label in sorted(rows[1] - rows[0])]
@@ -40,6 +40,13 @@ def unasked(plan: Plan) -> Plan:
     """The plan of a tuned sweep before its searches asked for a trial."""
     cells = (replace(cell, ids={}, chosen=(), specs=()) for cell in plan.cells)
     return replace(plan, trials=(), cells=tuple(cells))
+
+
+def _without_a_run(plan: Plan) -> Plan:
+    """A bundle names skipped runs that it has not; of a run that the other plan has the ledger
+    knows whether it is skipped."""
+    runs = {PlannedRun(run, cell, s).label for cell in plan.cells for s, run in cell.ids.items()}
+    return replace(plan, skipped={k: v for k, v in plan.skipped.items() if k not in runs})
 
 
 def _declared(plan: Plan, groups: bool) -> dict[str, Any]:

@@ -184,8 +184,9 @@ class _Drive:
         elif run not in self.working:  # else `_watch` stops its worker
             self.queue.drop(run)
             self._settle(run)
-        if order == "undo":  # what was blocked
+        if order == "undo":  # what was blocked, or still waits where its worker has not stopped yet
             for child in self.queue.children(run):
+                self.queue.drop(child)
                 self._settle(child)
 
     # --- One run ---

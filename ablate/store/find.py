@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ablate.planning.cell import PlannedRun
+from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError, unknown
 from ablate.store.ledger import Ledger
@@ -124,7 +124,7 @@ def left_out(plan: Plan, ledger: Ledger) -> Plan:
         return plan
     details = ledger.last_detail("skipped")
     skipped = {
-        PlannedRun(run, cell, seed).label: details[run]
+        PlannedRun(run, cell, seed).label: details[run] | {"seen": _seen(plan, ledger, cell, seed)}
         for cell in plan.cells
         for seed, run in cell.ids.items()
         if run in gone
@@ -134,6 +134,18 @@ def left_out(plan: Plan, ledger: Ledger) -> Plan:
         for cell in plan.cells
     )
     return replace(plan, cells=tuple(cells), skipped={**plan.skipped, **skipped})
+
+
+def _seen(plan: Plan, ledger: Ledger, cell: Cell, seed: int) -> bool:
+    """Had a run that a gain would compare with this one, which the user skipped, begun by then?"""
+    when = max(at for at, kind, _ in ledger.events(cell.ids[seed]) if kind == "skipped")
+    others = {other.ids.get(seed) for other in plan.cells if other.column == cell.column}
+    others -= {None, cell.ids[seed]}
+    return any(
+        kind == "started" and at < when
+        for other in others
+        for at, kind, _ in ledger.events(str(other))
+    )
 
 
 def plans(store: Store, ledger: Ledger) -> Iterator[Plan]:

@@ -24,6 +24,8 @@ CODE = "code"  # of an analysis: the version of the user's function that is its 
 UNTIL = "until"  # of an analysis: the looks that give out seeds
 PRECISION = "precision"  # of an analysis: the half-width that seeds are counted for
 BASELINE_SEEDS = "baseline_seeds"  # of an analysis: how many, where rows have fewer
+SKIPPED = "skipped"  # of an analysis: runs that the user left out, whose seed others have
+SHOWN = 8  # values of a list in a note
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ def look(plan: Plan) -> InterimLook:
         analysis[PRECISION] = plan.precision
     if plan.baseline_seeds:
         analysis[BASELINE_SEEDS] = plan.baseline_seeds
+    if skipped := plan.unevenly_skipped:
+        analysis[SKIPPED] = skipped
     at = {**trained(plan), "metric": plan.metric.key, "analysis": analysis}
     return InterimLook(tuple(sorted(plan.counted_seeds)), _plain(at))
 
@@ -156,7 +160,7 @@ def changes(first: InterimLook, now: InterimLook) -> list[str]:
     for key in {**is_["analysis"], **was["analysis"]}:
         before, value = since.get(key), is_["analysis"].get(key)
         if before != value and (key != CODE or was["metric"] == is_["metric"]):
-            name = key if key in (UNTIL, PRECISION, BASELINE_SEEDS) else f"analysis.{key}"
+            name = key if key in (UNTIL, PRECISION, BASELINE_SEEDS, SKIPPED) else f"analysis.{key}"
             parts.append(f"{name}: {_shown(before)} -> {_shown(value)}")
     return parts
 
@@ -178,6 +182,9 @@ def _cells(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
+    if value and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        more = f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""
+        return ", ".join(value[:SHOWN]) + more
     return "none" if value in (None, [], {}) else json.dumps(value).strip('"')
 
 

@@ -62,15 +62,14 @@ class Feeders:
         for name, process in list(self._processes.items()):
             if process.poll() is not None:
                 del self._processes[name]
+                _end(process)
                 self._leave(name, f"{_last_line(self._logs[name])} (see {self._logs[name]})")
 
     def close(self) -> None:
         """Have them hand on what is there, and end; wait for a moment, and leave them to it."""
         until = time.monotonic() + END_S
         for process in self._processes.values():
-            assert process.stdin is not None
-            with contextlib.suppress(OSError):
-                process.stdin.close()
+            _end(process)
         for name, process in self._processes.items():
             try:
                 if process.wait(max(0.0, until - time.monotonic())) != 0:
@@ -105,6 +104,16 @@ def _started(told: Mapping[str, Any], log: Path) -> subprocess.Popen[bytes]:
     return process
 
 
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Tell it that the driver has ended."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+
+
 def _last_line(log: Path) -> str:
-    lines = log.read_bytes().decode(errors="replace").splitlines()
+    """Of a log. One that somebody has removed costs the sweep nothing."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = log.read_bytes().decode(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "no word")
