@@ -46,7 +46,8 @@ def _without_a_run(plan: Plan) -> Plan:
     """A bundle names skipped runs that it has not; of a run that the other plan has the ledger
     knows whether it is skipped."""
     runs = {PlannedRun(run, cell, s).label for cell in plan.cells for s, run in cell.ids.items()}
-    return replace(plan, skipped={k: v for k, v in plan.skipped.items() if k not in runs})
+    skipped = {label: how for label, how in plan.skipped.items() if label not in runs}
+    return plan if skipped == plan.skipped else replace(plan, skipped=skipped)
 
 
 def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
