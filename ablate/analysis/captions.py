@@ -196,9 +196,12 @@ def notes(
     if missing.total():
         found.append(_unfinished(plan, missing))
     if plan.skipped:
+        without = "The table leaves out these seeds"
+        if plan.unevenly_skipped:
+            without = "Gains leave out these seeds, means are of all runs that there are"
         found.append(
-            f"{count(len(plan.skipped), 'run')} skipped by the user: {names([*plan.skipped])}. The "
-            f"table leaves out these seeds; `ablate run RUN --undo` lets them train."
+            f"{count(len(plan.skipped), 'run')} skipped by the user: {names([*plan.skipped])}. "
+            f"{without}; `ablate run RUN --undo` lets them train."
         )
     if any(entry.n == 1 for column in columns for entry in column.entries):
         found.append("n = 1: no interval.")

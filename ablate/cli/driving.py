@@ -176,8 +176,9 @@ def _close(store: Store, outcome: Outcome, bystander: Bystander, quiet: bool) ->
         table = print_table(shown, store, None)
         if line := headline(table):
             bystander.read(line, _verdicts(table))
-        if cancelled := progress.counts.get("cancelled"):
-            print(f"{cancelled} cancelled: `ablate run RUN --undo` lets such a run train")
+        for how in ("cancelled", *["skipped"] * bool(plan.until or plan.tune)):  # which lack them
+            if held := progress.counts.get(how):
+                print(f"{held} {how}: `ablate run RUN --undo` lets such a run train")
     if len(outcome.retired) and progress.counts.get("interrupted"):
         raise Failure(
             f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
