@@ -67,8 +67,8 @@ def test_rows_are_matched_by_label_and_else_by_what_they_change(two):
     text = render_pair(made, "md")
     assert "of their baselines: dpn of cifar is Dual of imagenette." in text
     assert "Of one label, but of another change of the baseline: pre (stem.name)." in text
-    assert "Only in cifar: the rows alone." in text
-    assert "Only in imagenette: the rows new." in text
+    assert "Only in cifar: the row alone." in text
+    assert "Only in imagenette: the row new." in text
     assert "The configurations of the baselines differ in data.name." in text
     assert "gains are over base in cifar and over plain in imagenette" in text
     aliased = replace(
@@ -166,7 +166,7 @@ def test_columns_are_matched_by_label_and_two_alone_are_one():
     assert made.columns == (("B", "B"),)
     assert made.only_columns == (("S",), ("L",))
     text = render_pair(made, "md")
-    assert "Only in many: the columns S." in text
+    assert "Only in many: the column S." in text
     one = across("one", "M")
     made = pair((one[1], single[1]), (one[0], single[0]))
     assert made.columns == (("M", "L"),)
