@@ -17,6 +17,8 @@ from test_wide import grids
 from ablate.planning.cell import Column
 from ablate.report.chosen import choose
 from ablate.report.formats import render, render_pair
+from ablate.report.formats.beside import beside
+from ablate.report.formats.grid import split
 from ablate.report.pair import SharedRow, pair
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Ledger
@@ -127,6 +129,14 @@ def test_the_words_are_the_same_in_every_format(two, format):
     for words in ("cifar and imagenette", "Two sweeps, each read by itself", "3 rows of both"):
         assert words in text
     assert format == "latex" or "Against base, over 3 seeds" in text
+
+
+def test_where_both_do_not_fit_each_sweep_has_a_block_with_its_verdicts(two):
+    blocks = split(beside(pair(*two), SHOW), 70).grids
+    heads = [[head for head, _ in grid.spans] for grid in blocks]
+    assert heads == [["", "cifar"], ["", "imagenette"]]
+    for grid in blocks:
+        assert [cell.text for cell in grid.headings][-2:] == ["n", "verdict"]
 
 
 def test_a_part_is_chosen_of_the_first_sweep_s_rows(two):
