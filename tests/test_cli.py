@@ -304,6 +304,9 @@ def test_a_sweep_that_was_not_driven_is_answered_with_those_that_were(driven):
 
 UNREADABLE = [
     ("tabel", "ablate: no such command 'tabel'. Did you mean 'table'? The commands are sweep, "),
+    ("norm=a,b", "ablate: norm=a,b: a command comes first, such as `ablate sweep norm=a,b`"),
+    ("resume tiny", "ablate: no such command 'resume'. `ablate sweep` trains, and goes on where "),
+    ("sweep tiny --seeds 3", "ablate sweep: --seeds: settings have no dashes: seeds=3, or "),
     ("data prep digits", "ablate data: no such command 'prep'. Did you mean 'prepare'? "),
     ("data", "ablate data: missing command. The commands are prepare"),
     ("table --formt md", "ablate table: option: expected one of --scale, "),
@@ -590,6 +593,9 @@ def test_status_and_table_while_a_sweep_runs_and_after_it_was_stopped(driven):
     after = look("status", "long").out
     assert "sweep: long (not driven)" in after
     assert "running" not in after
+    told = f"to go on: `ablate sweep {' '.join(ROWS[:2])} train.epochs=5000 seeds=1 --as long`"
+    assert told in after
+    assert told not in during
 
 
 def test_status_of_a_sweep_whose_driver_died_before_it_noted_the_new_runs(driven):

@@ -259,6 +259,18 @@ def test_latex_is_escaped_and_signs_are_no_hyphens():
     assert "Top-1 accuracy: mean over seeds" in last  # what holds for all is under the last
 
 
+@pytest.mark.parametrize(
+    ("format", "told"),
+    [
+        ("latex", r"by $-$0.5: \texttt{ablate sweep a\_b norm=$<$x$>$ seeds=-1}."),
+        ("html", "by -0.5: <code>ablate sweep a_b norm=&lt;x&gt; seeds=-1</code>."),
+    ],
+)
+def test_a_command_in_a_note_is_code(format, told):
+    said = "by -0.5: `ablate sweep a_b norm=<x> seeds=-1`."
+    assert told in render(replace(whole(), notes=(said,)), format)
+
+
 # --- What stands in it --------------------------------------------------------------------------
 
 

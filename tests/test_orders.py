@@ -364,7 +364,7 @@ def test_a_finished_run_whose_folder_is_gone_is_told_with_the_remedy(finished, c
 def test_orders_are_told_and_undone(finished, capsys):
     for words, said in (
         (("--cancel",), "cancelled: pre#3; it is not trained until `ablate run 'pre#3' --undo`"),
-        (("--undo",), "undone: pre#3; `ablate sweep` trains it"),
+        (("--undo",), "undone: pre#3; the same `ablate sweep` trains it"),
         (("--first",), "first: pre#3"),
         (("--skip",), "skipped: pre#3"),
     ):

@@ -17,6 +17,8 @@ from test_wide import grids
 from ablate.planning.cell import Column
 from ablate.report.chosen import choose
 from ablate.report.formats import render, render_pair
+from ablate.report.formats.beside import beside
+from ablate.report.formats.grid import split
 from ablate.report.pair import SharedRow, pair
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Ledger
@@ -67,8 +69,8 @@ def test_rows_are_matched_by_label_and_else_by_what_they_change(two):
     text = render_pair(made, "md")
     assert "of their baselines: dpn of cifar is Dual of imagenette." in text
     assert "Of one label, but of another change of the baseline: pre (stem.name)." in text
-    assert "Only in cifar: the rows alone." in text
-    assert "Only in imagenette: the rows new." in text
+    assert "Only in cifar: the row alone." in text
+    assert "Only in imagenette: the row new." in text
     assert "The configurations of the baselines differ in data.name." in text
     assert "gains are over base in cifar and over plain in imagenette" in text
     aliased = replace(
@@ -129,6 +131,14 @@ def test_the_words_are_the_same_in_every_format(two, format):
     assert format == "latex" or "Against base, over 3 seeds" in text
 
 
+def test_where_both_do_not_fit_each_sweep_has_a_block_with_its_verdicts(two):
+    blocks = split(beside(pair(*two), SHOW), 70).grids
+    heads = [[head for head, _ in grid.spans] for grid in blocks]
+    assert heads == [["", "cifar"], ["", "imagenette"]]
+    for grid in blocks:
+        assert [cell.text for cell in grid.headings][-2:] == ["n", "verdict"]
+
+
 def test_a_part_is_chosen_of_the_first_sweep_s_rows(two):
     (first, second), plans = two
     made = pair((choose(first, plans[0], rows="dpn", sort="gain"), second), plans)
@@ -166,7 +176,7 @@ def test_columns_are_matched_by_label_and_two_alone_are_one():
     assert made.columns == (("B", "B"),)
     assert made.only_columns == (("S",), ("L",))
     text = render_pair(made, "md")
-    assert "Only in many: the columns S." in text
+    assert "Only in many: the column S." in text
     one = across("one", "M")
     made = pair((one[1], single[1]), (one[0], single[0]))
     assert made.columns == (("M", "L"),)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import pty
@@ -29,6 +30,7 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve
 from ablate.planning.plan import Plan
+from ablate.report.logs import follow_log
 from ablate.report.show import compare_runs, describe_run
 from ablate.report.text import sparkline
 from ablate.running import launchers
@@ -440,6 +442,23 @@ def test_watching_and_following_what_trains(shell, long, tmp_path, monkeypatch):
     assert shell("show", "feed", "--log").out == printed.read_text()
     assert "running" not in shell("status").out
     assert ": killed without an error message\n" in shell("show", "feed").out
+
+
+def test_following_what_nobody_trains_ends_with_the_remedy(tmp_path, capsys):
+    store = Store(tmp_path / "runs")
+    made = plan("left", [""], post=["feed"])
+    store.rundir("feed").path.mkdir(parents=True)
+    store.rundir("feed").log.write_text("begun\n")
+    store.write_plan(made)
+    with Ledger.driving(store) as ledger:
+        ledger.plan(made)
+        ledger.record("feed", "started", step=50)
+        follow_log(store, ledger, "feed", out := io.BytesIO())
+        assert out.getvalue() == b"begun\n"
+        assert "the same `ablate sweep` goes on with it\n" in capsys.readouterr().err
+        ledger.record("feed", "failed", reason="no more attempts")
+        follow_log(store, ledger, "feed", out)
+        assert capsys.readouterr().err == ""
 
 
 def interrupted_terminal(

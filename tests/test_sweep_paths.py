@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ablate.cli.starting import check_name
 from ablate.planning import expand
 from ablate.planning.edited import edited
 from ablate.planning.plan import Plan
@@ -122,3 +124,13 @@ def test_a_row_is_renamed_without_training(shell):
         assert "changed" not in done.out + done.err
     assert "| patches | " in shell("table").out
     assert "run " in shell("show", "patches#1").out
+
+
+def test_a_driven_sweep_whose_file_is_elsewhere_is_not_told_its_own_words():
+    def read(_: str) -> SimpleNamespace:
+        return SimpleNamespace(name="gone", words=("gone",))
+
+    with pytest.raises(UserError, match=r"gone: .* its sweep file is neither in .*gone\.yaml lies"):
+        check_name(["gone", "seeds=5"], SimpleNamespace(read_plan=read))
+    write("gone.yaml", TWO)
+    check_name(["gone", "seeds=5"], SimpleNamespace(read_plan=read))

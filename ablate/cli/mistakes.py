@@ -3,6 +3,7 @@ argument too few or too many), told in one line, as all other mistakes are."""
 
 from __future__ import annotations
 
+import re
 import sys
 from enum import StrEnum
 from typing import Any
@@ -19,8 +20,13 @@ HABITS = {
     ("-m", "--multirun"): "leave it out; values with commas are a sweep: `ablate sweep KEY=A,B`",
     ("--dry-run", "--dryrun"): "`ablate plan` with the same words shows the runs and their cost",
     ("--cfg", "-c"): "`ablate config KEY=VALUE` shows the whole configuration of a run",
+    ("--config-name", "-cn"): "a sweep file is named without it: `ablate sweep NAME`",
+    ("--seeds", "--seed"): "settings have no dashes: seeds=3, or seeds=[0,1,2]",
+    ("--resume",): "leave it out; the same `ablate sweep` goes on where it stopped",
+    ("--name",): "--as NAME names a sweep",
 }
 HABITUAL = ("ablate", "sweep", "plan", "config")  # commands where it is meant so
+VERBS = ("train", "resume", "start", "fit")  # commands of other tools
 
 
 def one_of(*choices: StrEnum) -> dict[str, Any]:
@@ -70,6 +76,11 @@ def _what(error: Any, context: typer.Context) -> str:
         return f"{name}: {error.message or 'is missing: ' + _part(param.help)}"
     if commands := getattr(context.command, "commands", None):
         what = _part(error.message)  # which may end in a question
+        word = next(iter(re.findall(r"'(.+)'", what)), "")
+        if "=" in word and context.info_name == "ablate":
+            return f"{word}: a command comes first, such as `ablate sweep {word}`"
+        if word in VERBS and context.info_name == "ablate":
+            return f"{what}. `ablate sweep` trains, and goes on where it stopped"
         return f"{what}{'' if what.endswith('?') else '.'} The commands are {', '.join(commands)}"
     return f"{_part(error.message)}; {_part(context.get_usage())}"
 

@@ -20,7 +20,7 @@ DONE = {
     "skip": ("skipped", "skipped: {}; tables leave out its seed and say so"),
     "cancel": ("cancelled", "cancelled: {}; it is not trained until `{}`"),
     "first": (None, "first: {}; it is trained before all others"),
-    "undo": (None, "undone: {}; `ablate sweep` trains it"),
+    "undo": (None, "undone: {}; the same `ablate sweep` trains it"),
 }
 
 

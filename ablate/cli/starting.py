@@ -32,6 +32,11 @@ def check_name(words: list[str], store: Store) -> None:
     if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
         return
     if (plan := _driven(name, store)) is not None:
+        if name == plan.words[0]:
+            raise UserError(
+                f"{name}: is the name of a driven sweep, but its sweep file is neither in this "
+                f"folder nor in ./sweeps; start ablate where {name}.yaml lies, or give its path"
+            )
         raise UserError(
             f"{name}: is the name of a driven sweep; to drive the sweep again give its words: "
             f"`ablate sweep {shlex.join([*plan.words, *words[1:]])}`"

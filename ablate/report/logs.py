@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection
 from typing import BinaryIO
 
+from ablate.report.live import begin
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState
@@ -45,6 +46,8 @@ def follow_log(store: Store, ledger: Ledger, run: str, out: BinaryIO) -> None:
         if goes_on:
             time.sleep(EVERY_S)
     _check(folder)
+    if not folder.has_result() and _may_start(ledger, run):
+        begin("it has not ended, and nobody trains it now; the same `ablate sweep` goes on with it")
 
 
 def tail(folder: RunDir) -> str:
@@ -78,6 +81,10 @@ def _goes_on(store: Store, ledger: Ledger, run: str, sweeps: Collection[str]) ->
     driver = driver_of(store)
     if driver is None or driver.sweep not in (None, *sweeps) or folder.has_result():
         return False
+    return _may_start(ledger, run)
+
+
+def _may_start(ledger: Ledger, run: str) -> bool:
     return turn_of_child(ledger.states([run]).get(run, RunState())) == "later"
 
 

@@ -23,6 +23,7 @@ from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
 from ablate.report.forest import forests
 from ablate.report.formats.grid import PrintedTable
+from ablate.report.formats.html import prose
 from ablate.report.formats.layout import sheet
 from ablate.report.formats.parts import DEFAULT
 from ablate.report.logs import tail
@@ -98,6 +99,7 @@ def _plain(text: str) -> str:
 def template(name: str) -> Any:
     """One of the templates beside this file."""
     import jinja2
+    import markupsafe
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
@@ -106,6 +108,7 @@ def template(name: str) -> Any:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["prose"] = lambda text: markupsafe.Markup(prose(text))
     return environment.get_template(name)
 
 

@@ -240,10 +240,10 @@ def _matched(pair: SweepPair) -> Iterator[str]:
         yield f"Columns: {shown}."
     if pair.between:
         yield f"The configurations of the baselines differ in {names(pair.between)}."
-    for what, only in (("rows", pair.only_rows), ("columns", pair.only_columns)):
+    for what, only in (("row", pair.only_rows), ("column", pair.only_columns)):
         for name, labels in zip(pair.names, only, strict=True):
             if labels:
-                yield f"Only in {name}: the {what} {', '.join(labels)}."
+                yield f"Only in {name}: the {what}{'s'[: len(labels) > 1]} {', '.join(labels)}."
 
 
 def tree(pair: SweepPair, trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

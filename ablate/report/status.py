@@ -176,6 +176,7 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
         *_running(now),
         *details(plan, runs, now, store, told),
         *_lost(runs, now, store.results(runs)),
+        *_goes_on(plan, now),
         *edited(plan),
     ):
         print(line)
@@ -196,6 +197,12 @@ def _lost(runs: Sequence[PlannedRun], now: SweepProgress, sound: Sound) -> Itera
             f"missing: the ledger has a result of {captions.names(gone)}, but the run's folder has "
             f"none; the same `ablate sweep` trains it again, or put the folder back"
         )
+
+
+def _goes_on(plan: Plan, now: SweepProgress) -> Iterator[str]:
+    """What starts the rest of a sweep that was killed or stopped."""
+    if not (now.driven or now.over):
+        yield f"to go on: `{shlex.join(['ablate', 'sweep', *plan.words])}`"
 
 
 def _head(now: SweepProgress) -> str:

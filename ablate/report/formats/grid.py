@@ -91,11 +91,16 @@ def _fitting(grid: Grid, width: int) -> Iterator[Grid]:
     ]
     if len(widths) > 2 and not grid.headings[-1].number:  # words at the end fold before they move
         widths[-1] = min(widths[-1], LEAST)
+    under = [head for head, (_, size) in enumerate(grid.spans) for _ in range(size)]
     which = [0]
     for i in range(1, len(widths)):
         if len(which) > 1 and sum(widths[j] for j in (*which, i)) > width:
-            yield _part(grid, which, width)
-            which = [0]
+            # What stands under one heading moves as a whole, where it fits.
+            moved = [j for j in which[1:] if under and under[j] == under[i]]
+            if len(moved) == len(which) - 1 or sum(widths[j] for j in (0, *moved, i)) > width:
+                moved = []
+            yield _part(grid, which[: len(which) - len(moved)], width)
+            which = [0, *moved]
         which.append(i)
     yield _part(grid, which, width)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html as escapes
+import re
 from collections.abc import Iterator
 
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
@@ -32,10 +33,10 @@ def _section(sheet: PrintedTable) -> Iterator[str]:
     for grid in sheet.grids:
         yield from _grid(grid)
     if sheet.notes:
-        yield f"<p><strong>{' '.join(map(_escape, sheet.notes))}</strong></p>"
-    yield from (f"<p>{_escape(line)}</p>" for line in sheet.caption)
+        yield f"<p><strong>{' '.join(map(prose, sheet.notes))}</strong></p>"
+    yield from (f"<p>{prose(line)}</p>" for line in sheet.caption)
     for number, text in enumerate(sheet.footnotes, start=1):
-        yield f"<p><sup>{number}</sup> {_escape(text)}</p>"
+        yield f"<p><sup>{number}</sup> {prose(text)}</p>"
     yield "</section>"
 
 
@@ -79,6 +80,11 @@ def _cell(cell: GridCell, tag: str, attributes: str = "") -> str:
 
 def _marks(cell: GridCell) -> str:
     return f"<sup>{','.join(map(str, cell.notes))}</sup>" if cell.notes else ""
+
+
+def prose(text: str) -> str:
+    """Escape a sentence; commands in `backticks` are code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", _escape(text))
 
 
 def _escape(text: str) -> str:

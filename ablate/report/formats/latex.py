@@ -186,8 +186,8 @@ def _line(line: GridLine, part: FittedGrid) -> str:
 
 def _cell(cell: GridCell) -> str:
     text = escape(cell.text)
-    if cell.number:  # a sign, not a hyphen
-        text = re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)
+    if cell.number:
+        text = _signed(text)
     if text.startswith("["):  # behind a line's end it would be an option
         text = "{}" + text
     return (rf"\textbf{{{text}}}" if cell.bold else text) + _marks(cell.notes)
@@ -200,14 +200,26 @@ def _marks(notes: tuple[int, ...]) -> str:
 def _under(sheet: PrintedTable, grid: Grid, last: bool, notes: str) -> Iterator[str]:
     cells = [*grid.headings, *(cell for line in grid.lines for cell in line.cells)]
     numbers = sorted({number for cell in cells for number in cell.notes})
-    items = [rf"\item[{i}] {escape(sheet.footnotes[i - 1])}" for i in numbers]
+    items = [rf"\item[{i}] {_prose(sheet.footnotes[i - 1])}" for i in numbers]
     if last and notes != "none":
         said = sheet.caption if notes == "full" else sheet.caption[:1]
-        items = [rf"\item {_guarded(escape(text))}" for text in (*sheet.notes, *said)] + items
+        items = [rf"\item {_guarded(_prose(text))}" for text in (*sheet.notes, *said)] + items
     if items:
         yield r"\begin{tablenotes}[flushleft]\footnotesize\raggedright"
         yield from items
         yield r"\end{tablenotes}"
+
+
+def _prose(text: str) -> str:
+    """Escape a sentence; commands in `backticks` are set as code, and numbers have signs."""
+    parts = re.split(r"(`[^`]+`)", escape(text))
+    return "".join(
+        rf"\texttt{{{part[1:-1]}}}" if i % 2 else _signed(part) for i, part in enumerate(parts)
+    )
+
+
+def _signed(text: str) -> str:
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)  # a sign, not a hyphen
 
 
 def _guarded(text: str) -> str:
