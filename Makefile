@@ -6,17 +6,24 @@ BIN := $(VENV)/bin
 TOOL := $(VENV)/.tool
 STAMP := $(VENV)/.installed
 
-.PHONY: sweep test soak lint format bench clean
+.PHONY: sweep test faults soak lint format bench clean
 
 sweep: $(TOOL)
 	$(BIN)/ablate sweep quickstart
 
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
+SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
+
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not cluster and not tour" -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow and not faults and not cluster and not tour" $(SPREAD)
+
+# Whole sweeps and commands killed at any moment: a minute and a half.
+faults: $(STAMP)
+	$(PYTEST) -m "faults and not slow" $(SPREAD)
 
 # What takes long: whole-length fault tests, simulations, trainings to an accuracy.
 soak: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow --timeout=7200
+	$(PYTEST) -m slow --timeout=7200
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -22,6 +22,8 @@ from conftest import ABLATE, Shell
 
 from ablate.shared.lock import Lock
 
+pytestmark = pytest.mark.faults
+
 # Two variants x two seeds on digits: seconds of training, so that a kill finds it at work.
 SWEEP = ("sweep", "block.attn=pre,post", "model.depth=2", "train.epochs=8", "--as", "killed")
 OFTEN = ("launcher.checkpoint_s=0.2", "launcher.attempts=1000")

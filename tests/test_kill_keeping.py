@@ -24,6 +24,8 @@ from ablate.planning.expand import plan as make_plan
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
+pytestmark = pytest.mark.faults
+
 # Each command is a process of its own, forked from one that has loaded what they load.
 SERVER = """
 import json, os, sys
