@@ -170,13 +170,14 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     runs = list(plan.runs())
     now = observe(plan, runs, store, ledger)
     told = looks.read(store.read_looks(now.sweep))
+    again = shlex.join(["ablate", "sweep", *plan.words])
     print(_head(now))
     show_grid(*by_variant(plan, runs, now, standing(plan, told)))
     for line in (
         *_running(now),
         *details(plan, runs, now, store, told),
         *_lost(runs, now, store.results(runs)),
-        *_goes_on(plan, now),
+        *(() if now.driven or now.over else (f"to go on: `{again}`",)),
         *edited(plan),
     ):
         print(line)
@@ -197,12 +198,6 @@ def _lost(runs: Sequence[PlannedRun], now: SweepProgress, sound: Sound) -> Itera
             f"missing: the ledger has a result of {captions.names(gone)}, but the run's folder has "
             f"none; the same `ablate sweep` trains it again, or put the folder back"
         )
-
-
-def _goes_on(plan: Plan, now: SweepProgress) -> Iterator[str]:
-    """What starts the rest of a sweep that was killed or stopped."""
-    if not (now.driven or now.over):
-        yield f"to go on: `{shlex.join(['ablate', 'sweep', *plan.words])}`"
 
 
 def _head(now: SweepProgress) -> str:
