@@ -41,11 +41,52 @@ def _product(x: Tensor, y: Tensor) -> Any:
     return x.new_empty(*x.shape[:2], y.shape[2]) if fits else NotImplemented
 
 
+def _compared(x: Tensor, *_: Any) -> Any:
+    return torch.empty_like(x, dtype=torch.bool)
+
+
 def _normalised(x: Tensor, shape: list[int], *_: Any) -> Any:
     if list(x.shape[-len(shape) :]) != list(shape):
         return NotImplemented
     of_each = x.new_empty(*x.shape[: -len(shape)], *(1 for _ in shape))
     return _like(x), of_each, of_each.clone()
+
+
+def _reduced(x: Tensor, dims: Any = None, keepdim: bool = False) -> Any:
+    """Of a mean, a norm or a variance over `dims`; None or []: over all."""
+    if dims is None or dims == []:
+        dims = range(x.dim())
+    elif any(not -x.dim() <= dim < x.dim() for dim in dims):
+        return NotImplemented
+    gone = {dim % x.dim() for dim in dims}
+    left = [1 if at in gone else n for at, n in enumerate(x.shape) if keepdim or at not in gone]
+    return x.new_empty(left)
+
+
+def _mean(x: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Any:
+    return _reduced(x, dims, keepdim)
+
+
+def _norm(x: Tensor, order: Any = 2, dims: Any = None, keepdim: bool = False, **_: Any) -> Any:
+    return _reduced(x, dims, keepdim)
+
+
+def _variance(x: Tensor, dims: Any = None, *, keepdim: bool = False, **_: Any) -> Any:
+    return _reduced(x, dims, keepdim)
+
+
+def _variance_and_mean(x: Tensor, dims: Any = None, *, keepdim: bool = False, **_: Any) -> Any:
+    return _reduced(x, dims, keepdim), _reduced(x, dims, keepdim)
+
+
+def _batch_norm(x: Tensor, *args: Any) -> Any:
+    training, of_each = args[4], x.shape[1]
+    return NotImplemented if training else (_like(x), x.new_empty(of_each), x.new_empty(of_each))
+
+
+def _group_norm(x: Tensor, *args: Any) -> Any:
+    _, _, images, _, _, groups, _ = args
+    return _like(x), x.new_empty(images, groups), x.new_empty(images, groups)
 
 
 def _joined(parts: list[Tensor], dim: int = 0) -> Any:
@@ -66,13 +107,22 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _added,
     aten.bmm.default: _product,
     aten.cat.default: _joined,
-    aten.gelu.default: _like,
+    aten.gt.Scalar: _compared,
+    aten.linalg_vector_norm.default: _norm,
+    aten.mean.dim: _mean,
     aten.mul.Scalar: _like,
-    aten.mul.Tensor: _broadcast,
+    aten.native_batch_norm.default: _batch_norm,
+    aten.native_group_norm.default: _group_norm,
     aten.native_layer_norm.default: _normalised,
-    aten.relu.default: _like,
+    aten.var.correction: _variance,
+    aten.var_mean.correction: _variance_and_mean,
     aten.silu.default: _like,
     aten._safe_softmax.default: _like,
+    **dict.fromkeys((aten.div.Tensor, aten.mul.Tensor, aten.sub.Tensor), _broadcast),
+    **dict.fromkeys((aten.abs.default, aten.clamp.default, aten.exp.default), _like),
+    **dict.fromkeys((aten.pow.Tensor_Scalar, aten.rsqrt.default, aten.sqrt.default), _like),
+    **dict.fromkeys((aten.gelu.default, aten.relu.default, aten.sigmoid.default), _like),
+    **dict.fromkeys((aten.neg.default, aten.reciprocal.default, aten.tanh.default), _like),
 }
 
 
