@@ -18,6 +18,16 @@ def simulate(rng, rows, n, correlation=0.0, draws=DRAWS):
     return math.sqrt(1 - correlation) * own + math.sqrt(correlation) * seeds
 
 
+def searched(rng, trials, searches, sharpness, draws=DRAWS):
+    """How good the winners are of searches of ten rows, (draws, 10, searches): each row has an
+    optimum of its own, and what is tried is the same for all rows of a search."""
+    best = rng.uniform(0.3, 0.7, (draws, 10, 1, 1))
+    tried = rng.random((draws, 1, searches, trials))
+    quality = -sharpness * (tried - best) ** 2
+    winner = (quality + rng.standard_normal(quality.shape)).argmax(-1)
+    return np.take_along_axis(quality, winner[..., None], -1)[..., 0]
+
+
 def family(rows, **settings):
     """The method of a column of so many rows, the baseline included."""
     return stats.Method(contrasts=rows - 1, comparisons=rows - 1, **settings)

@@ -147,8 +147,8 @@ UNTIL = "until: {looks: [5, 7, 9], margin: 2}"
         ("", (), {"margin": 0.5}, "--margin: needs --until N"),
         ("", (), {"until": 12, "margin": 0.0}, "--margin"),
         (
-            f"{UNTIL}\ntune: {{space: {{optim.lr: {{log: [1e-4, 1e-2]}}}}, trials: 60}}",
-            *((), {}, "until: goes without tune"),
+            f"{UNTIL}\ntune: {{space: {{optim.lr: {{log: [1e-4, 1e-2]}}}}, repeats: 3}}",
+            *((), {}, "until: goes without tune.repeats: each seed"),
         ),
         (f"{UNTIL}\nfrom: {{seed: 0, train.epochs: 1}}", (), {}, "from.seed: goes without until"),
     ],

@@ -22,7 +22,7 @@ import scipy.stats
 from conftest import Shell
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from simulation import DRAWS, family, family_wise_error
+from simulation import DRAWS, family, family_wise_error, searched
 from test_kill import disturb
 from test_table import tabulate
 
@@ -619,23 +619,13 @@ def test_a_plan_of_an_older_version_is_one_search_of_these_settings(tmp_path, mo
     assert any("One search a row" in note for note in told.notes)
 
 
-def chosen(rng, trials: int, searches: int, sharpness: float) -> np.ndarray:
-    """How good the winners are of searches of ten rows, (DRAWS, 10, searches): each row has an
-    optimum of its own, and what is tried is the same for all rows of a search."""
-    best = rng.uniform(0.3, 0.7, (DRAWS, 10, 1, 1))
-    tried = rng.random((DRAWS, 1, searches, trials))
-    quality = -sharpness * (tried - best) ** 2
-    winner = (quality + rng.standard_normal(quality.shape)).argmax(-1)
-    return np.take_along_axis(quality, winner[..., None], -1)[..., 0]
-
-
 @pytest.mark.parametrize("sharpness", [10, 40, 160])
 def test_replicated_searches_keep_the_promise_that_one_search_breaks(sharpness):
     rng = np.random.default_rng(sharpness)
     method = family(10)
-    y = chosen(rng, 8, 3, sharpness)
+    y = searched(rng, 8, 3, sharpness)
     assert family_wise_error(y + rng.standard_normal(y.shape), method) <= 0.042
-    y = chosen(rng, 24, 1, sharpness)
+    y = searched(rng, 24, 1, sharpness)
     assert family_wise_error(y + rng.standard_normal((DRAWS, 10, 3)), method) > 0.06
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
+from simulation import searched
 
 from ablate.analysis import stats
 from ablate.analysis.stats import Decision, Sequential
@@ -190,6 +191,16 @@ def test_a_course_keeps_the_family_wise_error(name):
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_course_keeps_the_family_wise_error_at_length(name, variants, spread):
     errs_within_its_bound(name, variants, spread, DRAWS)
+
+
+@pytest.mark.parametrize(("sharpness", "runs"), [(10, 71), (40, 76), (160, 96)])
+def test_a_search_a_seed_keeps_the_error_with_the_published_runs(sharpness, runs):
+    """Ten rows that are alike but for the place of their optimum."""
+    rng = np.random.default_rng(sharpness)
+    y = searched(rng, 8, LOOKS[-1], sharpness, draws=4_000)
+    state, trained = course(y + rng.standard_normal(y.shape), Sequential(LOOKS, 1.5, contrasts=9))
+    assert falsely_told(state) <= 0.042
+    assert trained.mean() == pytest.approx(runs, rel=0.08)
 
 
 def test_the_error_does_not_hang_on_the_margin():

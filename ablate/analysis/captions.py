@@ -123,8 +123,6 @@ def parent_words(spec: Mapping[str, Any]) -> str:
 def _tuned(plan: Plan, tune: Tune) -> str:
     """State the tuned keys, the trials, the explored share of the ranges, and what n counts."""
     keys = ", ".join(dict.fromkeys(key for stage in tune.stages for key in stage.space))
-    searches = len(tune.searches(plan.seeds))
-    often = "one search" if searches == 1 else f"{searches} searches"
     by = f" by {plan.judged.name}" if plan.metric.own else ""  # which needs a test set
     shares = [share for cell in plan.cells for c in cell.chosen for share in c.explored.values()]
     least = f"; at least {100 * min(shares):.0f} % of each range is explored" if shares else ""
@@ -134,7 +132,7 @@ def _tuned(plan: Plan, tune: Tune) -> str:
         else "n counts searches"
     )
     return (
-        f"Tuned in the same way for every variant: {keys}; {often} of "
+        f"Tuned in the same way for every variant: {keys}; {plan.searches_said} of "
         f"{count(tune.trials_each, 'trial')} (sampler {tune.sampler}){least}; settings are chosen "
         f"on validation{' of the parents' * tune.parents}{by}, with other seeds; {counted}."
     )

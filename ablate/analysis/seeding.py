@@ -1,16 +1,16 @@
-"""Gives seeds to the rows that a look leaves undecided: a plan that grows as results come."""
+"""Gives seeds to the rows that a look leaves undecided: a plan that grows as results come. Where
+settings are tuned each of these seeds brings a search of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ablate.analysis.course import ColumnCourse, courses_of, lines, look_events, standing
 from ablate.analysis.own import with_own
-from ablate.planning.cell import Cell
 from ablate.planning.cell_search import Lines, Metrics, Results
 from ablate.planning.plan import Plan
+from ablate.planning.search import Search
 from ablate.planning.until import Standing, with_seeds
 from ablate.store.events import Look
 from ablate.store.store import Store
@@ -34,19 +34,23 @@ class Seeding:
         store: Store,
         record: Callable[[Look], None] = nobody,
         say: Callable[[str], None] = nobody,
+        search: Search | None = None,
     ) -> None:
-        """`plan`: as expanded, with the seeds of the first look."""
+        """`plan`: as expanded, with the seeds of the first look; `search`: of its settings."""
         self._plan, self._store, self._record, self._say = plan, store, record, say
+        self._search = search
         self._known: dict[str, Mapping[str, Any]] = {}
-        self._waiting: dict[str, list[str]] = {}  # by column: runs whose result is not known
+        # By column: the runs, as (row, seed), whose result is not known.
+        self._waiting: dict[str, list[tuple[str, int]]] = {}
         self._said: set[str] = set()
         self.standing: Standing = {}
-        self._await(plan, before=())
+        self._await({})
 
     def grow(self, results: Results, metrics: Metrics) -> Plan | None:
         """The plan with all seeds that can be asked for by now; None where nothing is new since the
         last time."""
         before = self._plan
+        self._choose(results, metrics)
         while self._ended(results):
             courses = self._courses(metrics)
             seen = [*look_events(self._plan, courses)]
@@ -54,30 +58,52 @@ class Seeding:
                 self._record(look.event(self._plan.name))
             self.standing = standing(self._plan, seen)
             self._tell(courses)
-            more = with_seeds(self._plan, _asks(self._plan, courses))
-            self._await(more, before=self._plan.cells)
-            self._plan = more
+            asked = self._seeds()
+            self._plan = with_seeds(self._plan, _asks(self._plan, courses))
+            self._await(asked)
+            if self._search is not None:
+                self._search.extend(self._plan)
+                self._choose(results, metrics)
         return None if self._plan is before else self._plan
 
-    prunes = False
+    @property
+    def prunes(self) -> bool:
+        return self._search is not None and self._search.prunes
 
     def prune(self, run: str, metrics: Lines) -> int | None:
-        """No run is a trial."""
+        """See Search.prune."""
+        return None if self._search is None else self._search.prune(run, metrics)
 
-    def _await(self, plan: Plan, before: Sequence[Cell]) -> None:
-        """Wait for the runs that the plan has more than those cells."""
-        for cell, old in zip_longest(plan.cells, before):
-            more = [run for seed, run in cell.ids.items() if old is None or seed not in old.ids]
-            if more:
-                self._waiting.setdefault(cell.column, []).extend(more)
+    def _choose(self, results: Results, metrics: Metrics) -> None:
+        """Let the searches ask for trials, and for the runs whose settings they have chosen."""
+        if self._search is not None:
+            self._plan = self._search.grow(results, metrics) or self._plan
+
+    def _seeds(self) -> dict[tuple[str, str], tuple[int, ...]]:
+        """Of each cell, by row and column: all that it was given."""
+        return {(cell.row, cell.column): self._plan.planned(cell) for cell in self._plan.cells}
+
+    def _await(self, before: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
+        """Wait for the runs of all seeds that cells have more than `before`."""
+        for (row, column), seeds in self._seeds().items():
+            had = before.get((row, column), ())
+            if more := [(row, seed) for seed in seeds if seed not in had]:
+                self._waiting.setdefault(column, []).extend(more)
 
     def _ended(self, results: Results) -> bool:
         """Has a column got the last of its results?"""
+        ids = {(cell.row, cell.column): cell.ids for cell in self._plan.cells}
         ended = []
-        for column, runs in self._waiting.items():
-            while runs and (result := self._known.get(runs[-1]) or results(runs[-1])) is not None:
-                self._known[runs.pop()] = result
-            if not runs:
+        for column, waiting in self._waiting.items():
+            while waiting:
+                row, seed = waiting[-1]
+                run = ids[row, column].get(seed)  # None: its settings are not chosen yet
+                result = None if run is None else self._known.get(run) or results(run)
+                if run is None or result is None:
+                    break
+                self._known[run] = result
+                waiting.pop()
+            else:
                 ended.append(column)
         for column in ended:
             del self._waiting[column]

@@ -119,7 +119,7 @@ def _train(
                 print(f"note: {note}")
             grower: Grower | None = search
             if plan.until:
-                grower = Seeding(plan, kept, functools.partial(ledger.look, kept), _say)
+                grower = Seeding(plan, kept, functools.partial(ledger.look, kept), _say, search)
             if grower is not None:
                 plan = starting.grown(plan, kept, grower)
             lacking = ready(plan, kept, ledger, launcher, yes)

@@ -177,7 +177,8 @@ def grower(plan: Plan, store: Store) -> Grower | None:
     from ablate.analysis.seeding import Seeding
     from ablate.planning.search import Search
 
-    return Search(plan) if plan.tune else Seeding(plan, store) if plan.until else None
+    search = Search(plan) if plan.tune else None
+    return Seeding(plan, store, search=search) if plan.until else search
 
 
 def grown(plan: Plan, store: Store, by: Grower | None) -> Plan:

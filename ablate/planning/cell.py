@@ -117,6 +117,7 @@ class Cell:
     overrides: tuple[str, ...] = ()  # recipe keys set by the sweep's `overrides`, for the footnote
     chosen: tuple[TuningWinner, ...] = ()  # what tuning chose, one a search that is over
     specs: tuple[Mapping[str, Any], ...] = ()  # with the settings of each
+    seeds: tuple[int, ...] = ()  # that looks have given it, where settings are tuned
 
     def at(self, seed: int) -> Cell:
         """The cell, its spec that of the run with this seed."""
@@ -261,10 +262,6 @@ class Tune:
     def trials_each(self) -> int:
         """Of one search, over all stages."""
         return sum(stage.trials for stage in self.stages)
-
-    def total(self, seeds: Sequence[int]) -> int:
-        """Trials of a cell, over all of its searches."""
-        return len(self.searches(seeds)) * self.trials_each
 
     def searches(self, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """The number of every search -> the seeds of the reports that take its winner.

@@ -46,7 +46,7 @@ class CellSearch:
         if plan.tune.parents and cell.spec.get("parent") is None:
             raise UserError("from.tune: runs start from no other run; give `from:` its settings")
         self._tune, self._metric = plan.tune, plan.judged
-        self.cell, self._number, self._seed = cell, number, plan.tune.trial_seed(number)
+        self.cell, self.number, self._seed = cell, number, plan.tune.trial_seed(number)
         baseline = plan.cell(plan.baseline, cell.column)
         assert baseline is not None
         self.spec = dict(cell.spec)  # with the winners of the stages that are done
@@ -57,7 +57,7 @@ class CellSearch:
         ]
         # The parents of the first report that takes its winner are those of its trials, unless they
         # are what is searched: then a trial's has its seed.
-        self._report = plan.tune.searches(plan.seeds)[number][0]
+        self._report = plan.searches(cell)[number][0]
         self._params: dict[str, Any] = {}  # these winners
         self._noise: tuple[str, ...] = ()  # keys of stages whose winner may be the luck of a draw
         self._cut: dict[str, int | None] = {}  # run that was told -> where it was pruned
@@ -150,12 +150,12 @@ class CellSearch:
 
     def choice(self, taken: Mapping[int, tuple[int, ...]]) -> TuningWinner | None:
         """What it chose, once it is over. `taken`: the reports that take each search's winner."""
-        return self._choice and replace(self._choice, seeds=taken[self._number])
+        return self._choice and replace(self._choice, seeds=taken[self.number])
 
     def studies(self, several: bool) -> list[tuple[str, optuna.Study]]:
         """(name, study) of every stage begun; `several`: is it one of them in its cell?"""
         label = self.cell.row + (f"@{self.cell.column}" if self.cell.column else "")
-        label += f" search {self._number}" if several else ""
+        label += f" search {self.number}" if several else ""
         stages = len(self._tune.stages) > 1
         return [
             (f"{label} stage {n}" if stages else label, study)
@@ -182,7 +182,7 @@ class CellSearch:
         place = len(self._studies) - 1
         size = self._tune.round + (self._told == 0)  # the default, and a round
         size = min(size, stage.trials - self._told)
-        key = (self._tune.seed, self._number, place)
+        key = (self._tune.seed, self.number, place)
         default, points = self._defaults[place], []
         if self._tune.sampler == "grid":
             points = grid_points(stage, default)
@@ -209,8 +209,9 @@ class CellSearch:
             said = {key.removeprefix(FROM) for key in said}
         if not any(map(is_of_parent, said)):
             tree = spec.pinned(tree, self._report)
-        cell = replace(self.cell, spec=tree, ids=spec.ids_of(tree, (self._seed,)))
-        return Trial(len(self.trials), place, params, cell, search=self._number)
+        row, column, overrides = self.cell.row, self.cell.column, self.cell.overrides
+        cell = Cell(row, column, tree, spec.ids_of(tree, (self._seed,)), overrides)
+        return Trial(len(self.trials), place, params, cell, search=self.number)
 
     def _close_stage(self) -> None:
         stage, study = self._studies[-1]
@@ -238,7 +239,7 @@ class CellSearch:
             edges=tuple(edges),
             spent=self._spent,
             multiply_adds=self._multiply_adds,
-            search=self._number,
+            search=self.number,
             seed=self._seed,
             explored={
                 key: explored([t.params[key] for t in self.trials if key in t.params], values)

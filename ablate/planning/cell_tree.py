@@ -9,7 +9,10 @@ from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune, TuningStage, Tun
 
 
 def cell_tree(cell: Cell) -> dict[str, Any]:
-    return {**vars(cell), "chosen": [vars(choice) for choice in cell.chosen]}
+    tree = {**vars(cell), "chosen": [vars(choice) for choice in cell.chosen]}
+    if not cell.seeds:  # which older plans lack
+        del tree["seeds"]
+    return tree
 
 
 def cell_of(tree: Mapping[str, Any]) -> Cell:
@@ -26,6 +29,7 @@ def cell_of(tree: Mapping[str, Any]) -> Cell:
         tuple(tree["overrides"]),
         tuple(map(_choice, chosen)),
         tuple(specs),
+        tuple(tree.get("seeds", ())),
     )
 
 

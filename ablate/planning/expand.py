@@ -214,6 +214,7 @@ def _cell(
                 if _of_recipe(key) and key not in sweep.over
             )
         ),
+        seeds=sweep.seeds if sweep.until and sweep.tune else (),
     )
     return cell, spec.tree_identity(whole)
 

@@ -188,21 +188,34 @@ class Plan:
         """Do all runs of a cell start from one run, of a seed that the sweep names?"""
         return any("seed" in parent for cell in self.cells for parent in spec_parents(cell.spec))
 
+    def searches(self, cell: Cell) -> dict[int, tuple[int, ...]]:
+        """The number of every search of a cell -> the seeds of the reports that take its winner;
+        {} without `tune`."""
+        return self.tune.searches(cell.seeds or self.seeds) if self.tune is not None else {}
+
     @property
-    def trials_a_cell(self) -> int:
-        """How many trials the searches of each cell have in the end: 0 without `tune`."""
-        return self.tune.total(self.seeds) if self.tune is not None else 0
+    def searches_said(self) -> str:
+        """Of every cell: "one search", "5 searches", "5 to 12 searches"."""
+        counts = {len(self.searches(cell)) for cell in self.cells}
+        low, high = min(counts), max(counts)
+        if low < high:
+            return f"{low} to {high} searches"
+        return "one search" if high == 1 else f"{high} searches"
+
+    def trials_of(self, cell: Cell) -> int:
+        """How many trials the searches of a cell have, asked or not: 0 without `tune`."""
+        return len(self.searches(cell)) * self.tune.trials_each if self.tune is not None else 0
 
     @property
     def expected_trials(self) -> int:
         """Of all searches, asked or not."""
-        return self.trials_a_cell * len(self.cells)
+        return sum(map(self.trials_of, self.cells))
 
     def planned(self, cell: Cell) -> tuple[int, ...]:
         """The seeds that a cell has, or will have: not those that it was not given by a look, that
         are the baseline's alone, or that the user has skipped."""
         if self.until or self.baseline_seeds:
-            return tuple(cell.ids)
+            return cell.seeds or tuple(cell.ids)
         gone = self.gone(cell)
         return tuple(seed for seed in self.seeds if seed not in gone)
 
@@ -347,7 +360,7 @@ def _check(plan: Plan) -> None:
     for value, known in (
         ({cell.row for cell in cells}, rows),
         ({cell.column for cell in cells}, columns),
-        ({seed for cell in plan.cells for seed in cell.ids}, plan.seeds),
+        ({seed for cell in plan.cells for seed in (*cell.ids, *cell.seeds)}, plan.seeds),
     ):
         if not value <= {*known}:
             raise ValueError(f"is no plan of a sweep: it lacks {(value - {*known}).pop()!r}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -53,9 +54,19 @@ class Search:
         its cells."""
         assert plan.tune is not None
         self._plan = plan
-        self._taken = plan.tune.searches(plan.seeds)
+        self._searches: list[CellSearch] = []
+        self.extend(plan)
+
+    def extend(self, plan: Plan) -> None:
+        """Go on with the plan, whose cells have more seeds: each brings a search."""
+        self._plan = plan
+        begun = {(_place(search.cell), search.number): search for search in self._searches}
+        taken = {_place(cell): plan.searches(cell) for cell in plan.cells}
         self._searches = [
-            CellSearch(plan, cell, number) for number in self._taken for cell in plan.cells
+            begun.get((_place(cell), number)) or CellSearch(plan, cell, number)
+            for number in dict.fromkeys(n for numbers in taken.values() for n in numbers)
+            for cell in plan.cells
+            if number in taken[_place(cell)]
         ]
 
     def grow(self, results: Results, metrics: Metrics) -> Plan | None:
@@ -66,15 +77,19 @@ class Search:
             return None
         rounds = itertools.zip_longest(*(search.trials for search in self._searches))
         trials = (trial for trials in rounds for trial in trials if trial is not None)
-        cells = tuple(map(self._reported, self._plan.cells))
+        of_cell: dict[tuple[str, str], list[CellSearch]] = {}
+        for search in self._searches:
+            of_cell.setdefault(_place(search.cell), []).append(search)
+        cells = tuple(self._reported(cell, of_cell[_place(cell)]) for cell in self._plan.cells)
         return replace(self._plan, trials=tuple(trials), cells=cells)
 
-    def _reported(self, cell: Cell) -> Cell:
+    def _reported(self, cell: Cell, searches: Sequence[CellSearch]) -> Cell:
         """The cell with the runs of its searches that are over."""
+        taken = self._plan.searches(cell)
         found = [
             (choice, search.spec)
-            for search in self._searches
-            if search.cell is cell and (choice := search.choice(self._taken)) is not None
+            for search in searches
+            if (choice := search.choice(taken)) is not None
         ]
         ids: dict[int, str] = {}
         for choice, tree in found:
@@ -116,7 +131,9 @@ class Search:
             journal = Path(place) / "journal"
             storage = JournalStorage(JournalFileBackend(str(journal)))
             for search in self._searches:
-                for name, study in search.studies(several=len(self._taken) > 1):
+                for name, study in search.studies(
+                    several=len(self._plan.searches(search.cell)) > 1
+                ):
                     kept = optuna.create_study(
                         storage=storage, study_name=name, direction=study.direction
                     )
@@ -124,6 +141,10 @@ class Search:
             os.replace(journal, path)
         sync_folder(folder)
         return path
+
+
+def _place(cell: Cell) -> tuple[str, str]:
+    return cell.row, cell.column
 
 
 def _plain(trial: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:

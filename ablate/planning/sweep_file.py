@@ -39,7 +39,7 @@ from ablate.planning.overrides import once, parse, show
 from ablate.planning.sweep_paths import place_of
 from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
-from ablate.planning.until import declared, stages_at, until_at
+from ablate.planning.until import declared, first_seeds, stages_at, until_at
 from ablate.planning.words import (
     DEFAULT_SEEDS,
     TUNE,
@@ -134,6 +134,7 @@ def from_file(
     if not isinstance(title, str):
         raise UserError(f"{place}: title: expected a text, got {title!r}")
     one_line(title, f"{place}: title")
+    until = declared({"": whole, f"scales.{scale}.": scaled}, place)
     return Sweep(
         place=place,
         title=title,
@@ -157,9 +158,9 @@ def from_file(
             ["groups"] * ("groups" in scaled)
             + [f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})]
         ),
-        tune=_tune(parts, whole, scaled, line, place),
+        tune=_tune(parts, whole, scaled, line, place, first_seeds(until, parts)),
         groups=parts.get("groups", ()),
-        until=declared({"": whole, f"scales.{scale}.": scaled}, place),
+        until=until,
     )
 
 
@@ -179,9 +180,10 @@ def _tune(
     scaled: Mapping[str, Any],
     line: CommandLine,
     place: str,
+    seeds: int,
 ) -> Tune | None:
     """The searches, the keys of a scale over those of the file; `tune=none` leaves them out. As
-    many as the file declares seeds, which the command line's don't change."""
+    many as the file declares `seeds`, which the command line's don't change."""
     declared = [section for section in TUNE if section in parts]
     if len(declared) > 1:
         raise UserError(
@@ -197,7 +199,6 @@ def _tune(
         return None
     [section] = declared
     raw = {**whole.get(section, {}), **scaled.get(section, {})}
-    seeds = len(parts["seeds"]) if "seeds" in parts else DEFAULT_SEEDS
     return tuning(section, raw, words[section], place, seeds)
 
 

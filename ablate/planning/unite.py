@@ -81,12 +81,13 @@ def _has_cells(whole: Plan, part: Plan) -> bool:
 
 def _has_seeds(whole: Plan, part: Plan) -> bool:
     """Has each of its cells all seeds that it has in the other? Those of a tuned sweep are known
-    once its searches are over."""
+    once its searches are over, but for those that looks gave it."""
     if not {*whole.seeds} >= {*part.seeds}:
         return False
-    ids = {(cell.row, cell.column): cell.ids for cell in whole.cells}
-    has = all(cell.ids.keys() <= ids[cell.row, cell.column].keys() for cell in part.cells)
-    return whole.tune is not None or has
+    if whole.tune is not None and not whole.until:
+        return True
+    has = {(cell.row, cell.column): {*(cell.seeds or cell.ids)} for cell in whole.cells}
+    return all({*(cell.seeds or cell.ids)} <= has[cell.row, cell.column] for cell in part.cells)
 
 
 def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
@@ -106,11 +107,13 @@ def _with_seeds(one: Plan, other: Plan) -> Plan:
     if _has_seeds(other, one):
         return other
     seeds = tuple(sorted({*one.seeds, *other.seeds}))
-    ids = {(cell.row, cell.column): cell.ids for cell in other.cells}
+    others = {(cell.row, cell.column): cell for cell in other.cells}
 
     def joined(cell: Cell) -> Cell:
-        both = {**cell.ids, **ids[cell.row, cell.column]}
-        return replace(cell, ids={seed: both[seed] for seed in seeds if seed in both})
+        their = others[cell.row, cell.column]
+        both = {**cell.ids, **their.ids}
+        given = tuple(sorted({*cell.seeds, *their.seeds}))
+        return replace(cell, ids={s: both[s] for s in seeds if s in both}, seeds=given)
 
     both = replace(one, seeds=seeds, cells=tuple(map(joined, one.cells)))
     return both if one.until else replace(both, words=_said(one.words, both.shared_seeds))

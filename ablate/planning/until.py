@@ -12,6 +12,7 @@ from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.declaration import Sweep, mapping_at
 from ablate.planning.overrides import Word
 from ablate.planning.plan import Plan
+from ablate.planning.words import DEFAULT_SEEDS
 from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.spec import ids_of
@@ -106,6 +107,13 @@ def declared(levels: Mapping[str, Mapping[str, Any]], place: str) -> dict[str, A
     return found
 
 
+def first_seeds(until: Mapping[str, Any] | None, parts: Mapping[str, Any]) -> int:
+    """How many seeds a file declares: those of its first look, or of its `seeds`."""
+    if until is not None:
+        return int(until.get("looks", DEFAULT)[0])
+    return len(parts["seeds"]) if "seeds" in parts else DEFAULT_SEEDS
+
+
 def with_until(
     sweep: Sweep, words: Mapping[str, Word], last: int | None, margin: float | None
 ) -> Sweep:
@@ -139,10 +147,11 @@ def with_until(
         analysis = replace(analysis, margin=value_of(Analysis, "margin", margin, "--margin"))
     if "seeds" in words:
         raise UserError(f"seeds: {place} gives out the seeds, at its looks; leave one of them away")
-    if sweep.tune is not None:
+    if sweep.tune is not None and sweep.tune.repeats is not None:
+        section = "from.tune" if sweep.tune.parents else "tune"
         raise UserError(
-            f"{place}: goes without tune: seeds that come later would need searches of their own; "
-            f"give a fixed number of seeds, or tune=none"
+            f"{place}: goes without {section}.repeats: each seed that a look gives out brings a "
+            f"search of its own; leave {section}.repeats away"
         )
     for key in WITHOUT:
         if getattr(analysis, key) != getattr(Analysis(), key):
@@ -163,16 +172,22 @@ def with_until(
 
 
 def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
-    """The plan with so many seeds of each (row, column) at least."""
+    """The plan with so many seeds of each (row, column) at least; where settings are tuned their
+    runs have ids once a search has chosen the settings of each."""
     cells = []
     for cell in plan.cells:
         count = counts.get((cell.row, cell.column), 0)
-        more = count > len(cell.ids)
-        cells.append(replace(cell, ids=ids_of(cell.spec, range(count))) if more else cell)
+        if count > len(plan.planned(cell)):
+            seeds = tuple(range(count))
+            if plan.tune is not None:
+                cell = replace(cell, seeds=seeds)
+            else:
+                cell = replace(cell, ids=ids_of(cell.spec, seeds))
+        cells.append(cell)
     if tuple(cells) == plan.cells:
         return plan
-    seeds = range(max(len(cell.ids) for cell in cells))
-    return replace(plan, cells=tuple(cells), seeds=tuple(seeds))
+    most = max(len(plan.planned(cell)) for cell in cells)
+    return replace(plan, cells=tuple(cells), seeds=tuple(range(most)))
 
 
 def at_most(plan: Plan) -> Plan:

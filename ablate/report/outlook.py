@@ -41,22 +41,34 @@ class Outlook:
         else:
             yield f"until: looks at {', '.join(map(str, plan.until))} seeds{_given(plan)}"
         for case, runs, hours in self.expected:
-            yield f"  about {count(round(runs), 'run')}{_hours(hours)} {case}"
-        yield f"  at most {count(self.most, 'run')}{_hours(self.most_hours)}".rstrip(",")
+            yield f"  about {self._runs(round(runs))}{_hours(hours)} {case}"
+        yield f"  at most {self._runs(self.most)}{_hours(self.most_hours)}".rstrip(",")
         yield from (f"  {spread}" for spread in self.spreads)
+
+    def _runs(self, runs: int) -> str:
+        trials = f" after {count(self._trials(runs), 'tuning trial')}" if self.plan.tune else ""
+        return count(runs, "run") + trials
+
+    def _trials(self, runs: float) -> int:
+        """Return how many trials choose the settings of so many runs."""
+        return 0 if self.plan.tune is None else round(runs) * self.plan.tune.trials_each
 
     def tree(self) -> dict[str, Any]:
         """looks, margin, precision (of two stages, which end at the looks); expected: {case, runs,
-        device_hours}; most: the last two; spreads."""
+        trials, device_hours}; most: the last three; spreads."""
         return {
             "looks": list(self.plan.until),
             "margin": self.plan.analysis.margin,
             "precision": self.plan.precision,
             "expected": [
-                {"case": case, "runs": runs, "device_hours": hours}
+                {"case": case, "runs": runs, "trials": self._trials(runs), "device_hours": hours}
                 for case, runs, hours in self.expected
             ],
-            "most": {"runs": self.most, "device_hours": self.most_hours},
+            "most": {
+                "runs": self.most,
+                "trials": self._trials(self.most),
+                "device_hours": self.most_hours,
+            },
             "spreads": list(self.spreads),
         }
 

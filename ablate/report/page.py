@@ -316,10 +316,8 @@ def _tuning(plan: Plan) -> str | None:
         for stage in plan.tune.stages
     )
     each = "variant" if len(plan.columns) == 1 else "variant in every column"
-    searches = len(plan.tune.searches(plan.seeds))
-    often = "one search" if searches == 1 else f"{searches} searches"
     return (
-        f"{stages}; {often} for every {each} (sampler {plan.tune.sampler}, pruner "
+        f"{stages}; {plan.searches_said} for every {each} (sampler {plan.tune.sampler}, pruner "
         f"{plan.tune.pruner}). "
         f"Trials are judged on validation and have seeds of their own: no gain or interval uses "
         f"them."

@@ -220,8 +220,18 @@ def spread_of(
 
 
 def hours_of(plan: Plan, column: str, costs: Costs) -> float | None:
-    """Sum the device-hours of one seed of every row of a column."""
-    each = [costs.seconds[c.row, c.column] for c in plan.cells if c.column == column]
+    """Sum the device-hours of one seed of every row of a column, with what its runs start from
+    and the searches of their settings. A parent that rows share counts once."""
+    cells = [cell for cell in plan.cells if cell.column == column]
+    each = [costs.seconds[c.row, c.column] for c in cells]
+    for parent in (p for p in plan.parents() if p.column == column):
+        seconds = costs.seconds.get((parent.row, column))
+        each.append(None if seconds is None else seconds * len(parent.ids) / len(plan.seeds))
+    if plan.tune is not None:
+        for c in cells:
+            often = len(plan.searches(c)) / len(c.seeds or plan.seeds)
+            seconds = costs.search_s.get((c.row, column))
+            each.append(None if seconds is None else seconds * often)
     known = [seconds for seconds in each if seconds is not None]
     return sum(known) / 3600 if len(known) == len(each) else None
 

@@ -153,15 +153,13 @@ def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
         for run in trial.cell.ids.values()
     )
     chosen = sum(len(cell.chosen) for cell in plan.cells)
-    searches = len(plan.tune.searches(plan.seeds))
+    searches = sum(len(plan.searches(cell)) for cell in plan.cells)
     keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
     most = f", {_range(costs.searches, short)} multiply-adds" if costs.searches else ""
-    often = "one search" if searches == 1 else f"{searches} searches"
     return (
-        f"tuning {keys}: {often} of {plan.tune.trials_each} trials (sampler {plan.tune.sampler})"
-        f"{most} for each of {_count(len(plan.cells), 'cell')}; {done} of "
-        f"{plan.expected_trials} trials and {chosen} of {searches * len(plan.cells)} searches are "
-        f"done"
+        f"tuning {keys}: {plan.searches_said} of {plan.tune.trials_each} trials "
+        f"(sampler {plan.tune.sampler}){most} for each of {_count(len(plan.cells), 'cell')}; "
+        f"{done} of {plan.expected_trials} trials and {chosen} of {searches} searches are done"
     )
 
 

@@ -79,7 +79,7 @@ def of_plan(
         else {
             "keys": list(dict.fromkeys(key for stage in tune.stages for key in stage.space)),
             "sampler": tune.sampler,
-            "searches": len(tune.searches(plan.seeds)) * len(plan.cells),
+            "searches": sum(len(plan.searches(cell)) for cell in plan.cells),
             "chosen": sum(len(cell.chosen) for cell in plan.cells),
             "trials": plan.expected_trials,
             "multiply_adds": list(costs.searches),

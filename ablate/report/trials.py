@@ -149,8 +149,7 @@ def sheet(plan: Plan, found: Sequence[Tried]) -> grid.PrintedTable:
     """Make a grid for each column of the sweep, and a line on the searches of each cell."""
     assert plan.tune is not None
     name = plan.judged.validated
-    searches = len(plan.tune.searches(plan.seeds))
-    often = "one search" if searches == 1 else f"{searches} searches"
+    often = plan.searches_said
     return grid.PrintedTable(
         title=plan.title or plan.name,
         grids=tuple(_grid(plan, column.label, found) for column in plan.columns),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning.cell import Cell
@@ -28,6 +28,9 @@ class Costs:
     where: str = ""  # "2 slots", "8 x h100": what runs them
     wall_s: float = 0.0  # of all that is left, there
     searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
+    search_s: Mapping[tuple[str, str], float] = field(
+        default_factory=dict
+    )  # of one, nothing pruned
     notes: Sequence[str] = ()  # of `pairing`
 
     def warnings(self) -> list[str]:
@@ -66,6 +69,7 @@ def own_costs(
         if states.get(run.id, RunState()).status not in (*FINAL, *HELD):
             a_run = told[run.cell.row, run.cell.column]
             seconds_left += typical if a_run is None else a_run
+    trials = plan.tune.trials_each if plan.tune is not None else 0
     nothing: dict[str, Any] = {
         "parameters": None,
         "multiply_adds": None,
@@ -79,4 +83,5 @@ def own_costs(
         left_s=seconds_left,
         where=f"{places} slot{'s'[: places != 1]}" if on == "slot" else f"{places} x {on}",
         wall_s=seconds_left / places,
+        search_s={place: trials * seconds for place, seconds in told.items() if seconds and trials},
     )

@@ -110,6 +110,7 @@ def costs(
         where=f"{places} slot{'s'[: places != 1]}" if on is None else f"{places} x {on.name}",
         wall_s=max(left_s / places, longest),
         searches=[work.search for work in works if work.search is not None],
+        search_s=_search_s(plan, works, seconds),
         notes=paired(plan, told),
     )
 
@@ -198,24 +199,39 @@ def _works(
         if plan.tune is not None and cell.row.endswith(SEARCHED):
             child = plan.cell(cell.row.removesuffix(SEARCHED), cell.column)
             assert child is not None
-            search = 3.0 * images * plan.trials_a_cell * size
-            left += plan.trials_a_cell - len(cell.ids)
+            trials = plan.trials_of(child)
+            search = 3.0 * images * trials * size
+            left += trials - len(cell.ids)
             whole = _images(child.spec["parent"], examples) / images
-            left += whole * (len(plan.seeds) - len(child.ids))
+            left += whole * (len(child.seeds or plan.seeds) - len(child.ids))
         elif plan.tune is not None and not plan.tune.parents and not is_parent:
-            trials = asked.get((cell.row, cell.column), [cell])
-            a_trial = _images(trials[0].spec, examples)
-            search = 3.0 * a_trial * plan.trials_a_cell * size
+            trials = plan.trials_of(cell)
+            a_trial = _images(asked.get((cell.row, cell.column), [cell])[0].spec, examples)
+            search = 3.0 * a_trial * trials * size
             done = sum(
                 states.get(run, RunState()).status in FINAL
                 for trial in asked.get((cell.row, cell.column), ())
                 for run in trial.ids.values()
             )
-            left += a_trial / images * (plan.trials_a_cell - done)
+            left += a_trial / images * (trials - done)
         works.append(
             _Work(cell, 3.0 * images * size, left, search, _evaluated(cell.spec, examples))
         )
     return works
+
+
+def _search_s(
+    plan: Plan, works: Sequence[_Work], seconds: Sequence[float | None]
+) -> dict[tuple[str, str], float]:
+    """Return the device-seconds of one search of a cell, where they are known."""
+    found = {}
+    for work, a_run in zip(works, seconds, strict=True):
+        place = work.cell.row.removesuffix(SEARCHED), work.cell.column
+        if work.search is not None and work.each and a_run is not None:
+            cell = plan.cell(*place)
+            assert cell is not None
+            found[place] = a_run * work.search / work.each / len(plan.searches(cell))
+    return found
 
 
 def _left_s(

@@ -1,0 +1,209 @@
+"""Sweeps with looks whose settings are tuned: each seed that a look gives out brings a search."""
+
+import dataclasses
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+from conftest import Shell
+from test_kill import disturb
+
+from ablate.analysis import stats
+from ablate.analysis.seeding import Seeding
+from ablate.planning.cell import FIRST_TUNING_SEED
+from ablate.planning.expand import plan as make_plan
+from ablate.planning.plan import Plan
+from ablate.planning.search import Search
+from ablate.planning.unite import unasked, unite
+from ablate.planning.until import at_most
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
+
+FILE = """
+title: few seeds, tuned
+base: {recipe: quick, data: digits, model.arch: mu/4, model.depth: 1, train.epochs: 2,
+       optim.warmup_epochs: 0}
+variants:
+  - plain: {}
+  - DPN: {stem: dpn}
+  - asleep: {model.depth: 2, optim.wd: 60}
+until: {looks: [5, 7, 9], margin: 1}
+tune:
+  space: {optim.lr: {choices: [3e-3, 1e-2]}}
+  sampler: grid
+  at: {train.epochs: 1}
+"""
+LOOKS = (5, 7, 9)
+ROWS = ("plain", "DPN", "asleep")
+GAINS = (0, 1.5, -9)
+EACH = 2  # trials of a search
+
+
+def declared(folder, text=FILE):
+    (folder / "sweeps").mkdir(exist_ok=True)
+    (folder / "sweeps" / "few.yaml").write_text(text)
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch):
+    """The plan of a sweep file."""
+    monkeypatch.chdir(tmp_path)
+
+    def planned(*words, text=FILE, **options) -> Plan:
+        declared(tmp_path, text)
+        return make_plan(["few", *words], store=tmp_path / "runs", **options)[0]
+
+    return planned
+
+
+class Planted:
+    """A result for every run that is done: of a report that of its row and seed."""
+
+    def __init__(self, seed):
+        rng = np.random.default_rng(seed)
+        self.y = 60 + rng.standard_normal((3, LOOKS[-1])) + np.reshape(GAINS, (3, 1))
+        self.done = {}
+
+    def finish(self, run):
+        row = ROWS.index(run.cell.row)
+        value = run.trial.params["optim.lr"] * 10 if run.trial else self.y[row, run.seed] / 100
+        scores = {"top1": value, "n": 300}
+        self.done[run.id] = {
+            **{"status": "finished", "step": 18, "multiply_adds": 1.0},
+            **{"validation": scores, "test": scores},
+        }
+
+    def __call__(self, run):
+        return self.done.get(run)
+
+    def drive(self, plan, folder, order):
+        """One run after the other, chosen by `order` of all that are planned."""
+        grower = Seeding(plan, Store(folder / "runs"), search=Search(plan))
+        now = grower.grow(self, lambda run: ())
+        while todo := [run for run in now.runs() if run.id not in self.done]:
+            self.finish(order(todo))
+            now = grower.grow(self, lambda run: ()) or now
+        return now
+
+
+def first(runs):
+    return runs[0]
+
+
+def given(plan):
+    return {cell.row: len(cell.seeds) for cell in plan.cells}
+
+
+def expected(y):
+    """How many seeds each row is given, by the pure function."""
+    method = stats.Sequential(LOOKS, 1, contrasts=2)
+    state, found = stats.before_looks(3, 0), dict.fromkeys(ROWS, 5)
+    for n in LOOKS:
+        for row in (0, *np.flatnonzero(state.active)) if state.active.any() else ():
+            found[ROWS[row]] = n
+        _, state = stats.take_look(y[:, :n], 0, state, method)
+    return found
+
+
+def test_each_seed_that_a_look_gives_out_brings_a_search_of_its_own(planned, tmp_path):
+    plan = planned()
+    for seed in (0, 1, 2, 6):
+        results = Planted(seed)
+        found = results.drive(plan, tmp_path, first)
+        assert given(found) == expected(results.y)
+        assert given(found)["asleep"] == 5
+        assert found.to_come == 0
+        for cell in found.cells:
+            assert tuple(cell.ids) == cell.seeds == tuple(range(len(cell.seeds)))
+            assert [choice.seeds for choice in cell.chosen] == [(s,) for s in cell.seeds]
+            mine = [trial for trial in found.trials if trial.cell.row == cell.row]
+            assert len(mine) == EACH * len(cell.seeds)
+            assert {(trial.search, *trial.cell.ids) for trial in mine} == {
+                (s, FIRST_TUNING_SEED + s) for s in cell.seeds
+            }
+            assert cell.at(cell.seeds[-1]).spec["optim"]["lr"] == 1e-2
+        assert Plan.from_tree(json.loads(found.to_bytes())).checked() == found
+
+
+def test_the_order_of_results_changes_nothing_and_a_new_driver_goes_on(planned, tmp_path):
+    columns = (
+        "across: {train.batch: [64, 128]}\nvariants:"  # which come to their looks in any order
+    )
+    plan = planned(text=FILE.replace("variants:", columns))
+    calm = Planted(6)
+    whole = calm.drive(plan, tmp_path, first)
+    assert len(whole.seeds) > 5
+    for seed in range(3):
+        shuffled = Planted(6)
+        found = shuffled.drive(plan, tmp_path, random.Random(seed).choice)
+        assert (found.cells, found.trials) == (whole.cells, whole.trials)
+    half = Planted(6)
+    half.done = dict([*calm.done.items()][: len(calm.done) // 2])
+    found = half.drive(plan, tmp_path, first)
+    assert (found.cells, found.trials) == (whole.cells, whole.trials)
+
+
+def test_seeds_that_are_not_chosen_yet_are_to_come(planned):
+    plan = at_most(planned())
+    assert plan.expected_trials == EACH * 9 * 3
+    now = Search(plan).grow(lambda run: None, lambda run: ())
+    assert len(now.trials) == EACH * 9 * 3
+    assert now.to_come == 9 * 3
+    assert now.searches_said == "9 searches"
+    uneven = [
+        dataclasses.replace(cell, seeds=cell.seeds[:n]) for n, cell in enumerate(now.cells, 7)
+    ]
+    assert dataclasses.replace(now, cells=tuple(uneven)).searches_said == "7 to 9 searches"
+
+
+def test_two_stores_that_drove_it_make_one_plan_with_the_seeds_of_both(planned, tmp_path):
+    plan, results = planned(), Planted(6)
+    whole = results.drive(plan, tmp_path, first)
+    part = Seeding(plan, Store(tmp_path), search=Search(plan)).grow(lambda r: None, lambda r: ())
+    for one, other in ((whole, part), (part, whole)):
+        both = unite(one, other)
+        assert (given(both), both.seeds) == (given(whole), whole.seeds)
+        again = Search(unasked(both)).grow(results, lambda run: ())
+        assert (again.cells, again.trials) == (whole.cells, whole.trials)
+
+
+def test_searches_have_their_size_by_the_seeds_of_the_first_look(planned):
+    grid = "choices: [3e-3, 1e-2]}}\n  sampler: grid"
+    text = FILE.replace(grid, "log: [1e-3, 1e-1]}}\n  trials: 30")
+    assert planned(text=text).tune.trials_each == 30 // 5
+    fixed = text.replace("until: {looks: [5, 7, 9], margin: 1}", "seeds: 3")
+    assert planned(text=fixed).tune == planned(text=fixed, until=9).tune
+    assert planned(text=fixed, until=9).tune.trials_each == 30 // 3
+
+
+@pytest.mark.faults
+def test_five_kills_search_and_decide_as_none_does(tmp_path):
+    calm, shell = Shell(tmp_path / "calm"), Shell(tmp_path / "killed")
+    for each in (calm, shell):
+        each.folder.mkdir()
+        declared(each.folder)
+    said = calm("sweep", "few", "launcher=inline").out
+    plan = Store(calm.folder / "runs").read_plan("few")
+    assert given(plan)["asleep"] == 5 < given(plan)["plain"]
+    assert "look at 5 seeds: " in said
+    tree = json.loads(calm("plan", "few", "--spread", "1", "--format", "json").out)
+    assert tree["until"]["most"]["trials"] == EACH * 27
+    # A trial has half the epochs of a run.
+    seed_s = sum(variant["seconds"] * (1 + EACH / 2) for variant in tree["variants"])
+    assert tree["until"]["most"]["device_hours"] == pytest.approx(9 * seed_s / 3600)
+    shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
+    disturb(shell, ("sweep", "few", "launcher.attempts=1000"), random.Random(5), 5)
+    shell("sweep", "few", "launcher=inline")
+    other = Store(shell.folder / "runs").read_plan("few")
+    assert (other.cells, other.trials) == (plan.cells, plan.trials)
+    told = []
+    for each in (calm, shell):
+        with Ledger.reading(Store(each.folder / "runs")) as ledger:
+            told.append(ledger.looks())
+    assert told[0] == told[1]
+    for words in (("table", "few"), ("table", "few", "--format", "csv"), ("trials", "few")):
+        assert shell(*words).out == calm(*words).out
+    assert "5 to " in calm("table", "few").out
+    assert "nothing wrong" in shell("verify", "few").out
