@@ -224,14 +224,16 @@ def hours_of(plan: Plan, column: str, costs: Costs) -> float | None:
     and the searches of their settings. A parent that rows share counts once."""
     cells = [cell for cell in plan.cells if cell.column == column]
     each = [costs.seconds[c.row, c.column] for c in cells]
-    for parent in (p for p in plan.parents() if p.column == column):
-        seconds = costs.seconds.get((parent.row, column))
-        each.append(None if seconds is None else seconds * len(parent.ids) / len(plan.seeds))
     if plan.tune is not None:
+        once_more = 1 / plan.tune.trials_each if plan.tune.parents else 0  # a report's own parent
         for c in cells:
-            often = len(plan.searches(c)) / len(c.seeds or plan.seeds)
+            often = len(plan.searches(c)) / len(c.seeds or plan.seeds) + once_more
             seconds = costs.search_s.get((c.row, column))
             each.append(None if seconds is None else seconds * often)
+    if plan.tune is None or not plan.tune.parents:
+        for parent in (p for p in plan.parents() if p.column == column):
+            seconds = costs.seconds.get((parent.row, column))
+            each.append(None if seconds is None else seconds * len(parent.ids) / len(plan.seeds))
     known = [seconds for seconds in each if seconds is not None]
     return sum(known) / 3600 if len(known) == len(each) else None
 
