@@ -17,7 +17,7 @@ SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)
 	$(PYTEST) -m "not slow and not faults and not cluster and not tour" $(SPREAD)
 
-# Whole sweeps and commands killed at any moment: a minute and a half.
+# Whole sweeps and commands killed at any moment: three minutes.
 faults: $(STAMP)
 	$(PYTEST) -m "faults and not slow" $(SPREAD)
 

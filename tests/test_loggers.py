@@ -186,6 +186,7 @@ def mlflow(logs: Path) -> Iterator[tuple[str, str, Facts]]:
         yield run.data.tags["ablate.run"], run.info.run_name, facts
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(
     "read", [jsonl, tensorboard, wandb, mlflow], ids=lambda read: read.__name__
 )
@@ -206,6 +207,7 @@ def test_no_step_twice_and_none_missing_after_two_kills(killed, read):
         assert len(lines) == 8
 
 
+@pytest.mark.faults
 def test_the_same_command_again_writes_nothing_twice(killed):
     """Nor where a kill came between a page and the note that it is there in full."""
     files = {

@@ -452,6 +452,7 @@ def server(tmp_path_factory) -> Server:
     server.process.stdout.close()
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("kills", [8, pytest.param(100, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_the_store_opens_and_the_same_command_finishes(server, kills):
     moment = random.Random(kills)

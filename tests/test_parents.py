@@ -436,6 +436,7 @@ def disturbed(shell, kills: int) -> None:
     assert shell("table", "killed", "--format", "csv").out == calm
 
 
+@pytest.mark.faults
 def test_killed_between_and_during_parents_and_children(shell):
     disturbed(shell, 2)
 

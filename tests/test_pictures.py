@@ -604,6 +604,7 @@ def killed_often(shell: Shell, tmp_path: Path, kills: int) -> None:
     assert contents("runs") == calm
 
 
+@pytest.mark.faults
 def test_prepare_is_killed_and_gives_the_bytes_of_a_calm_one(shell: Shell, tmp_path: Path) -> None:
     killed_often(shell, tmp_path, 2)  # it alone once, and once with its processes
 

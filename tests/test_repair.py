@@ -278,6 +278,7 @@ def broken(store: Store) -> None:
     store.ledger.write_bytes(bytes(4096) + content[4096:])
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(
     "damage", [pytest.param(None, marks=pytest.mark.slow), broken], ids=["whole", "broken"]
 )
@@ -329,6 +330,7 @@ def opens(ask: Ask, table: str, whole: bool) -> bool:
     return works
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_the_store_opens(store, tmp_path, ask, monkeypatch, kills):
     table = ask("table", "--format", "csv")[1]

@@ -403,6 +403,7 @@ def test_every_look_is_sealed_once_whoever_reads_it_again(calm):
     assert "nothing wrong" in calm("verify", "few").out
 
 
+@pytest.mark.faults
 def test_five_kills_decide_as_none_does(calm, tmp_path):
     shell = Shell(tmp_path)
     declared(tmp_path)

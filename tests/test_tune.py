@@ -76,6 +76,7 @@ def calm(tmp_path_factory) -> Shell:
     return shell
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_search_that_is_killed_has_the_same_trials_choice_and_table(calm, tmp_path, kills):
     shell = Shell(tmp_path)
