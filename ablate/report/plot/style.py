@@ -136,7 +136,7 @@ class Drawing:
         else a long note takes the room of the panels."""
         more = text.get_text().count("\n") + 1 - lines
         if more > 0 and self._form.size is None:
-            line = SPACED * text.get_fontsize() / 72
+            line = SPACED * float(text.get_fontsize()) / 72
             self.figure.set_figheight(self.figure.get_figheight() + more * line)
 
     @property
