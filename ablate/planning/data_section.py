@@ -106,18 +106,18 @@ def complete(
                 f"asked for all {data['classes']:,} texts of the set; with a table test*.csv they "
                 f"are asked for its texts",
             )
-    if found is not None and found.unread:
-        _say(notes, f"data={data['name']}: {data['path']}: {found.unread}")
-    trains = None not in (data["train"], data["validation"])  # else it is tested on, or refused
-    if found is not None and found.kind == "folder" and trains:
-        for line in _split_lines(data, found, present or ()):
-            _say(notes, line)
+    for line in () if found is None else _folder_lines(data, found, present or ()):
+        _say(notes, line)
     return {**data, "fingerprint": fingerprint(data, memo, found)}
 
 
-def _split_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str]) -> Iterator[str]:
-    """How many images of a folder there are for what, cut as `training.data.source.cut` does; and
-    which folders beside these no key names."""
+def _folder_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str]) -> Iterator[str]:
+    """Which images are not read; how many there are for what, cut as `training.data.source.cut`
+    does; and which folders beside these no key names."""
+    if found.unread:
+        yield f"data={data['name']}: {data['path']}: {found.unread}"
+    if found.kind != "folder" or None in (data["train"], data["validation"]):
+        return  # counted by the worker; tested on alone, or refused
     stored = {split: _images_in(found, split) for split in present}
     names = {key: data[key] for key in ("train", "validation", "test")}
     slices = {key: parse_slice(key, name) for key, name in names.items() if isinstance(name, str)}
