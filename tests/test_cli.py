@@ -308,7 +308,7 @@ def test_a_sweep_that_was_not_driven_is_answered_with_those_that_were(driven):
     mistake(driven("table", "tinny", code=2), "'tinny'", "did you mean 'tiny'?")
     mistake(driven("status", "quickstart", code=2), "'quickstart'", "tiny")
     mistake(driven("table", "stem=none,dpn", code=2), "'stem=none,dpn'", "tiny")
-    again = f"`ablate sweep {' '.join(ROWS)} seeds=2 launcher=inline --as tiny"
+    again = f"`ablate sweep {' '.join(ROWS)} launcher=inline seeds=3 --as tiny`"
     mistake(driven("sweep", "tiny", "seeds=3", code=2), "tiny: ", "driven", again)
 
 
