@@ -13,6 +13,7 @@ import json
 import os
 import pty
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from ablate.cli import app
 from ablate.planning.plan import Plan
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
+from ablate.version import __version__
 
 ROWS = ("block.attn=pre,post", "model.depth=1", "train.steps=4")
 SWEEP = ("sweep", *ROWS, "--as", "tiny")
@@ -87,6 +89,14 @@ def test_importing_the_command_line_loads_nothing_heavy():
     code = "import sys, ablate.cli; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not (HEAVY | {"rich"}) & set(done.stdout.split())
+
+
+def test_python_m_ablate_is_the_command(monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["/x/ablate/__main__.py", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("ablate", run_name="__main__")
+    assert (ended.value.code, capfd.readouterr().out) == (0, f"{__version__}\n")
+    assert sys.argv[0] == "ablate"  # which a run notes as its command
 
 
 def test_help_is_there_and_loads_nothing_heavy():
@@ -298,7 +308,7 @@ def test_a_sweep_that_was_not_driven_is_answered_with_those_that_were(driven):
     mistake(driven("table", "tinny", code=2), "'tinny'", "did you mean 'tiny'?")
     mistake(driven("status", "quickstart", code=2), "'quickstart'", "tiny")
     mistake(driven("table", "stem=none,dpn", code=2), "'stem=none,dpn'", "tiny")
-    again = f"`ablate sweep {' '.join(ROWS)} seeds=2 launcher=inline --as tiny"
+    again = f"`ablate sweep {' '.join(ROWS)} launcher=inline seeds=3 --as tiny`"
     mistake(driven("sweep", "tiny", "seeds=3", code=2), "tiny: ", "driven", again)
 
 

@@ -159,6 +159,10 @@ def test_keys_and_their_values(folder):
     assert tab("sweep", "recipe=augr") == ["recipe=augreg"]
     assert tab("sweep", "probe=[gradnorm,sc") == ["probe=[gradnorm,scales"]
     assert tab("sweep", "launcher=s") == ["launcher=slurm"]
+    assert tab("sweep", "logger=t") == ["logger=tensorboard"]
+    assert tab("sweep", "logger=jsonl,w") == ["logger=jsonl,wandb"]
+    assert tab("sweep", "logger.mode=o") == ["logger.mode=online", "logger.mode=offline"]
+    assert tab("sweep", "noti") == ["notify=", "notify=TEXT"]
     assert tab("table", "fixture", "analysis.spread=p") == [
         *("analysis.spread=pooled", "analysis.spread=predictions", "analysis.spread=paired")
     ]

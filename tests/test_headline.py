@@ -41,7 +41,7 @@ def planted(words, columns=("",)):
         (
             {"down": ("hurts", -3), "as good": (SAME, 0), "up": ("helps", 2), "x": (TELL, 0.3)},
             "up helps (+2.00 points [+1.60, +2.40]); down hurts (-3.00 points [-3.40, -2.60]); "
-            "as good is the same within 0.5 points; x can't be told from the baseline.",
+            "as good is the same within 0.5 points; x is undecided.",
         ),
         (
             {"a": ("helps", 2), "b": ("helps", 1), "c": (WORSE, 0.3)},
@@ -56,8 +56,7 @@ def planted(words, columns=("",)):
                 "d": (SAME, 0),
                 "e": (SAME, 0),
             },
-            "d and e are the same within 0.5 points; a and b can't be told from the baseline; "
-            "c is unstable.",
+            "d and e are the same within 0.5 points; a and b are undecided; c is unstable.",
         ),
         (
             {"a": (None, 0), "b": ("did nothing", 0), "c": ("helps", 1)},
@@ -65,8 +64,7 @@ def planted(words, columns=("",)):
         ),
         (
             {"a": (TELL, 9), **{f"down {i}": ("hurts", -i) for i in (2, 5, 3, 1)}},
-            "4 of 5 hurt, most of all down 5 (-5.00 points [-5.40, -4.60]); "
-            "a can't be told from the baseline.",
+            "4 of 5 hurt, most of all down 5 (-5.00 points [-5.40, -4.60]); a is undecided.",
         ),
     ],
 )
@@ -84,8 +82,12 @@ def test_one_column_is_told_row_by_row(words, sentence):
         ),
         (
             {"a": ("hurts", -2), "b": ("hurts", -1), "c": ("less than 1", 0), "d": (TELL, 9)},
-            "Of four changes to base none helps; a and b hurt; c differs by less than 1 point; "
-            "d can't be told from the baseline.",
+            "Of four changes to base none is shown to help; a and b hurt; "
+            "c differs by less than 1 point; d is undecided.",
+        ),
+        (
+            {"a": ("hurts", -2), "b": ("same within 1", 0)},
+            "Of two changes to base none helps; a hurts, -2.0; b is the same within 1 point.",
         ),
         (
             {f"up {i}": ("helps", i) for i in range(1, 6)},
@@ -126,7 +128,7 @@ def test_columns_are_counted():
     assert "analysis.family=table" in false_words(of_three)
     worse = planted({"down": ("hurts", -1), "x": (TELL, 0)}, ("S", "B"))
     assert brief(worse) == (
-        "Of two changes to base none helps in any column; down hurts in 2 of 2 columns; "
+        "Of two changes to base none is shown to help in any column; down hurts in 2 of 2 columns; "
         "of 4 comparisons 2 can't tell."
     )
     many = {f"r{i}": ("helps", i) for i in range(5)}

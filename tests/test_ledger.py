@@ -91,7 +91,12 @@ def test_an_event_that_fails_changes_nothing(store):
 
 
 def test_no_store_and_a_store_of_another_version_are_said_in_a_line(store):
-    with pytest.raises(UserError, match="no store at"), Ledger.reading(store):
+    with pytest.raises(UserError, match=r"no store at .* start with"), Ledger.reading(store):
+        pass
+    store.root.mkdir()
+    (store.root / "environment.json").write_text('{"bundle": 3}')
+    table = f"`ablate table --from {store.root}`"
+    with pytest.raises(UserError, match=f"no store at .*bundle.*{table}"), Ledger.reading(store):
         pass
     with Ledger.driving(store) as ledger:
         ledger._db.execute("UPDATE meta SET version = 99")

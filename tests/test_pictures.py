@@ -30,11 +30,13 @@ from test_kill import wait_for
 
 from ablate.analysis.footnotes import data_notes
 from ablate.planning.compose import Composer
+from ablate.planning.data_section import complete
 from ablate.running.turns import with_room
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import NoRoom, UserError
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
+from ablate.shared.sections import Data
 from ablate.store.store import Store
 from ablate.training.data import cache, source
 from ablate.training.data.cached import open_cached
@@ -98,7 +100,8 @@ def test_what_may_be_a_picture_and_is_not_read_is_counted(tmp_path: Path) -> Non
     for size in (8, 16):  # said once
         composer.run({**composer.tree([]), "data": tree | {"size": size}})
     line = "images that are not read: 2 .heic, 1 .jxl; convert them to PNG or JPEG"
-    assert composer.notes == [f"data=mine: {tmp_path}/images: {line}"]
+    split = "data=mine: 2 classes; images: 15 to train on, 5 to validate on, 4 to test on"
+    assert composer.notes == [f"data=mine: {tmp_path}/images: {line}", split]
     (tmp_path / "phone" / "a").mkdir(parents=True)
     (tmp_path / "phone" / "a" / "1.heic").write_bytes(b"something")
     with pytest.raises(UserError, match=r"nor images in folders \(.* not read: 1 .heic; convert "):
@@ -412,6 +415,36 @@ def test_a_build_killed_while_it_skips_gives_the_same_bytes(
     resumed, calm = cache.prepare(data, folder), cache.prepare(data, tmp_path / "calm")
     for file in calm.folder.iterdir():
         assert file.read_bytes() == (resumed.folder / file.name).read_bytes(), file.name
+
+
+@pytest.mark.parametrize(
+    ("settings", "unused"),
+    [
+        (
+            {"validation": 0.1, "test": 0.25},
+            [
+                "extra (2 images): data.test=extra tests on it, data.validation=extra validates",
+                "val (6 images): data.test=val tests on it, data.validation=val validates on it",
+            ],
+        ),
+        ({"validation": 3, "test": "val"}, ["extra (2 images): data.validation=extra validates"]),
+        ({"train": "train[:60%]", "validation": "train[60%:]", "test": "val[:4]"}, ["extra"]),
+    ],
+)
+def test_a_folder_is_said_as_it_is_cut(tmp_path: Path, settings: Any, unused: list[str]) -> None:
+    for split, number in (("train", 10), ("val", 3), ("extra", 1)):
+        folders(tmp_path / split, "ab", number)
+    (tmp_path / "notes").mkdir()
+    notes: list[str] = []
+    data = {**PLAIN, "path": str(tmp_path), "classes": None, **settings}
+    section = Data(**complete(data, None, notes))
+    parts = source.cut(section, source.rows(section))
+    counts = [f"{len(parts[split][1])} to {split}" for split in ("train", "validation", "test")]
+    first, *others = notes
+    said = ", ".join(counts).replace("validation", "validate")
+    assert first == f"data=mine: 2 classes; images: {said.replace(',', ' on,')} on"
+    for line, begins in zip(others, unused, strict=True):
+        assert line.startswith(f"data=mine: no key names the folder {begins}")
 
 
 # --- As a user sees it --------------------------------------------------------------------------

@@ -34,12 +34,13 @@ from ablate.report.logs import follow_log
 from ablate.report.show import compare_runs, describe_run
 from ablate.report.text import sparkline
 from ablate.running import launchers
-from ablate.shared.errors import UserError
+from ablate.running.asking import check
+from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import to_json
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState
-from ablate.store.find import find_run
+from ablate.store.find import find_run, planned_as
 from ablate.store.ledger import Ledger, result_detail
 from ablate.store.progress import observe
 from ablate.store.store import Store
@@ -224,6 +225,25 @@ def test_a_run_is_found_by_label_in_the_sweep_that_was_driven_last(tmp_path):
         for text in ("post/post#2", "pre#1", "a", "../a1"):
             with pytest.raises(UserError):
                 find_run(store, ledger, text)
+
+
+def test_an_edited_plan_is_in_the_way_of_its_own_runs_alone(tmp_path):
+    store = Store(tmp_path)
+    old, new = plan("old", [""], pre=["a1"], post=["b1"]), plan("new", [""], pre=["a2"])
+    with Ledger.driving(store) as ledger:
+        for made in (old, new):
+            store.write_plan(made)
+            ledger.plan(made)
+        store.write_plan(dataclasses.replace(new, title="another"))
+        assert find_run(store, ledger, "post#2") == "b1"
+        check(store, ledger, "skip", {"b1": "post#2"})
+        assert [name for name, _ in planned_as(store, ledger, "b1")] == ["old"]
+        for asked in (
+            lambda: find_run(store, ledger, "pre#2"),
+            lambda: check(store, ledger, "skip", {"a2": "pre#2"}),
+        ):
+            with pytest.raises(Failure, match=r"new\.json: was edited after it was planned"):
+                asked()
 
 
 def test_a_run_that_never_began_is_shown_as_planned(own):

@@ -19,7 +19,8 @@ from ablate.analysis import tabulate as making
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Plan
-from ablate.report.formats import CSV_FIELDS, render
+from ablate.report.formats import CSV_FIELDS, DEFAULT, render
+from ablate.report.formats.layout import sheet
 from ablate.shared.errors import UserError
 from ablate.store.looks import InterimLook
 
@@ -191,8 +192,12 @@ def test_intervals_end_where_accuracies_do_and_say_so():
     table = tabulate(plan, plant(plan, {"base": [90, 91, 92], "near": [100, 99.3, 99.9]}))
     near = entries(table)["near"].accuracy
     assert (near.low < 99, near.high) == (True, 100.0)
-    assert "Intervals of the mean are cut at 0 and 100 %." in table.notes
-    assert not any("cut at" in note for note in tabulate(plan, plant(plan, PLANTED_TWO)).notes)
+    told = "Intervals of the mean are cut at 0 and 100 %."
+    assert told in sheet(table, DEFAULT, False, 0).caption
+    assert not any("cut at" in note for note in table.notes)  # a report would warn of it
+    inside = tabulate(plan, plant(plan, PLANTED_TWO))
+    for other, show in ((table, ("gain", "ci")), (table, ("accuracy", "gain")), (inside, DEFAULT)):
+        assert told not in sheet(other, show, False, 0).caption
 
 
 def test_an_interval_as_wide_as_the_scale_is_not_printed():

@@ -215,10 +215,6 @@ def notes(
         )
     if plan.n == 2:
         found.append("n = 2: intervals, no verdicts.")
-    of = plan.metric
-    ends = [entry.accuracy for column in columns for entry in column.entries if entry.accuracy]
-    if of.most is not None and any(e.n > 1 and (e.low == 0 or e.high == of.most) for e in ends):
-        found.append(f"Intervals of the mean are cut at 0 and {of.most:g} {of.unit}.")
     for column in columns:
         if column.void and not column.on:
             found += _void(plan, column, [s for s in cells if s.cell.column == column.label])

@@ -20,10 +20,11 @@ PREDICATES = {
     "same within": ("is the same within {}", "are the same within {}"),
     "no worse than": ("is less than {} worse, if at all", "are less than {} worse, if at all"),
     "less than": ("differs by less than {}", "differ by less than {}"),
-    "can't tell": ("can't be told from the baseline", "can't be told from the baseline"),
+    "can't tell": ("is undecided", "are undecided"),
     "unstable": ("is unstable", "are unstable"),
 }
 BOUNDED = ("less than", "same within", "no worse than")  # by the margin
+HELPS_NOT = ("hurts", "less than", "same within", "did nothing")
 TOLD = ("helps", "hurts", "higher", "lower")
 NUMBERS = (
     *("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
@@ -59,7 +60,7 @@ def brief(table: Table) -> str:
     better = "higher" if table.of().neutral else "helps"
     if len(table.judged) > 1:
         none = better == "helps" and found[0][0] != better
-        start = " none helps in any column; " if none else ": "
+        start = f" {_none(found)} in any column; " if none else ": "
         return f"Of {changes}{start}{'; '.join(_counted(table, found, contrasts))}."
     if len(rows) == 1:
         [(verdict, [only])] = found
@@ -74,7 +75,7 @@ def brief(table: Table) -> str:
         first = f"{number} {PREDICATES[better][count > 1]}"
         clauses.append(f"{first}: {_listed(_largest(table, entries))}")
     elif better == "helps":
-        clauses.append("none helps")
+        clauses.append(_none(found))
     for verdict, entries in found:
         predicate = _predicate(table, verdict, len(entries) > 1)
         if verdict in TOLD and len(entries) == 1:
@@ -84,6 +85,12 @@ def brief(table: Table) -> str:
         else:
             clauses.append(f"{_listed([entry.row for entry in entries])} {predicate}")
     return f"Of {changes} {'; '.join(clauses)}."
+
+
+def _none(found: Sequence[tuple[str, list[Entry]]]) -> str:
+    """Say that no row has "helps": of others than these verdicts one may help all the same."""
+    known = all(verdict.startswith(HELPS_NOT) for verdict, _ in found)
+    return "none helps" if known else "none is shown to help"
 
 
 def _largest(table: Table, entries: Sequence[Entry]) -> list[str]:

@@ -291,7 +291,10 @@ def plot(
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, replace(selection, words=words), read=True)
     if rows is not None:
-        form = replace(form, rows=read_labels("--rows", rows, [r.label for r in made.rows]))
+        labels = [row.label for row in made.rows]
+        also = {alias: row.label for row in made.rows for alias in row.aliases}
+        chosen = {made.baseline, *read_labels("--rows", rows, labels, also)}
+        form = replace(form, rows=tuple(label for label in labels if label in chosen))
     begin(f"drawing {kind} of {made.name}")
     out = out or Path(f"{file_name(made.name)}-{kind}.{ending}")
     results, withheld = kept.results(made.runs(), curves=True, probes=True)

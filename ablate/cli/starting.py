@@ -32,6 +32,8 @@ def check_name(words: list[str], store: Store) -> None:
     if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
         return
     if (plan := _driven(name, store)) is not None:
+        from ablate.analysis.captions import with_words
+
         if name == plan.words[0]:
             raise UserError(
                 f"{name}: is the name of a driven sweep, but its sweep file is neither in this "
@@ -39,7 +41,7 @@ def check_name(words: list[str], store: Store) -> None:
             )
         raise UserError(
             f"{name}: is the name of a driven sweep; to drive the sweep again give its words: "
-            f"`ablate sweep {shlex.join([*plan.words, *words[1:]])}`"
+            f"`{with_words(plan, *words[1:])}`"
         )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,22 @@ from ablate.shared import captions, sections
 from ablate.shared.build import section
 from ablate.shared.dataset import (
     BUNDLED,
+    MASKS,
+    PICTURES,
     Listing,
     class_folders,
     local,
     local_splits,
     parse_slice,
+    split_folder,
     wanted,
 )
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
 
-NAMED = 3  # sets that a line names
+NAMED = 3  # sets that a line names, folders that have one
+USES = {"test": "tests", "validation": "validates"}
+BEHIND = chr(ord(os.sep) + 1)  # in name order
 
 
 def complete(
@@ -31,7 +37,7 @@ def complete(
     a set that nothing is learnt from, of which only `test` is read.
 
     Local files that lack a split of the hub's set are cut anew, and that is added to `notes`, as
-    are images that are not read.
+    are images that are not read, and how the images of a folder are split.
     Raises UserError for keys and types that are wrong and for data that is not there.
     """
     if not isinstance(data, Mapping):
@@ -100,9 +106,50 @@ def complete(
                 f"asked for all {data['classes']:,} texts of the set; with a table test*.csv they "
                 f"are asked for its texts",
             )
-    if found is not None and found.unread:
-        _say(notes, f"data={data['name']}: {data['path']}: {found.unread}")
+    for line in () if found is None else _folder_lines(data, found, present or ()):
+        _say(notes, line)
     return {**data, "fingerprint": fingerprint(data, memo, found)}
+
+
+def _folder_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str]) -> Iterator[str]:
+    """Which images are not read; how many there are for what, cut as `training.data.source.cut`
+    does; and which folders beside these no key names."""
+    if found.unread:
+        yield f"data={data['name']}: {data['path']}: {found.unread}"
+    if found.kind != "folder" or None in (data["train"], data["validation"]):
+        return  # counted by the worker; tested on alone, or refused
+    stored = {split: _images_in(found, split) for split in present}
+    names = {key: data[key] for key in ("train", "validation", "test")}
+    slices = {key: parse_slice(key, name) for key, name in names.items() if isinstance(name, str)}
+    counts = {key: len(part.rows(stored[part.split])) for key, part in slices.items()}
+    whole = counts["train"]
+    for key, share in names.items():
+        if key not in slices:
+            counts[key] = share if isinstance(share, int) else max(1, round(share * whole))
+            counts["train"] -= counts[key]
+    if (fraction := data.get("fraction", 1.0)) < 1:
+        counts["train"] = max(1, round(fraction * counts["train"]))
+    train, validation, test = (f"{counts[key]:,}" for key in names)
+    yield (
+        f"data={data['name']}: {data['classes']:,} classes; images: {train} to train on, "
+        f"{validation} to validate on, {test} to test on"
+    )
+    used = {part.split for part in slices.values()}
+    free = [key for key in USES if key not in slices] or [*USES]
+    for split in [split for split in present if stored[split] and split not in used][:NAMED]:
+        does = ", ".join(f"data.{key}={split} {USES[key]} on it" for key in free)
+        yield (
+            f"data={data['name']}: no key names the folder {split} ({stored[split]:,} images): "
+            f"{does}"
+        )
+
+
+def _images_in(found: Listing, split: str) -> int:
+    """How many images a split has. The files are in name order."""
+    masked = (found.path / MASKS).is_dir()
+    folder = found.path / PICTURES / split if masked else split_folder(found.path, split)
+    first, last = (bisect_left(found.files, f"{folder}{end}") for end in (os.sep, BEHIND))
+    return last - first
 
 
 def _counted(data: Mapping[str, Any], texts: Sequence[str]) -> int:

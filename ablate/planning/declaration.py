@@ -292,7 +292,15 @@ def key_at(key: Any, place: str) -> str:
         raise UserError(f"{place}: {key}: launchers are chosen on the command line only")
     if section in ASIDE:
         raise UserError(f"{place}: {key}: {section}= is given on the command line only")
+    if slip := colon(key):
+        raise UserError(f"{place}: {key}: is no key{slip}")
     return key
+
+
+def colon(text: Any) -> str:
+    """ "; put a space behind the colon" for "norm:rmsnorm", which YAML reads as one word."""
+    slip = isinstance(text, str) and re.search(r"[\w}]:\S", text)
+    return "; put a space behind the colon" if slip else ""
 
 
 def plain_at(value: Any, key: str, place: str) -> Any:
@@ -317,7 +325,7 @@ def one_line(text: str, place: str) -> str:
 
 def mapping_at(raw: Any, place: str, form: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
-        raise UserError(f"{place}: expected {form}, got {raw!r}")
+        raise UserError(f"{place}: expected {form}, got {raw!r}{colon(raw)}")
     return raw
 
 

@@ -17,6 +17,7 @@ from ablate.planning.declaration import (
     Override,
     Sweep,
     analysis,
+    colon,
     combinations,
     distinct,
     filled,
@@ -76,7 +77,8 @@ def load(path: Path) -> tuple[str, dict[str, Any]]:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
         problem = getattr(error, "problem", None) or error
-        raise UserError(f"{place}:{line} not YAML: {' '.join(str(problem).split())}") from error
+        told = f"{' '.join(str(problem).split())}{_slip(path, mark)}"
+        raise UserError(f"{place}:{line} not YAML: {told}") from error
     except (OmegaConfBaseException, OSError, ValueError) as error:
         raise UserError(f"{place}: can't be read: {' '.join(str(error).split())}") from error
     check_resolvers(content, place)
@@ -86,6 +88,17 @@ def load(path: Path) -> tuple[str, dict[str, Any]]:
             key_at(key, place)  # which knows what is no key of a file, but of the command line
             raise unknown(f"{place}: {key}", key, KEYS, "a key among")
     return place, content
+
+
+def _slip(path: Path, mark: Any) -> str:
+    """What mends a colon at `mark`, if it is one that YAML did not expect there."""
+    lines = path.read_text(errors="replace").splitlines()
+    if mark is None or mark.line >= len(lines) or lines[mark.line][mark.column :][:1] != ":":
+        return ""
+    if ": " in lines[mark.line][: mark.column]:
+        return "; put a text that has a colon in quotes"
+    before = next((n for n in range(mark.line, 0, -1) if lines[n - 1].strip()), 0)
+    return f"{slip} of line {before}" if before and (slip := colon(lines[before - 1])) else ""
 
 
 def from_file(
@@ -261,7 +274,8 @@ class _Reader:
     def entry(self, entry: Any, place: str) -> list[Item]:
         form = "LABEL: {key: value}"
         if isinstance(entry, str):
-            raise UserError(f"{place}: expected {form}, got {entry!r}; write {entry}: {{}}")
+            right = colon(entry) or f"; write {entry}: {{}}"
+            raise UserError(f"{place}: expected {form}, got {entry!r}{right}")
         entry = mapping_at(entry, place, form)
         if any(key in entry for key in GENERATORS):
             return list(self.generated(entry, place, GENERATORS))
@@ -278,6 +292,8 @@ class _Reader:
         label = label_at(label, place)
         if settings is None:
             raise UserError(f"{place}: {label}: expected {{key: value}}; write {label}: {{}}")
+        if isinstance(settings, str) and (slip := colon(label)):  # a:{stem: dpn}
+            raise UserError(f"{place}: {label}: expected {{key: value}}, got {settings!r}{slip}")
         return label, settings
 
     def axes(self, raw: Any, place: str) -> list[Item]:

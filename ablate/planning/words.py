@@ -50,7 +50,8 @@ def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Comm
         if count > 1:
             raise UserError(f"{key}: given twice")
         if key == "seed":
-            raise UserError("seed: give seeds=N, or a bracketed list: seeds=[0,1]")
+            given = ",".join(show(value) for w in parsed if w.key == key for value in w.values)
+            raise UserError(f"seed: give a count, such as seeds=3, or a list: seeds=[{given}]")
 
     def about(word: Word) -> str:
         sections = (*OWN, "launcher")

@@ -13,6 +13,7 @@ from ablate.planning.analysis_keys import METRICS, Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.conf import shipped
 from ablate.planning.launcher import DRIVER, LAUNCHERS
+from ablate.planning.logger import LOGGERS, SHARED
 from ablate.planning.tuning import OWN
 from ablate.shared.choices import ARCHS, CHOICES, PROBES
 from ablate.shared.keys import hints, keys
@@ -40,6 +41,9 @@ def key_choices() -> dict[str, Values]:
     found["launcher"] = tuple(LAUNCHERS)
     for params in (DRIVER, *(launcher.params for launcher in LAUNCHERS.values())):
         found |= {f"launcher.{key}": values_of(param.type) for key, param in params.items()}
+    found |= {"logger": tuple(LOGGERS), "notify": ("TEXT",)}
+    for params in (SHARED, *(logger.params for logger in LOGGERS.values())):
+        found |= {f"logger.{key}": values_of(param.type) for key, param in params.items()}
     found |= {f"analysis.{key}": values_of(hints(Analysis)[key]) for key in keys(Analysis)}
     found["analysis.metric"] = METRICS
     found |= {f"tune.{key}": values_of(hints(Tune)[key]) for key in OWN}

@@ -94,16 +94,16 @@ class Bystander:
         about = {"format": FORMAT, "event": event, "sweep": self._sweep, "store": str(self._store)}
         about |= {"host": platform.node(), "at": time.time()}
         line, verdicts = self._verdicts
-        words, progress, lost = [], self._progress, set[str]()
+        sentences, progress, lost = [], self._progress, set[str]()
         if progress is not None:
             lost = self._lost()
-            words.append(f"{progress.done} of {progress.total} runs are done")
-            words += [f"{len(lost)} given up"] if lost else []
+            given_up = f", {len(lost)} given up" if lost else ""
+            sentences.append(f"{progress.done} of {progress.total} runs are done{given_up}.")
         said = str(error) if isinstance(error, UserError | Failure | OSError) else None
-        words += [said] if said else [line] if line else []
+        sentences += [f"{said.removeprefix(f'{self._sweep}: ')}."] if said else [line]
         return {
             **about,
-            "line": f"{self._sweep}: {'; '.join(words)}",
+            "line": f"{self._sweep}: {' '.join(filter(None, sentences))}",
             "done": progress.done if progress is not None else 0,
             "total": progress.total if progress is not None else None,
             "states": dict(progress.counts) if progress is not None else {},

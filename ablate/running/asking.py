@@ -31,7 +31,7 @@ def check(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str]) -> 
         found = decide(store, ledger, order, run, states[run])
         if found.refused:
             raise UserError(f"{label}: {found.refused}")
-    for plan in plans(store, ledger) if order == "skip" else ():
+    for plan in plans(store, ledger, runs.keys()) if order == "skip" else ():
         trials = {run.id for run in plan.tried()}
         for run in runs.keys() & (trials if not plan.until else {run.id for run in plan.runs()}):
             needs = "a look" if plan.until else "its search"

@@ -162,8 +162,18 @@ def same_keys(place: str, tree: Any, expected: Iterable[str], added: Collection[
             raise UserError(f"{dot}{name}: missing; give {dot}{name}=VALUE")
 
 
+# What others call a key, where its name alone does not lead to ours.
+HABITS = {
+    **{"batch_size": "train.batch", "max_epochs": "train.epochs", "num_epochs": "train.epochs"},
+    **{"learning_rate": "optim.lr", "weight_decay": "optim.wd", "embed_dim": "model.width"},
+    **{"num_heads": "model.heads", "num_layers": "model.depth"},
+}
+
+
 def _homes(key: Any) -> list[str]:
     """The keys of sections that are called so or, where no section is nearly, nearly so."""
+    if key in HABITS:
+        return [HABITS[key]]
     sections = {name: cls for name, cls in hints(Run).items() if isinstance(cls, type)}
     sections["model"] = Model
     fields = {name: keys(cls) for name, cls in sections.items() if name not in CHOICES}

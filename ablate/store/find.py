@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from ablate.planning.cell import Cell, PlannedRun
@@ -45,15 +46,23 @@ def find_run(store: Store, ledger: Ledger, text: str, sweep: str | None = None) 
 
 def _labelled(store: Store, ledger: Ledger, text: str, sweep: str | None) -> str:
     known: dict[str, str] = {}
-    for plan in plans(store, ledger):
-        if sweep not in (None, plan.name):
+    for name in ledger.sweeps():
+        if sweep not in (None, name):
             continue
-        names = _names(plan)
-        if text in names:
-            return names[text]
+        names = _names_there(store, name)
+        if text in names and (plan := ledger.sealed_plan(store, name)) is not None:
+            return _names(plan).get(text, names[text])
         known |= names
     near = difflib.get_close_matches(text, known, n=SHOWN) or list(known)[:SHOWN]
     raise unknown("run", text, near, "LABEL@COLUMN#SEED of a sweep driven here, such as")
+
+
+def _names_there(store: Store, sweep: str) -> dict[str, str]:
+    """`_names` of its plan as it lies there: one that was edited matters where it has the name."""
+    with contextlib.suppress(Failure):
+        plan = store.read_plan(sweep)
+        return {} if plan is None else _names(plan)
+    return {}
 
 
 def _names(plan: Plan) -> dict[str, str]:
@@ -148,9 +157,10 @@ def _seen(plan: Plan, ledger: Ledger, cell: Cell, seed: int) -> bool:
     )
 
 
-def plans(store: Store, ledger: Ledger) -> Iterator[Plan]:
-    """The driven plans that are whole, the last driven first."""
-    for name in ledger.sweeps():
+def plans(store: Store, ledger: Ledger, runs: Collection[str] | None = None) -> Iterator[Plan]:
+    """The driven plans that are whole, the last driven first; those alone that have one of `runs`.
+    Raises Failure for one of these that was edited."""
+    for name in ledger.sweeps() if runs is None else ledger.sweeps_of(runs):
         plan = ledger.sealed_plan(store, name)
         if plan is not None:
             yield plan
@@ -160,7 +170,7 @@ def planned_as(store: Store, ledger: Ledger, run: str) -> list[tuple[str, Planne
     """(sweep, planned run) for every driven sweep that the run is part of, the last first."""
     return [
         (plan.name, planned)
-        for plan in plans(store, ledger)
+        for plan in plans(store, ledger, {run})
         for planned in plan.runs()
         if planned.id == run
     ]

@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import json
 import os
+import shlex
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,10 +94,7 @@ class Ledger(Queries):
         A ledger that is missing beside its plans, or that an older version wrote, is mended first.
         """
         if not store.ledger.exists() and not store.plans():
-            raise UserError(
-                f"no store at {store.root}: start with `ablate sweep quickstart`, "
-                f"or give its folder with --store DIR (or ABLATE_STORE)"
-            )
+            raise UserError(f"no store at {store.root}: {_instead(store)}")
         elsewhere = store.ledger.exists() and bool(beats_elsewhere(store.root))
         if not (elsewhere or (store.ledger.exists() and version_of(store.ledger) == VERSION)):
             _mend(store)
@@ -317,6 +315,16 @@ class Ledger(Queries):
                 what = "was edited after it was planned" if seals else "was never planned here"
                 raise Failure(f"{path}: {what}; the same `ablate sweep` writes it again")
             before = sha256
+
+
+def _instead(store: StoreFolder) -> str:
+    """What to do where there is no store."""
+    match read_json(store.root / "environment.json"):
+        case {"bundle": int()}:  # see ablate.audit.bundle
+            table = shlex.join(["ablate", "table", "--from", str(store.root)])
+            return f"this is a bundle of `ablate export`; `{table}` shows its table"
+    place = "give its folder with --store DIR (or ABLATE_STORE)"
+    return f"start with `ablate sweep quickstart`, or {place}"
 
 
 def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:

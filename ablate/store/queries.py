@@ -64,6 +64,12 @@ class Queries:
         rows = self.rows((str,), "SELECT name FROM sweep ORDER BY driven DESC")
         return [name for (name,) in rows]
 
+    def sweeps_of(self, runs: Iterable[str]) -> list[str]:
+        """Those that planned one of these runs last, in the order of `sweeps`."""
+        query = "SELECT DISTINCT sweep FROM planned WHERE run = ?"
+        having = {sweep for run in runs for (sweep,) in self.rows((str,), query, (run,))}
+        return [sweep for sweep in self.sweeps() if sweep in having]
+
     def driven(self) -> dict[str, float]:
         """When each sweep was driven last."""
         return dict(self.rows((str, float), "SELECT name, driven FROM sweep"))

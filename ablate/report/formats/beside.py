@@ -9,7 +9,7 @@ from ablate.analysis.headline import headline
 from ablate.analysis.table import Entry, Table
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.report.formats.layout import UNFINISHED, cells_of, headings_of
-from ablate.report.formats.parts import ShownPart, parts_of
+from ablate.report.formats.parts import ShownPart, cut_words, parts_of
 from ablate.report.pair import SweepPair, caption, notes
 
 
@@ -25,7 +25,10 @@ def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
         title=" and ".join(_name(table) for table in tables),
         grids=grids,
         notes=tuple(notes(pair)),
-        caption=tuple(caption(pair)),
+        caption=(
+            *caption(pair),
+            *dict.fromkeys(line for t in tables for line in cut_words(t, show)),
+        ),
         footnotes=(*first.footnotes, *second.footnotes),
         headline=" ".join(f"{name}: {text}" for name, text in told if text),
     )

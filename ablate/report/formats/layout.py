@@ -13,6 +13,7 @@ from ablate.report.formats.parts import (
     OTHERS,
     ShownPart,
     bracket,
+    cut_words,
     interval,
     interval_form,
     parts_of,
@@ -38,6 +39,7 @@ def sheet(
         details = tuple(wide_caption(table))
     else:
         grids = _long(table, list(parts_of(table, show)), transpose, width)
+        details = (*cut_words(table, show), *details)
     return PrintedTable(
         title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
         grids=(*grids, *blocks),

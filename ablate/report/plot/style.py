@@ -16,6 +16,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import font_scalings
+from matplotlib.text import Text
 from matplotlib.transforms import ScaledTranslation
 
 from ablate.analysis.table import Table
@@ -24,6 +25,7 @@ from ablate.report.plot.form import STYLES, Form, Size
 from ablate.report.plot.inks import GREY
 from ablate.shared.errors import UserError
 
+LINES, SPACED = 4, 1.2  # of notes that any figure has room for; from line to line, in letters
 SMALL = 0.4  # inches of a panel: below, nothing can be read
 OVERLAP = 0.3  # of a line: its ascenders and descenders
 MAP = "cividis"  # light and dark in order, whatever the eye
@@ -86,11 +88,12 @@ class Drawing:
         self.axes: list[list[Axes]] = self.figure.subplots(*panels, squeeze=False).tolist()
         missing = [note for note in table.notes if note.startswith("UNFINISHED")]
         above = [*([heading] if form.heading else []), *missing]
-        self.figure.suptitle(_wrapped(above, self.letters))
+        self._grow(self.figure.suptitle(_wrapped(above, self.letters)), 1)
         self._title = f"Sweep {plan.name}" if plan.title == plan.name else plan.title
         self._titles: list[str] = []
         self._said = [heading]
-        self._chosen = f"Rows shown: {len(form.rows)} of {len(plan.rows)}." if form.rows else ""
+        some = form.rows is not None and len(form.rows) < len(plan.rows)
+        self._chosen = f"Rows shown: {len(form.rows or ())} of {len(plan.rows)}." if some else ""
 
     def columns(self, count: int, parts: int = 1) -> list[list[Axes]]:
         """The panels of `count` columns, (column, part): parts lie one below the other, and columns
@@ -125,7 +128,16 @@ class Drawing:
         self._said += lines
         if self._form.notes:
             text = _wrapped(lines, 1.25 * self.letters)
-            self.figure.supxlabel(text, x=0.01, ha="left", fontsize="small", color=GREY)
+            foot = self.figure.supxlabel(text, x=0.01, ha="left", fontsize="small", color=GREY)
+            self._grow(foot, LINES)
+
+    def _grow(self, text: Text, lines: int) -> None:
+        """Make room for the lines of a text beyond these, which the size of a figure allows for:
+        else a long note takes the room of the panels."""
+        more = text.get_text().count("\n") + 1 - lines
+        if more > 0 and self._form.size is None:
+            line = SPACED * float(text.get_fontsize()) / 72
+            self.figure.set_figheight(self.figure.get_figheight() + more * line)
 
     @property
     def caption(self) -> str:
