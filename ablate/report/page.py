@@ -38,7 +38,6 @@ from ablate.store.record import RunRecord
 from ablate.version import __version__
 
 HERE = Path(__file__).parent
-LETTERS, DRAWN = 11, 9  # pixels of letters in a page, at least; points, as they are drawn
 FIGURES = tuple(kind for kind in KINDS if kind not in ("gain", "forest"))  # a forest is on it
 
 
@@ -132,11 +131,6 @@ class _Figure:
     alt: str
     svg: str
     width: float
-
-    @property
-    def least(self) -> int:
-        """The width in pixels at which the letters of its axes have LETTERS."""
-        return round(self.width * LETTERS / DRAWN)
 
 
 def _figure(kind: str, svg: str) -> _Figure:
