@@ -137,6 +137,27 @@ def test_a_store_of_old_is_exported_too(tmp_path, number):
 # --- Recomputed ---------------------------------------------------------------------------------
 
 
+SHARED = """
+base: {recipe: quick, data: digits, model.arch: mu/4, model.depth: 1, train.epochs: 1}
+from:
+  train.epochs: 1
+  tune: {space: {optim.lr: {choices: [3e-3, 1e-2]}}, sampler: grid, repeats: 1}
+variants: [{plain: {}}, {other: {optim.b2: 0.9}}]
+seeds: 1
+"""
+
+
+def test_rows_whose_searches_share_trials(tmp_path):
+    """They differ in the child alone, so each trial, a parent, is one run of both."""
+    shell = Shell(tmp_path)
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "shared.yaml").write_text(SHARED)
+    shell("sweep", "shared", "launcher=inline")
+    shell("export", "shared", "bundle")
+    assert shell("table", "--from", "bundle").out == shell("table", "shared").out
+    assert "nothing wrong" in shell("verify", "bundle").out
+
+
 def test_the_table_is_made_again_from_the_raw_files_alone(out, shell):
     made = (out / "table.csv").read_bytes()
     for path in {*out.glob("table.*"), *out.glob("*.csv"), out / "report.html"}:

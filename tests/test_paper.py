@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -272,7 +273,9 @@ def test_nothing_to_stand_beside_is_said(tmp_path):
 
 def cost_of(plan, seconds=36.0):
     each = {(cell.row, cell.column): seconds for cell in plan.cells}
-    return Costs({}, each, "", 0.0)
+    rows = Counter(cell.column for cell in plan.cells)
+    a_seed = {column: seconds and seconds * n for column, n in rows.items()}
+    return Costs({}, each, "", 0.0, seed_s=a_seed)
 
 
 def test_the_forecast_is_that_of_the_tables_own_function():

@@ -107,7 +107,7 @@ def test_a_look_is_of_the_spread_that_judges(tmp_path):
 def test_a_forecast_says_that_it_is_pooled():
     def lines(**analysis):
         plan = make_plan(ROWS, **analysis)
-        cost = Costs({}, {(cell.row, cell.column): 36.0 for cell in plan.cells}, "", 0.0)
+        cost = Costs({}, {}, "", 0.0, seed_s={"": 36.0 * len(plan.cells)})
         detection = forecast(plan, 0.5, 0.4, cost, {}, lambda run: [])
         return detection.tree()["method"], [*detection.lines()]
 

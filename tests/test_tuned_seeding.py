@@ -18,7 +18,10 @@ from ablate.planning.plan import Plan
 from ablate.planning.search import Search
 from ablate.planning.unite import unasked, unite
 from ablate.planning.until import at_most
+from ablate.shared.errors import UserError
+from ablate.store import looks
 from ablate.store.ledger import Ledger
+from ablate.store.looks import look
 from ablate.store.store import Store
 
 FILE = """
@@ -36,6 +39,7 @@ tune:
   at: {train.epochs: 1}
 """
 LOOKS = (5, 7, 9)
+UNTIL = "until: {looks: [5, 7, 9], margin: 1}"
 ROWS = ("plain", "DPN", "asleep")
 GAINS = (0, 1.5, -9)
 EACH = 2  # trials of a search
@@ -176,6 +180,62 @@ def test_searches_have_their_size_by_the_seeds_of_the_first_look(planned):
     fixed = text.replace("until: {looks: [5, 7, 9], margin: 1}", "seeds: 3")
     assert planned(text=fixed).tune == planned(text=fixed, until=9).tune
     assert planned(text=fixed, until=9).tune.trials_each == 30 // 3
+
+
+PARENTS = "from: {recipe: quick, data: digits, train.epochs: 20"
+SEARCH = "tune: {space: {optim.lr: {choices: [3e-3, 1e-2]}}, sampler: grid, at: {train.epochs: 1}"
+
+
+@pytest.mark.parametrize(
+    ("sections", "epochs"),
+    [  # of both rows: a run has 4 epochs, a parent 20, each of two trials 1
+        (f"{SEARCH}}}", 2 * (4 + 2)),
+        (f"{PARENTS}}}", 2 * 4 + 20),  # which rows share that differ in the child alone
+        (f"{PARENTS}, seed: 0}}", 2 * 4 + 20 / 9),  # and all nine seeds
+        (f"{PARENTS}}}\n{SEARCH}}}", 2 * (4 + 2) + 20),
+        (f"{PARENTS}, {SEARCH}}}}}", 2 * (4 + 2 + 20)),
+    ],
+)
+def test_hours_of_a_seed_count_its_search_and_its_parent(tmp_path, sections, epochs):
+    """On hardware that is not here: an image costs the same in every training."""
+    shell = Shell(tmp_path)
+    looks = "seed: 0" not in sections  # which don't go with one parent for all
+    base = "{recipe: quick, data: digits, model.arch: mu/4, model.depth: 1, train.epochs: 4}"
+    seeds = "until: {looks: [5, 9], margin: 1}" if looks else "seeds: 9"
+    rows = "variants: [{plain: {}}, {DPN: {optim.b2: 0.9}}]"
+    declared(tmp_path, f"base: {base}\n{rows}\n{seeds}\n{sections}\n")
+    words = () if looks else ("--detect", "1")
+    told = shell("plan", "few", *words, "--on", "h100:1", "--spread", "1", "--format", "json").out
+    tree = json.loads(told)
+    if looks:
+        hours = tree["until"]["most"]["device_hours"] / 9
+    else:
+        hours = tree["detect"]["columns"][0]["hours_a_seed"]
+    an_epoch = sum(variant["seconds"] for variant in tree["variants"]) / 8
+    assert hours == pytest.approx(epochs * an_epoch / 3600)
+
+
+def test_a_search_that_was_declared_otherwise_is_a_changed_analysis(planned):
+    plan, other = planned(), planned("tune.seed=1")
+    assert looks.changes(look(plan), look(other)) == ["tune: other searches"]
+    fixed = FILE.replace(UNTIL, "seeds: 3")
+    plan, other = planned(text=fixed), planned("tune.seed=1", text=fixed)
+    assert looks.changes(look(plan), look(other)) == ["tune: other searches"]
+    older = dict(look(plan).at["analysis"])
+    older.pop("tune")
+    before = looks.InterimLook(look(plan).seeds, {**look(plan).at, "analysis": older})
+    assert looks.changes(before, look(other)) == []
+    based = planned(text=FILE.replace("train.epochs: 2,", "train.epochs: 3,"))
+    assert looks.changes(look(planned()), look(based)) == ["what is trained: plain, DPN, asleep"]
+
+
+def test_few_trials_are_answered_with_a_number_and_not_with_one_search(planned):
+    text = FILE.replace("choices: [3e-3, 1e-2]}}\n  sampler: grid", "log: [1e-3, 1e-1]}}")
+    with pytest.raises(UserError) as error:
+        planned(text=text)
+    assert str(error.value).endswith(
+        "24 make 5 searches of 4, and of fewer than 5 luck chooses: give at least 25"
+    )
 
 
 @pytest.mark.faults

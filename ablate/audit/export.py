@@ -259,7 +259,7 @@ def _copy(
     bundle.events.write_text(json.dumps(events, indent=1))
     (bundle.root / "specs").mkdir()
     (bundle.root / "predictions").mkdir()
-    for run in plan.runs():
+    for run in {run.id: run for run in plan.runs()}.values():  # rows may share a trial
         source, target = store.rundir(run.id), bundle.rundir(run.id)
         target.path.mkdir()
         # The result first: where it is there, nothing of the others changes any more.

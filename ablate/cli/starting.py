@@ -149,13 +149,18 @@ def _confirm(
 ) -> None:
     """Print warnings, and ask about the cost of a long sweep, unless `yes`. Raise UserError where
     nobody can answer."""
+    from ablate.planning.search import Search
+    from ablate.planning.unite import unasked
     from ablate.planning.until import at_most
     from ablate.report.text import duration
     from ablate.running.estimate import costs
     from ablate.running.preflight import in_use
     from ablate.running.rehearse import rehearsed
 
-    plan = at_most(plan) if plan.until else plan
+    if plan.until:
+        plan = at_most(plan)
+        if plan.tune:  # with the parents of all trials
+            plan = grown(plan, store, Search(unasked(plan)))
     states = {} if ledger is None else ledger.states({run.id for run in plan.runs()})
     finished = {} if ledger is None else ledger.last_detail("finished")
     cost = costs(plan, store, launcher, states, finished, from_s=LONG_H * 3600)

@@ -171,7 +171,7 @@ def from_file(
             ["groups"] * ("groups" in scaled)
             + [f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})]
         ),
-        tune=_tune(parts, whole, scaled, line, place, first_seeds(until, parts)),
+        tune=_tune(parts, whole, scaled, line, place, until),
         groups=parts.get("groups", ()),
         until=until,
     )
@@ -193,10 +193,10 @@ def _tune(
     scaled: Mapping[str, Any],
     line: CommandLine,
     place: str,
-    seeds: int,
+    until: Mapping[str, Any] | None,
 ) -> Tune | None:
     """The searches, the keys of a scale over those of the file; `tune=none` leaves them out. As
-    many as the file declares `seeds`, which the command line's don't change."""
+    many as the file declares seeds, which the command line's don't change."""
     declared = [section for section in TUNE if section in parts]
     if len(declared) > 1:
         raise UserError(
@@ -212,7 +212,8 @@ def _tune(
         return None
     [section] = declared
     raw = {**whole.get(section, {}), **scaled.get(section, {})}
-    return tuning(section, raw, words[section], place, seeds)
+    seeds = first_seeds(until, parts)
+    return tuning(section, raw, words[section], place, seeds, looks=until is not None)
 
 
 @dataclass

@@ -27,11 +27,16 @@ LEAST_TRIALS = 5  # that a sampled search chooses of: with three, luck decides (
 
 
 def tuning(
-    section: str, raw: Mapping[str, Any], words: Mapping[str, Any], place: str, seeds: int
+    section: str,
+    raw: Mapping[str, Any],
+    words: Mapping[str, Any],
+    place: str,
+    seeds: int,
+    looks: bool = False,
 ) -> Tune:
     """The searches of a file's `tune` or `from.tune`, the `section`, a scale's already over it,
-    under `SECTION.KEY=VALUE` of the command line; `seeds`: how many are declared there. Raises
-    UserError for whatever is no search.
+    under `SECTION.KEY=VALUE` of the command line; `seeds`: how many are declared there;
+    `looks`: do these give out more? Raises UserError for whatever is no search.
 
     A stage's trials are what the declared searches share; of the Tune they are those of one. So
     what a search is depends on nothing but what is declared: more seeds are more such searches.
@@ -52,7 +57,9 @@ def tuning(
             read[key] = value_of(Tune, key, value, where)
     tune = Tune((), **read)
     searches = tune.repeats or max(LEAST_SEARCHES, seeds)
-    stage = _grid if tune.sampler == "grid" else functools.partial(_shared, section, searches)
+    stage = (
+        _grid if tune.sampler == "grid" else functools.partial(_shared, section, searches, looks)
+    )
     if "stages" in raw:
         if both := [key for key in STAGE_KEYS if key in raw]:
             raise UserError(f"{place}: {both[0]}: belongs into each of the stages")
@@ -77,13 +84,16 @@ def _of_parents(stage: TuningStage) -> TuningStage:
     return replace(stage, space=space, at=at)
 
 
-def _shared(section: str, searches: int, raw: Mapping[str, Any], place: str) -> TuningStage:
+def _shared(
+    section: str, searches: int, looks: bool, raw: Mapping[str, Any], place: str
+) -> TuningStage:
     """Sampled: its trials are shared equally by the searches."""
     stage = _stage(raw, place, TRIALS)
     each = stage.trials // searches
     if each < LEAST_TRIALS:
         makes = f"{searches} searches of {each}" if searches > 1 else f"a search of {each}"
-        once = f", or {section}.repeats=1" if stage.trials >= LEAST_TRIALS else ""
+        enough = stage.trials >= LEAST_TRIALS and not looks
+        once = f", or {section}.repeats=1" if enough else ""
         raise UserError(
             f"{place}.trials: {stage.trials} make {makes}, and of fewer than {LEAST_TRIALS} luck "
             f"chooses: give at least {searches * LEAST_TRIALS}{once}"

@@ -151,7 +151,7 @@ def with_until(
         section = "from.tune" if sweep.tune.parents else "tune"
         raise UserError(
             f"{place}: goes without {section}.repeats: each seed that a look gives out brings a "
-            f"search of its own; leave {section}.repeats away"
+            f"search of its own; leave {section}.repeats away, or give {section}.repeats=null"
         )
     for key in WITHOUT:
         if getattr(analysis, key) != getattr(Analysis(), key):

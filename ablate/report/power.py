@@ -153,7 +153,7 @@ def forecast(
         spread, known, how = spread_of(plan, column.label, assumed, results, curves, probes)
         method, correlation = method_of(plan, column.label), known or 0.0
         found = stats.detect(gain, n, spread, method, correlation)
-        hours = hours_of(plan, column.label, costs)
+        hours = hours_of(column.label, costs)
         rows = sum(cell.column == column.label for cell in plan.cells)
         design, seeds = None, found.seeds.expected
         searched = _has_choice(plan) and rows > 2 and seeds is not None
@@ -219,23 +219,10 @@ def spread_of(
     return measured, shared.mean if shared else None, how
 
 
-def hours_of(plan: Plan, column: str, costs: Costs) -> float | None:
-    """Sum the device-hours of one seed of every row of a column, with what its runs start from
-    and the searches of their settings. A parent that rows share counts once."""
-    cells = [cell for cell in plan.cells if cell.column == column]
-    each = [costs.seconds[c.row, c.column] for c in cells]
-    if plan.tune is not None:
-        once_more = 1 / plan.tune.trials_each if plan.tune.parents else 0  # a report's own parent
-        for c in cells:
-            often = len(plan.searches(c)) / len(c.seeds or plan.seeds) + once_more
-            seconds = costs.search_s.get((c.row, column))
-            each.append(None if seconds is None else seconds * often)
-    if plan.tune is None or not plan.tune.parents:
-        for parent in (p for p in plan.parents() if p.column == column):
-            seconds = costs.seconds.get((parent.row, column))
-            each.append(None if seconds is None else seconds * len(parent.ids) / len(plan.seeds))
-    known = [seconds for seconds in each if seconds is not None]
-    return sum(known) / 3600 if len(known) == len(each) else None
+def hours_of(column: str, costs: Costs) -> float | None:
+    """Return the device-hours of one seed of every row of a column; None: not known yet."""
+    seconds = costs.seed_s[column]
+    return None if seconds is None else seconds / 3600
 
 
 def _seeds(found: Forecast, hours: float | None) -> str:

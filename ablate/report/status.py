@@ -71,7 +71,7 @@ def show_plan(
                 _states(
                     [run for cell in cells for run in cell.ids.values()],
                     states,
-                    len(plan.seeds) * sum(not cell.ids for cell in cells),
+                    sum(len(plan.planned(cell)) - len(cell.ids) for cell in cells),
                 ),
             )
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,9 +28,8 @@ class Costs:
     where: str = ""  # "2 slots", "8 x h100": what runs them
     wall_s: float = 0.0  # of all that is left, there
     searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
-    search_s: Mapping[tuple[str, str], float] = field(
-        default_factory=dict
-    )  # of one, nothing pruned
+    # By column, of one seed of every row: its run, its search, and the parents of both.
+    seed_s: Mapping[str, float | None] = field(default_factory=dict)
     notes: Sequence[str] = ()  # of `pairing`
 
     def warnings(self) -> list[str]:
@@ -69,7 +68,6 @@ def own_costs(
         if states.get(run.id, RunState()).status not in (*FINAL, *HELD):
             a_run = told[run.cell.row, run.cell.column]
             seconds_left += typical if a_run is None else a_run
-    trials = plan.tune.trials_each if plan.tune is not None else 0
     nothing: dict[str, Any] = {
         "parameters": None,
         "multiply_adds": None,
@@ -83,5 +81,19 @@ def own_costs(
         left_s=seconds_left,
         where=f"{places} slot{'s'[: places != 1]}" if on == "slot" else f"{places} x {on}",
         wall_s=seconds_left / places,
-        search_s={place: trials * seconds for place, seconds in told.items() if seconds and trials},
+        seed_s=dict(_seeds(plan, told)),
     )
+
+
+def _seeds(
+    plan: Plan, told: Mapping[tuple[str, str], float | None]
+) -> Iterator[tuple[str, float | None]]:
+    """Yield `Costs.seed_s` of every column, trials as long as runs."""
+    for column in plan.columns:
+        each: list[float | None] = []
+        for cell in (cell for cell in plan.cells if cell.column == column.label):
+            seconds = told[cell.row, cell.column]
+            trials = plan.trials_of(cell) / len(cell.seeds or plan.seeds)
+            each.append(None if seconds is None else seconds * (1 + trials))
+        known = [seconds for seconds in each if seconds is not None]
+        yield column.label, sum(known) if len(known) == len(each) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ from ablate.running.costs import Costs, mean_seconds, own_costs
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
 from ablate.running.pairing import paired
+from ablate.running.work import Work, searched, time_a_seed, time_left, works_of
 from ablate.shared import spec
 from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
 from ablate.shared.own import is_own
 from ablate.shared.plugin import own_code
-from ablate.shared.result import FINAL
-from ablate.store.events import HELD, RunState
+from ablate.store.events import RunState
 from ablate.store.store import Store
 from ablate.version import __version__
 
@@ -31,19 +30,6 @@ CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in 
 SLOWEST = 1e9  # multiply-adds a second in training, on any machine
 FASTEST = {"cpu": 1e12, "cuda": 1e15}  # on one slot: beyond a core with AMX, and a B200 in bf16
 MONTH_S = 30 * 86400.0
-
-
-@dataclass(frozen=True)
-class _Work:
-    """The work of a cell: multiply-adds of a training (None: unknown before the data is there), the
-    trainings that are left (short trials count in part), multiply-adds of its search, and images
-    that a training evaluates."""
-
-    cell: Cell
-    each: float | None
-    left: float
-    search: float | None
-    evaluated: int = 0
 
 
 def costs(
@@ -67,11 +53,11 @@ def costs(
     places = launcher.most if on is None else on.count
     if is_own(plan.cells[0].spec):
         return own_costs(plan, states, finished, places, "slot" if on is None else on.name)
-    cells = [*plan.cells, *plan.parents(), *_searched(plan)]
+    cells = [*plan.cells, *plan.parents(), *searched(plan)]
     _described(_factored(plan), store, launcher.ask, device)
     whole = any(spec.whole_of(cell.spec) for cell in cells)
     known = _described(cells, store, launcher.ask, device, whole)
-    works = _works(plan, states, cells, [known[_key(cell, device)] for cell in cells])
+    works = works_of(plan, states, cells, [known[_key(cell, device)] for cell in cells])
     seconds: list[float | None]
     if on is not None:
         seconds = [
@@ -85,7 +71,7 @@ def costs(
     else:
         seconds = [mean_seconds(cell, finished) for cell in cells]
         how = "from finished runs" if None not in seconds else "by a short calibration"
-        beyond = _left_s(works, seconds, FASTEST[device]) > MONTH_S * places
+        beyond = time_left(works, seconds, FASTEST[device]) > MONTH_S * places
         if None in seconds and launcher.remote and device != "cpu":  # there is none here to time
             how = "a lower bound, at the highest rate of any GPU, until runs have finished"
             rate = FASTEST[device]
@@ -93,14 +79,14 @@ def costs(
                 work.each / rate if told is None and work.each is not None else told
                 for work, told in zip(works, seconds, strict=True)
             ]
-        elif None in seconds and not beyond and _left_s(works, seconds, SLOWEST) >= from_s:
+        elif None in seconds and not beyond and time_left(works, seconds, SLOWEST) >= from_s:
             known = _timed(cells, store, launcher.ask, device, finished, known)
             rates = _rates(cells, known, device)
             seconds = [
                 _estimate(work, rates, known[_key(work.cell, device)]) if told is None else told
                 for work, told in zip(works, seconds, strict=True)
             ]
-    left_s = math.inf if beyond and None in seconds else _left_s(works, seconds)
+    left_s = math.inf if beyond and None in seconds else time_left(works, seconds)
     longest = max((s for s, w in zip(seconds, works, strict=True) if s and w.left), default=0.0)
     return Costs(
         described=(told := {(c.row, c.column): known[_key(c, device)] for c in cells}),
@@ -110,7 +96,7 @@ def costs(
         where=f"{places} slot{'s'[: places != 1]}" if on is None else f"{places} x {on.name}",
         wall_s=max(left_s / places, longest),
         searches=[work.search for work in works if work.search is not None],
-        search_s=_search_s(plan, works, seconds),
+        seed_s=time_a_seed(works, seconds),
         notes=paired(plan, told),
     )
 
@@ -148,123 +134,11 @@ def sizes(
     return found
 
 
-SEARCHED = ".from.tune"  # behind the label of a row: the search of its parents
-
-
-def _searched(plan: Plan) -> list[Cell]:
-    """Where parents are searched: of each cell's trials the first, with the ids of all."""
-    found: dict[tuple[str, str], list[Cell]] = {}
-    for trial in plan.trials if plan.tune is not None and plan.tune.parents else ():
-        found.setdefault((trial.cell.row, trial.cell.column), []).append(trial.cell)
-    return [
-        replace(
-            trials[0],
-            row=row + SEARCHED,
-            ids=dict(enumerate(run for trial in trials for run in trial.ids.values())),
-        )
-        for (row, _), trials in found.items()
-    ]
-
-
 def _factored(plan: Plan) -> list[Cell]:
     """Of each cell whose search multiplies learning rates by path a trial: its model may lack that
     path."""
     first = {(trial.cell.row, trial.cell.column): trial for trial in reversed(plan.trials)}
     return [trial.cell for trial in first.values() if any(FACTORS in key for key in trial.params)]
-
-
-def _works(
-    plan: Plan,
-    states: Mapping[str, RunState],
-    cells: Sequence[Cell],
-    answers: Sequence[Mapping[str, Any]],
-) -> list[_Work]:
-    """Of the plan's cells and of those that they start from; `answers`: the worker's, of each."""
-    asked: dict[tuple[str, str], list[Cell]] = {}
-    for trial in plan.trials:
-        asked.setdefault((trial.cell.row, trial.cell.column), []).append(trial.cell)
-    works = []
-    for n, (cell, answer) in enumerate(zip(cells, answers, strict=True)):
-        is_parent = n >= len(plan.cells)
-        # of seeds whose settings are not chosen yet the runs are to come
-        runs = [cell.ids.get(seed, "") for seed in (cell.ids if is_parent else plan.planned(cell))]
-        ended = (*FINAL, *HELD)
-        left = float(sum(states.get(run, RunState()).status not in ended for run in runs))
-        if answer["examples"] is None:
-            works.append(_Work(cell, None, left, None))
-            continue
-        examples, size = answer["examples"], answer["multiply_adds"]
-        images = _images(cell.spec, examples)
-        search = None
-        if plan.tune is not None and cell.row.endswith(SEARCHED):
-            child = plan.cell(cell.row.removesuffix(SEARCHED), cell.column)
-            assert child is not None
-            trials = plan.trials_of(child)
-            search = 3.0 * images * trials * size
-            left += trials - len(cell.ids)
-            whole = _images(child.spec["parent"], examples) / images
-            left += whole * (len(child.seeds or plan.seeds) - len(child.ids))
-        elif plan.tune is not None and not plan.tune.parents and not is_parent:
-            trials = plan.trials_of(cell)
-            a_trial = _images(asked.get((cell.row, cell.column), [cell])[0].spec, examples)
-            search = 3.0 * a_trial * trials * size
-            done = sum(
-                states.get(run, RunState()).status in FINAL
-                for trial in asked.get((cell.row, cell.column), ())
-                for run in trial.ids.values()
-            )
-            left += a_trial / images * (trials - done)
-        works.append(
-            _Work(cell, 3.0 * images * size, left, search, _evaluated(cell.spec, examples))
-        )
-    return works
-
-
-def _search_s(
-    plan: Plan, works: Sequence[_Work], seconds: Sequence[float | None]
-) -> dict[tuple[str, str], float]:
-    """Return the device-seconds of one search of a cell, where they are known."""
-    found = {}
-    for work, a_run in zip(works, seconds, strict=True):
-        place = work.cell.row.removesuffix(SEARCHED), work.cell.column
-        if work.search is not None and work.each and a_run is not None:
-            cell = plan.cell(*place)
-            assert cell is not None
-            found[place] = a_run * work.search / work.each / len(plan.searches(cell))
-    return found
-
-
-def _left_s(
-    works: Sequence[_Work], seconds: Sequence[float | None], rate: float = math.inf
-) -> float:
-    """Sum the device-seconds that are left; cells of unknown time run at `rate` multiply-adds/s."""
-    return sum(
-        work.left * (told if told is not None else (work.each or 0.0) / rate)
-        for work, told in zip(works, seconds, strict=True)
-    )
-
-
-def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
-    """Count the images that a training sees; `examples`: of each split. An image that a run is
-    only shown counts a third: a step takes three times a forward pass."""
-    train, shown = tree["train"], spec.task_in(tree).shown
-    if shown is not None:
-        return shown(examples, spec.classes_of(tree)) / 3
-    epoch = examples["train"] // train["batch"] * train["batch"]
-    return float(
-        (train["steps"] or 0) * train["batch"] or train["examples"] or train["epochs"] * epoch
-    )
-
-
-def _evaluated(tree: Mapping[str, Any], examples: Mapping[str, int]) -> int:
-    """Count the images of `data.size` that all validations and the test show the model."""
-    task = spec.task_in(tree)
-    if task.shown is not None:
-        return 0  # `_images` counts what it shows
-    batch, validation = tree["train"]["batch"], examples.get("validation", 0)
-    steps = math.ceil(_images(tree, examples) / batch)
-    every = max(1, tree["eval"]["every"] * (examples["train"] // batch))
-    return int(math.ceil(steps / every) * validation + examples.get("test", 0)) * task.views
 
 
 Rates = Mapping[int, tuple[float, float]]
@@ -283,7 +157,7 @@ def _rates(cells: Sequence[Cell], known: Mapping[str, Any], device: str) -> Rate
     }
 
 
-def _estimate(work: _Work, rates: Rates, answer: Mapping[str, Any]) -> float | None:
+def _estimate(work: Work, rates: Rates, answer: Mapping[str, Any]) -> float | None:
     if work.each is None or not rates:
         return None
     size = answer["multiply_adds"]

@@ -24,6 +24,7 @@ CODE = "code"  # of an analysis: the version of the user's function that is its 
 UNTIL = "until"  # of an analysis: the looks that give out seeds
 PRECISION = "precision"  # of an analysis: the half-width that seeds are counted for
 BASELINE_SEEDS = "baseline_seeds"  # of an analysis: how many, where rows have fewer
+TUNE = "tune"  # of an analysis: a hash of the searches that choose settings; older looks lack it
 SKIPPED = "skipped"  # of an analysis: runs that the user left out, whose seed others have
 SHOWN = 8  # values of a list in a note
 
@@ -60,6 +61,8 @@ def look(plan: Plan) -> InterimLook:
         analysis[PRECISION] = plan.precision
     if plan.baseline_seeds:
         analysis[BASELINE_SEEDS] = plan.baseline_seeds
+    if plan.tune is not None:
+        analysis[TUNE] = _hash(asdict(plan.tune))
     if skipped := plan.unevenly_skipped:
         analysis[SKIPPED] = skipped
     at = {**trained(plan), "metric": plan.metric.key, "analysis": analysis}
@@ -68,13 +71,15 @@ def look(plan: Plan) -> InterimLook:
 
 def trained(plan: Plan) -> dict[str, Any]:
     """The labels of columns, and by row a hash of what is trained for it in each column; where
-    settings are tuned, of what it declares: what a search chose may change with its seeds."""
+    settings are tuned, of what it declares: what a search chose may change with its seeds. Looks
+    that give out seeds are younger than that, and go by all that is not tuned."""
     rows: dict[str, dict[str, str]] = {row.label: {} for row in plan.rows}
     declared: dict[str, Row] = {row.label: row for row in plan.rows}
     columns = {column.label: column.settings for column in plan.columns}
     for cell in plan.cells:
         tuned = [dict(declared[cell.row].settings), dict(columns[cell.column])]
-        identity = spec.tree_identity(cell.spec) if plan.tune is None else tuned
+        whole = plan.tune is None or plan.until
+        identity = spec.tree_identity(cell.spec) if whole else tuned
         rows[cell.row][cell.column] = _hash(identity)[:8]
     return {"columns": list(columns), "rows": rows}
 
@@ -159,6 +164,10 @@ def changes(first: InterimLook, now: InterimLook) -> list[str]:
     since = _plain(asdict(Analysis())) | was["analysis"]  # a key that came later: as by default
     for key in {**is_["analysis"], **was["analysis"]}:
         before, value = since.get(key), is_["analysis"].get(key)
+        if key == TUNE:
+            if None not in (before, value) and before != value:
+                parts.append("tune: other searches")
+            continue
         if before != value and (key != CODE or was["metric"] == is_["metric"]):
             name = key if key in (UNTIL, PRECISION, BASELINE_SEEDS, SKIPPED) else f"analysis.{key}"
             parts.append(f"{name}: {_shown(before)} -> {_shown(value)}")
