@@ -15,7 +15,7 @@ from ablate.running.costs import Costs, mean_seconds, own_costs
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
 from ablate.running.pairing import paired
-from ablate.running.work import Work, searched, time_a_seed, time_left, works_of
+from ablate.running.work import CellWork, searched, time_a_seed, time_left, works_of
 from ablate.shared import spec
 from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
 from ablate.shared.own import is_own
@@ -157,7 +157,7 @@ def _rates(cells: Sequence[Cell], known: Mapping[str, Any], device: str) -> Rate
     }
 
 
-def _estimate(work: Work, rates: Rates, answer: Mapping[str, Any]) -> float | None:
+def _estimate(work: CellWork, rates: Rates, answer: Mapping[str, Any]) -> float | None:
     if work.each is None or not rates:
         return None
     size = answer["multiply_adds"]

@@ -18,7 +18,7 @@ from ablate.store.events import HELD, RunState
 
 
 @dataclass(frozen=True)
-class Work:
+class CellWork:
     """The work of a cell: multiply-adds of a training (None: unknown before the data is there), the
     trainings that are left (short trials count in part), multiply-adds of its search, images that
     a training evaluates, and how many such trainings one seed of the plan takes."""
@@ -54,7 +54,7 @@ def works_of(
     states: Mapping[str, RunState],
     cells: Sequence[Cell],
     answers: Sequence[Mapping[str, Any]],
-) -> list[Work]:
+) -> list[CellWork]:
     """Of the plan's cells and of those that they start from; `answers`: the worker's, of each."""
     tried = defaultdict[tuple[str, str], list[Cell]](list)
     for trial in plan.trials:
@@ -67,7 +67,7 @@ def works_of(
         ended = (*FINAL, *HELD)
         left = float(sum(states.get(run, RunState()).status not in ended for run in runs))
         if answer["examples"] is None:
-            works.append(Work(cell, None, left, None))
+            works.append(CellWork(cell, None, left, None))
             continue
         examples, size = answer["examples"], answer["multiply_adds"]
         images = _images(cell.spec, examples)
@@ -91,7 +91,9 @@ def works_of(
                 left += whole * (seeds - len(child.ids))
                 a_seed += whole - 1.0
         works.append(
-            Work(cell, 3.0 * images * size, left, search, _evaluated(cell.spec, examples), a_seed)
+            CellWork(
+                cell, 3.0 * images * size, left, search, _evaluated(cell.spec, examples), a_seed
+            )
         )
     return works
 
@@ -118,7 +120,9 @@ def _images_of_search(tune: Tune, child: Cell, examples: Mapping[str, int]) -> f
     return found
 
 
-def time_a_seed(works: Sequence[Work], seconds: Sequence[float | None]) -> dict[str, float | None]:
+def time_a_seed(
+    works: Sequence[CellWork], seconds: Sequence[float | None]
+) -> dict[str, float | None]:
     """Sum the device-seconds that one seed of every row takes, by column: its run, its search, and
     the parents of both; `seconds`: of each work. None where not all are known."""
     found: dict[str, float | None] = {}
@@ -133,7 +137,7 @@ def time_a_seed(works: Sequence[Work], seconds: Sequence[float | None]) -> dict[
 
 
 def time_left(
-    works: Sequence[Work], seconds: Sequence[float | None], rate: float = math.inf
+    works: Sequence[CellWork], seconds: Sequence[float | None], rate: float = math.inf
 ) -> float:
     """Sum the device-seconds that are left; cells of unknown time run at `rate` multiply-adds/s."""
     return sum(
