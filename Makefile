@@ -17,7 +17,8 @@ SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)
 	$(PYTEST) -m "not slow and not faults and not cluster and not tour" $(SPREAD)
 
-# Whole sweeps and commands killed at any moment: three minutes.
+# Sweeps and commands that are killed, files that are damaged, disks that are full, devices that are
+# lost: four minutes.
 faults: $(STAMP)
 	$(PYTEST) -m "faults and not slow" $(SPREAD)
 

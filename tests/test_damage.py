@@ -37,6 +37,8 @@ from ablate.store.store import Store
 from ablate.training import attempt, worker
 from ablate.training.loop import train
 
+pytestmark = pytest.mark.faults
+
 HANGS_S = 60.0  # a command takes a second at most
 DATA = ("data=imagefolder", "data.path=images", "data.size=8", "data.classes=3")
 SPLITS = ("data.validation=20", "data.test=20")

@@ -25,6 +25,8 @@ from ablate.store.progress import SweepProgress
 from ablate.store.repair import repair
 from ablate.store.store import Store
 
+pytestmark = pytest.mark.faults
+
 TINY = ("model.depth=1", "train.epochs=3", "launcher.checkpoint_s=0.1", "--as", "faults")
 WORDS = ("sweep", "block.attn=pre,post", "seeds=2", *TINY)
 

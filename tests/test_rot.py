@@ -26,6 +26,8 @@ from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model import build
 
 # Costs; and code that took part, which the stopped one, trained without a worker, has not noted.
+pytestmark = pytest.mark.faults
+
 OTHERWISE = ("seconds", "images_per_s", "peak_bytes", "utilisation", "digest", "env_sha256")
 STOPS = (5, 4)  # steps that the first worker did, and the second: 2 are an epoch
 TOTAL = 12

@@ -452,6 +452,7 @@ LINES = {
 }
 
 
+@pytest.mark.faults
 def test_what_a_trainer_does_wrong_is_one_line_and_harms_nothing_else(tmp_path):
     hows = ["good", *LINES, "leaves", "last"]
     write(

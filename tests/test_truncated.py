@@ -22,6 +22,8 @@ from ablate.training.calibrate import random_split
 from ablate.training.checkpoint import load_checkpoint, save_checkpoint
 from ablate.training.training import Training, TrainState
 
+pytestmark = pytest.mark.faults
+
 WORDS = (
     *("sweep", "block.attn=pre,post", "seeds=2", "model.depth=1", "train.epochs=2"),
     *("launcher.checkpoint_s=0.1", "--as", "cut"),
