@@ -213,6 +213,7 @@ def test_devices_are_a_list_with_brackets_or_without(word, devices, tmp_path):
     assert composer.launcher(given)["devices"] == devices
 
 
+@pytest.mark.faults
 def test_a_gpu_that_gives_no_answer_is_not_waited_for(nvidia, monkeypatch, tmp_path):
     for name, value in nvidia.stand_in.items():
         monkeypatch.setenv(name, value)
@@ -308,6 +309,7 @@ def record(shell: Shell) -> tuple[Counter, list[str]]:
         return Counter(s.status for s in ledger.states().values()), ledger.sweeps()
 
 
+@pytest.mark.faults
 def test_where_no_device_works_the_command_ends_with_a_line_and_nothing_is_recorded(shell, nvidia):
     """With this torch, whatever it is: here there is no GPU."""
     done = shell.process("sweep", *WORDS, code=1, PATH=nvidia.path)
@@ -326,6 +328,7 @@ def test_where_no_device_works_the_command_ends_with_a_line_and_nothing_is_recor
     assert not (shell.folder / "runs" / "sweeps").exists()
 
 
+@pytest.mark.faults
 def test_a_sweep_on_eight_gpus(shell, nvidia):
     """One that can't compute and one that hangs are not used, one is lost and one gone midway."""
     nvidia.breaks(
@@ -371,6 +374,7 @@ def test_a_sweep_on_eight_gpus(shell, nvidia):
     assert not [kind for _, kind, _ in events if kind == "failed"]
 
 
+@pytest.mark.faults
 def test_a_sweep_without_a_device_left_ends_and_the_same_command_goes_on(shell, nvidia):
     """One GPU is gone with the first run on it; on the other two runs lose it."""
     devices = f"launcher.devices=0,{UUID['6:1']}"

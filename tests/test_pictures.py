@@ -544,6 +544,7 @@ exec "$@"
 """
 
 
+@pytest.mark.faults
 def test_a_full_disk_while_a_set_is_decoded_pauses_the_sweep(shell: Shell) -> None:
     runs = shell.folder / "runs"
     runs.mkdir()

@@ -33,6 +33,8 @@ from ablate.store.pilots import PilotDir, put, token_of, write_proof
 from ablate.store.store import Store
 from ablate.training.worker import EXIT_STOPPED
 
+pytestmark = pytest.mark.faults
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
