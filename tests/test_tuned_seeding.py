@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from conftest import Shell
 from test_kill import disturb
+from test_seeding import declared
 
 from ablate.analysis import stats
 from ablate.analysis.seeding import Seeding
+from ablate.cli import starting
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
@@ -43,11 +45,6 @@ UNTIL = "until: {looks: [5, 7, 9], margin: 1}"
 ROWS = ("plain", "DPN", "asleep")
 GAINS = (0, 1.5, -9)
 EACH = 2  # trials of a search
-
-
-def declared(folder, text=FILE):
-    (folder / "sweeps").mkdir(exist_ok=True)
-    (folder / "sweeps" / "few.yaml").write_text(text)
 
 
 @pytest.fixture
@@ -229,6 +226,19 @@ def test_a_search_that_was_declared_otherwise_is_a_changed_analysis(planned):
     assert looks.changes(look(planned()), look(based)) == ["what is trained: plain, DPN, asleep"]
 
 
+def test_a_long_sweep_asks_about_all_trials_of_the_last_look(planned, monkeypatch, tmp_path):
+    plan, asked = planned(), []
+
+    def costs(plan, *args, **options):
+        asked.append(plan)
+        raise UserError("enough")
+
+    monkeypatch.setattr("ablate.running.estimate.costs", costs)
+    with pytest.raises(UserError, match="enough"):
+        starting._confirm(plan, Store(tmp_path / "runs"), None, None, False)
+    assert len(asked[0].trials) == EACH * 9 * 3
+
+
 def test_few_trials_are_answered_with_a_number_and_not_with_one_search(planned):
     text = FILE.replace("choices: [3e-3, 1e-2]}}\n  sampler: grid", "log: [1e-3, 1e-1]}}")
     with pytest.raises(UserError) as error:
@@ -243,7 +253,7 @@ def test_five_kills_search_and_decide_as_none_does(tmp_path):
     calm, shell = Shell(tmp_path / "calm"), Shell(tmp_path / "killed")
     for each in (calm, shell):
         each.folder.mkdir()
-        declared(each.folder)
+        declared(each.folder, FILE)
     said = calm("sweep", "few", "launcher=inline").out
     plan = Store(calm.folder / "runs").read_plan("few")
     assert given(plan)["asleep"] == 5 < given(plan)["plain"]
@@ -267,3 +277,4 @@ def test_five_kills_search_and_decide_as_none_does(tmp_path):
         assert shell(*words).out == calm(*words).out
     assert "5 to " in calm("table", "few").out
     assert "nothing wrong" in shell("verify", "few").out
+    assert "no difference" in shell("diff", "few").out
