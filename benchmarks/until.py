@@ -71,8 +71,7 @@ def main() -> None:
         store = (given.store or folder / "runs").absolute()
         (folder / "differ.yaml").write_text(FILE)
         margin = f"analysis.margin={MARGIN}"
-        alike = "analysis.spread=pooled"  # as looks judge
-        runs, words = table(folder, store, "differ.yaml", margin, alike, "--as", "fixed")
+        runs, words = table(folder, store, "differ.yaml", margin, "--as", "fixed")
         looks = ("--until", "12", "--margin", str(MARGIN), "--as", "looks")
         fewer, found = table(folder, store, "differ.yaml", *looks)
     for name, said in (("12 seeds", words), ("looks", found)):

@@ -1,7 +1,8 @@
-"""Simulated results, for the tests of the statistics."""
+"""Simulated results, for the tests of the statistics: drawn, and resampled from real runs."""
 
 import functools
 import math
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,10 @@ import numpy as np
 from ablate.analysis import stats
 
 DRAWS = 20_000
+AT_ONCE = 4_000_000  # right or wrong images
+
+# A true gain, in standard deviations of a run, by seeds: of a power near a half.
+EFFECT = {3: 3.0, 5: 2.0, 10: 1.4, 12: 1.25}
 
 
 def simulate(rng, rows, n, correlation=0.0, draws=DRAWS):
@@ -34,84 +39,131 @@ def family(rows, **settings):
 
 
 def family_wise_error(y, method):
-    found = stats.fit(y, 0, method)
+    found = stats.fit(y, method)
     return (abs(found.gain) > found.half)[:, 1:].any(-1).mean()
 
 
-class Classified(NamedTuple):
-    """Simulated accuracies of rows on the same images: y (draws, rows, n) in %, what they tend to
-    over seeds (draws, rows), and which images each run gets right, summed up."""
+# --- Which images runs get right ----------------------------------------------------------------
+
+
+class Tables(NamedTuple):
+    """Accuracies y (tables, rows, n) in %, which images each run gets right (tables, rows, n, N),
+    what accuracies tend to (tables or 1, rows), and a gain that half of the tables tell, in
+    points."""
 
     y: np.ndarray
+    right: np.ndarray
     truth: np.ndarray
-    noise: stats.Noise
-
-
-def classify(rng, accuracies, sharpness, n, images, draws, block=0.0):
-    """Accuracies of such rows; `block` moves all rows of a seed, in standard deviations."""
-    at_once = max(1, 4_000_000 // (len(accuracies) * n * images))
-    parts = []
-    for start in range(0, draws, at_once):
-        some = min(at_once, draws - start)
-        right, truth = answers(rng, accuracies, sharpness, n, images, some)
-        found = stats.noise(right)
-        parts.append((right.mean(-1) * 100, truth, found.flips, found.squares))
-    y, truth, flips, squares = (np.concatenate(part) for part in zip(*parts, strict=True))
-    noise = stats.Noise(flips, squares, 100 / images)
-    y += block * np.sqrt(noise.variance.mean()) * rng.standard_normal((draws, 1, n))
-    return Classified(y, truth, noise)
-
-
-def answers(rng, accuracies, sharpness, n, images, draws):
-    """Rows (R) of these accuracies. An image's chance to be right is a logistic function of how
-    easy it is, 80 % of which the rows share: the sharper, the fewer images flip between seeds.
-    Which images each run gets right (draws, R, n, images), and what accuracies tend to (draws, R).
-    """
-    means = np.array([_mean(a, s) for a, s in zip(accuracies, sharpness, strict=True)])[:, None]
-    sharp = np.array(sharpness, dtype=np.float32)[:, None]
-    alike, own = np.float32(math.sqrt(0.8)), np.float32(math.sqrt(0.2))
-    easy = alike * rng.standard_normal((draws, 1, images), np.float32)
-    easy = easy + own * rng.standard_normal((draws, len(accuracies), images), np.float32)
-    chance = 1 / (1 + np.exp(-(means.astype(np.float32) + sharp * easy)))
-    right = rng.random((draws, len(accuracies), n, images), np.float32) < chance[:, :, None]
-    return right, chance.mean(-1, dtype=float) * 100
+    effect: float
 
 
 @functools.cache
-def _mean(accuracy, sharpness):
+def populations():
+    """Which test images real runs get right, by data set and row: (runs, N). 590 small vision
+    transformers, a seed each; runs of one place in two rows have the same seed."""
+    with np.load(Path(__file__).parent / "populations.npz") as file:
+        return {
+            name: np.unpackbits(file[name], axis=-1, count=int(file[f"{name}.N"]))
+            for name in file
+            if not name.endswith(".N")
+        }
+
+
+def resampled(rng, rows, n, tables, joint=False):
+    """Tables of real runs, drawn with replacement; `joint`: the same seeds for all rows."""
+    runs = [populations()[row] for row in rows]
+    truth = np.array([[100 * row.mean() for row in runs]])
+    accuracies = [100 * row.mean(1) for row in runs[:2]]
+    if joint:
+        spread = (accuracies[1] - accuracies[0]).std(ddof=1) / math.sqrt(2)
+    else:
+        spread = math.sqrt(np.mean([a.var(ddof=1) for a in accuracies]))
+    most = max(1, AT_ONCE // (len(rows) * n * runs[0].shape[1]))
+    fewest = min(len(row) for row in runs)
+    for start in range(0, tables, most):
+        size = (min(most, tables - start), n)
+        one = rng.integers(fewest, size=size)
+        drawn = [row[one if joint else rng.integers(len(row), size=size)] for row in runs]
+        right = np.stack(drawn, 1)
+        yield Tables(100 * right.mean(-1), right, truth, EFFECT[n] * spread)
+
+
+def classified(
+    rng, n, tables, accuracy=0.9, images=300, shift=0.0, points=0.0, near=0, clique=False, copies=1
+):
+    """Tables of ten rows. An image's chance to be right is a logistic function of how easy it is,
+    80 % of which the rows share.
+
+    By row: `accuracy`, `shift` (the sd of a run, on the logit of all its images), `points` (of a
+    run, in points). `near` variants share the luck of nine images in ten and of the shift with the
+    baseline, or, `clique`, with one another alone. `copies`: how often every image comes.
+    """
+    rows, different = 10, images // copies
+    shifts, moves = np.broadcast_to(shift, rows), np.broadcast_to(points, rows)
+    levels = np.array([_level(float(a)) for a in np.broadcast_to(accuracy, rows)])
+    alike = slice(1, 1 + near) if clique else slice(0, 1 + near)
+    quantiles = math.sqrt(2) * np.polynomial.hermite.hermgauss(15)[0]
+    weights = np.polynomial.hermite.hermgauss(15)[1] / math.sqrt(math.pi)
+    for start in range(0, tables, most := max(1, AT_ONCE // (rows * n * different))):
+        some = min(most, tables - start)
+        easy = math.sqrt(0.8) * rng.standard_normal((some, 1, different))
+        easy = easy + math.sqrt(0.2) * rng.standard_normal((some, rows, different))
+        logit = levels[:, None] + SHARPNESS * easy
+        luck, of_run = (
+            _random(rng, (some, rows, n, different)),
+            rng.standard_normal((some, rows, n)),
+        )
+        if near:
+            shared = rng.standard_normal((some, 1, n))
+            of_run[:, alike] = math.sqrt(0.02) * of_run[:, alike] + math.sqrt(0.98) * shared
+            theirs = luck[:, alike]
+            same = _random(rng, theirs.shape) < 0.9
+            luck[:, alike] = np.where(same, _random(rng, (some, 1, n, different)), theirs)
+        moved = logit[:, :, None] + (shifts[:, None] * of_run)[..., None]
+        right = np.repeat(luck < 1 / (1 + np.exp(-moved.astype(np.float32))), copies, -1)
+        truth = np.zeros((some, rows))
+        for q, weight in zip(quantiles, weights, strict=True):
+            truth += 100 * weight * (1 / (1 + np.exp(-logit - (shifts * q)[:, None]))).mean(-1)
+        y = 100 * right.mean(-1) + moves[:, None] * rng.standard_normal((some, rows, n))
+        spread = math.sqrt(y[:, :2].var(-1, ddof=1).mean())
+        yield Tables(y, right, truth, EFFECT[n] * spread)
+
+
+SHARPNESS = 2.5  # of the logistic function: the sharper, the fewer images flip between seeds
+
+
+def _random(rng, shape):
+    return rng.random(shape, np.float32)
+
+
+@functools.cache
+def _level(accuracy):
     """Of the logistic's argument, so that the chance to be right averages to `accuracy`."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(201)
     low, high = -60.0, 80.0
     for _ in range(80):
         middle = (low + high) / 2
-        share = (weights / (1 + np.exp(-(middle + sharpness * nodes)))).sum() / weights.sum()
+        share = (weights / (1 + np.exp(-(middle + SHARPNESS * nodes)))).sum() / weights.sum()
         low, high = (middle, high) if share < accuracy else (low, middle)
     return low
 
 
-def moved(rng, made, rows):
-    """The same, with a run-wide shift in these rows: three times the spread that images tell."""
-    y = made.y.copy()
-    for row in rows:
-        sd = math.sqrt(8 * made.noise.variance[:, row].mean())
-        y[:, row] += sd * rng.standard_normal(y[:, row].shape)
-    return made._replace(y=y)
-
-
 class Judged(NamedTuple):
-    """The share of tables in which some gain is wrongly told, and of those that tell the last row's
-    gain, were it `effect` standard deviations of a run larger."""
+    """The share of tables in which some gain is wrongly told, and of those that tell the first
+    variant's gain, were it larger by the tables' effect."""
 
     error: float
     power: float
 
 
-def judged(made, effect=3.0, **settings):
-    """By the method of a column, with these settings."""
-    found = stats.fit(made.y, 0, family(made.y.shape[1], **settings), made.noise)
-    off = found.gain - (made.truth - made.truth[:, :1])
-    larger = effect * math.sqrt(made.noise.variance[:, -1].mean())
-    return Judged(
-        float((np.abs(off) > found.half)[:, 1:].any(-1).mean()),
-        float((off[:, -1] + larger > found.half[:, -1]).mean()),
-    )
+def judged(several):
+    """By which images flip."""
+    wrong = told = count = 0
+    for made in several:
+        method = family(made.y.shape[1], spread="images")
+        found = stats.fit(made.y, method, stats.ImageFlips.of(made.right))
+        off = found.gain - (made.truth - made.truth[:, :1])
+        wrong += ((np.abs(off) > found.half) & (found.sd > 0))[:, 1:].any(-1).sum()
+        told += (off[:, 1] + made.effect > found.half[:, 1]).sum()
+        count += len(made.y)
+    return Judged(float(wrong / count), float(told / count))

@@ -122,7 +122,7 @@ def test_each_is_a_column_of_the_table_and_of_frames(driven, monkeypatch):
     for (column, row, quantity, seed), value in found.items():
         if column == "on again" and quantity.startswith(("top1", "gain")):
             assert value == pytest.approx(found["", row, quantity, seed])
-    wide = facts(driven, "--show", "population", "analysis.spread=predictions")
+    wide = facts(driven, "--show", "population")
     sd = {on: wide[on, "dpn", "population.sd", ""] for on in columns}  # by their predictions
     assert sd["on again"] == sd["on words"] == pytest.approx(sd[""])
     assert sd["on few"] != pytest.approx(sd[""])

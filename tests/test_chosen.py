@@ -175,7 +175,7 @@ def test_a_published_table_has_labels_and_no_keys():
 
 
 def test_of_a_store_and_of_a_bundle(ask, tmp_path, monkeypatch):
-    shutil.copytree(REPOSITORY / "tests" / "golden" / "store-3", tmp_path / "runs")
+    shutil.copytree(REPOSITORY / "tests" / "golden" / "store", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     assert ask("export", "fixture", "out")[0] == 0
     for where in ((), ("--from", "out")):

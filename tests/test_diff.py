@@ -133,7 +133,7 @@ def test_a_sweep_against_its_file_and_another_name(folder, capsys):
 
 
 def test_what_trained_the_runs_is_compared_where_both_have_runs(folder, capsys):
-    store = Store(shutil.copytree(GOLDEN / "store-3", folder / "runs"))
+    store = Store(shutil.copytree(GOLDEN / "store", folder / "runs"))
     made = store.read_plan("fixture")
     other = dataclasses.replace(made, name="again", rows=made.rows[:1], cells=made.cells[:1])
     with Ledger.driving(store) as ledger:

@@ -132,7 +132,7 @@ def test_the_planted_verdicts_come_out():
     same = {"helps": "helps", "hurts": "hurts", "as good": "same within 0.5", "pre": None}
     for column in COLUMNS:
         assert {row: words[column, row] for row in same} == same
-        assert words[column, "wild_100%"] == "unstable"
+        assert words[column, "wild_100%"] == "can't tell"
     assert words["S/4", "diverges"] is None
     assert words["B/4", "diverges"] == "helps"
     assert words["B/4", "collapses"] == "hurts"
@@ -216,7 +216,7 @@ def test_a_column_of_bare_numbers_is_headed_by_what_they_are():
     table = tabulate(replace(plan, columns=columns), results)
     text = render(table, "md")
     assert "*model.depth=1*" in text
-    assert "model.depth=2: spread" in text
+    assert "model.depth=2: each row's own spread" in text
     kept = json.loads(render(table, "json"))["columns"]
     assert [column["label"] for column in kept] == ["1", "2"]
     assert Column("true", {"train.compile": True}).heading == "train.compile=true"
@@ -471,8 +471,6 @@ def test_the_placement_grid_is_a_design_of_two_factors():
     assert found["MLP pre+post"].verdict == "hurts"
     assert found["attention post x MLP pre+post"].verdict is None
     assert block.contrasts == 8
-    assert block.tests["interaction"].p < 1e-6
-    assert "placement.residual.interaction.p" in render(table, "csv")
     assert "Placement, LN after the addition" in render(table, "md")
     without = dataclasses.replace(plan, cells=plan.cells[:-1], rows=plan.rows[:-1])
     assert tabulate(without, results).blocks == ()
@@ -517,19 +515,19 @@ def test_epochs_to_counts_who_never_gets_there():
 # --- The command --------------------------------------------------------------------------------
 
 SWEEP = ("block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")
-SHORT = ("train.steps=4", "train.batch=32", "seeds=2")  # with these, what the stored runs are
+SHORT = ("train.steps=4", "train.batch=32", "seeds=3")  # with these, what the stored runs are
 
 
 @pytest.fixture
 def stored(shell):
-    """A store with four finished runs, and without decoded data, sizes and times of a machine."""
-    shutil.copytree(GOLDEN / "store-1", shell.folder / "runs")
+    """A store with six finished runs, and without decoded data, sizes and times of a machine."""
+    shutil.copytree(GOLDEN / "store", shell.folder / "runs")
     return shell
 
 
 def test_the_command_shows_what_is_asked(stored):
     text = stored("table", "--show", "gain,loss,params,macs,epochs_to:0.99").out
-    assert "2/2 never" in text
+    assert "3/3 never" in text
     assert re.search(r"\| [\d.]+ k \| [\d.]+ k \|", text)  # asked of a worker
     latex = stored("table", "--format", "latex", "--transpose").out
     assert "& pre & post" in latex.splitlines()[8]
@@ -539,12 +537,10 @@ def test_the_command_shows_what_is_asked(stored):
 
 
 def test_a_metric_of_the_curve_is_an_analysis_and_is_verified(stored):
-    path = stored.folder / "runs" / "sweeps" / "fixture.json"
-    plan = json.loads(path.read_text())
-    plan["analysis"]["metric"] = "epochs_to:0.05"
-    path.write_text(json.dumps(plan))
-    assert "Epochs to 5 % validation top-1" in stored("table").out
-    assert "nothing wrong" in stored("verify").out
+    curve = (*SWEEP, *SHORT, "analysis.metric=epochs_to:0.05", "--as", "curve")
+    stored("sweep", *curve, "launcher=inline")
+    assert "Epochs to 5 % validation top-1" in stored("table", "curve").out
+    assert "nothing wrong" in stored("verify", "curve").out
     assert "did you mean 'auc'" in stored("plan", *SWEEP, "analysis.metric=auk", code=2).err
 
 
@@ -552,7 +548,7 @@ def test_plan_forecasts_what_can_be_told(stored):
     stored("sweep", *SWEEP, *SHORT, "launcher=inline")
     text = stored("plan", *SWEEP, *SHORT, "launcher=inline", "--detect", "5").out
     assert "to detect a gain of 5 points over pre with 80 % power" in text
-    assert re.search(r"spread [\d.]+ points \[.*1 df, 4 finished runs\]: barely known", text)
+    assert re.search(r"spread [\d.]+ points \[.*2 df, 6 finished runs\]: barely known", text)
     assert re.search(r"needs .* seeds a variant: .* device-hours\n", text)
     assert "--spread: needs --detect" in stored("plan", *SWEEP, "--spread", "1", code=2).err
 

@@ -17,7 +17,7 @@ from ablate.cli import main
 from ablate.cli.printing import JSON_VERSION, print_json
 from ablate.planning.launcher import launcher_settings
 
-GOLDEN = Path(__file__).parent / "golden" / "store-3"
+GOLDEN = Path(__file__).parent / "golden" / "store"
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_doctor(ask):
     code, out, _ = ask("doctor", "--repair", "--format", "json")
     found = json.loads(out)
     assert code == ask("doctor", "--repair")[0] == 0
-    assert found.keys() == {"findings", "repaired", "version"}
+    assert found.keys() == {"findings", "repaired", "statistics", "version"}
     assert found["findings"]
     assert all(one.keys() == {"level", "check", "text"} for one in found["findings"])
     assert {one["level"] for one in found["findings"]} <= {"ok", "warning"}

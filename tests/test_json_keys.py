@@ -16,6 +16,7 @@ import pytest
 from conftest import REPOSITORY
 from test_formats import sown
 from test_json import GOLDEN
+from test_null_tables import sow
 from test_pair import A, B
 from test_pair import sown as one_of_two
 from test_table import tabulate
@@ -221,6 +222,8 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
     )
     yield "merge", said("merge", "runs", "--store", "elsewhere")
     yield "doctor", said("doctor", "--repair")
+    sow(folder / "twelve", "photos", 12)
+    yield "doctor", said("doctor", "--statistics", "--store", "twelve")
 
 
 def _status(plan: Plan, store: Store, run: PlannedRun) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from test_past_looks import reading
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
@@ -22,6 +23,7 @@ from ablate.shared.errors import Failure, UserError
 from ablate.store.events import RunState, fold
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
+from ablate.version import FORMAT
 
 
 def small_plan(name="p", seeds=(0, 1)) -> Plan:
@@ -90,7 +92,7 @@ def test_an_event_that_fails_changes_nothing(store):
         assert [kind for _, kind, _ in ledger.events("a0")] == ["planned"]
 
 
-def test_no_store_and_a_store_of_another_version_are_said_in_a_line(store):
+def test_no_store_is_said_in_a_line(store):
     with pytest.raises(UserError, match=r"no store at .* start with"), Ledger.reading(store):
         pass
     store.root.mkdir()
@@ -98,10 +100,32 @@ def test_no_store_and_a_store_of_another_version_are_said_in_a_line(store):
     table = f"`ablate table --from {store.root}`"
     with pytest.raises(UserError, match=f"no store at .*bundle.*{table}"), Ledger.reading(store):
         pass
+
+
+@pytest.mark.parametrize(("format", "whose"), [(FORMAT - 1, "an older"), (FORMAT + 1, "a newer")])
+def test_a_store_of_another_format_is_refused_in_a_line_and_left(store, format, whose):
     with Ledger.driving(store) as ledger:
-        ledger._db.execute("UPDATE meta SET version = 99")
-    with pytest.raises(UserError, match="format 99"), Ledger.reading(store):
-        pass
+        ledger._db.execute("UPDATE meta SET version = ?", [format])
+    before = store.ledger.read_bytes()
+    for open_ledger in (Ledger.reading, Ledger.driving):
+        with pytest.raises(Failure) as refused, open_ledger(store):
+            pass
+        assert str(refused.value) == (
+            f"{store.ledger}: has format {format} of {whose} ablate, and this ablate reads format "
+            f"{FORMAT} alone; use that ablate, or begin a new store with --store DIR"
+        )
+    assert store.ledger.read_bytes() == before
+
+
+def test_a_plan_of_another_format_is_named_with_its_remedy(store):
+    plan = small_plan()
+    tree = plan.to_tree() | {"format": FORMAT - 1}
+    with Ledger.driving(store) as ledger:
+        ledger.plan(plan)
+        store.write_plan(plan)
+        store.plan_path(plan.name).write_text(json.dumps(tree))
+        with pytest.raises(Failure, match=r"of an older ablate.*; the same `ablate s"):
+            ledger.sealed_plan(store, plan.name)
 
 
 def test_plans_are_plain_json_and_come_back(store):
@@ -261,7 +285,7 @@ class Interleaved(RuleBasedStateMachine):
     @rule(seeds=st.integers(1, 3), name=st.sampled_from(["p", "q"]))
     def look(self, seeds, name):
         """Another connection than the driver's."""
-        look = {"sweep": name, "seeds": list(range(seeds))}
+        look = reading("bx", tuple(range(seeds)), name).event()
         self.store.add_look(look)
         if look not in self.looks:
             self.looks.append(look)

@@ -1,5 +1,5 @@
-"""Looks: whatever prints a verdict leaves one in the sealed ledger; where none can be left, none is
-printed; what was changed after one is said."""
+"""Looks: whatever prints a gain with an interval leaves one in the sealed ledger; where none can be
+left, none is printed; what was changed after one is said, whatever the sweep is called."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 from conftest import ABLATE, REPOSITORY
+from test_past_looks import reading as reading_of
 
 import ablate
 from ablate.analysis import reading
+from ablate.audit.bundle import Bundle
 from ablate.audit.doctor import stored
 from ablate.audit.verify import verify
 from ablate.cli import app
-from ablate.planning.cell import Column, Row
-from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import UserError
 from ablate.store import looks
@@ -40,7 +40,7 @@ WITHHELD = "Verdicts withheld: the look can't be recorded"
 
 def unread(folder: Path) -> Store:
     """Two variants of three seeds, all finished, of which no verdict was read, in folder/runs."""
-    store = Store(shutil.copytree(GOLDEN / "store-2", folder / "runs"))
+    store = Store(shutil.copytree(GOLDEN / "store", folder / "runs"))
     store.looks.unlink()
     store.ledger.unlink()
     return store
@@ -99,7 +99,10 @@ def test_every_way_of_printing_a_verdict_leaves_one_look(store, words):
     run(*words)
     run(*words)
     [look] = told(store)
-    assert (look["sweep"], look["seeds"], look["metric"]) == ("fixture", [0, 1, 2], "top1")
+    assert (look["sweep"], look["columns"][""]["n"], look["metric"]) == ("fixture", 3, "top1")
+    assert "planned" not in look
+    runs = [[*row["runs"].values()] for row in look["columns"][""]["rows"].values()]
+    assert runs == [[*cell.ids.values()] for cell in store.read_plan("fixture").cells]
     assert findings(store) == []
 
 
@@ -107,11 +110,24 @@ def test_what_prints_none_leaves_none(store, tmp_path):
     for words in (("status",), ("plot", "curves"), ("verify",), ("show", "pre#0")):
         run(*words)
     ablate.load("fixture", store.root)
-    plan = store.read_plan("fixture")
-    store.rundir(plan.cells[1].ids[2]).result.unlink()  # unfinished
-    run("table")
-    run("report")
     assert told(store) == []
+
+
+def test_an_unfinished_table_has_means_and_leaves_one_peek_for_each_number_of_seeds(store, capsys):
+    plan = store.read_plan("fixture")
+    for seed in (2, 1):
+        store.rundir(plan.cells[1].ids[seed]).result.unlink()
+        for words in (("table",), ("table", "--format", "csv"), ("report",)):
+            run(*words)
+        printed = capsys.readouterr().out
+        assert "UNFINISHED" in printed
+        assert "gain," in printed
+        assert not any(word in printed for word in ("gain.low", "gain.p", "verdict,"))
+        assert [look["columns"][""]["n"] for look in told(store)] == [*range(2, seed - 1, -1)]
+    assert {tuple(look["planned"]) for look in told(store)} == {(3,)}
+    store.rundir(plan.cells[1].ids[0]).result.unlink()
+    run("table")
+    assert len(told(store)) == 2  # of the baseline alone: no gain was seen
 
 
 def test_a_sweep_that_ends_leaves_one_and_the_same_look_is_one(shell):
@@ -157,7 +173,7 @@ def test_looks_at_once_beside_a_writer_are_all_kept_and_sealed(store):
     with Ledger.driving(store) as ledger:
         run_id = store.read_plan("fixture").cells[0].ids[0]
         threads = [
-            threading.Thread(target=store.add_look, args=({"sweep": "a", "seeds": [n % 8]},))
+            threading.Thread(target=store.add_look, args=(reading_of("bx", (n % 8,)).event(),))
             for n in range(24)
         ]
         for thread in threads:
@@ -166,7 +182,8 @@ def test_looks_at_once_beside_a_writer_are_all_kept_and_sealed(store):
             ledger.record(run_id, "interrupted")
         for thread in threads:
             thread.join()
-    assert sorted(look["seeds"] for look in told(store)) == [[n] for n in range(8)]
+    seeds = [[*look["columns"][""]["rows"]["b"]["runs"]] for look in told(store)]
+    assert sorted(seeds) == [[str(n)] for n in range(8)]
     assert kinds(store).count("interrupted") == 20
 
 
@@ -177,18 +194,18 @@ def test_a_look_that_another_process_records_first_is_told(store):
 
     class Raced(Store):
         def add_look(self, look):
-            store.add_look(looks.look(fewer).event("fixture"))
+            store.add_look(looks.look(fewer).event())
             super().add_look(look)
 
     read = reading.read(plan, Raced(store.root), results)
-    assert "verdicts were read at n = 2" in " ".join(read.table.notes)
-    assert [look.seeds for look in read.looks] == [(0, 1), (0, 1, 2)]
+    assert "were also read at n = 2 (sweep fixture)" in " ".join(read.table.notes)
+    assert [look.n for look in read.looks] == [2, 3]
 
 
 # --- Where none can be left ---------------------------------------------------------------------
 
 
-def test_a_store_that_can_not_be_written_has_its_intervals_but_no_words(tmp_path):
+def test_a_store_that_can_not_be_written_has_its_means_and_no_intervals(tmp_path):
     store = unread(tmp_path)
     with Ledger.reading(store):
         pass  # made again
@@ -202,8 +219,8 @@ def test_a_store_that_can_not_be_written_has_its_intervals_but_no_words(tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert f"note,,{WITHHELD} (the store is not writable)." in done.stdout
-    assert ",gain.low," in done.stdout
-    assert ",verdict," not in done.stdout
+    assert ",gain," in done.stdout
+    assert not any(f",{what}," in done.stdout for what in ("gain.low", "gain.p", "verdict"))
     assert told(store) == []
     again = subprocess.run(
         [ABLATE, "table", "--from", "out", "--format", "csv"], cwd=tmp_path, capture_output=True
@@ -220,12 +237,24 @@ def test_another_machine_that_drives_the_store_keeps_its_ledger(store, capsys):
     run("table", "--format", "md")
     printed = capsys.readouterr().out
     assert f"{WITHHELD} (elsewhere drives the store" in printed
-    assert "| +5.44 [" in printed
+    assert "| +3.89 [-]" in printed
     assert told(store) == []
     store.driver.release()
     run("table", "--format", "md")
     assert WITHHELD not in capsys.readouterr().out
     assert len(told(store)) == 1
+
+
+def test_a_look_that_is_recorded_needs_no_store_that_can_be_written(store, capsys):
+    run("table", "--format", "md")
+    before = capsys.readouterr().out
+    assert store.driver.acquire()
+    store.driver.note(pid=os.getpid(), host="elsewhere", sweep="other")
+    run("table", "--format", "md")
+    assert capsys.readouterr().out == before
+    run("table", "--format", "md", "analysis.margin=1")
+    assert WITHHELD in capsys.readouterr().out
+    store.driver.release()
 
 
 # --- What was changed after one -----------------------------------------------------------------
@@ -235,7 +264,7 @@ def test_a_table_whose_analysis_changed_after_a_look_says_what_changed(store, ca
     run("table", "analysis.margin=0.3")
     assert "Changed since" not in capsys.readouterr().out
     changed = ("table", "fixture", "analysis.metric=loss", "analysis.spread=paired")
-    said = "metric: top1 -> loss; analysis.spread: pooled -> paired; analysis.margin: 0.3 -> none."
+    said = "metric: top1 -> loss; analysis.spread: images -> paired; analysis.margin: 0.3 -> none."
     run(*changed)
     printed = capsys.readouterr().out
     assert f"Changed since verdicts were first read, at n = 3: {said}" in printed
@@ -261,54 +290,8 @@ def run_plot(store: Store) -> str:
     return " ".join(text.replace("<", " <").split())
 
 
-def test_a_row_that_was_added_or_trained_otherwise_is_named(store):
-    plan = store.read_plan("fixture")
-    now = looks.look(plan)
-
-    def since(**changed) -> list[str]:
-        other = looks.look(dataclasses.replace(plan, **changed))
-        assert other.digest != now.digest
-        return looks.changes(now, other)
-
-    third = dataclasses.replace(plan.cells[1], row="x")
-    rows, cells = (*plan.rows, Row("x", {})), (*plan.cells, third)
-    assert since(rows=rows, cells=cells) == ["rows: +x"]
-    assert since(rows=plan.rows[:1], cells=plan.cells[:1]) == ["rows: -post"]
-    wide = dataclasses.replace(third, row="pre", column="S/4")
-    columns = (*plan.columns, Column("S/4", {}))
-    assert since(columns=columns, cells=(*plan.cells, wide)) == ["columns: +S/4"]
-    assert since(cells=plan.cells[:1]) == ["cells: -post@"]
-    spec = plan.cells[1].spec | {"train": plan.cells[1].spec["train"] | {"steps": 5}}
-    longer = dataclasses.replace(plan.cells[1], spec=spec)
-    assert since(cells=(plan.cells[0], longer)) == ["what is trained: post"]
-    more = dataclasses.replace(plan, seeds=(0, 1, 2, 3))
-    assert looks.look(more).digest == now.digest
-
-
-def test_a_row_or_column_of_another_name_is_no_change(store):
-    plan = store.read_plan("fixture")
-    now = looks.look(plan)
-
-    def since(names: dict[str, str], column: str = "", extra: tuple = ()) -> list[str]:
-        rows = tuple(Row(names[row.label], row.settings) for row in plan.rows)
-        cells = tuple(
-            dataclasses.replace(cell, row=names[cell.row], column=column) for cell in plan.cells
-        )
-        rows, cells = (*rows, *(Row(c.row, {}) for c in extra)), (*cells, *extra)
-        named = dataclasses.replace(plan, rows=rows, columns=(Column(column, {}),), cells=cells)
-        return looks.changes(now, looks.look(named))
-
-    assert since({"pre": "before", "post": "behind"}) == []
-    assert since({"pre": "post", "post": "pre"}) == []  # each is the other's name now
-    assert since({"pre": "pre", "post": "post"}, column="S/4") == []
-    assert since({"pre": "a", "post": "b"}, column="S/4") == []
-    spec = plan.cells[1].spec | {"train": plan.cells[1].spec["train"] | {"steps": 5}}
-    other = dataclasses.replace(plan.cells[0], row="post", spec=spec)
-    assert since({"pre": "pre", "post": "behind"}, extra=(other,)) == ["rows: +post"]
-
-
 def test_analysis_words_apply_or_are_refused(store, capsys):
-    run("status", "fixture", "analysis.spread=pooled")  # as it was driven
+    run("status", "fixture", "analysis.spread=auto")  # as it was driven
     for command in ("status", "verify"):
         with pytest.raises(UserError, match=r"analysis\.spread: fixture was driven with another"):
             run(command, "fixture", "analysis.spread=paired")
@@ -317,9 +300,9 @@ def test_analysis_words_apply_or_are_refused(store, capsys):
     with pytest.raises(UserError, match=r"analysis\.margin: must be more than 0"):
         run("export", "analysis.margin=-1", "out")
     capsys.readouterr()
-    run("export", "fixture", "analysis.spread=welch", "out")
+    run("export", "fixture", "analysis.spread=paired", "out")
     run("table", "--from", "out")
-    assert "Welch's t" in capsys.readouterr().out
+    assert "paired t" in capsys.readouterr().out
 
 
 # --- What a bundle carries ----------------------------------------------------------------------
@@ -340,29 +323,16 @@ def test_a_bundle_prints_the_words_that_it_carries_and_adds_no_look(store, capsy
     tree = json.loads(Path("out/sweep.json").read_text())
     tree["analysis"]["alpha"] = 0.5
     Path("out/sweep.json").write_text(json.dumps(tree))
-    environment = json.loads(Path("out/environment.json").read_text())
-    Path("out/environment.json").write_text(json.dumps(environment | {"bundle": 2}))
-    Path("out/manifest.json").unlink()  # formats of old had none
+    Bundle(Path("out")).write_manifest()
     run("table", "--from", "out", "--format", "csv")
     printed = capsys.readouterr().out
     assert "the bundle has other verdicts" in printed
-    assert ",verdict," not in printed
-
-
-def test_a_bundle_of_an_older_version_has_its_words(store, capsys):
-    run("export", "out")
-    environment = json.loads(Path("out/environment.json").read_text())
-    Path("out/environment.json").write_text(json.dumps(environment | {"bundle": 1}))
-    Path("out/manifest.json").unlink()
-    Path("out/looks.jsonl").write_text('{"sweep": "fixture", "seeds": [0, 1, 2]}\n')
-    capsys.readouterr()
-    run("table", "--from", "out", "--format", "csv")
-    assert capsys.readouterr().out == Path("out/table.csv").read_text()
+    assert not any(f",{what}," in printed for what in ("gain.low", "verdict"))
 
 
 # --- Kept ---------------------------------------------------------------------------------------
 
-FORGED = '{"sweep": "fixture", "seeds": [0], "digest": "0"}\n'
+FORGED = json.dumps(reading_of("bx", 3).event()) + "\n"
 EDITS = {
     "gone": lambda text: None,
     "empty": lambda text: "",
@@ -373,18 +343,20 @@ EDITS = {
     "a line more": lambda text: text + FORGED,
     "a line more before": lambda text: FORGED + text,
     "torn": lambda text: text[:-9],
-    "fewer seeds": lambda text: text.replace("[0, 1, 2]", "[0, 1]", 1),
-    "more seeds": lambda text: text.replace("[0, 1, 2]", "[0, 1, 2, 3]", 1),
+    "fewer seeds": lambda text: text.replace('"n": 3', '"n": 2', 1),
+    "another run": lambda text: text.replace('"runs": {"0": "', '"runs": {"0": "0', 1),
+    "a run out": lambda text: text.replace('"runs": {"0": ', '"runs": {"7": ', 1),
+    "fewer contrasts": lambda text: text.replace('"contrasts": 1', '"contrasts": 0', 1),
+    "a peek": lambda text: text.replace('"columns"', '"planned": [3], "columns"', 1),
     "another sweep": lambda text: text.replace("fixture", "other", 1),
     "another margin": lambda text: text.replace("0.3", "0.5"),
     "no margin": lambda text: text.replace("0.3", "null"),
-    "another spread": lambda text: text.replace("pooled", "paired", 1),
+    "another spread": lambda text: text.replace("images", "paired", 1),
     "another metric": lambda text: text.replace("top1", "loss", 1),
     "another alpha": lambda text: text.replace("0.05", "0.01", 1),
     "looks declared": lambda text: text.replace('"looks": []', '"looks": [3]', 1),
     "a row renamed": lambda text: text.replace('"post"', '"past"', 1),
-    "a row out": lambda text: text.replace(', "post": {"": "', ', "x": {"": "', 1),
-    "another digest": lambda text: text.replace('"digest": "', '"digest": "0', 1),
+    "another variant": lambda text: text.replace('"spec": "', '"spec": "0', 1),
 }
 
 
@@ -437,16 +409,3 @@ def test_looks_outlive_a_lost_ledger_and_a_repair(store):
     repair(store)
     assert told(store) == known
     assert findings(store) == []
-
-
-def test_the_store_of_old_keeps_its_looks_though_it_can_not_be_written(tmp_path):
-    """What is left to an older format: its looks are lines of the file."""
-    store = Store(shutil.copytree(GOLDEN / "store-2", tmp_path / "runs"))
-    assert store.driver.acquire()  # nobody else migrates it
-    assert [look["seeds"] for look in store.read_looks("fixture")] == [[0, 1], [0, 1, 2]]
-    plan = store.read_plan("fixture")
-    assert isinstance(plan, Plan)
-    results = {run.id: store.result(run.id) for run in plan.runs()}
-    read = reading.read(plan, store, results)
-    assert "has an older format" in read.withheld
-    assert not read.table.is_look

@@ -327,7 +327,7 @@ def test_a_bundle_runs_no_code_to_be_read(driven, tmp_path, monkeypatch):
 
 def test_another_version_of_the_function_is_a_changed_analysis(shell):
     def codes() -> list[str]:
-        looks = Store(shell.folder / "runs").read_looks("mine")
+        looks = Store(shell.folder / "runs").read_looks()
         return [look["analysis"]["code"] for look in looks if look["metric"] == ECE]
 
     shell("table", "mine")

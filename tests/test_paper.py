@@ -286,7 +286,7 @@ def test_the_forecast_is_that_of_the_tables_own_function():
     assert lines[1] == "  spread 0.4 points, given by --spread"
     n = found.seeds.expected
     assert lines[2] == f"    needs {n} seeds a variant: {0.04 * n:.2g} device-hours"
-    assert len(lines) == 5  # nothing to sum up; the last is of more seeds of the baseline
+    assert len(lines) == 5  # nothing to sum up; the last says how tables judge
     power, smallest = found.power.expected, found.smallest.expected
     assert f"with the 3 seeds planned: power {100 * power:.0f} %" in lines[3]
     assert f"detects gains from {smallest:.2g} points" in lines[3]
@@ -307,7 +307,7 @@ def test_a_measured_spread_is_a_range_and_below_8_df_barely_known():
         assert re.search(r"needs \d+ \(\d+ to >?\d+\) seeds", lines[2])
         needs = [int(n) for line in lines for n in re.findall(r"needs (\d+)", line)]
         total = 6 * 36 / 3600 * max(needs)  # six cells of 36 s a run, each with as many seeds
-        assert lines[-1] == f"  all columns with {max(needs)} seeds: {total:.2g} device-hours"
+        assert lines[-2] == f"  all columns with {max(needs)} seeds: {total:.2g} device-hours"
         assert [line for line in lines if line.startswith("  Ti/4: ")]
         assert len(needs) == 2
 

@@ -1,183 +1,292 @@
-"""The spread that a sweep has by default: each row's own where its predictions tell it, else
-pooled; and the pooled one that verdicts of older versions were read by stays."""
+"""The spread of gains: its definition in the slowest way, and exact facts."""
 
-from __future__ import annotations
+import math
 
-import dataclasses
-
+import numpy as np
 import pytest
-from conftest import Shell
-from test_predictions import ROWS, SWEEP, gains, planted
-from test_table import make_plan, tabulate
+from scipy import stats as oracle
+from simulation import family
 
-from ablate.planning.expand import plan as expanded
-from ablate.planning.plan import Plan
-from ablate.planning.unite import unite
-from ablate.report.power import forecast
-from ablate.running.costs import Costs
-from ablate.shared.errors import UserError
-from ablate.store import looks
-from ablate.store.ledger import Ledger
-from ablate.store.store import Store
+from ablate.analysis import stats
+from ablate.analysis.stats import ImageFlips
 
-SEVERAL = "stem=none,dpn,pre"
+# --- The definition, by hand ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "spread"),
-    [
-        ((SEVERAL,), "predictions"),
-        ((SEVERAL, "data=digits,mnist5k", "seeds=[3,4]"), "predictions"),
-        (("stem=none,dpn", "data=digits,mnist5k"), "pooled"),  # one variant a column
-        ((SEVERAL, "analysis.metric=loss"), "pooled"),
-        ((SEVERAL, "analysis.metric=top5"), "pooled"),
-        ((SEVERAL, "analysis.screen=false"), "pooled"),
-        ((SEVERAL, "analysis.looks=[3,5]", "analysis.family=table"), "predictions"),
-        ((SEVERAL, "analysis.spread=paired"), "paired"),
-        ((SEVERAL, "analysis.spread=pooled"), "pooled"),
-        ((SEVERAL, "task=fewshot", "from.train.steps=1"), "pooled"),
-        (("figure2", "--scale", "digits"), "pooled"),  # of norms of gradients
-    ],
-    ids=" ".join,
-)
-def test_what_auto_comes_to(words, spread, tmp_path):
-    scale = words[2] if "--scale" in words else None
-    made, _ = expanded(words[:1] if scale else words, store=tmp_path, scale=scale)
-    assert made.spread == spread
-    assert Plan.from_tree(made.to_tree()).spread == spread
+def by_hand(y, x):
+    """docs/statistics.md, step by step, for one table y (R, n), x (R, n, N): v, df, and which rows
+    are judged by their own spread, by row; whether the baseline is out of line."""
+    rows, n, size = x.shape
+    unit, everyone = (100 / size) ** 2, range(rows)
+    z = [[x[r, s] - sum(x[r, t] for t in range(n)) / n for s in range(n)] for r in everyone]
+    m = np.zeros((rows, rows))
+    for r in everyone:
+        for q in everyone:
+            m[r, q] = sum(float(z[r][s] @ z[q][s]) for s in range(n)) / (n - 1)
+            m[r, q] = unit * (m[r, q] + (0.25 if r == q else 0))
+    f, d, shift, few = (np.zeros(rows) for _ in range(4))
+    own_flips = [np.var(x[r], axis=0, ddof=1) for r in everyone]
+    for r in everyone:
+        # What is kept of each image is kept in single precision.
+        flips = np.var(x[r] - x[0], axis=0, ddof=1).astype(np.float32).astype(float)
+        f[r] = unit * (flips.sum() + 0.25)
+        d[r] = 2 * (flips.sum() + 0.25) ** 2 / (sum(flips**2) + 1 / 16)
+        shift[r] = 100 * (own_flips[r].sum() + 0.25) / size
+        total = own_flips[r].sum() + own_flips[0].sum()
+        few[r] = total**2 < 4 * (sum(own_flips[r] ** 2) + sum(own_flips[0] ** 2))
+    w = np.zeros((rows, rows))
+    for r in everyone:
+        for q in everyone:
+            kappa = min(max(m[r, q] / math.sqrt(m[r, r] * m[q, q]), 0), 1)
+            w[r, q] = shift[r] * shift[q] * (1 if r == q else 1 - (1 - kappa) ** 2)
+    wide = [max(0, w[r, r] + w[0, 0] - 2 * w[r, 0]) for r in everyone]
+    c = np.cov(y)
+
+    def of(some):
+        """A, u2, V, the variance of u2 and df, by the squares of these rows."""
+        weights = np.array([(r in some) / m[r, r] for r in everyone])
+        a = np.diag(weights) - np.outer(weights, weights) / weights.sum()
+        u2 = max(0, (np.trace(a @ c) - np.trace(a @ m)) / np.trace(a @ w))
+        v = m + u2 * w
+        squares = np.trace(a @ v @ a @ v)
+        error = 2 * squares / ((n - 1) * np.trace(a @ w) ** 2)
+        return a, u2, v, error, (n - 1) * np.trace(a @ v) ** 2 / squares
+
+    a, _, v, _, df = of(everyone)
+    ratios = [(a @ c @ a)[r, r] / (a @ v @ a)[r, r] for r in everyone]
+    own = {r for r in everyone if r and ratios[r] > oracle.f.ppf(0.95, n - 1, df)}
+    left = {r for r in everyone if r and ratios[r] > oracle.f.ppf(0.999, n - 1, df)}
+    kept = [r for r in everyone if r and r not in left]
+    _, u2_v, v, error_v, df = of(kept)
+    b = np.array([1 if not r else -(r in kept) / m[r, r] for r in everyone])
+    b[1:] /= sum(1 / m[r, r] for r in kept)
+    seen, expected = b @ c @ b, b @ v @ b
+    level = 0.90 if n < 5 else 0.95
+    tripped = len(kept) >= 2 and seen > oracle.f.ppf(level, n - 1, df) * expected
+    _, u2, _, error, _ = of([0, *kept])
+    more = more_0 = 0.0
+    if tripped:
+        u2, error, more, more_0 = u2_v, error_v, max(0, seen - expected), seen
+    plain = plain_by_hand(y)
+    found = []
+    for r in range(1, rows):
+        total = f[r] + u2 * wide[r] + more
+        noise = 2 * f[r] ** 2 / d[r] + wide[r] ** 2 * error + 2 * more_0**2 / (n - 1)
+        degrees = 2 * total**2 / noise
+        if few[r]:
+            found.append(plain[r - 1])
+        elif r in own or degrees < n - 1:
+            found.append((np.var(y[r] - y[0], ddof=1), n - 1, True))
+        else:
+            found.append((total, degrees, False))
+    return found, tripped, few
 
 
-def test_looks_have_the_pooled_spread_that_they_had(tmp_path):
-    made, _ = expanded([SEVERAL], store=tmp_path, until=9)
-    assert made.analysis.spread == made.spread == "pooled"
-
-
-def test_a_table_by_default_is_that_of_the_predictions_and_of_another_metric_pooled():
-    plan, results, predictions, *_ = planted(spread="auto")
-    by_default, said, pooled = (
-        tabulate(
-            dataclasses.replace(plan, analysis=dataclasses.replace(plan.analysis, spread=spread)),
-            results,
-            predictions=predictions,
-        )
-        for spread in ("auto", "predictions", "pooled")
-    )
-    assert by_default == said != pooled
-    loss = dataclasses.replace(plan.analysis, metric="loss")
-    table = tabulate(dataclasses.replace(plan, analysis=loss), results, predictions=predictions)
-    assert "seed blocks, pooled spread" in table.caption[0]
-    assert all(column.spreads is None and not column.lacking for column in table.columns)
-    refused = dataclasses.replace(plan, analysis=dataclasses.replace(loss, spread="predictions"))
-    with pytest.raises(UserError, match="which makes top1 of classify, not loss"):
-        tabulate(refused, results, predictions=predictions)
-
-
-def test_a_table_without_any_predictions_says_that_it_is_pooled():
-    plan, results, *_ = planted(spread="auto")
-    table = tabulate(plan, results, predictions=lambda run, on, sha256: None)
-    assert [e.gain for e in table.entries] == [
-        e.gain for e in tabulate(make_plan(ROWS), results).entries
+def plain_by_hand(y):
+    """Without images: v, df, own, by variant."""
+    rows, n = y.shape
+    s = [np.var(row, ddof=1) for row in y]
+    own, left = set(), set()
+    for r in range(1, rows):
+        others = np.mean([s[q] for q in range(rows) if q != r])
+        for level, some in ((0.90, own), (0.999, left)):
+            if s[r] > oracle.f.ppf(level, n - 1, (rows - 1) * (n - 1)) * others:
+                some.add(r)
+    kept = [s[r] for r in range(1, rows) if r not in left]
+    k, level = len(kept), 0.90 if n < 5 else 0.95
+    v, df = 2 * (sum(kept) + s[0]) / (k + 1), (k + 1) * (n - 1)
+    if k and s[0] > oracle.f.ppf(level, n - 1, k * (n - 1)) * np.mean(kept):
+        v = s[0] + np.mean(kept)
+        df = v**2 / (s[0] ** 2 / (n - 1) + np.mean(kept) ** 2 / (k * (n - 1)))
+    return [
+        (np.var(y[r] - y[0], ddof=1), n - 1, True) if r in own else (v, df, False)
+        for r in range(1, rows)
     ]
-    assert "seed blocks, pooled spread" in table.caption[0]
-    assert "one spread for all rows, since seed 0 of base has no predictions" in table.details[0]
-    empty = tabulate(plan, {}, predictions=lambda run, on, sha256: None)
-    assert "each row's spread from its predictions" in empty.caption[0]
-    assert "since" not in " ".join(empty.details)
 
 
-def test_a_look_is_of_the_spread_that_judges(tmp_path):
-    """So a word that says the default is no other analysis, nor is the plan of an older version."""
-
-    def plan(*words):
-        return expanded(words, store=tmp_path, name="x")[0]
-
-    def look(*words):
-        return looks.look(plan(*words))
-
-    several, one, pooled = (SEVERAL,), ("stem=none,dpn",), "analysis.spread=pooled"
-    assert look(*several) == look(*several, "analysis.spread=predictions")
-    assert look(*one) == look(*one, pooled)
-    loss = look(*several, "analysis.metric=loss")
-    assert looks.changes(look(*several, pooled), loss) == ["metric: top1 -> loss"]
-    assert unite(plan(*one), plan(*one, pooled)).spread == "pooled"
-    with pytest.raises(ValueError, match=r"^analysis$"):
-        unite(plan(*several), plan(*several, pooled))
+def flipped(rng, rows, n, size=200, chance=0.9):
+    """Which of its images a run gets right, (rows, n, size): some of them by chance."""
+    easy = np.clip(rng.normal(chance, 0.2, (rows, 1, size)), 0, 1)
+    return (rng.random((rows, n, size)) < easy).astype(float)
 
 
-def test_a_forecast_says_that_it_is_pooled():
-    def lines(**analysis):
-        plan = make_plan(ROWS, **analysis)
-        cost = Costs({}, {}, "", 0.0, seed_s={"": 36.0 * len(plan.cells)})
-        detection = forecast(plan, 0.5, 0.4, cost, {}, lambda run: [])
-        return detection.tree()["method"], [*detection.lines()]
-
-    (method, found), (plain, pooled) = lines(spread="auto"), lines(spread="pooled")
-    assert method == plain == "pooled"
-    assert "spread: pooled):" in found[0]
-    assert "each row's spread from its predictions, which no forecast has" in found[1]
-    assert [found[0], *found[2:]] == pooled
-    assert lines(spread="paired")[0] == "paired"
+def alike(rng, n):
+    return flipped(rng, 7, n)
 
 
-# --- Plans of older versions --------------------------------------------------------------------
+def near_copies(rng, n):
+    x = flipped(rng, 6, n)
+    x[1], x[2, :, :190] = x[0], x[0, :, :190]
+    x[3, :, :150] = x[2, :, :150]
+    return x
 
 
-@pytest.fixture(scope="module")
-def driven(tmp_path_factory) -> Shell:
-    shell = Shell(tmp_path_factory.mktemp("spread"))
-    shell("sweep", *SWEEP, "--as", "mine")
-    return shell
+def noisy_baseline(rng, n):
+    x = flipped(rng, 6, n)
+    x[0, 0, :60] = 0
+    return x
 
 
-def test_a_word_that_says_the_default_is_no_other_value(driven):
-    assert Store(driven.folder / "runs").read_plan("mine").analysis.spread == "auto"
-    driven("status", "mine", "analysis.spread=predictions")
-    assert "driven with another value" in driven("status", "analysis.spread=pooled", code=2).err
+def noisy_rows(rng, n):
+    """One is out, one is only judged by itself."""
+    x = flipped(rng, 8, n)
+    x[1, 0], x[2, 0, :15] = 0, 0
+    return x
 
 
-def aged(shell: Shell) -> Store:
-    """The store, its plan as older versions wrote it, and no verdict read."""
-    store = Store(shell.folder / "runs")
-    plan = store.read_plan("mine")
-    pooled = dataclasses.replace(plan, analysis=dataclasses.replace(plan.analysis, spread="pooled"))
-    store.ledger.unlink()
-    store.looks.unlink()
-    with Ledger.driving(store) as ledger:
-        ledger.announce(pooled)
-        store.write_plan(pooled)
-        ledger.plan(pooled)
-    return store
+def short_rows(rng, n):
+    x = flipped(rng, 6, n)
+    x[3:] = flipped(rng, 3, n, chance=0.6)
+    return x
 
 
-def test_a_sweep_keeps_the_pooled_spread_that_its_verdicts_were_read_by(driven):
-    new = driven("table", "--format", "csv").out
-    assert "each row's spread from its predictions" in driven("table").out
-    aged(driven)
-    old = driven("table", "--format", "csv").out
-    assert "seed blocks, pooled spread" in driven("table").out
-    assert gains(old) != gains(new)
-    note = "note: verdicts of this sweep were read by a pooled spread, which stays"
-    for _ in range(2):
-        again = driven("sweep", *SWEEP, "--as", "mine").out
-        assert again.count(note) == 1
-        assert "Changed since" not in again
-        assert driven("table", "--format", "csv").out == old
-    changed = driven("table", "analysis.spread=auto").out
-    assert "analysis.spread: pooled -> predictions." in " ".join(changed.split())
+def few_images(rng, n):
+    """Two of the rows."""
+    x = np.ones((5, n, 200))
+    x[:, ::2, 0] = 0
+    x[3:, :, 1:] = flipped(rng, 2, n, 199)
+    x[0, 1, 1] = 0
+    return x
 
 
-def test_one_without_verdicts_has_the_new_default(driven):
-    aged(driven)
-    again = driven("sweep", *SWEEP, "--as", "mine").out
-    assert "note: verdicts" not in again
-    assert "each row's spread from its predictions" in " ".join(again.split())
+def three_rows(rng, n):
+    return flipped(rng, 3, n)
 
 
-def test_a_plan_that_is_none_is_written_again(driven):
-    store = Store(driven.folder / "runs")
-    store.plan_path("mine").write_text('{"title": "x"}')
-    assert "9 finished" in driven("plan", *SWEEP, "--as", "mine").out
-    driven("sweep", *SWEEP, "--as", "mine")
-    plan = store.read_plan("mine")
-    assert plan is not None
-    assert plan.spread == "predictions"
+CASES = alike, near_copies, noisy_baseline, noisy_rows, short_rows, few_images, three_rows
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])  # 1 / n is exact in single precision
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_the_fit_is_the_definition_by_hand(case, n):
+    for seed in range(5):
+        x = case(np.random.default_rng(seed), n)
+        y = 100 * x.mean(-1) + np.random.default_rng(seed).normal(0, 0.3, x.shape[:2])
+        expected, tripped, few = by_hand(y, x)
+        method = family(len(y), spread="images")
+        found = stats.fit(y, method, ImageFlips.of(x.astype(bool)))
+        # The definition's quantiles are of whole df; a table's are of df to 2 or 3 decimals.
+        assert found.by.tripped == tripped or few.all()
+        assert found.by.own[1:].tolist() == [own for *_, own in expected]
+        assert found.by.v[1:] == pytest.approx([v for v, *_ in expected], rel=1e-9)
+        assert found.by.df[1:] == pytest.approx([df for _, df, _ in expected], rel=1e-9)
+        assert found.gain[1:] == pytest.approx(y[1:].mean(1) - y[0].mean(), rel=1e-9)
+        for half, (v, df, _) in zip(found.half[1:], expected, strict=True):
+            t = oracle.t.ppf(1 - 0.05 / (2 * (len(y) - 1)), np.round(df, 3))
+            assert half == pytest.approx(t * math.sqrt(v / n), rel=1e-9)
+        if case is noisy_baseline:
+            assert tripped
+        plain = plain_by_hand(y)
+        without = stats.fit(y, family(len(y)))
+        assert without.by.v[1:] == pytest.approx([v for v, *_ in plain], rel=1e-9)
+        assert without.by.df[1:] == pytest.approx([df for _, df, _ in plain], rel=1e-9)
+        assert without.by.own[1:].tolist() == [own for *_, own in plain]
+
+
+def test_the_tables_by_hand_are_of_every_kind():
+    """Else the test above would not see a screen that is gone."""
+    seen = set()
+    for case in CASES:
+        for n in (4, 8):
+            for seed in range(5):
+                x = case(np.random.default_rng(seed), n)
+                y = 100 * x.mean(-1) + np.random.default_rng(seed).normal(0, 0.3, x.shape[:2])
+                by = stats.fit(y, family(len(y), spread="images"), ImageFlips.of(x.astype(bool))).by
+                seen |= {name for name in ("own", "out", "vague", "few") if getattr(by, name).any()}
+                seen |= {"tripped"} if by.tripped else set()
+                seen |= {"only own"} if (by.own & ~by.out & ~by.vague).any() else set()
+    assert seen == {"own", "out", "vague", "few", "tripped", "only own"}
+
+
+# --- Exact facts ---------------------------------------------------------------------------------
+
+
+def drawn(seed=0, tables=50, rows=6, n=4, size=300):
+    right = np.random.default_rng(seed).random((tables, rows, n, size)) < 0.9
+    return 100 * right.mean(-1), right
+
+
+def test_what_moves_all_rows_of_a_seed_changes_nothing():
+    y, right = drawn()
+    images = ImageFlips.of(right)
+    blocks = np.random.default_rng(1).normal(0, 5, (50, 1, 4))
+    one, other = (stats.by_images(values, images) for values in (y, y + blocks))
+    assert one.v == pytest.approx(other.v, rel=1e-12)
+
+
+def test_the_order_of_variants_does_not_matter():
+    y, right = drawn()
+    order = [0, 3, 1, 5, 2, 4]
+    one = stats.by_images(y, ImageFlips.of(right))
+    other = stats.by_images(y[:, order], ImageFlips.of(right[:, order]))
+    assert one.v[:, order][:, 1:] == pytest.approx(other.v[:, 1:], rel=1e-12)
+    assert one.df[:, order][:, 1:] == pytest.approx(other.df[:, 1:], rel=1e-12)
+
+
+def test_a_pooled_variance_is_no_less_than_that_of_its_flips():
+    y, right = drawn()
+    images = ImageFlips.of(right)
+    found = stats.by_images(y, images)
+    assert (found.v >= images.gain)[~found.own].all()
+
+
+def test_rows_alike_with_uncorrelated_flips_are_the_two_way_fit():
+    """v = 2 max(flips, mean square of the fit of row and seed), K (n - 1) df, where no screen is
+    beyond its limit."""
+    y, right = drawn()
+    y, e = 3 * y, 0.5
+    shape = right.shape[:2]
+    images = ImageFlips(
+        covariance=np.broadcast_to(e * np.eye(6), (*shape, 6)),
+        gain=np.full(shape, 2 * e),
+        gain_df=np.full(shape, 1e12),
+        shift=np.full(shape, 3.0),
+        few=np.zeros(shape, dtype=bool),
+    )
+    found = stats.by_images(y, images)
+    residuals = y - y.mean(-1, keepdims=True) - y.mean(-2, keepdims=True)
+    residuals += y.mean((-1, -2), keepdims=True)
+    square = (residuals**2).sum((-1, -2)) / (5 * 3)
+    plain = ~found.tripped & ~found.out.any(-1)
+    assert 0.5 < plain.mean() < 1
+    for v, df, own, s2 in zip(
+        *(x[plain] for x in (found.v, found.df, found.own, square)), strict=True
+    ):
+        pooled = ~own
+        pooled[0] = False
+        assert v[pooled] == pytest.approx(2 * max(s2, e), rel=1e-12)
+        if s2 > e:
+            assert df[pooled] == pytest.approx(5 * 3, rel=1e-9)
+
+
+def test_a_copy_of_the_baseline_has_the_spread_of_one_image_more():
+    _, right = drawn()
+    right[:, 2] = right[:, 0]
+    images = ImageFlips.of(right)
+    assert images.gain[:, 2] == pytest.approx(0.25 * (100 / 300) ** 2, rel=1e-12)
+    assert images.gain_df[:, 2] == pytest.approx(2.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("spread", ["images", "one way", "paired"])
+def test_a_single_variant_has_scipys_paired_t(spread):
+    y, right = drawn(tables=20, rows=2)
+    found = stats.fit(y, family(2, spread=spread), ImageFlips.of(right))
+    test = oracle.ttest_rel(y[:, 1], y[:, 0], axis=-1)
+    interval = test.confidence_interval(0.95)
+    assert found.gain[:, 1] - found.half[:, 1] == pytest.approx(interval.low, rel=1e-12)
+    assert found.gain[:, 1] + found.half[:, 1] == pytest.approx(interval.high, rel=1e-12)
+    v, n = found.by.v[:, 1], y.shape[-1]
+    assert stats.raw_p(found.gain[:, 1], v, found.by.df[:, 1], n) == pytest.approx(test.pvalue)
+
+
+def test_columns_combine_with_the_squares_of_their_weights():
+    one, other = (ImageFlips.of(drawn(seed, 3)[1]) for seed in (2, 3))
+    same = ImageFlips.combined([one], [1.0])
+    for a, b in zip(same, one, strict=True):
+        assert a == pytest.approx(b, rel=1e-12)
+    made = ImageFlips.combined([one, other], [0.5, -2.0])
+    assert made.covariance == pytest.approx(one.covariance / 4 + 4 * other.covariance)
+    assert made.gain == pytest.approx(one.gain / 4 + 4 * other.gain)
+    assert made.shift**2 == pytest.approx(one.shift**2 / 4 + 4 * other.shift**2)
+    noise = one.gain**2 / 16 / one.gain_df + 16 * other.gain**2 / other.gain_df
+    assert made.gain_df == pytest.approx(made.gain**2 / noise)

@@ -393,9 +393,9 @@ def test_analysis_and_paper() -> None:
         "analysis: {spread: paired, margin: 1, looks: [3, 5]}\n"
         "paper: {table: T6, rows: {b: dpn}}\n" + SMALL
     )
-    planned = plan("x", "analysis.spread=welch", "analysis.alpha=0.1")
+    planned = plan("x", "analysis.spread=paired", "analysis.alpha=0.1")
     assert planned.name == "x"
-    assert (planned.analysis.spread, planned.analysis.margin) == ("welch", 1.0)
+    assert (planned.analysis.spread, planned.analysis.margin) == ("paired", 1.0)
     assert (planned.analysis.looks, planned.analysis.alpha) == ((3, 5), 0.1)
     assert planned.paper == {"table": "T6", "rows": {"b": "dpn"}}
 

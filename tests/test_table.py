@@ -13,18 +13,29 @@ import pandas as pd
 import pytest
 import scipy.stats
 from rich.console import Console
+from test_past_looks import spec as own_spec
 
 from ablate.analysis import stats
 from ablate.analysis import tabulate as making
+from ablate.analysis.across import PValues
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Plan
 from ablate.report.formats import CSV_FIELDS, DEFAULT, render
 from ablate.report.formats.layout import sheet
 from ablate.shared.errors import UserError
-from ablate.store.looks import InterimLook
+from ablate.store.looks import look
+from ablate.store.past_looks import PastLooks
 
 tabulate = functools.partial(making.tabulate, words=True)  # as `report.reading` has it
+
+SPEC = {
+    "data": {"classes": 10},
+    "augment": {},
+    "optim": {},
+    "train": {"precision": "fp32", "deterministic": True, "draws": 2},
+    "eval": {},
+}
 
 TEXTS = ("md", "latex", "html", "csv", "json")
 
@@ -32,9 +43,7 @@ TEXTS = ("md", "latex", "html", "csv", "json")
 def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **analysis):
     families, confounds = families or {}, confounds or {}
     cells = tuple(
-        Cell(r, c, {"data": {"classes": 10}}, {s: f"{r}@{c}#{s}" for s in range(seeds)})
-        for c in columns
-        for r in rows
+        Cell(r, c, SPEC, {s: f"{r}@{c}#{s}" for s in range(seeds)}) for c in columns for r in rows
     )
     return Plan(
         name="planted",
@@ -45,7 +54,7 @@ def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **ana
         cells=cells,
         baseline=rows[0],
         seeds=tuple(range(seeds)),
-        analysis=Analysis(**{"spread": "pooled", **analysis}),
+        analysis=Analysis(**analysis),
     )
 
 
@@ -76,6 +85,13 @@ PLANTED = {
 }
 
 
+def half_width(y, contrasts, alpha=0.05):
+    """Of a gain where all rows of y (R, n) share one spread, without seed blocks."""
+    rows, n = np.shape(y)
+    t = scipy.stats.t.ppf(1 - alpha / (2 * contrasts), rows * (n - 1))
+    return t * math.sqrt(2 * np.var(y, axis=1, ddof=1).mean() / n)
+
+
 def entries(table):
     return {entry.row: entry for entry in table.entries}
 
@@ -96,14 +112,16 @@ def every_text(table):
 
 
 def test_planted_gains_get_the_planted_verdicts():
-    plan = make_plan(list(PLANTED), margin=0.16)  # the intervals are +- 0.14
+    half = half_width([*PLANTED.values()], 5)
+    margin = round(half + 0.05, 2)  # gains of 0 and +-0.1 are on either side of it
+    plan = make_plan(list(PLANTED), margin=margin)
     table = tabulate(plan, plant(plan, PLANTED))
     assert {row: entry.verdict for row, entry in entries(table).items()} == {
         "base": None,
         "better": "helps",
         "worse": "hurts",
-        "same": "same within 0.16",
-        "at least": "no worse than 0.16",
+        "same": f"same within {margin:g}",
+        "at least": f"no worse than {margin:g}",
         "unclear": "can't tell",
     }
     assert table.complete
@@ -135,9 +153,8 @@ def test_what_can_not_be_told_says_what_more_seeds_would_resolve():
     assert entries(table)["unclear"].verdict == "can't tell"
     found = table.columns[0].forecast
     y = np.array([PLANTED[row] for row in PLANTED])
-    residuals = y - y.mean(1, keepdims=True) - y.mean(0) + y.mean()
-    sd = math.sqrt((residuals**2).sum() / 10)  # 6 rows x 3 seeds: 10 df
-    half = scipy.stats.t.ppf(1 - 0.05 / 10, 25) * sd * math.sqrt(2 / 6)
+    sd = math.sqrt(y.var(1, ddof=1).mean())  # 6 rows x 3 seeds, no blocks: 12 df
+    half = scipy.stats.t.ppf(1 - 0.05 / 10, 30) * sd * math.sqrt(2 / 6)
     assert (found.seeds, found.half) == (6, pytest.approx(half))
     assert found.low < half < found.high
     text = render(table, "md")
@@ -183,7 +200,7 @@ def test_two_seeds_give_intervals_and_no_verdicts():
     table = tabulate(plan, plant(plan, PLANTED))
     better = entries(table)["better"]
     assert better.gain.low is not None
-    assert (better.verdict, table.is_look) == (None, False)
+    assert (better.verdict, table.has_verdicts, table.is_look) == (None, False, True)
     assert "n = 2: intervals, no verdicts." in table.notes
 
 
@@ -257,7 +274,7 @@ def test_every_column_has_its_own_spread():
             for seed, run in cell.ids.items():
                 results[run] = finished(0.5 + (PLANTED[cell.row][seed] / 100 - 0.9) * 3)
     table = tabulate(plan, results)
-    small, large = (column.spread for column in table.columns)
+    (small, _), (large, _) = (column.spreads for column in table.columns)
     assert large == pytest.approx(3 * small)
     assert any(line.startswith("Ti/4: spread") for line in table.details)
 
@@ -374,7 +391,7 @@ def test_a_void_column_says_a_rate_at_which_the_baseline_may_hold():
     assert "The sweep compares learning rates" in notes
 
 
-def test_a_noisy_baseline_is_judged_by_pooled_gains_and_the_caption_says_so():
+def test_a_noisy_baseline_counts_in_each_gain_and_the_caption_says_so():
     rows = [*PLANTED, "a", "b", "c"]
     plan = make_plan(rows, seeds=5)
     rng = np.random.default_rng(3)
@@ -384,8 +401,7 @@ def test_a_noisy_baseline_is_judged_by_pooled_gains_and_the_caption_says_so():
     assert ratio > 5
     assert table.columns[0].forecast is None
     for text in every_text(table):
-        assert f"the baseline's own spread is {ratio:.1f} times the variants'" in text
-        assert "judged by pooled gains" in text
+        assert f"the baseline's spread is {ratio:.1f} times what the rows have" in text
 
 
 def test_a_collapsed_run_does_not_hide_what_other_rows_show():
@@ -398,7 +414,7 @@ def test_a_collapsed_run_does_not_hide_what_other_rows_show():
     assert judged["better"].verdict == "helps"
     assert judged["worse"].pool == "instability"
     assert judged["worse"].n == 3
-    assert table.columns[0].spread < 0.2
+    assert table.columns[0].spreads[0] < 0.2
 
 
 def test_collapsed_runs_are_counted_named_and_kept():
@@ -451,26 +467,23 @@ def test_a_row_out_of_line_has_its_own_interval_and_a_footnote():
     table = tabulate(plan, plant(plan, PLANTED | {"worse": [80, 88, 84]}))
     entry = entries(table)["worse"]
     assert entry.pool == "outlier"
-    assert table.columns[0].pooled_rows == 5
+    assert table.columns[0].kept_rows == 5
     for text in every_text(table):
-        assert f"spread is {entry.ratio:.1f} times the other rows' (F test, 0.1 %)" in text
-        assert "leaves the pool" in text
-    mild = tabulate(plan, plant(plan, PLANTED | {"worse": [87.7, 88.4, 88.2]}))
-    assert (entries(mild)["worse"].pool, mild.columns[0].pooled_rows) == ("spread", 6)
-    assert "(F test, 5 %): the row stays in the pool" in render(mild, "md")
-    plan = make_plan(list(PLANTED), screen=False)
-    assert entries(tabulate(plan, plant(plan, PLANTED)))["worse"].pool == "kept"
-    assert "Dunnett" in tabulate(plan, plant(plan, PLANTED)).caption[0]
+        assert f"spread is {entry.ratio:.1f} times what the other rows have (F test, 0.1 %)" in text
+        assert "tells nothing of the other rows' spread" in text
+    mild = tabulate(plan, plant(plan, PLANTED | {"worse": [87.9, 88.4, 88.2]}))
+    assert (entries(mild)["worse"].pool, mild.columns[0].kept_rows) == ("spread", 6)
+    assert "still tells of the other rows' spread" in render(mild, "md")
 
 
-@pytest.mark.parametrize("spread", ["paired", "welch"])
-def test_rows_with_their_own_spread_have_no_pool(spread):
-    plan = make_plan(list(PLANTED), spread=spread)
+def test_rows_with_their_own_spread_have_no_pool():
+    plan = make_plan(list(PLANTED), spread="paired")
     table = tabulate(plan, plant(plan, PLANTED))
     assert {entry.pool for entry in table.entries} == {""}
-    assert table.columns[0].spread is None
-    assert "seed correlation" in table.details[0].lower()
-    assert "pooled" not in table.details[0].lower()
+    differences = np.array([PLANTED[row] - PLANTED["base"] for row in PLANTED if row != "base"])
+    own = np.sqrt(differences.var(1, ddof=1) / 2)
+    assert table.columns[0].spreads == pytest.approx((own.min(), own.max()), abs=1e-9)
+    assert table.details[0].startswith("Each row's own spread")
 
 
 def test_equal_gains_in_all_seeds_are_no_certainty():
@@ -516,42 +529,143 @@ def test_a_clean_table_has_no_footnotes():
 # --- Looks --------------------------------------------------------------------------------------
 
 
-def grown(**analysis):
-    """Five seeds, and a look at the first three."""
-    plan = make_plan(list(PLANTED), seeds=5, **analysis)
+def grown(seeds=5, columns=("",), **analysis):
+    """`seeds` of five; rows of their own specs."""
+    plan = make_plan(list(PLANTED), columns, seeds, **analysis)
     values = {row: np.append(PLANTED[row], PLANTED[row][:2] + 0.05) for row in PLANTED}
-    return plan, plant(plan, values)
+    cells = (dataclasses.replace(c, spec=own_spec(c.row, c.column)) for c in plan.cells)
+    return dataclasses.replace(plan, cells=tuple(cells)), plant(plan, values)
 
 
-def test_a_table_whose_seeds_grew_after_a_look_says_what_that_costs():
+def before(plan, *earlier, **named):
+    """The looks at these plans, before the one at `plan`."""
+    seen = [dataclasses.replace(look(one), **named) for one in earlier]
+    return PastLooks(seen, look(plan))
+
+
+def part(plan, *rows):
+    """The plan, of these rows alone."""
+    kept = tuple(row for row in plan.rows if row.label in rows)
+    cells = tuple(cell for cell in plan.cells if cell.row in rows)
+    return dataclasses.replace(plan, rows=kept, cells=cells)
+
+
+def test_a_table_that_was_read_at_other_seeds_says_what_that_costs():
     plan, results = grown()
     fresh = tabulate(plan, results)
     assert fresh.notes == ()
-    assert tabulate(plan, results, [InterimLook((0, 1, 2, 3, 4))]) == fresh  # the same look again
-    table = tabulate(plan, results, [InterimLook((0, 1, 2))])
+    assert tabulate(plan, results, before(plan, plan)) == fresh  # the same look again
+    table = tabulate(plan, results, before(plan, grown(3)[0], sweep="early"))
     for text in every_text(table):
-        assert "after verdicts were read at n = 3" in text
-        assert "on some variant rises from 5 to about 6 %" in text
+        assert "were also read at n = 3 (sweep early): the chance of a false verdict" in text
+        assert "on some variant is about 6 %" in text
     assert entries(table) == entries(fresh)
+    fewer, results = grown(3)
+    table = tabulate(fewer, results, before(fewer, plan))
+    assert "were also read at n = 5 (sweep planted)" in table.notes[0]
 
 
-def test_strict_withholds_verdicts_after_an_undeclared_look():
+def test_strict_withholds_the_words_of_all_but_the_most_seeds():
     plan, results = grown()
-    assert tabulate(plan, results, [InterimLook((0, 1, 2))], strict=True).is_look is False
-    assert tabulate(plan, results, strict=True).is_look
+    fewer, some = grown(3)
+    strict = tabulate(fewer, some, before(fewer, plan), strict=True)
+    assert strict.notes[-1] == "--strict: verdicts withheld."
+    assert not strict.has_verdicts
+    assert strict.is_look  # its intervals
+    most = tabulate(plan, results, before(plan, fewer), strict=True)
+    assert most.has_verdicts
+    assert "were also read at n = 3" in most.notes[0]
 
 
 def test_declared_looks_share_alpha_and_need_no_note():
     plan, results = grown(looks=(3, 5))
-    table = tabulate(plan, results, [InterimLook((0, 1, 2))], strict=True)
+    three = grown(3, looks=(3, 5))[0]
+    table = tabulate(plan, results, before(plan, three), strict=True)
     assert table.notes == ()
     assert table.is_look
     assert table.gain_alpha == 0.025
     assert "gain [97.5 % CI]" in render(table, "md")
-    undeclared = tabulate(plan, results, [InterimLook((0, 1, 2)), InterimLook((0, 1, 2, 3))])
-    assert "read at n = 3, 4: the chance" in undeclared.notes[0]
+    undeclared = tabulate(plan, results, before(plan, three, grown(4, looks=(3, 5))[0]))
+    said = "read at n = 3 (sweep planted), 4 (sweep planted): the chance"
+    assert said in undeclared.notes[0]
     plan, results = grown()
     assert entries(tabulate(plan, results))["same"].gain.low > entries(table)["same"].gain.low
+
+
+def test_the_best_row_alone_is_judged_among_all_that_were_read():
+    """By the t quantile of the level that five rows share, computed here."""
+    plan, results = grown(5)
+    best = part(plan, "base", "better")
+    [alone] = tabulate(best, results).columns[0].entries[1:]
+    table = tabulate(best, results, before(best, plan, sweep="all"))
+    [entry] = table.columns[0].entries[1:]
+    assert table.columns[0].contrasts == 5
+    for found, level in ((alone, 1), (entry, 5)):
+        quantile = scipy.stats.t.ppf(1 - 0.05 / (2 * level), 4)
+        half = quantile * found.gain.sd / math.sqrt(5)
+        assert found.gain.high - found.gain.mean == pytest.approx(half)
+    assert table.notes[0] == (
+        "These runs were read before, in all, among 5 variants: judged as 5 contrasts."
+    )
+    assert "rows: -worse, -same, -at least, -unclear." in table.notes[1]
+    assert table.notes[1].endswith("with results in view: all variants are counted.")
+
+
+def test_sweeps_over_one_baseline_are_told_and_judged_apart_but_for_their_average():
+    plan, results = grown(columns=("S", "Ti"))
+    one, *others = (part(plan, "base", row) for row in list(PLANTED)[1:])
+    seen = [dataclasses.replace(look(other), sweep=f"s{n}") for n, other in enumerate(others)]
+    table = tabulate(one, results, PastLooks(seen, look(one)), strict=True)
+    assert table.notes == (
+        "5 variants in 5 sweeps were read against these baseline runs, each sweep as its own "
+        "family: .05 each.",
+    )
+    assert table.has_verdicts
+    assert [column.contrasts for column in table.columns] == [1, 1]
+    [average] = table.blocks
+    assert average.contrasts == 5
+    assert tabulate(one, results).blocks[0].contrasts == 1
+
+
+def test_a_table_wide_family_counts_the_variants_of_every_column():
+    plan, results = grown(columns=("S", "Ti"), family="table")
+    best = part(plan, "base", "better", "worse")
+    table = tabulate(best, results, before(best, plan))
+    assert [column.contrasts for column in table.columns] == [10, 10]
+    assert "planted, among 5 variants: judged as 10 contrasts." in table.notes[0]
+
+
+def test_only_the_columns_that_differ_are_named():
+    plan, results = grown(columns=("S", "Ti"))
+    cells = tuple(c for c in plan.cells if c.column == "S" or c.row in ("base", "better"))
+    odd = dataclasses.replace(plan, cells=cells)
+    table = tabulate(odd, results, before(odd, plan))
+    assert table.notes[0].startswith("Ti: These runs were read before, in planted, among 5")
+    assert "cells: -worse@Ti, -same@Ti, -at least@Ti, -unclear@Ti" in table.notes[1]
+
+
+def test_means_alone_have_no_interval_p_or_word_in_any_format():
+    plan, results = grown(columns=("S", "Ti"), diverged="chance")
+    results["worse@S#1"] = {"status": "diverged", "step": 3}
+    whole = tabulate(plan, results)
+    assert whole.is_look
+    unfinished = tabulate(plan, {**results, "same@Ti#4": None})
+    for table in (tabulate(plan, results, means=True), unfinished):
+        assert not table.is_look
+        assert {entry.gain.low for entry in table.contrasts} == {None}
+        assert {entry.gain.sd for entry in table.contrasts} == {None}
+        assert {entry.p_values for entry in table.entries} == {PValues()}
+        assert [line.gain.low for block in table.blocks for line in block.lines][:1] == [None]
+        assert table.details == ()
+        for text in every_text(table):
+            assert not any(word in text for word in ("helps", "hurts", "Fisher", "correlation"))
+            assert "simultaneous" not in text
+        assert "| better | 91.99 [91.84, 92.14] | +1.99 [-] | 5 |" in render(table, "md")
+        csv = render(table, "csv")
+        assert ",gain," in csv
+        assert not any(f",{name}," in csv for name in ("gain.low", "gain.p", "gain.sd", "verdict"))
+        gains = {e.row: e.gain.mean for e in table.columns[0].entries if e.gain}
+        assert gains == {e.row: e.gain.mean for e in whole.columns[0].entries if e.gain}
 
 
 # --- Formats ------------------------------------------------------------------------------------
@@ -592,7 +706,10 @@ def test_the_csv_reads_back_as_the_table():
             if estimate:
                 assert value(*where, quantity) == estimate.mean
                 for name in ("low", "high", "sd", "n"):
-                    assert value(*where, f"{quantity}.{name}") == getattr(estimate, name)
+                    if (known := getattr(estimate, name)) is None:  # equal gains have no interval
+                        assert (*where, "", f"{quantity}.{name}") not in tidy.index
+                    else:
+                        assert value(*where, f"{quantity}.{name}") == known
         assert value(*where, "runs.diverged") == len(entry.diverged)
         assert value(*where, "runs.collapsed") == len(entry.collapsed)
         if entry.verdict:
@@ -600,9 +717,10 @@ def test_the_csv_reads_back_as_the_table():
         else:
             assert (*where, "", "verdict") not in tidy.index
     for column in table.columns:
-        assert value(column.label, "", "spread") == column.spread
+        assert value(column.label, "", "spread.least") == column.spreads[0]
+        assert value(column.label, "", "spread.most") == column.spreads[1]
         assert value(column.label, "", "spread.df") == column.df
-        assert value(column.label, "", "correlation") == column.correlation.mean
+        assert tidy.loc[(column.label, "", "", "spread.by"), "text"] == column.judged_by
         assert value(column.label, "", "test.n") == 300
 
 
@@ -614,7 +732,6 @@ def test_the_json_is_the_table():
         assert line.pop("where") == ""  # said of trends
     for column in tree["columns"]:
         assert (column.pop("on"), column.pop("group")) == ("", "")  # so are these
-        assert (column.pop("spreads"), column.pop("lacking")) == (None, "")  # by predictions
         assert [entry.pop("population") for entry in column["entries"]] == [None] * 6
         assert column.pop("wide") == column["label"]  # a layout's words are left out
         assert (column.pop("arch"), column.pop("beside")) == ("", False)
@@ -630,7 +747,9 @@ def test_the_terminals_table_fits_a_hundred_columns():
     assert max(map(len, text.splitlines())) <= 100
     assert "…" not in text
     for entry in table.entries:
-        if entry.gain:
+        if entry.gain and entry.gain.low is None:
+            assert f"{entry.gain.mean:+.2f} [-]" in text
+        elif entry.gain:
             assert f"{entry.gain.mean:+.2f} [{entry.gain.low:+.2f}, {entry.gain.high:+.2f}]" in text
 
 
@@ -644,7 +763,6 @@ def test_the_bytes_do_not_depend_on_the_order_of_reading(format):
     plan, results = full()
     first = render(tabulate(plan, results), format)
     backwards = dict(reversed(results.items()))
-    stats.dunnett.cache_clear()
     stats.look_error.cache_clear()
     assert render(tabulate(plan, backwards), format) == first
     tree = json.loads(json.dumps(plan.to_tree()))
@@ -699,3 +817,56 @@ def test_a_loss_that_no_variance_can_be_taken_of_is_left_out_and_named():
     results["row@#1"]["test"]["loss"] = 1e50
     text = render(tabulate(make_plan(["base", "row"], metric="loss"), results), "md")
     assert "| row | 3.33e+49 [" in text
+
+
+# --- A footnote explains its cell ---------------------------------------------------------------
+
+
+def marks_in(text):
+    return [c for c in text if c in "\u00b9\u00b2\u00b3\u2070\u2074\u2075\u2076\u2077\u2078\u2079"]
+
+
+def test_a_footnote_on_a_gain_goes_where_no_gain_is_shown():
+    plan = make_plan(["base", "a", "b", "wild"])
+    values = dict.fromkeys(("base", "a", "b"), 90 + BLOCKS)
+    table = tabulate(plan, plant(plan, {**values, "wild": np.array([80.0, 90.0, 97.0])}))
+    [wild] = [entry for entry in table.entries if entry.row == "wild"]
+    assert wild.footnotes == wild.gain_footnotes != ()
+    hidden = render(table, "md", show=("top5", "loss"))
+    assert marks_in(hidden) == []
+    assert not any(note in hidden for note in table.footnotes)
+    for shown in (("gain", "loss"), ("verdict", "loss")):
+        [line] = [x for x in render(table, "md", show=shown).splitlines() if x.startswith("| wild")]
+        _, _, gain, loss, _ = line.split("|")
+        assert marks_in(gain)
+        assert not marks_in(loss)
+
+
+def test_a_baseline_with_a_spread_over_rows_without_any_is_not_inf_times():
+    plan = make_plan(["base", "a", "b"])
+    values = {"base": np.array([80.0, 90.0, 97.0]), "a": np.full(3, 91.0), "b": np.full(3, 92.0)}
+    table = tabulate(plan, plant(plan, values))
+    [column] = table.columns
+    assert (column.tripped, column.baseline_ratio) == (True, None)
+    for text in every_text(table):
+        assert "inf" not in text.lower().replace("information", "")
+    assert "far above what the rows have" in every_text(table)[0]
+
+
+def test_nothing_without_a_spread_has_an_interval_in_any_format():
+    plan = make_plan(["base", "a", "b"], spread="paired")
+    values = {"base": np.full(3, 90.0), "a": np.full(3, 91.0), "b": 92 + BLOCKS}
+    table = tabulate(plan, plant(plan, values))
+    alike = entries(table)["a"]
+    assert (alike.accuracy.low, alike.gain.low, alike.verdict) == (None, None, "can't tell")
+    for text in every_text(table):
+        assert "[91.00, 91.00]" not in text
+        assert "[+1.00, +1.00]" not in text
+
+
+def test_a_column_whose_predictions_lack_says_so_and_how_it_is_judged():
+    plan = make_plan(list(PLANTED))
+    table = tabulate(plan, plant(plan, PLANTED), predictions=lambda *run: None)
+    assert table.columns[0].judged_by == "one way"
+    assert "one spread of all rows" in table.caption[0]
+    assert "not from images, since seed 0 of base has no predictions" in table.details[0]

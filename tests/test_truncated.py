@@ -4,6 +4,7 @@ whole run folders with any file cut: it recovers, or trains that run again and s
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ import pytest
 import tiny
 import torch
 from conftest import Shell
+from test_past_looks import reading
 
 from ablate.shared.rundir import Metrics, RunDir
 from ablate.store.store import Store
@@ -85,7 +87,8 @@ def test_json_is_read_whole_or_not_at_all(store):
 
 def test_lines_are_read_as_far_as_they_are_whole(store):
     folder = store.rundir(next((store.root / "runs").iterdir()).name)
-    store.looks.write_text("".join(f'{{"sweep": "cut", "seeds": [{n}]}}\n' for n in range(2)))
+    events = (reading("bx", n, "cut").event() for n in (2, 3))
+    store.looks.write_text("".join(f"{json.dumps(event)}\n" for event in events))
     for path, read in (
         (folder.metrics, folder.read_metrics),
         (store.looks, store.looks_view),

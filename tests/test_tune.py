@@ -565,7 +565,7 @@ def test_one_search_compares_settings_and_gives_no_verdict(tmp_path, monkeypatch
         plan, results = simulate(make_plan(words, store=tmp_path / "runs")[0])
         table = tabulate(plan, results)
         assert [entry.verdict for entry in table.entries if entry.gain] == verdicts
-        assert table.is_look == (repeats > 1)
+        assert table.is_look  # intervals are read, too
         assert [entry.gain.n for entry in table.entries if entry.gain] == [6 if repeats == 1 else 3]
         said = " ".join((*table.notes, *table.caption))
         assert ("conditional on the chosen settings" in said) == (repeats == 1)
@@ -591,33 +591,6 @@ def test_equal_trials_are_one_run_that_is_paid_once(tmp_path, monkeypatch):
     assert len(ids) == len(set(ids)) == 2 * 2 * (2 + 1)
     told = {(run, t.score, t.state) for t in quick.trials for run in t.cell.ids.values()}
     assert len(told) == 2 * 2 * 2
-
-
-def test_a_plan_of_an_older_version_is_one_search_of_these_settings(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    declared(tmp_path, trials=15)
-    plan, results = simulate(make_plan(["lr", "tune.repeats=1"], store=tmp_path / "runs")[0])
-    tree = json.loads(json.dumps(plan.to_tree()))
-    assert Plan.from_tree(tree) == plan
-    del tree["tune"]["repeats"]
-    for cell in tree["cells"]:
-        [chosen], [cell["spec"]] = cell["chosen"], cell.pop("specs")
-        new = ("search", "seed", "seeds", "explored", "noise")
-        cell["chosen"] = {key: value for key, value in chosen.items() if key not in new}
-    for trial in tree["trials"]:
-        for key in ("search", "error", "state"):
-            del trial[key]
-        for key in ("chosen", "specs"):
-            trial["cell"].pop(key)
-    old = Plan.from_tree(tree)
-    assert [run.id for run in old.runs()] == [run.id for run in plan.runs()]
-    assert [run.spec() for run in old.runs()] == [run.spec() for run in plan.runs()]
-    assert old.tune.trials_each == 15
-    told = tabulate(old, results)
-    assert [entry.gain for entry in told.entries] == [
-        entry.gain for entry in tabulate(plan, results).entries
-    ]
-    assert any("One search a row" in note for note in told.notes)
 
 
 @pytest.mark.parametrize("sharpness", [10, 40, 160])

@@ -209,7 +209,7 @@ def test_a_sweep_with_groups_is_a_grid_for_each_with_counts_of_verdicts():
     assert "`ablate table planted --no-wide`" in text
     assert "spread" not in text.split("over training seeds")[1]  # of six columns
     long = render(table, "md", wide=False)
-    assert "pets, S/4: spread 0.07 points (2 df" in long
+    assert "pets, S/4: each row's own spread, 0.07 points (2 df" in long
     assert "| dpn | 72.00 [" in long
     assert "--no-wide" not in long
     assert (average[1][0], groups[1][:2]) == ("dpn", ["dpn", "Natural"])

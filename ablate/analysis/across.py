@@ -12,13 +12,13 @@ from ablate.analysis.scores import Scores, by_replicate
 from ablate.planning.cell import Cell, Column
 from ablate.planning.plan import Plan
 from ablate.shared.metrics import Metric
+from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.analysis.stats import Estimate, Method, RowGain
     from ablate.analysis.stats.estimate import Bools, Floats
 
 PLACEMENTS = ("pre", "post", "pre+post")
-FACTORS = {"first": "attention", "second": "mlp", "interaction": "interaction"}
 READINGS = {"residual": "LN after the addition", "branch": "LN on the branch"}
 
 
@@ -43,16 +43,6 @@ def p_values(gain: RowGain | None) -> PValues:
 
 
 @dataclass(frozen=True)
-class FTest:
-    """The F test of an effect as a whole."""
-
-    df: int
-    residual_df: int
-    f: float
-    p: float
-
-
-@dataclass(frozen=True)
 class SummaryLine:
     """One line of a block: a row or an effect. `column`: its column or its group of columns, "" for
     all columns."""
@@ -66,11 +56,15 @@ class SummaryLine:
     columns: tuple[str, ...] = ()  # that the average or the trend is over
     where: str = ""  # of a trend: in which columns the row is told from the baseline
 
+    def mean_alone(self) -> SummaryLine:
+        gain = dataclasses.replace(self.gain, low=None, high=None, sd=None)
+        return SummaryLine(self.label, self.column, gain, None, PValues(), columns=self.columns)
+
 
 @dataclass(frozen=True)
 class Summary:
     """One block. `kind`: average, group (averages over groups of columns), contrast, trend or
-    placement; `tests`: F tests of the grid's effects."""
+    placement."""
 
     kind: str
     name: str
@@ -78,7 +72,10 @@ class Summary:
     note: str
     contrasts: int
     lines: tuple[SummaryLine, ...]
-    tests: Mapping[str, FTest] = dataclasses.field(default_factory=dict)
+
+    def without_intervals(self) -> Summary:
+        """The block of a table of which runs are missing: means, and no more."""
+        return dataclasses.replace(self, lines=tuple(line.mean_alone() for line in self.lines))
 
 
 @dataclass(frozen=True)
@@ -91,11 +88,21 @@ class Arrays:
     omitted: Bools  # (C, R): has a diverged run that is left out, or one that never got there
     judge: bool  # whether verdicts are given at all
     alpha: float
+    right: Sequence[Bools] | None  # of each column (R, replicates, N): see `analysis.correct`
+    read: int = 0  # variants that were read over the baseline's runs, where its own are fewer
 
     @classmethod
     def of(
-        cls, plan: Plan, cells: Mapping[tuple[str, str], Scores], judge: bool, alpha: float
+        cls,
+        plan: Plan,
+        cells: Mapping[tuple[str, str], Scores],
+        judge: bool,
+        alpha: float,
+        right: Mapping[str, Bools],
+        past: PastLooks | None,
     ) -> Arrays:
+        """`right`: by column, which images the runs of its rows get right, where it is known;
+        `past`: the looks before."""
         import numpy as np
 
         sign = plan.metric.sign
@@ -109,13 +116,19 @@ class Arrays:
                 y[c, r] = [sign * value for value in by_replicate(found.main, plan)]
                 unstable[c, r] = bool(found.unstable)
                 omitted[c, r] = is_partial(plan, found) or bool(plan.gone(found.cell))
-        return cls(plan, y, unstable, omitted, judge, alpha)
+        images = [right[c.label] for c in plan.columns] if len(right) == len(plan.columns) else None
+        read = past.read_over_baselines() if past is not None else 0
+        return cls(plan, y, unstable, omitted, judge, alpha, images, read)
 
     @property
     def void(self) -> tuple[str, ...]:
         """List the columns whose baseline is unstable: no block uses them."""
         found = zip(self.plan.columns, self.unstable[:, self.baseline], strict=True)
         return tuple(column.heading for column, unstable in found if unstable)
+
+    def images(self, columns: Iterable[int]) -> list[Bools] | None:
+        """Which images are right in these columns; None where it is not known of all columns."""
+        return None if self.right is None else [self.right[c] for c in columns]
 
     def row(self, label: str) -> int:
         return [row.label for row in self.plan.rows].index(label)
@@ -129,11 +142,10 @@ class Arrays:
 
         analysis = self.plan.analysis
         size = max(1, contrasts)
-        return stats.Method(  # averages and contrasts are no share of images
-            spread="pooled" if self.plan.spread == "predictions" else self.plan.spread,
-            screen=analysis.screen,
+        return stats.Method(
+            spread=self.plan.spread,
             alpha=self.alpha,
-            contrasts=size * (family if analysis.family == "table" else 1),
+            contrasts=max(size, self.read) * (family if analysis.family == "table" else 1),
             comparisons=size,
         )
 
@@ -155,7 +167,7 @@ class Arrays:
         limit = analysis.margin if margin else None
         word = verdict_of(gain.gain, limit, self.judge and given, words)
         return SummaryLine(
-            label, column, hide_wide(gain.gain, plan.metric), word, p_values(gain), **more
+            label, column, hide_empty(gain.gain, plan.metric), word, p_values(gain), **more
         )
 
 
@@ -179,17 +191,22 @@ def verdict_of(
     return stats.verdict(gain.low, gain.high, margin, words or stats.BETTER)
 
 
-def hide_wide(gain: Estimate, metric: Metric) -> Estimate:
-    """Remove an interval that is as wide as the whole scale of the metric, and so says nothing."""
-    most = metric.most
-    if most is None or gain.low is None or gain.high is None:
-        return gain
-    nothing = gain.low <= 0 <= gain.high and gain.high - gain.low > most
+def hide_empty(gain: Estimate, metric: Metric) -> Estimate:
+    """Remove an interval that says nothing: of a gain without a spread, or as wide as the whole
+    scale of the metric."""
+    nothing = gain.sd == 0 or is_wide(gain, metric)
     return dataclasses.replace(gain, low=None, high=None) if nothing else gain
 
 
+def is_wide(gain: Estimate, metric: Metric) -> bool:
+    """Is its interval as wide as the whole scale of the metric?"""
+    if metric.most is None or gain.low is None or gain.high is None:
+        return False
+    return gain.low <= 0 <= gain.high and gain.high - gain.low > metric.most
+
+
 def wide(metric: Metric) -> str:
-    """Explain why `hide_wide` removed an interval."""
+    """Explain why the interval of a gain that `is_wide` is removed."""
     return f"-: the interval is wider than {metric.most:g} {metric.points}, so it says nothing"
 
 
@@ -203,14 +220,14 @@ def joined_note(*parts: str) -> str:
     return "; ".join(filter(None, parts))
 
 
-def pooled_note(ratios: Sequence[float | None]) -> str:
-    """Say that gains are pooled, if a baseline is out of line. By `stats.ColumnGains.ratio`."""
-    found = [ratio for ratio in ratios if ratio is not None]
-    return pooled_gains(max(found)) if found else ""
-
-
-def pooled_gains(ratio: float) -> str:
-    return f"the baseline's own spread is {ratio:.1f} times the variants': judged by pooled gains"
+def noisy(ratios: Iterable[float | None]) -> str:
+    """Say that baselines are out of line, by their `ratio`; "" where none is."""
+    found = [*ratios]
+    if not found:
+        return ""
+    known = [ratio for ratio in found if ratio is not None]  # None: the rows have none at all
+    times = f"{max(known):.1f} times" if len(known) == len(found) else "far above"
+    return f"the baseline's spread is {times} what the rows have, and counts whole in each gain"
 
 
 # --- Contrasts between columns ------------------------------------------------------------------
@@ -237,10 +254,11 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
                 arrays.baseline,
                 method,
                 np.any(arrays.unstable[[before, after]], axis=0),
+                arrays.images((before, after)),
             )
             if changes.void:
                 continue
-            ratios.append(changes.ratio)
+            ratios += [changes.ratio] * changes.tripped
             partial = np.any(arrays.omitted[[before, after]], axis=0)
             lines += [
                 arrays.line(
@@ -256,7 +274,7 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
             kind="contrast",
             name=name,
             title=f"Contrast {name}: the gain at {key}={ends[1]} minus the gain at {ends[0]}",
-            note=joined_note(f"+: the row gains more at {ends[1]}", pooled_note(ratios)),
+            note=joined_note(f"+: the row gains more at {ends[1]}", noisy(ratios)),
             contrasts=method.contrasts,
             lines=tuple(lines),
         )
@@ -293,8 +311,12 @@ def _placements(arrays: Arrays) -> Iterable[Summary]:
             for rows in _grids(cells.get(column.label, []), reading):
                 where = np.array([[arrays.row(label) for label in line] for line in rows])
                 size = where.size - 1
+                right = arrays.images([c])
                 found = stats.grid_effects(
-                    arrays.y[c][where], arrays.method(size), arrays.unstable[c][where]
+                    arrays.y[c][where],
+                    arrays.method(size),
+                    arrays.unstable[c][where],
+                    right[0][where] if right else None,
                 )
                 if found is None:
                     continue
@@ -318,7 +340,6 @@ def _placements(arrays: Arrays) -> Iterable[Summary]:
                     ),
                     contrasts=size,
                     lines=tuple(lines),
-                    tests={FACTORS[source]: FTest(*test) for source, test in found.sources.items()},
                 )
 
 

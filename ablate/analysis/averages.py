@@ -9,9 +9,9 @@ from ablate.analysis.across import (
     Arrays,
     Summary,
     SummaryLine,
-    hide_wide,
+    hide_empty,
     joined_note,
-    pooled_note,
+    noisy,
 )
 from ablate.planning.cell import wide_places
 
@@ -72,25 +72,26 @@ def _lines(
     if len(columns) - len(void) < FEWEST:
         return (), ()
     y, unstable = arrays.y[columns], arrays.unstable[columns]
+    right = arrays.images(columns)
+    averaged = stats.average_gains(y, arrays.baseline, method, unstable, right)
     lines, ratios = [], {}
-    for r, (row, average) in enumerate(
-        zip(plan.rows, stats.average_gains(y, arrays.baseline, method, unstable), strict=True)
-    ):
+    for r, (row, average) in enumerate(zip(plan.rows, averaged, strict=True)):
         if average is not None:
             over = [columns[c] for c in average.columns]
             partial = bool(arrays.omitted[over][:, [r, arrays.baseline]].any())
-            ratios[tuple(over)] = average.ratio
+            if average.tripped:
+                ratios[tuple(over)] = average.ratio
             lines.append(
                 arrays.line(
                     row.label,
                     group,
                     average.gain,
                     given=not partial,
-                    sampled=hide_wide(average.sampled, plan.metric),
+                    sampled=hide_empty(average.sampled, plan.metric),
                     columns=tuple(plan.columns[c].label for c in over),
                 )
             )
     left_out = f"without {', '.join(void)}: its baseline is unstable" if void else ""
-    pooled = pooled_note([*ratios.values()])
-    pooled = f"{group}: {pooled}" if group and pooled else pooled
-    return tuple(lines), ("columns fixed, seeds random", left_out, pooled)
+    noise = noisy(ratios.values())
+    noise = f"{group}: {noise}" if group and noise else noise
+    return tuple(lines), ("columns fixed, seeds random", left_out, noise)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +13,9 @@ from ablate.planning.cell import Tune
 from ablate.planning.plan import Plan
 from ablate.shared.own import is_own
 from ablate.shared.spec import DRAWS, draws_of
-from ablate.store.looks import InterimLook, changes
-from ablate.store.looks import look as look_of
 from ablate.store.store import REMEDY
 
 if TYPE_CHECKING:
-    from ablate.analysis.stats import Method
     from ablate.analysis.table import TableColumn
 
 
@@ -43,8 +39,8 @@ def family(plan: Plan, columns: Sequence[TableColumn]) -> str:
 # --- The caption --------------------------------------------------------------------------------
 
 
-def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
-    """Explain the numbers of a table."""
+def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[str]:
+    """Explain the numbers of a table. `judged`: have gains intervals?"""
     analysis, of = plan.analysis, plan.metric
     sizes = sorted({size for column in columns for size in column.test_sizes})
     none = "tested by their trainer" if is_own(plan.cells[0].spec) else "no test result yet"
@@ -55,11 +51,13 @@ def caption(plan: Plan, columns: Sequence[TableColumn]) -> list[str]:
     name = of.name[0].upper() + of.name[1:]
     less = ", lower being better" if of.sign < 0 else ""
     less = ", neither direction being better" if of.neutral else less
+    how = (
+        f" [{level(gain_alpha(analysis))}, simultaneous over the {family(plan, columns)}"
+        f"{_looks(plan)}; {_method(plan, columns)}]"
+    )
     lines = [
         f"{name}: mean over seeds [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
-        f"in {of.points}{less} [{level(gain_alpha(analysis))}, simultaneous over the "
-        f"{family(plan, columns)}{_looks(plan)}; {_method(plan, columns)}]. Intervals are over "
-        f"training seeds; {tested}."
+        f"in {of.points}{less}{how * judged}. Intervals are over training seeds; {tested}."
     ]
     lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
     lines += _population(plan, columns)
@@ -74,11 +72,11 @@ def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
     have none."""
     asked = any(entry.population for column in columns for entry in column.entries)
     lacking = {column.heading: column.lacking for column in columns if column.lacking}
-    if not asked and (not lacking or plan.spread == "predictions"):
+    if not asked:
         return
     yield (
         f"For new images, too: the interval of the gain for new training seeds and for new images "
-        f"that are drawn as the test images were (crossed random effects) "
+        f"that are drawn independently, as the test images were (crossed random effects) "
         f"[{level(gain_alpha(plan.analysis))}, simultaneous over the {family(plan, columns)}]."
     )
     for heading, why in lacking.items():
@@ -152,28 +150,19 @@ def with_words(plan: Plan, *said: str) -> str:
 
 def _looks(plan: Plan) -> str:
     *most, last = plan.until or ("",)
-    if plan.precision is not None:
-        return f"; seeds counted, by the spread of the first {most[0]}, for +-{plan.precision:g}"
     return f" and the looks at {', '.join(map(str, most))} and {last} seeds" if plan.until else ""
 
 
+METHODS = {
+    "images": "each row's own spread, from which images change between its seeds",
+    "one way": "one spread of all rows, without seed blocks: too wide where seeds correlate",
+    "paired": "paired t",
+}
+
+
 def _method(plan: Plan, columns: Sequence[TableColumn]) -> str:
-    analysis = plan.analysis
-    if plan.baseline_seeds:
-        how = "one spread of the variants, the baseline's its own"
-        how = "Welch's t" if analysis.spread == "welch" else how
-        return f"{plan.n} seeds against {plan.baseline_seeds} of {plan.baseline}: {how}"
-    several = any(len(column.entries) > 2 for column in columns)  # than the baseline and a row
-    match plan.spread:
-        case "paired":
-            return "paired t"
-        case "welch":
-            return "Welch's t"
-        case "predictions" if not several:
-            return "paired t"
-        case "predictions" if not all(column.lacking for column in columns):
-            return "seed blocks, each row's spread from its predictions"
-    return "seed blocks, pooled spread" + ("" if analysis.screen else ", Dunnett's constant")
+    used = dict.fromkeys(column.judged_by for column in columns)
+    return " or ".join(METHODS[name] for name in used) or METHODS[plan.spread]
 
 
 # --- Notes --------------------------------------------------------------------------------------
@@ -183,10 +172,9 @@ def notes(
     plan: Plan,
     cells: Sequence[Scores],
     columns: Sequence[TableColumn],
-    look: str | None,
-    strict: bool,
+    judged: bool,
 ) -> list[str]:
-    """List what a reader must know before believing any number."""
+    """List what a reader must know before believing any number. `judged`: have gains intervals?"""
     found = []
     missing = Counter[str]()
     for score in cells:
@@ -217,9 +205,9 @@ def notes(
         found.append("n = 2: intervals, no verdicts.")
     for column in columns:
         if column.void and not column.on:
-            found += _void(plan, column, [s for s in cells if s.cell.column == column.label])
-    if look:
-        found.append(look + (" --strict: verdicts withheld." if strict else ""))
+            found += _void(
+                plan, column, [s for s in cells if s.cell.column == column.label], judged
+            )
     return found
 
 
@@ -252,7 +240,7 @@ def older_draws(plan: Plan, older: int) -> Iterator[str]:
         )
 
 
-def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[str]:
+def _void(plan: Plan, column: TableColumn, block: Sequence[Scores], judged: bool) -> Iterator[str]:
     """Name the runs of the baseline that void a column, and what can be said without verdicts."""
     from ablate.analysis import stats
 
@@ -275,7 +263,7 @@ def _void(plan: Plan, column: TableColumn, block: Sequence[Scores]) -> Iterator[
     parts = []
     for (k, m), rows in groups.items():
         test = stats.fisher(k, m, len(base.unstable), n)
-        p = f", Fisher's exact p = {test.p:.2g}" if test.tested else ""
+        p = f", Fisher's exact p = {test.p:.2g}" if test.tested and judged else ""
         parts.append(f"{k} of {m} of {names(rows)}{p}")
     yield (
         f"{at}{len(base.unstable)} of {n} runs of {plan.baseline} diverged or collapsed, against "
@@ -299,66 +287,13 @@ def _unfinished(plan: Plan, missing: Counter[str]) -> str:
             by_count.setdefault(lacking, []).append(row)
     parts = [f"{n} of {names(rows)}" for n, rows in sorted(by_count.items(), reverse=True)]
     planned = sum(len(plan.planned(cell)) for cell in plan.cells)
-    when = "There are no verdicts before every run has a result."
+    when = "Gains have no intervals and no verdicts before every run has a result."
     if plan.until:
-        what = "look" if plan.precision is None else "stage"
-        when = f"The next {what} waits until every run of its column has a result."
+        when = "The next look waits until every run of its column has a result."
     return (
         f"UNFINISHED: {missing.total()} of {count(planned, 'run')} missing "
         f"({'; '.join(parts)}). {when}"
     )
-
-
-def look_note(plan: Plan, looks: Sequence[InterimLook], methods: Sequence[Method]) -> str | None:
-    """State how earlier looks change the error of the verdicts; `methods`: of the columns."""
-    parts = (*_grown(plan, looks, methods), *_changed(plan, looks), *_left_out(plan))
-    return " ".join(parts) or None
-
-
-def _left_out(plan: Plan) -> Iterator[str]:
-    """Yield a note if the user skipped runs while curves of their seed could be seen."""
-    begun = sum(bool(detail.get("begun")) for detail in plan.skipped.values())
-    seen = sum(bool(detail.get("seen")) for detail in plan.skipped.values())
-    if begun or seen:
-        parts = (f"{begun} had begun",) * bool(begun)
-        parts += (f"of {seen} the seed had begun in another row",) * bool(seen)
-        yield (
-            f"Of the runs that the user skipped {', and '.join(parts)}: seeds were left out with "
-            f"curves in view, so the error of the verdicts is unknown."
-        )
-
-
-def _grown(plan: Plan, looks: Sequence[InterimLook], methods: Sequence[Method]) -> Iterator[str]:
-    """Yield a note if verdicts were read at fewer seeds without a declaration."""
-    from ablate.analysis import stats
-
-    if plan.until:  # which is one
-        return
-    analysis, seeds = plan.analysis, set(plan.counted_seeds)
-    earlier = {len(look.seeds) for look in looks if set(look.seeds) < seeds} - {1}  # told nothing
-    read = (*sorted(earlier), len(seeds))
-    if not earlier or set(read) <= set(analysis.looks):
-        return
-    errors = [stats.look_error(read, method) for method in methods]
-    error = max(errors) if analysis.family == "column" else 1 - math.prod(1 - e for e in errors)
-    meant, about = f"{100 * analysis.alpha:.3g}", f"{100 * error:.0f}"
-    becomes = f"rises from {meant} to" if float(about) > float(meant) else "is"
-    where = " of a column" if len(errors) > 1 and analysis.family == "column" else ""
-    yield (
-        f"Seeds were added after verdicts were read at n = {', '.join(map(str, read[:-1]))}: the "
-        f"chance of a false verdict on some variant{where} {becomes} about {about} %. Looks that "
-        f"are declared beforehand (analysis.looks) share alpha."
-    )
-
-
-def _changed(plan: Plan, looks: Sequence[InterimLook]) -> Iterator[str]:
-    """Yield a note if the table has changed since its first look. Older versions noted no table."""
-    first = next((look for look in looks if look.at), None)
-    if first and (parts := changes(first, look_of(plan))):
-        yield (
-            f"Changed since verdicts were first read, at n = {len(first.seeds)}: "
-            f"{'; '.join(parts)}. The change was made with results in view: its error is unknown."
-        )
 
 
 def count(number: int, noun: str) -> str:

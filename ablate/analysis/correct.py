@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ablate.analysis.scores import Results, Scores
+from ablate.analysis.scores import Results, Scores, blocks_of
 from ablate.planning.plan import Plan
+from ablate.planning.probing import RIGHT_WITHIN
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.analysis.stats.estimate import Bools
@@ -30,6 +31,7 @@ def correct(
     """Of the runs of a column; `on`: a set of `eval.also`, "" for their own test set."""
     import numpy as np
 
+    within = RIGHT_WITHIN[plan.metric.key]
     right: Bools | None = None
     for r, found in enumerate(block):
         for s, seed in enumerate(plan.seeds):
@@ -45,5 +47,54 @@ def correct(
                 right = np.zeros((len(block), len(plan.seeds), len(table)), dtype=bool)
             if len(table) != right.shape[-1]:
                 return Correct(None, f"{found.cell.row} was tested on other images")
-            right[r, s] = table["rank"] == 0
+            right[r, s] = table["rank"] < within
     return Correct(right)
+
+
+class Rights:
+    """Which images runs get right, where anything asks for it; predictions are read once."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        results: Results,
+        predictions: Predictions | None,
+        population: bool,
+        told: bool,
+    ) -> None:
+        """`told`: does the table say anything of gains' spreads?"""
+        self._plan, self._results, self._predictions = plan, results, predictions
+        self._asked = told and (population or plan.spread == "images")
+        self._columns: dict[tuple[str, str], Correct] = {}
+
+    def of(self, block: Sequence[Scores], on: str) -> Correct:
+        """Of the runs of a column; `on`: a set of `eval.also`, "" for their own test set."""
+        if not self._asked or not block:
+            return Correct(None)
+        if self._predictions is None:
+            return Correct(None, "no predictions are read here")
+        place = block[0].cell.column, on
+        if place not in self._columns:
+            made = correct(self._plan, block, self._results, on, self._predictions)
+            self._columns[place] = made
+        return self._columns[place]
+
+    def by_column(
+        self, cells: Mapping[tuple[str, str], Scores], seeds: Sequence[int]
+    ) -> dict[str, Bools]:
+        """By column, of all rows (R, seeds, N); without the columns where it is not known."""
+        import numpy as np
+
+        if not self._asked or self._plan.spread != "images":
+            return {}
+        rows = [row.label for row in self._plan.rows]
+        at = [self._plan.seeds.index(seed) for seed in seeds]
+        found = {}
+        for column, block in blocks_of(self._plan, cells):
+            right = self.of(block, "").right
+            if right is None:
+                continue
+            every = np.zeros((len(rows), len(at), right.shape[-1]), dtype=bool)
+            every[[rows.index(scored.cell.row) for scored in block]] = right[:, at]
+            found[column.label] = every
+        return found

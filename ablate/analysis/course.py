@@ -9,21 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ablate.analysis.across import pooled_gains, verdict_of
+from ablate.analysis.across import noisy
 from ablate.analysis.captions import count
-from ablate.analysis.methods import method_of, sequential_of
+from ablate.analysis.correct import Predictions, correct
+from ablate.analysis.methods import sequential_of
 from ablate.analysis.scores import Curves, Probes, Results, Scores, all_scores
 from ablate.planning.plan import Plan
 from ablate.planning.until import Standing
 from ablate.store import looks
 from ablate.store.looks import InterimLook
+from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy
-    from ablate.analysis.stats import LookFit, LookState, RowGain
+    from ablate.analysis.stats import ImageFlips, LookFit, LookState, RowGain
     from ablate.analysis.stats.estimate import Bools, Floats
     from ablate.analysis.stats.gains import Reason
+    from ablate.analysis.stats.until import ImagesAt
 
 GOES_ON = "goes on"
 STOPPED = "no verdict (a run diverged, collapsed or missed the threshold)"  # or the baseline's did
@@ -34,22 +37,19 @@ Cells = Mapping[tuple[str, str], Scores]  # (row, column) -> its scores
 @dataclass(frozen=True)
 class RowCourse:
     """What the last look at a row, at `seeds` of them, found and decided. `word`: its verdict, or
-    GOES_ON, or STOPPED. `said`: of two stages, what there is to say of the row."""
+    GOES_ON, or STOPPED."""
 
     seeds: int
     word: str
     gain: RowGain
-    said: str | None = None
 
     def note(self, told: bool) -> str:
         """Of a table: at which look it was decided. Without `told` verdicts are withheld, and so is
         that it was."""
-        if self.said is not None:
-            return self.said
         if self.word == GOES_ON:
             return f"Undecided at the look at {self.seeds} seeds: more seeds are given out."
         what = "Stopped" if self.word == STOPPED else "Decided" if told else "Judged"
-        own = "; the row's spread is out of line, and judged by itself" if self.gain.own else ""
+        own = "; the row is judged by its own spread" if self.gain.own else ""
         return f"{what} at the look at {self.seeds} seeds{own}."
 
     @property
@@ -61,21 +61,21 @@ class RowCourse:
 class ColumnCourse:
     """The looks at a column so far. `next`: the seeds of the look to come, None where it has ended.
 
-    `told`: of each look, its seeds and the words on the rows that it was at. `spread`, with `df`:
-    the standard deviation of a result that the pool's rows shared at the last look; or `ratio`, the
-    baseline's own over the variants', where it is out of line. Of two stages `total` is the number
-    of seeds that the first asks for, which its `spread` is of, and `half` the half-width they give.
+    `told`: of each look, its seeds and the words on the rows that it was at. `spreads`: least and
+    greatest standard deviation of a result by which rows were judged at the last look, with the
+    median `df`. `tripped`: the baseline was out of line there; `ratio`, its spread to what rows
+    have. `lacking`: why images told no spread, so that rows were judged in pairs.
     """
 
     label: str
     rows: Mapping[str, RowCourse]
     told: tuple[tuple[int, Mapping[str, str]], ...] = ()
     next: int | None = None
-    spread: float | None = None
-    df: int | None = None
+    spreads: tuple[float, float] | None = None
+    df: float | None = None
+    tripped: bool = False
     ratio: float | None = None
-    total: int | None = None
-    half: float | None = None
+    lacking: str = ""
 
     @property
     def active(self) -> list[str]:
@@ -83,129 +83,115 @@ class ColumnCourse:
         return [row for row, course in self.rows.items() if course.word == GOES_ON]
 
 
-def follow(plan: Plan, cells: Cells) -> dict[str, ColumnCourse]:
-    """The course of every column, by its label, as far as results go."""
+def follow(
+    plan: Plan,
+    cells: Cells,
+    results: Results,
+    predictions: Predictions | None,
+    past: PastLooks | None = None,
+) -> dict[str, ColumnCourse]:
+    """The course of every column, by its label, as far as results go. `predictions`: reads what
+    runs predicted; `past`: the looks before."""
     found = {}
     for column in plan.columns:
         keys = [(row.label, column.label) for row in plan.rows]
         block = [cells[key] for key in keys if key in cells]
-        two = plan.precision is not None
-        found[column.label] = (_stages if two else _column)(plan, column.label, block)
+        block.sort(key=lambda scored: scored.cell.row != plan.baseline)  # which comes first
+        found[column.label] = _column(plan, column.label, block, results, predictions, past)
     return found
 
 
 def courses_of(
-    plan: Plan, results: Results, curves: Curves, probes: Probes
+    plan: Plan,
+    results: Results,
+    curves: Curves,
+    probes: Probes,
+    predictions: Predictions,
+    past: PastLooks | None = None,
 ) -> dict[str, ColumnCourse]:
     """The course of every column of a plan whose results these are."""
-    return follow(plan, all_scores(plan, results, (), curves, probes))
+    cells = all_scores(plan, results, (), curves, probes)
+    return follow(plan, cells, results, predictions, past)
 
 
-def _column(plan: Plan, label: str, block: Sequence[Scores]) -> ColumnCourse:
+def _column(
+    plan: Plan,
+    label: str,
+    block: Sequence[Scores],
+    results: Results,
+    predictions: Predictions | None,
+    past: PastLooks | None,
+) -> ColumnCourse:
+    """Follow a column; `block`: the baseline's scores first."""
     import numpy as np
 
     from ablate.analysis import stats
 
     rows = [found.cell.row for found in block]
-    baseline = rows.index(plan.baseline)
     y, unstable = _arrays(plan, block)
-    method = sequential_of(plan, label)
-    state = stats.before_looks(len(rows), baseline)
+    method = sequential_of(plan, label, past)
+    state = stats.before_looks(len(rows))
     courses: dict[str, RowCourse] = {}
     told: list[tuple[int, Mapping[str, str]]] = []
-    spread = df = ratio = None
-    for n in plan.until:
+    spreads: tuple[float, float] | None = None
+    df = ratio = None
+    tripped, lacking, images = False, "", None
+    for look, n in enumerate(plan.until):
         needed = state.active.copy()
-        needed[baseline] = True
+        needed[0] = True
         if not state.active.any() or not _known(y, unstable)[needed, :n].all():
             break
+        if look == 0 and method.spread == "images":
+            images, lacking = _images(plan, block, results, predictions)
+            if images is None:
+                method = replace(method, spread="paired")
         shaky = np.asarray(unstable[:, :n].any(-1))
-        fit, after = stats.take_look(y[:, :n], baseline, state, method, shaky)
+        fit, after = stats.take_look(y[:, :n], look, state, method, shaky, images)
         words = _words(plan, rows, state, after, last=n == plan.until[-1])
-        gains = _gains(y[:, :n], baseline, fit, after)
+        gains = _gains(y[:, :n], fit)
         courses |= {row: RowCourse(n, word, gains[rows.index(row)]) for row, word in words.items()}
         told.append((n, words))
-        shared = np.flatnonzero(~np.isnan(fit.sd) & ~after.own)
-        if after.tripped:
-            spread, df, ratio = None, None, float(fit.ratio)
-        elif method.spread == "pooled" and shared.size:
-            spread, df = float(fit.sd[shared[0]]) / math.sqrt(2), round(float(fit.df[shared[0]]))
+        judged = ~np.isnan(fit.sd)
+        if judged.any():
+            each = fit.sd[judged] / math.sqrt(2)
+            spreads, df = (float(each.min()), float(each.max())), float(np.median(fit.df[judged]))
+        tripped = bool(~np.isnan(fit.ratio))
+        ratio = float(fit.ratio) if np.isfinite(fit.ratio) else None
         state = after
     left = plan.until[len(told) :] if state.active.any() else ()
     following = left[0] if left else None
-    return ColumnCourse(label, courses, tuple(told), following, spread, df, ratio)
-
-
-def _stages(plan: Plan, label: str, block: Sequence[Scores]) -> ColumnCourse:
-    """The first of two stages, which counts the seeds, and the second, which judges the rows."""
-    import numpy as np
-
-    from ablate.analysis import stats
-
-    rows = [found.cell.row for found in block]
-    baseline = rows.index(plan.baseline)
-    y, unstable = _arrays(plan, block)
-    least, most = plan.until
-    assert plan.precision is not None
-    if len(rows) < 2 or not _known(y, unstable)[:, :least].all():
-        return ColumnCourse(label, {}, next=least if len(rows) > 1 else None)
-    method, others = method_of(plan, label), [row for row in range(len(rows)) if row != baseline]
-    shaky = np.asarray(unstable[:, :least].any(-1))
-    stable = [row for row in others if not shaky[row] and not shaky[baseline]]
-    early = {rows[r]: _without_interval(y[:, :least], r, baseline) for r in others}
-    stopped = {rows[r]: RowCourse(least, STOPPED, early[rows[r]], "") for r in others}
-    if not stable:
-        return ColumnCourse(label, stopped, ((least, dict.fromkeys(stopped, STOPPED)),))
-    first = stats.first_stage(y[[baseline, *stable], :least], 0)
-    n = int(first.seeds(method, plan.precision, least, most))
-    half = float(first.half(method, n))
-    spread, df = math.sqrt(float(first.variance) / 2), round(float(first.df))
-    words = {rows[r]: GOES_ON if r in stable else STOPPED for r in others}
-    told = [(least, words)] * (n > least)
-    if not _known(y, unstable)[[baseline, *stable], :n].all():
-        courses = {row: RowCourse(least, word, early[row], "") for row, word in words.items()}
-        return ColumnCourse(label, courses, tuple(told), n, spread, df, None, n, half)
-    shaky = np.asarray(unstable[:, :n].any(-1))
-    gains = stats.column_gains(y[:, :n], baseline, method, shaky, first=first)
-    courses = {}
-    for r in others:
-        gain = gains.rows[r]
-        assert gain is not None  # it has the seeds of the first stage
-        word = STOPPED if shaky[r] or gains.void else _word(plan, gain)
-        courses[rows[r]] = RowCourse(n, word, gain, _wider(plan, gain))
-    told.append((n, {row: courses[row].word for row, word in words.items() if word == GOES_ON}))
-    if gains.ratio is not None:
-        return ColumnCourse(label, courses, tuple(told), ratio=gains.ratio, total=n, half=half)
-    return ColumnCourse(label, courses, tuple(told), None, spread, df, None, n, half)
-
-
-def _word(plan: Plan, gain: RowGain) -> str:
-    from ablate.analysis import stats
-
-    words = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
-    word = verdict_of(gain.gain, plan.analysis.margin, True, words) or stats.CANT_TELL
-    return stats.UNSTABLE if word == stats.CANT_TELL and gain.stands_out else word
-
-
-def _wider(plan: Plan, gain: RowGain) -> str:
-    """Say of a row that its interval is wider than was asked for by a spread that is not its."""
-    found = gain.gain
-    if not gain.own or found.low is None or found.high is None or plan.precision is None:
-        return ""
-    if found.high - found.low <= 2 * plan.precision:
-        return ""
-    return (
-        f"The interval is wider than +-{plan.precision:g} {plan.metric.points}: the seeds were "
-        f"counted by the other rows' spread."
+    return ColumnCourse(
+        label, courses, tuple(told), following, spreads, df, tripped, ratio, lacking
     )
 
 
-def _without_interval(y: Floats, row: int, baseline: int) -> RowGain:
+def _images(
+    plan: Plan, block: Sequence[Scores], results: Results, predictions: Predictions | None
+) -> tuple[ImagesAt | None, str]:
+    """What images tell of the rows of a column at a look; None, and why, where they don't."""
     import numpy as np
 
     from ablate.analysis import stats
 
-    differences = y[row] - y[baseline]
+    if predictions is None:
+        return None, "no predictions are read here"
+    right, lacking = correct(plan, block, results, "", predictions)
+    if right is None:
+        return None, lacking
+    known = right
+
+    def images(tables: object, judged: list[int], n: int) -> ImageFlips:
+        return stats.ImageFlips.of(known[np.ix_(judged, range(n))][None])
+
+    return images, ""
+
+
+def _without_interval(y: Floats, row: int) -> RowGain:
+    import numpy as np
+
+    from ablate.analysis import stats
+
+    differences = y[row] - y[0]
     differences = differences[~np.isnan(differences)]
     mean = float(differences.mean()) if len(differences) else 0.0
     return stats.RowGain(stats.Estimate(mean, None, None, len(differences)))
@@ -258,7 +244,7 @@ def _words(
     return words
 
 
-def _gains(y: Floats, baseline: int, fit: LookFit, state: LookState) -> list[RowGain]:
+def _gains(y: Floats, fit: LookFit) -> list[RowGain]:
     """Of every row, by the interval that holds over all looks; without one where it was not
     judged."""
     import numpy as np
@@ -268,24 +254,22 @@ def _gains(y: Floats, baseline: int, fit: LookFit, state: LookState) -> list[Row
     found = []
     for row in range(len(y)):
         mean, half, sd = (float(part[row]) for part in (fit.gain, fit.half, fit.sd))
-        own: Reason = "outlier" if state.out[row] else "spread" if state.own[row] else ""
         if np.isnan(half):
-            found.append(replace(_without_interval(y, row, baseline), own=own))
+            found.append(_without_interval(y, row))
             continue
         estimate = stats.Estimate(mean, mean - half, mean + half, y.shape[1], sd)
-        found.append(stats.RowGain(estimate, own))
+        own: Reason = "spread" if fit.own[row] else ""
+        found.append(stats.RowGain(estimate, own, df=float(fit.df[row])))
     return found
 
 
-def look_events(plan: Plan, courses: Mapping[str, ColumnCourse]) -> Iterator[InterimLook]:
+def look_events(
+    plan: Plan, courses: Mapping[str, ColumnCourse], past: PastLooks
+) -> Iterator[InterimLook]:
     """Every look so far, the one at the fewest seeds first, as the ledger is to have it."""
-    now = looks.look(plan)
-    told = [(n, c, words) for c in courses.values() for n, words in c.told]
-    for n, course, words in sorted(told, key=lambda one: one[0]):
-        decided: dict[str, Any] = {"column": course.label, "rows": dict(words)}
-        if course.total is not None and n < course.total:
-            decided["total"] = course.total
-        yield InterimLook(tuple(range(n)), now.at, decided)
+    told = [(n, c.label, words) for c in courses.values() for n, words in c.told]
+    for n, label, words in sorted(told, key=lambda one: one[0]):
+        yield looks.until_look(plan, label, n, words, past.contrasts(label))
 
 
 def told_by(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]:
@@ -295,8 +279,9 @@ def told_by(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]:
         return
     now = looks.look(plan)
     for look in seen:
-        if look.decided and look.at == now.at:
-            yield _line(len(look.seeds), **look.decided)
+        for label, column in look.columns.items() if look.is_of(now) else ():
+            if column.decided:
+                yield _line(column.n, label, column.decided)
 
 
 def standing(plan: Plan, seen: Iterable[InterimLook]) -> Standing:
@@ -305,34 +290,28 @@ def standing(plan: Plan, seen: Iterable[InterimLook]) -> Standing:
     found: dict[str, dict[str, tuple[int, str]]] = {}
     now = looks.look(plan) if plan.until else None
     for look in seen:
-        if now is not None and look.decided and look.at == now.at:
-            for row, word in look.decided["rows"].items():
-                found.setdefault(row, {})[look.decided["column"]] = len(look.seeds), word
+        for label, column in look.columns.items() if now and look.is_of(now) else ():
+            for row, word in column.decided.items():
+                found.setdefault(row, {})[label] = column.n, word
     return found
 
 
 def lines(plan: Plan, course: ColumnCourse) -> list[str]:
     """Say what every look at a column decided, and what a noisy baseline costs from now on."""
-    total = course.total or 0
-    found = [
-        _line(n, course.label, words, total if n < total else None) for n, words in course.told
-    ]
-    if course.ratio is not None:
+    found = [_line(n, course.label, words) for n, words in course.told]
+    if course.tripped:
         at = f"{course.label}: " if course.label else ""
-        found.append(f"{at}{pooled_gains(course.ratio)}{_until_the_end(plan, course)}")
+        found.append(f"{at}{noisy([course.ratio])}{_until_the_end(plan, course)}")
     return found
 
 
-def _line(seeds: int, column: str, rows: Mapping[str, str], total: int | None = None) -> str:
-    """ "look at 5 seeds: helps: dpn; goes on: post, pre+post"; of the first of two stages, `total`
-    is the number of seeds that it asks for."""
+def _line(seeds: int, column: str, rows: Mapping[str, str]) -> str:
+    """ "look at 5 seeds: helps: dpn; goes on: post, pre+post"."""
     by_word: dict[str, list[str]] = {}
     for row, word in rows.items():
         by_word.setdefault(word, []).append(row)
     told = "; ".join(f"{word}: {', '.join(labels)}" for word, labels in by_word.items())
     of = f" of {column}" if column else ""
-    if total is not None:
-        return f"first stage{of}, {seeds} seeds: {total} in all are needed; {told}"
     return f"look at {seeds} seeds{of}: {told}"
 
 
@@ -340,9 +319,7 @@ def notes(plan: Plan, courses: Iterable[ColumnCourse]) -> Iterator[str]:
     """Say of a table what its looks have left open."""
     for course in courses:
         at = f"{heading}: " if (heading := plan.heading(course.label)) else ""
-        if plan.precision is not None:
-            yield from (f"{at}{text}" for text in _of_stages(plan, course))
-        elif course.next is not None and not course.told:
+        if course.next is not None and not course.told:
             yield f"{at}no look yet; the first is at {plan.until[0]} seeds."
         elif course.next is not None:
             yield (
@@ -350,21 +327,6 @@ def notes(plan: Plan, courses: Iterable[ColumnCourse]) -> Iterator[str]:
                 f"{course.next} seeds; the same `ablate sweep` goes on"
                 f"{_until_the_end(plan, course)}."
             )
-
-
-def _of_stages(plan: Plan, course: ColumnCourse) -> Iterator[str]:
-    first, most = plan.until
-    if course.total is None or course.half is None:
-        if course.next is not None:
-            yield f"the first stage, of {first} seeds, has not ended."
-        return
-    left = "; the same `ablate sweep` goes on" if course.next is not None else ""
-    wanted = f"+-{plan.precision:g} {plan.metric.points}"
-    half = f"+-{course.half:.{plan.metric.decimals}f} {plan.metric.points}"
-    if course.half > (plan.precision or 0.0) and course.total == most:
-        yield f"{wanted} takes more than the {most} seeds allowed, which give {half}{left}."
-    else:
-        yield f"the first {first} seeds ask for {course.total} in all, which give {half}{left}."
 
 
 def _until_the_end(plan: Plan, course: ColumnCourse) -> str:

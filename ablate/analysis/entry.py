@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.across import hide_wide, is_partial, p_values, verdict_of, wide
+from ablate.analysis.across import hide_empty, is_partial, is_wide, p_values, verdict_of, wide
 from ablate.analysis.correct import Correct
-from ablate.analysis.footnotes import Footnotes, entry_notes
+from ablate.analysis.footnotes import Footnotes, entry_notes, gain_notes
 from ablate.analysis.scores import Scores, by_replicate
 from ablate.analysis.table import Against, Cost, Entry, Other, Sizes
 from ablate.planning.plan import Plan
 from ablate.shared.metrics import Metric
+from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.analysis.course import RowCourse
@@ -25,14 +26,17 @@ if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
 @dataclass(frozen=True)
 class Extra:
     """Facts beside the results: sizes of cells whose results lack them, whether times and memory
-    are asked for, published figures by (row, column), which images are right, and whether gains for
-    new images, too, are asked for."""
+    are asked for, published figures by (row, column), which images are right, whether gains for
+    new images, too, are asked for, whether gains have intervals and p-values, and the looks
+    before."""
 
     sizes: Sizes
     cost: bool
     paper: Mapping[tuple[str, str], Beside]
     right: Callable[[Sequence[Scores], str], Correct]  # of a column, on a set of `eval.also`
     population: bool
+    told: bool
+    past: PastLooks | None
 
 
 def make_entry(
@@ -45,10 +49,12 @@ def make_entry(
     extra: Extra,
     course: RowCourse | None = None,
     population: Estimate | None = None,
+    likeness: float | None = None,
+    by_images: bool = False,
 ) -> Entry:
     """`base`: the scores of the baseline; None without one. `judge`: is there a verdict? `course`:
     of a sweep with looks what they decided, whose `gain` it is. `population`: the gain for new
-    seeds and images, where it is asked for."""
+    seeds and images, where it is asked for. `by_images`: is the column judged by images?"""
     from ablate.analysis import stats
 
     analysis, where = plan.analysis, (found.cell.row, found.cell.column)
@@ -61,14 +67,16 @@ def make_entry(
         verdict = course.verdict if judge else None
     if verdict is not None and _same_predictions(found, base):
         verdict = stats.DID_NOTHING
-    against = _fisher(found, base)
+    against = _fisher(found, base) if extra.told else None
     unstable = f"{len(base.unstable)} of {_ended(base)}" if base else ""
-    texts = [note] if course is not None and (note := course.note(judge)) else []
-    texts += entry_notes(plan, found, gain, verdict, base, against, unstable)
+    texts = entry_notes(plan, found, gain, base, against, unstable)
+    of_gain = [course.note(judge)] if course is not None else []
+    of_gain += gain_notes(plan, found, gain, verdict, base, by_images)
     accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha, plan.metric)
-    gained = hide_wide(gain.gain, plan.metric) if gain else None
-    if gain and gained != gain.gain:
-        texts.append(f"{wide(plan.metric)}.")
+    gained = hide_empty(gain.gain, plan.metric) if gain else None
+    if gain and is_wide(gain.gain, plan.metric):
+        of_gain.append(f"{wide(plan.metric)}.")
+    numbers = footnotes.of([*texts, *of_gain])
     noted = (result for result in found.results if "parameters" in result)
     size = next(noted, extra.sizes.get(where, {}))
     return Entry(
@@ -81,9 +89,10 @@ def make_entry(
         collapsed=found.collapsed,
         accuracy=accuracy,
         gain=gained,
-        pool=(gain.own or "kept") if gain and plan.spread in ("pooled", "predictions") else "",
+        pool=(gain.own or "kept") if gain and plan.spread != "paired" and extra.told else "",
         verdict=verdict,
-        footnotes=footnotes.of(texts),
+        footnotes=numbers,
+        gain_footnotes=numbers[len(texts) :],
         ratio=gain.ratio if gain else None,
         never=found.main.never,
         others={
@@ -104,7 +113,8 @@ def make_entry(
         cost=_cost(found.results) if extra.cost else None,
         against=_against(extra.paper.get(where), accuracy, gain.gain if gain else None, given),
         chosen=found.cell.chosen,
-        population=hide_wide(population, plan.metric) if population else None,
+        population=hide_empty(population, plan.metric) if population else None,
+        likeness=likeness,
     )
 
 

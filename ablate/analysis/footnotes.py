@@ -56,15 +56,12 @@ def entry_notes(
     plan: Plan,
     found: Scores,
     gain: RowGain | None,
-    verdict: str | None,
     base: Scores | None,
     against: Exact | None,
     unstable: str,
 ) -> list[str]:
-    """List the footnotes of an entry. `against`: Fisher's test of its diverged and collapsed runs;
-    `unstable`: such runs of the baseline, "0 of 3"."""
-    from ablate.analysis import stats
-
+    """List the footnotes on the runs of an entry. `against`: Fisher's test of its diverged and
+    collapsed runs; `unstable`: such runs of the baseline, "0 of 3"."""
     texts = []
     if gone := plan.gone(found.cell):
         how = "; ".join(f"seed {seed}, {_how_far(detail)}" for seed, detail in gone.items())
@@ -79,7 +76,7 @@ def entry_notes(
     if found.collapsed:
         texts.append(
             f"Collapsed: {_seeds(found.collapsed)} "
-            f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(plan, gain)}."
+            f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(gain)}."
         )
     if found.unstable and against and base and not base.unstable:  # else it is said of the column
         texts[-1] += f" {_fisher(plan, against, unstable)}"
@@ -94,21 +91,41 @@ def entry_notes(
             f"The {what} of this row is left out: {by_seed(values)}; no interval can be computed "
             f"beyond {LARGEST:g}."
         )
-    if gain and gain.own in ("spread", "outlier") and gain.ratio is not None:
+    return texts
+
+
+def gain_notes(
+    plan: Plan,
+    found: Scores,
+    gain: RowGain | None,
+    verdict: str | None,
+    base: Scores | None,
+    by_images: bool,
+) -> list[str]:
+    """List the footnotes that explain the gain of an entry and its verdict. `by_images`: is its
+    column judged by images?"""
+    from ablate.analysis import stats
+
+    texts = []
+    if gain and gain.own in ("spread", "outlier"):
         leaves = gain.own == "outlier"
-        where, test = ("leaves", "0.1 %") if leaves else ("stays in", _level(plan))
-        by_images = plan.spread == "predictions" and not gain.few
-        others = "the spread that its predictions and the other rows tell"
-        others = others if by_images else "the other rows'"
-        others += " or the baseline's" * (plan.baseline_seeds > 0 and not leaves)
+        told = "its images and the other rows tell" if by_images else "the other rows have"
+        times = f"{gain.ratio:.1f} times" if gain.ratio is not None else "far above"
+        test = "0.1" if leaves else "5" if by_images else "10"
         texts.append(
-            f"The row's spread is {gain.ratio:.1f} times {others} (F test, {test}): the row "
-            f"{where} the pool and has its own {_alone(plan)} interval."
+            f"The row's spread is {times} what {told} (F test, {test} %): "
+            f"the row has its own paired interval, and "
+            f"{'tells nothing' if leaves else 'still tells'} of the other rows' spread."
+        )
+    if gain and gain.own == "vague":
+        texts.append(
+            "The row's own seeds tell its spread better than images and the other rows do: the row "
+            "has its own paired interval."
         )
     if gain and gain.few:
         texts.append(
             "The predictions of hardly any image change between seeds, in this row and the "
-            "baseline: the row is judged by the spread that all rows share."
+            "baseline: the row is judged by one spread of all rows."
         )
     if gain and base and verdict == stats.UNSTABLE:
         texts.append(_unstable(plan, found, gain, base))
@@ -149,9 +166,10 @@ def _unstable(plan: Plan, found: Scores, gain: RowGain, base: Scores) -> str:
         if gain.decides is not None
         else f"{stats.MOST_SEEDS} seeds of this spread would not resolve a {of.change} as large"
     )
+    times = f"{gain.ratio:.1f} times" if gain.ratio is not None else "many times"
     return (
         f"Unstable: the other rows' spread would tell the {of.change} from zero, but the row's own "
-        f"spread is {gain.ratio:.1f} times as large and does not; seed {worst} is farthest from "
+        f"spread is {times} as large and does not; seed {worst} is farthest from "
         f"the median ({gains[worst]:+.{of.decimals}f} {of.points}); {decides}."
     )
 
@@ -197,22 +215,13 @@ def _often(keys: Counter[str], choices: Sequence[TuningWinner]) -> str:
     return ", ".join(f"{key} in {n}{of}" if len(choices) > 1 else key for key, n in keys.items())
 
 
-def _left(plan: Plan, gain: RowGain | None) -> str:
+def _left(gain: RowGain | None) -> str:
     unstable = gain is not None and gain.own == "instability"
-    left = f"; the row leaves the pool and has its own {_alone(plan)} interval"
-    return left if unstable else ""
-
-
-def _alone(plan: Plan) -> str:
-    """The interval of a row that shares no spread."""
-    return "Welch" if plan.baseline_seeds else "paired"
-
-
-def _level(plan: Plan) -> str:
-    """The level of the F test, or tests, of a row's spread."""
-    from ablate.analysis.stats.unblocked import own_level
-
-    return f"{100 * (1 - own_level(plan.n)):.0f} %" if plan.baseline_seeds else "5 %"
+    return (
+        "; the row has its own paired interval, and tells nothing of the other rows' spread"
+        if unstable
+        else ""
+    )
 
 
 def _fisher(plan: Plan, against: Exact, unstable: str) -> str:
@@ -228,7 +237,7 @@ def _diverged(plan: Plan, found: Scores, gain: RowGain | None) -> str:
         f"seed {seed}" + (f" at step {step}" if step is not None else "")
         for seed, step in found.diverged.items()
     )
-    left = _left(plan, gain)
+    left = _left(gain)
     if plan.analysis.diverged == "chance" and found.cell.row != plan.baseline:
         return f"Diverged: {runs}; scored at chance{left}."
     if found.cell.row == plan.baseline:

@@ -1,4 +1,4 @@
-"""How the contrasts of a column are judged: by the declaration of the sweep alone."""
+"""How the contrasts of a column are judged: by the declaration and the looks before."""
 
 from __future__ import annotations
 
@@ -8,40 +8,53 @@ from typing import TYPE_CHECKING
 from ablate.analysis.also import sets_of
 from ablate.analysis.captions import gain_alpha
 from ablate.planning.plan import Plan
+from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy
     from ablate.analysis.stats import Method, Sequential
 
 
-def method_of(plan: Plan, column: str) -> Method:
-    """Return the method that judges a column. All planned contrasts count, whatever the results."""
+def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> Method:
+    """Return the method that judges a column. All planned contrasts count, whatever the results,
+    and all variants that were read with them. `past`: the looks before; None counts none."""
     from ablate.analysis import stats
 
     analysis = plan.analysis
     contrasts = Counter(cell.column for cell in plan.cells if cell.row != plan.baseline)
     comparisons = max(1, contrasts[column])
+    if past is not None:
+        contrasts = Counter({at: max(n, past.contrasts(at)) for at, n in contrasts.items()})
     # Looks give no verdicts on the sets of `eval.also`.
     sets = {at: 0 if plan.until else len(sets_of(plan, at)) for at in contrasts}
     whole = max(1, sum(n * (1 + sets[at]) for at, n in contrasts.items()))
     return stats.Method(
         spread=plan.spread,
-        screen=analysis.screen,
         alpha=gain_alpha(analysis),
-        contrasts=comparisons if analysis.family == "column" else whole,
+        contrasts=max(1, contrasts[column]) if analysis.family == "column" else whole,
         comparisons=comparisons,
-        baseline_seeds=plan.baseline_seeds,
     )
 
 
-def sequential_of(plan: Plan, column: str) -> Sequential:
-    """Return the method of the looks at a column, of a sweep that has looks."""
+def sequential_of(plan: Plan, column: str, past: PastLooks | None = None) -> Sequential:
+    """Return the method of the looks at a column, of a sweep that has looks. Without images rows
+    are judged in pairs: with one spread of all rows, two noisy ones of nine err .07 over looks."""
     from ablate.analysis import stats
 
     analysis = plan.analysis
     return stats.Sequential(
         looks=plan.until,
         margin=analysis.margin,
-        spread="paired" if plan.spread == "paired" else "pooled",
+        spread="images" if plan.spread == "images" else "paired",
         alpha=analysis.alpha,
-        contrasts=method_of(plan, column).contrasts,
+        contrasts=method_of(plan, column, past).contrasts,
     )
+
+
+def judged_by(plan: Plan, method: Method, rows: int, lacking: str) -> str:
+    """Say how a column of so many rows was judged: one variant by its paired t, and in another way
+    where images are `lacking`."""
+    if rows < 3:
+        return "paired"
+    if method.spread == "images" and not lacking:
+        return "images"
+    return "paired" if plan.until or method.spread == "paired" else "one way"

@@ -115,7 +115,7 @@ def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnote
             )
         )
     place, group = table.places[label], table.group(label)
-    column = TableColumn(label, label, tuple(entries), 1, None, None, 0, None, (), ())
+    column = TableColumn(label, label, tuple(entries), 1, "", None, None, 0, (), ())
     return replace(column, arch=place.arch, wide=place.heading, group=group)
 
 
@@ -242,7 +242,9 @@ def _means(table: PaperTable) -> Iterator[str]:
                     right = abs(float(claim.value) - mean.mean) < 0.05 + 1e-9
                     verb = "rounds it to" if right else "says"
                     said = f" The text {verb} {claim.value}."
-            sampled = f" [{mean.low:+.2f}, {mean.high:+.2f} if {over} were a sample]"
+            sampled = ""
+            if mean.low is not None and mean.high is not None:
+                sampled = f" [{mean.low:+.2f}, {mean.high:+.2f} if {over} were a sample]"
             archs = names([table.places[label].arch for label in known])
             which = f"{len(known)} datasets" if over == "datasets" else archs
             yield (

@@ -1,32 +1,35 @@
-"""Reads verdicts: every command that prints a verdict makes its table here, and records the look.
+"""Reads tables: every command that prints one makes it here, and records the look.
 
 The look is recorded before it is printed: a look that nobody saw costs a note, a look that nobody
-recorded would hide an error.
+recorded would hide an error. A table without intervals of gains is recorded as a peek.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ablate.analysis.course import courses_of, look_events
 from ablate.analysis.own import with_own
-from ablate.analysis.scores import Curves, Probes, Results
+from ablate.analysis.scores import Results
 from ablate.analysis.table import Table
 from ablate.analysis.tabulate import tabulate
 from ablate.planning.plan import Plan
 from ablate.shared.spec import DRAWS, draws_of, older_id
 from ablate.store import looks
+from ablate.store.events import Look
 from ablate.store.ledger import Unrecorded
 from ablate.store.looks import InterimLook
+from ablate.store.past_looks import PastLooks
 from ablate.store.store import Store
 
 
 class Reading(NamedTuple):
-    """A table, and the looks at which verdicts of its sweep were read, its own the last.
+    """A table, and the looks that bear upon it, its own among them.
 
-    `withheld`: why it has no verdicts though it is complete, where they can't be recorded.
+    `withheld`: why gains have no intervals though it is complete, where no look can be recorded.
     """
 
     table: Table
@@ -36,28 +39,71 @@ class Reading(NamedTuple):
 
 def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
     """Make the table of a sweep with its verdicts, once the look is recorded. If it can't be
-    recorded, the table has no verdicts and a note. `options`: of `tabulate`.
+    recorded, gains have no intervals and no verdicts, and a note says so. `options`: of `tabulate`.
     """
+    results, options = _prepared(plan, store, results, options)
+    known = store.read_looks()
+    while True:
+        past = PastLooks(looks.read(known), looks.look(plan))
+        table = tabulate(plan, results, past, words=True, **options)
+        events = list(_events(plan, table, results, options, past))
+        lacking = [event for event in events if event not in known]
+        try:
+            for event in lacking:
+                store.add_look(event)
+        except Unrecorded as why:
+            if not table.is_look:
+                return Reading(table, past.related())
+            table = tabulate(plan, results, past, means=True, **options)
+            line = f"Verdicts withheld: the look can't be recorded ({why})."
+            table = dataclasses.replace(table, notes=(line, *table.notes))
+            return Reading(table, past.related(), str(why))
+        again = store.read_looks() if lacking else known
+        if len(again) <= len(known) + len(lacking):
+            return Reading(table, PastLooks(looks.read(again), past.now).related())
+        known = again  # another process read some of these runs meanwhile, and was first
+
+
+def glance(plan: Plan, store: Store, results: Results, **options: Any) -> Table:
+    """Make the table of a sweep with means alone, which is recorded where it can be."""
+    results, options = _prepared(plan, store, results, options)
+    table = tabulate(plan, results, means=True, **options)
+    known = store.read_looks()
+    with contextlib.suppress(Unrecorded):
+        for event in _peek(plan, results):
+            if event not in known:
+                store.add_look(event)
+    return table
+
+
+def _prepared(
+    plan: Plan, store: Store, results: Results, options: Mapping[str, Any]
+) -> tuple[Results, dict[str, Any]]:
+    """The results with the user's own metrics, and the options with all readers of files."""
     results = with_own(plan, results, store, options.get("also", ()))
     readers = {"curves": store.metrics, "probes": store.probe, "predictions": store.predictions}
-    options = {**readers, **options}
-    now = _now(plan, results, options["curves"], options["probes"])
-    seen = _before(plan, store, now[:1])
-    while True:
-        table = tabulate(plan, results, seen, words=True, **options)
-        if not table.is_look:
-            return Reading(table, seen)
-        try:
-            for look in now:
-                store.add_look(look.event(plan.name))
-        except Unrecorded as why:
-            table = tabulate(plan, results, seen, **options)
-            line = f"Verdicts withheld: the look can't be recorded ({why})."
-            return Reading(dataclasses.replace(table, notes=(line, *table.notes)), seen, str(why))
-        before = _before(plan, store, now[:1])
-        if before == seen:
-            return Reading(table, [*seen, *now])
-        seen = before  # another process read it meanwhile, and was first
+    return results, {**readers, **options}
+
+
+def _events(
+    plan: Plan, table: Table, results: Results, readers: Mapping[str, Any], past: PastLooks
+) -> Iterator[Look]:
+    """What it is to read this table: a look, all looks that gave out its seeds, or a peek."""
+    if plan.until:
+        curves, probes, predictions = (readers[x] for x in ("curves", "probes", "predictions"))
+        courses = courses_of(plan, results, curves, probes, predictions, past)
+        yield from (look.event() for look in look_events(plan, courses, past))
+    elif table.is_look:
+        yield past.judged().event()
+    if not table.complete or not table.is_look:
+        yield from _peek(plan, results)
+
+
+def _peek(plan: Plan, results: Results) -> Iterator[Look]:
+    """What it is to see means of the plan, unless no variant has a result."""
+    peek = looks.peek(plan, {run for run, result in results.items() if result})
+    if any(row.runs for column in peek.columns.values() for row in column.variants):
+        yield peek.event()
 
 
 def older(plan: Plan, store: Store) -> int:
@@ -67,16 +113,3 @@ def older(plan: Plan, store: Store) -> int:
     ids = {older_id(run.cell.spec, run.seed) for run in runs}
     ids -= {run.id for run in runs}  # those that draw nothing
     return sum(store.rundir(run).has_result() for run in ids)
-
-
-def _now(plan: Plan, results: Results, curves: Curves, probes: Probes) -> list[InterimLook]:
-    """What it is to read the plan's verdicts: one look, or all that gave out its seeds."""
-    if not plan.until:
-        return [looks.look(plan)]
-    return list(look_events(plan, courses_of(plan, results, curves, probes)))
-
-
-def _before(plan: Plan, store: Store, now: Sequence[InterimLook]) -> list[InterimLook]:
-    """The looks before the first of these."""
-    found = looks.read(store.read_looks(plan.name))
-    return looks.before(found, now[0]) if now else found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.planning.cell import Cell
+from ablate.planning.cell import Cell, Column
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import Metric, threshold
@@ -220,3 +220,12 @@ def short(value: float | None, unit: str = "") -> str:
         if value >= factor:
             return f"{value / factor:.3g} {letter}{unit}"
     return f"{value:.3g} {unit}".rstrip()
+
+
+def blocks_of(
+    plan: Plan, cells: Mapping[tuple[str, str], Scores]
+) -> Iterator[tuple[Column, list[Scores]]]:
+    """Each column, with the scores of its rows."""
+    for column in plan.columns:
+        keys = [(row.label, column.label) for row in plan.rows]
+        yield column, [cells[key] for key in keys if key in cells]

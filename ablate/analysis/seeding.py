@@ -12,7 +12,9 @@ from ablate.planning.cell_search import Lines, Metrics, Results
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
 from ablate.planning.until import Standing, with_seeds
+from ablate.store import looks
 from ablate.store.events import Look
+from ablate.store.past_looks import PastLooks
 from ablate.store.store import Store
 
 
@@ -52,10 +54,11 @@ class Seeding:
         before = self._plan
         self._choose(results, metrics)
         while self._ended(results):
-            courses = self._courses(metrics)
-            seen = [*look_events(self._plan, courses)]
+            past = PastLooks(looks.read(self._store.read_looks()), looks.look(self._plan))
+            courses = self._courses(metrics, past)
+            seen = [*look_events(self._plan, courses, past)]
             for look in seen:
-                self._record(look.event(self._plan.name))
+                self._record(look.event())
             self.standing = standing(self._plan, seen)
             self._tell(courses)
             asked = self._seeds()
@@ -109,9 +112,10 @@ class Seeding:
             del self._waiting[column]
         return bool(ended)
 
-    def _courses(self, metrics: Metrics) -> dict[str, ColumnCourse]:
+    def _courses(self, metrics: Metrics, past: PastLooks) -> dict[str, ColumnCourse]:
         known = with_own(self._plan, self._known, self._store)
-        return courses_of(self._plan, known, metrics, self._store.probe)
+        store = self._store
+        return courses_of(self._plan, known, metrics, store.probe, store.predictions, past)
 
     def _tell(self, courses: dict[str, ColumnCourse]) -> None:
         for course in courses.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import (
@@ -66,9 +66,10 @@ class Entry:
     collapsed: tuple[int, ...]
     accuracy: Estimate | None  # the metric, whichever it is
     gain: Estimate | None  # None for the baseline
-    pool: str  # "kept", or why the row is judged by its own spread; "" where nothing is pooled
+    pool: str  # "kept", or why the row is judged by its own spread; "" where each is
     verdict: str | None  # None where none is given
     footnotes: tuple[int, ...]
+    gain_footnotes: tuple[int, ...] = ()  # of these, the ones that explain gain and verdict
     ratio: float | None = None  # of its own spread to the other rows', where it is judged by it
     never: tuple[int, ...] = ()  # finished, but never reached the metric's threshold
     others: Mapping[str, Other] = field(default_factory=dict)
@@ -79,6 +80,7 @@ class Entry:
     against: Against | None = None
     chosen: tuple[TuningWinner, ...] = ()  # what tuning chose, one a search
     population: Estimate | None = None  # the gain for new seeds and images, where asked for
+    likeness: float | None = None  # of its flips to the baseline's: see `stats.ImageFlips`
 
     @property
     def n(self) -> int:
@@ -104,21 +106,22 @@ class TableColumn:
     heading: str  # the label; of a bare number with its key
     entries: tuple[Entry, ...]  # in the rows' order; excluded cells have none
     contrasts: int  # in the family
-    spread: float | None
-    df: int | None
-    pooled_rows: int
-    correlation: Estimate | None
+    judged_by: str  # "images", "one way" or "paired"
+    spreads: tuple[float, float] | None  # of a result: the least and the greatest of the rows
+    df: float | None  # of these, the median
+    kept_rows: int  # that tell of one another's spread
     test_sizes: tuple[int, ...]  # images; more than one where rows were tested on different sets
     footnotes: tuple[int, ...]
     ranks: Ranks | None = None  # of the published gains against ours
-    baseline_ratio: float | None = None  # of its spread to the variants', where gains are pooled
+    tripped: bool = False  # the baseline is out of line with the rows
+    baseline_ratio: float | None = None  # of its spread to what the rows have, where it is
+    flips: float = 0.0  # the share of the variance that is flips of images
     void: bool = False  # the baseline is unstable: no verdicts
     forecast: Resolution | None = None  # where a verdict is "can't tell", and the spread is known
     on: str = ""  # the set of `eval.also` that it is of; "" for the own test set
     arch: str = ""  # in a wide table: the architecture of its lines,
     wide: str = ""  # its heading there, "" of an architecture alone,
     group: str = ""  # and the group of its heading, "" without groups
-    spreads: tuple[float, float] | None = None  # of rows, where predictions tell them apart
     lacking: str = ""  # the predictions without which rows share one spread
     beside: bool = False  # of a set that the looks of its sweep leave out: never a verdict
 
@@ -172,6 +175,38 @@ class Table:
     words: tuple[str, ...] = ()  # of `ablate table`, for this one; () where its name will do
     whole: Table | None = None  # of which this one is the part that is shown
 
+    def without_gain_footnotes(self) -> Table:
+        """The table without the footnotes that explain gains, for where no gain is shown."""
+
+        def cut(entry: Entry) -> Entry:
+            rest = tuple(i for i in entry.footnotes if i not in entry.gain_footnotes)
+            return replace(entry, footnotes=rest, gain_footnotes=())
+
+        columns = (replace(c, entries=tuple(map(cut, c.entries))) for c in self.columns)
+        return replace(self, columns=tuple(columns)).renumbered()
+
+    def renumbered(self) -> Table:
+        """The table with the footnotes that are referred to alone, numbered anew in their order."""
+        bearers: list[Any] = [*self.rows, *self.columns, *self.entries]
+        used = sorted({number for bearer in bearers for number in bearer.footnotes})
+        new = {number: place for place, number in enumerate(used, start=1)}
+        return replace(self.remarked(new), footnotes=tuple(self.footnotes[i - 1] for i in used))
+
+    def remarked(self, new: Mapping[int, int]) -> Table:
+        """The table with other numbers of its footnotes; old number -> new."""
+
+        def marked(bearer: Any) -> Any:
+            return replace(bearer, footnotes=tuple(new[i] for i in bearer.footnotes))
+
+        def entry(one: Entry) -> Entry:
+            numbers, of_gain = (
+                tuple(new[i] for i in some) for some in (one.footnotes, one.gain_footnotes)
+            )
+            return replace(one, footnotes=numbers, gain_footnotes=of_gain)
+
+        columns = (replace(marked(c), entries=tuple(map(entry, c.entries))) for c in self.columns)
+        return replace(self, rows=tuple(map(marked, self.rows)), columns=tuple(columns))
+
     def of(self, name: str | None = None) -> Metric:
         """Return the metric of the table, or another metric by its name."""
         metric = self.choice.find(name or self.metric)
@@ -194,8 +229,16 @@ class Table:
         return [entry for entry in entries if entry.row != self.baseline]
 
     @property
-    def is_look(self) -> bool:
-        """Does the table have a verdict? Then it is a look, which the ledger records."""
+    def has_verdicts(self) -> bool:
         verdicts = [entry.verdict for entry in self.entries]
         verdicts += [line.verdict for block in self.blocks for line in block.lines]
         return any(verdict is not None for verdict in verdicts)
+
+    @property
+    def is_look(self) -> bool:
+        """Does a gain have an interval or a verdict? Then it is a look, which the ledger records.
+        An interval that is hidden, since it is wide, was looked at."""
+        gains = [(entry.gain, entry.p_values.raw) for entry in self.entries]
+        gains += [(line.gain, line.p_values.raw) for block in self.blocks for line in block.lines]
+        told = any(gain and (gain.low is not None or p is not None) for gain, p in gains)
+        return told or self.has_verdicts

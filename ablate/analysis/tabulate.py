@@ -6,7 +6,6 @@ The same plan, results and looks give the same table, in whatever order the resu
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,14 +14,24 @@ from ablate.analysis.across import Arrays, Summary, blocks, is_partial
 from ablate.analysis.also import on_set, results_on, sets_of
 from ablate.analysis.averages import averages
 from ablate.analysis.captions import gain_alpha
-from ablate.analysis.correct import Correct, Predictions, correct
+from ablate.analysis.correct import Predictions, Rights
 from ablate.analysis.course import ColumnCourse, follow
 from ablate.analysis.course import notes as course_notes
 from ablate.analysis.entry import Extra, make_entry
 from ablate.analysis.footnotes import Footnotes, data_notes, mixtures, row_notes
-from ablate.analysis.methods import method_of
+from ablate.analysis.look_notes import look_notes
+from ablate.analysis.methods import judged_by, method_of
 from ablate.analysis.paper import paper_notes
-from ablate.analysis.scores import Curves, Probes, Results, Scores, all_scores, by_replicate, scores
+from ablate.analysis.scores import (
+    Curves,
+    Probes,
+    Results,
+    Scores,
+    all_scores,
+    blocks_of,
+    by_replicate,
+    scores,
+)
 from ablate.analysis.table import (
     Entry,
     Ranks,
@@ -37,7 +46,7 @@ from ablate.planning.cell import Column, WidePlace, wide_places
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
 from ablate.shared.spec import task_of
-from ablate.store.looks import InterimLook
+from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.analysis.paper import Beside
@@ -48,9 +57,10 @@ if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
 def tabulate(
     plan: Plan,
     results: Results,
-    looks: Sequence[InterimLook] = (),
+    past: PastLooks | None = None,
     *,
     words: bool = False,
+    means: bool = False,
     strict: bool = False,
     also: Sequence[str] = (),
     curves: Curves | None = None,
@@ -64,29 +74,26 @@ def tabulate(
     population: bool = False,
 ) -> Table:
     """Make the table of `plan`. Verdicts are for `analysis.reading` alone, which records the look
-    and passes `words`. `looks`: earlier looks.
-
-    `strict` withholds the verdicts of a table whose seeds grew after an undeclared look, or that
-    has changed since, and raises Failure where the runs of a column are of different machines or
-    code. `also`: metrics beside the plan's. `curves`: reads the lines of `metrics.jsonl`, for
-    `auc` and `epochs_to`; `probes`: the files of probes, for their numbers. `sizes`: of cells whose
-    results lack them. `cost`: adds times and memory. `paper`: from `analysis.paper.beside`.
-    `withheld`: from `Store.results`; such runs have no result here. `older`: how many of its runs
-    the store also has with the draws of an older version. `predictions`: reads what runs predicted;
-    `population`: adds gains for new seeds and images.
+    and passes `words`. `past`: the looks before. `means`: without intervals of gains. `strict`
+    withholds the verdicts of a table that has changed since a look at its runs, or was read at more
+    seeds, and raises Failure where the runs of a column are of different machines or code. `also`:
+    metrics beside the plan's. `curves`, `probes`, `predictions`: read these files of runs. `sizes`:
+    of cells whose results lack them. `cost`: adds times and memory. `paper`: from
+    `analysis.paper.beside`. `withheld`: from `Store.results`; such runs have no result here.
+    `older`: runs of older draws. `population`: adds gains for new seeds and images.
     """
-    analysis, footnotes = plan.analysis, Footnotes()
+    footnotes = Footnotes()
     cells = all_scores(plan, results, also, curves, probes)
-    courses = follow(plan, cells) if plan.until else {}
+    courses = follow(plan, cells, results, predictions, past) if plan.until and not means else {}
     waits = any(found.missing for found in cells.values())
     complete = not waits and not any(course.next for course in courses.values())
-    look_note = captions.look_note(plan, looks, [method_of(plan, c.label) for c in plan.columns])
-    judge = words and (complete or bool(courses)) and not (strict and look_note)
-    judge = judge and not (plan.one_search or plan.one_parent)
-    right = functools.partial(_right, plan, results, predictions, population)
-    extra = Extra(sizes or {}, cost, paper or {}, right, population)
+    told = not means and (complete or any(course.told for course in courses.values()))
+    before, withheld_words = _before(plan, past, strict) if told else ([], False)
+    judge = words and told and not (withheld_words or plan.one_search or plan.one_parent)
+    right = Rights(plan, results, predictions if told else None, population, told)
+    extra = Extra(sizes or {}, cost, paper or {}, right.of, population and told, told, past)
     columns: list[TableColumn] = []
-    for column, block in _blocks(plan, cells):
+    for column, block in blocks_of(plan, cells):
         if strict:
             _refuse_mixed(column.label, block)
         course = courses.get(column.label)
@@ -94,25 +101,27 @@ def tabulate(
         for name, other in _on_others(plan, column.label, block, results, also, curves):
             made = _column(plan, column, other, judge and not courses, footnotes, extra, on=name)
             columns.append(_named(made, other[0].cell.column, name, beside=bool(courses)))
-    below = _below(plan, cells, columns, judge and not courses)
+    below = _below(plan, cells, columns, judge and not courses, right, past)
+    below = _shown(below, intervals=complete and not means)
     return Table(
         sweep=plan.name,
         title=plan.title,
         metric=plan.metric.key,
         baseline=plan.baseline,
         seeds=plan.counted_seeds,
-        family=analysis.family,
+        family=plan.analysis.family,
         complete=complete,
-        alpha=analysis.alpha,
-        gain_alpha=gain_alpha(analysis),
+        alpha=plan.analysis.alpha,
+        gain_alpha=gain_alpha(plan.analysis),
         rows=tuple(_rows(plan, footnotes)),
         columns=tuple(_placed(plan, columns)),
-        caption=tuple(captions.caption(plan, columns)),
-        details=tuple(details.details(plan, columns)),
+        caption=tuple(captions.caption(plan, columns, told)),
+        details=tuple(details.details(plan, columns)) if told else (),
         notes=(
             *captions.withheld(withheld or {}),
             *captions.older_draws(plan, older),
-            *captions.notes(plan, list(cells.values()), columns, look_note, strict),
+            *captions.notes(plan, list(cells.values()), columns, told),
+            *before,
             *_of_looks(plan, courses, below),
             *paper_notes(columns, extra.paper),
         ),
@@ -126,6 +135,16 @@ def tabulate(
     )
 
 
+def _before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[str], bool]:
+    """The notes on the looks before, and whether `strict` withholds the words."""
+    methods = {at: method_of(plan, at, past) for at in past.now.columns} if past else {}
+    return look_notes(plan, past, methods, strict)
+
+
+def _shown(below: tuple[Summary, ...], intervals: bool) -> tuple[Summary, ...]:
+    return below if intervals else tuple(block.without_intervals() for block in below)
+
+
 def _rows(plan: Plan, footnotes: Footnotes) -> Iterator[TableRow]:
     for row in plan.rows:
         yield TableRow(row.label, row.family, footnotes.of(row_notes(row.confounds)))
@@ -136,20 +155,15 @@ def _below(
     cells: Mapping[tuple[str, str], Scores],
     columns: Sequence[TableColumn],
     judge: bool,
+    right: Rights,
+    past: PastLooks | None,
 ) -> tuple[Summary, ...]:
     """Compute the blocks below the columns."""
-    arrays = Arrays.of(_shared(plan), cells, judge, gain_alpha(plan.analysis))
+    shared = _shared(plan)
+    images = right.by_column(cells, shared.seeds)
+    arrays = Arrays.of(shared, cells, judge, gain_alpha(plan.analysis), images, past)
     verdicts = {(e.row, e.column): e.verdict for column in columns for e in column.entries}
     return (*averages(arrays), *blocks(arrays), *trends(arrays, verdicts))
-
-
-def _blocks(
-    plan: Plan, cells: Mapping[tuple[str, str], Scores]
-) -> Iterator[tuple[Column, list[Scores]]]:
-    """Each column, with the scores of its rows."""
-    for column in plan.columns:
-        keys = [(row.label, column.label) for row in plan.rows]
-        yield column, [cells[key] for key in keys if key in cells]
 
 
 def _on_others(
@@ -185,22 +199,6 @@ def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
     return found
 
 
-def _right(
-    plan: Plan,
-    results: Results,
-    predictions: Predictions | None,
-    population: bool,
-    block: Sequence[Scores],
-    on: str,
-) -> Correct:
-    """Which images the runs of a column get right, if anything asks for it."""
-    if not population and plan.spread != "predictions":
-        return Correct(None)
-    if predictions is None:
-        return Correct(None, "no predictions are read here")
-    return correct(plan, block, results, on, predictions)
-
-
 def _column(
     plan: Plan,
     of: Column,
@@ -215,26 +213,33 @@ def _column(
     mixed = [sentence for _, sentence in mixtures(block)]
     column_footnotes = footnotes.of([*mixed, *data_notes(block)])
     right = extra.right(block, on)
-    if right.lacking and plan.spread == "predictions":
-        pooled = dataclasses.replace(plan.analysis, spread="pooled")
-        plan = dataclasses.replace(plan, analysis=pooled)
-    method = method_of(plan, of.label)
+    method = method_of(plan, of.label, extra.past)
     with_all = _shared(plan) if plan.until else plan
     gains = _gains(with_all, block, method, None if plan.until else right.right)
-    if plan.until:
+    if plan.until or not extra.told:
         gains = _by_looks(course, block, gains)
+    lacking = right.lacking or (course.lacking if course else "")
+    how = judged_by(plan, method, len(block), lacking)
     everybodys = (
-        _population(plan, block, method, right.right) if extra.population else [None] * len(block)
+        _population(plan, block, method, gains, right.right)
+        if extra.population
+        else [None] * len(block)
     )
     base = next((found for found in block if found.cell.row == plan.baseline), None)
     if course is None and (gains.void or (base and is_partial(plan, base))):
         judge = False  # over survivors: no fair contest
     confounds = {row.label: row.confounds for row in plan.rows}
     entries = []
-    for found, gain, wider in zip(block, gains.rows, everybodys, strict=True):
+    alike = gains.likeness or (None,) * len(block)
+    for found, gain, wider, like in zip(block, gains.rows, everybodys, alike, strict=True):
         footnotes.of(row_notes(confounds[found.cell.row]))  # numbered where it first shows
         told = course.rows.get(found.cell.row) if course else None
-        entries.append(make_entry(plan, found, gain, base, judge, footnotes, extra, told, wider))
+        entries.append(
+            make_entry(
+                *(plan, found, gain, base, judge, footnotes, extra, told, wider, like),
+                by_images=how == "images",
+            )
+        )
     tested = [result["test"] for found in block for result in found.results if "test" in result]
     own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, of.label) else ""
     return TableColumn(
@@ -242,18 +247,19 @@ def _column(
         heading=of.heading or own,
         entries=tuple(entries),
         contrasts=method.contrasts,
-        spread=gains.spread,
+        judged_by=how,
+        spreads=gains.spreads,
         df=gains.df,
-        pooled_rows=gains.kept,
-        correlation=gains.correlation,
+        kept_rows=gains.kept,
         test_sizes=tuple(sorted({int(test["n"]) for test in tested if "n" in test})),
         footnotes=column_footnotes,
-        ranks=_ranks(plan, entries),
+        ranks=_ranks(plan, entries) if extra.told else None,
+        tripped=gains.tripped,
         baseline_ratio=gains.ratio,
+        flips=gains.flips,
         void=gains.void,
         forecast=_forecast(plan, gains, method, entries),
-        spreads=gains.spreads,
-        lacking=right.lacking,
+        lacking=lacking,
     )
 
 
@@ -266,19 +272,12 @@ def _forecast(
 
     n = plan.n
     unclear = any(entry.verdict == stats.CANT_TELL for entry in entries)
-    if (
-        plan.until
-        or plan.baseline_seeds
-        or not unclear
-        or gains.spread is None
-        or gains.ratio is not None
-        or plan.tune is not None
-    ):
+    if plan.until or not unclear or gains.shared is None or gains.tripped or plan.tune is not None:
         return None
-    spread = stats.Spread(gains.spread, gains.df)
+    spread = stats.Spread(gains.shared, gains.shared_df)
     if spread.barely_known:
         return None
-    found = stats.resolution(spread, n, 2 * n, method)
+    found = stats.resolution(spread, n, 2 * n, method, gains.fixed)
     return Resolution(2 * n, found.expected, found.low, found.high)
 
 
@@ -302,11 +301,16 @@ def _gains(plan: Plan, block: Sequence[Scores], method: Method, right: Bools | N
     sign = plan.metric.sign
     y = np.array([[sign * value for value in by_replicate(found.main, plan)] for found in block])
     unstable = np.array([bool(found.unstable) for found in block])
-    return stats.column_gains(y, labels.index(plan.baseline), method, unstable, right)
+    flips = None if right is None else stats.Flips((right,))
+    return stats.column_gains(y, labels.index(plan.baseline), method, unstable, flips)
 
 
 def _population(
-    plan: Plan, block: Sequence[Scores], method: Method, right: Bools | None
+    plan: Plan,
+    block: Sequence[Scores],
+    method: Method,
+    gains: ColumnGains,
+    right: Bools | None,
 ) -> list[Estimate | None]:
     """Compute each row's gain for new seeds and images over the seeds where it and the baseline
     finished, two or more; None where one of its runs or of the baseline's diverged or collapsed."""
@@ -320,18 +324,19 @@ def _population(
     for row, scored in enumerate(block):
         both = {*scored.main.by_seed} & {*block[at].main.by_seed}
         seeds = [s for s, seed in enumerate(plan.seeds) if seed in both]
-        if row == at or len(seeds) < 2 or scored.unstable or block[at].unstable:
+        gain = gains.rows[row]
+        if gain is None or len(seeds) < 2 or scored.unstable or block[at].unstable:
             found.append(None)
             continue
         share = method.alpha / method.contrasts
-        found.append(stats.population_gain(right[row, seeds], right[at, seeds], share))
+        found.append(stats.population_gain(right[row, seeds], right[at, seeds], gain, share))
     return found
 
 
 def _shared(plan: Plan) -> Plan:
-    """The plan with the seeds that all of its cells have: where looks gave some cells more, or the
-    baseline has more, what is computed over cells is of these."""
-    if not (plan.until or plan.baseline_seeds):
+    """The plan with the seeds that all of its cells have: where looks gave some cells more, what is
+    computed over cells is of these."""
+    if not plan.until:
         return plan
     return dataclasses.replace(plan, seeds=plan.shared_seeds)
 
@@ -339,7 +344,8 @@ def _shared(plan: Plan) -> Plan:
 def _by_looks(
     course: ColumnCourse | None, block: Sequence[Scores], gains: ColumnGains
 ) -> ColumnGains:
-    """The gains as looks judged them; before the first, and on other sets, without intervals."""
+    """The gains as looks judged them; before the first, on other sets, and where runs are missing,
+    without intervals."""
     from ablate.analysis import stats
 
     def gain(row: str, shared: RowGain | None) -> RowGain | None:
@@ -350,8 +356,16 @@ def _by_looks(
         return stats.RowGain(stats.Estimate(shared.gain.mean, None, None, shared.gain.n))
 
     rows = (gain(found.cell.row, one) for found, one in zip(block, gains.rows, strict=True))
-    spread, df, ratio = (course.spread, course.df, course.ratio) if course else (None, None, None)
-    return dataclasses.replace(gains, rows=tuple(rows), spread=spread, df=df, ratio=ratio)
+    last = course or ColumnCourse("", {})
+    return stats.ColumnGains(
+        rows=tuple(rows),
+        spreads=last.spreads,
+        df=last.df,
+        kept=gains.kept if last.rows else 0,
+        tripped=last.tripped,
+        ratio=last.ratio,
+        void=gains.void,
+    )
 
 
 def _of_looks(
@@ -359,8 +373,6 @@ def _of_looks(
 ) -> Iterator[str]:
     """Say what looks have left open, and of which seeds the blocks below the columns are."""
     yield from course_notes(plan, courses.values())
-    if plan.baseline_seeds and below:
-        yield f"Below the columns: of the {plan.n} seeds that all cells share, as blocks."
     if plan.until and below:
         yield (
             f"Below the columns: of the {len(_shared(plan).seeds)} seeds that all cells share, and "

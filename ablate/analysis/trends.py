@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ablate.analysis.across import Arrays, Summary, SummaryLine, pooled_gains
+from ablate.analysis.across import Arrays, Summary, SummaryLine, noisy
 from ablate.analysis.captions import count
 from ablate.planning.cell import series
 from ablate.planning.declaration import trend_lacks
@@ -47,12 +47,13 @@ def _trend(arrays: Arrays, name: str, key: str, scale: str, verdicts: Verdicts) 
             arrays.baseline,
             method,
             arrays.unstable[group],
+            arrays.images(group),
         )
         for r, (row, found) in enumerate(zip(plan.rows, gains, strict=True)):
             if found is None:
                 continue
             over = [group[c] for c in found.columns]
-            ratios.append(found.ratio or 0.0)
+            ratios += [found.ratio] * found.tripped
             lines.append(
                 arrays.line(
                     row.label,
@@ -75,7 +76,7 @@ def _trend(arrays: Arrays, name: str, key: str, scale: str, verdicts: Verdicts) 
         f"slope of the least-squares line over {' or '.join(map(str, of))} columns a row, within "
         f"a seed first",
         f"+: the {change} grows with {key}",
-        *([pooled_gains(max(ratios))] if any(ratios) else []),
+        *filter(None, [noisy(ratios)]),
         *([f"without {', '.join(arrays.void)}: its baseline is unstable"] if arrays.void else []),
     ]
     return Summary(

@@ -65,7 +65,7 @@ def false_words(table: Table) -> str:
     """State the expected number of columns with a false verdict, if each column is a family of its
     own; else ""."""
     columns = sum(not column.void for column in table.judged)
-    if columns < 2 or table.family == "table" or not table.is_look:
+    if columns < 2 or table.family == "table" or not table.has_verdicts:
         return ""
     alpha = f"{100 * table.gain_alpha:.3g} %"
     return (

@@ -16,7 +16,7 @@ from ablate.analysis.scores import Results
 from ablate.audit.verify import remake
 from ablate.planning.plan import Plan
 from ablate.planning.tree import fits
-from ablate.shared.errors import Failure, UserError, unknown
+from ablate.shared.errors import Failure, UserError, other_format, unknown
 from ablate.shared.files import is_number, read_file, read_json, to_json
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
@@ -25,9 +25,8 @@ from ablate.store.find import computed, driven, instance, sweeps
 from ablate.store.ledger import Ledger, Unrecorded
 from ablate.store.record import folded, histories
 from ablate.store.store import Store
+from ablate.version import FORMAT
 
-FORMAT = 3  # of a bundle; 2 had no manifest, 1 did not say of which analysis verdicts were read
-SEALED = 3  # the first with a manifest
 ANONYMOUS = "anonymous"  # says such an env.json
 
 
@@ -72,36 +71,32 @@ class Bundle(Store):
         return format if isinstance(format, int) else 0
 
     @property
-    def is_sealed(self) -> bool:
-        """Does it have a manifest, or must it have one? Older formats had none."""
-        return self.format >= SEALED or os.path.lexists(self.manifest)
-
-    @property
     def is_one(self) -> bool:
         return self.format > 0
 
+    def check_format(self) -> None:
+        """Raises Failure for a bundle that another version wrote, as far as can be told."""
+        if self.format not in (0, FORMAT):
+            raise other_format(self.root, self.format, "export the sweep again")
+
     def read(self) -> tuple[Plan, dict[str, History]]:
         """Read the plan, and the events of every run. Raises UserError for a folder that is no
-        bundle, Failure where one of its own files was changed."""
+        bundle, Failure where one of its own files was changed, or its format is another."""
         if not self.is_one:
             raise UserError(f"{self.root}: is no bundle; `ablate export DIR` writes one")
-        if self.is_sealed:
-            listed = self.read_manifest()
-            for path in (self.environment, self.plan_path(""), self.events, self.looks, self.own):
-                if (path.name in listed or path.exists()) and listed.get(path.name) != sha256_of(
-                    path
-                ):
-                    raise Failure(
-                        f"{path}: was changed after the export; see `ablate verify {self.root}`"
-                    )
+        self.check_format()
+        listed = self.read_manifest()
+        for path in (self.environment, self.plan_path(""), self.events, self.looks, self.own):
+            if (path.name in listed or path.exists()) and listed.get(path.name) != sha256_of(path):
+                raise Failure(
+                    f"{path}: was changed after the export; see `ablate verify {self.root}`"
+                )
         return self.read_unsealed()
 
     def read_manifest(self) -> dict[str, str]:
         """Read the hash of every file by its place. Raises Failure for a missing manifest."""
         match read_json(self.manifest):
             case {"files": dict(files), "seal": seal} if seal == _seal(files):
-                return files
-            case {"files": dict(files), **others} if not others:  # of a version before
                 return files
         raise Failure(f"{self.manifest}: is missing, or was changed after the export")
 
@@ -160,14 +155,13 @@ class Bundle(Store):
             if kind in FINAL and "result_sha256" in detail
         }
 
-    def read_looks(self, sweep: str) -> list[Look]:
+    def read_looks(self) -> list[Look]:
         return self.looks_view()
 
     def add_look(self, look: Look) -> None:
-        """Accept only the look of the export: a bundle is never written."""
+        """Raises Unrecorded: a bundle, which has the look of its export, is never written."""
         environment = read_json(self.environment)
-        if self.format > 1 and look not in self.looks_view():
-            raise Unrecorded(environment.get("withheld") or "the bundle has other verdicts")
+        raise Unrecorded(environment.get("withheld") or "the bundle has other verdicts")
 
     def recompute(self, plan: Plan, told: Mapping[str, History]) -> Results:
         """Recompute every result from the raw files. Raises Failure for files that were changed."""

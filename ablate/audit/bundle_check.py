@@ -26,12 +26,11 @@ NUMBERS = ("table.csv", "runs.csv", "curves.parquet")  # that every version make
 def check(bundle: Bundle) -> Verified:
     """Check every file against the manifest, and recompute every derived file from the raw files.
 
-    Nothing is written. In a bundle of an older version, without a manifest, only numbers are
-    recomputed. In a bundle of other versions of packages, files that these may write differently
-    are notes.
+    Nothing is written. In a bundle of other versions of packages, files that these may write
+    differently are notes.
     """
     found = Verified()
-    wrong = dict(_unlike(bundle, found))
+    wrong = dict(_unlike(bundle))
     found.findings += [f"{name}: {what}" for name, what in wrong.items()]
     if strange := [name for name in bundle.names() if not is_regular(bundle.root / name)]:
         found.findings.append(f"{_list(strange)}: not a regular file, so nothing was recomputed")
@@ -107,14 +106,8 @@ def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
             found.findings.append(f"{bundle.own.name}: the predictions give other {name}")
 
 
-def _unlike(bundle: Bundle, found: Verified) -> Iterator[tuple[str, str]]:
+def _unlike(bundle: Bundle) -> Iterator[tuple[str, str]]:
     """Yield (file, fault) by the manifest."""
-    if not bundle.is_sealed and bundle.is_one:
-        found.notes.append(
-            f"the bundle has format {bundle.format}, without a manifest, so edits of events.json, "
-            f"env.json and figures can't be found"
-        )
-        return
     try:
         listed = bundle.read_manifest()
     except Failure:

@@ -40,11 +40,11 @@ from ablate.shared.rundir import RunDir
 from ablate.store.events import History
 from ablate.store.record import load_records
 from ablate.store.store import Store
-from ablate.version import __version__
+from ablate.version import FORMAT, __version__
 
 if TYPE_CHECKING:
     import pandas as pd
-from ablate.audit.bundle import ANONYMOUS, FORMAT, Bundle, placeless_own
+from ablate.audit.bundle import ANONYMOUS, Bundle, placeless_own
 
 EXTENSIONS = {"latex": "tex"}  # of a table's format; else its name
 COMPUTES = ("numpy", "scipy", "pandas", "pyarrow", "matplotlib")  # a table, a curve, a figure
@@ -97,7 +97,7 @@ specs/ID/          the files of a run: run.json (configuration), result.json (re
                    (measurements of probes), log.txt of a failed run (not in an anonymous bundle)
 predictions/ID.npy per test example: {keeps}; ID-NAME.npy: of a set of `eval.also`
 events.json        the events of each run in the ledger
-looks.jsonl        the looks: seeds, rows and analysis at each reading of verdicts; this export last
+looks.jsonl        the looks at these runs, oldest first: runs, rows and analysis of each
 diffs/             with --with-diff: changes that git had not committed when runs were trained
 environment.json   versions of the training, and versions that made this bundle
 manifest.json      the sha256 of every other file
@@ -225,7 +225,7 @@ def derived_files(
             keeps=plan.task.keeps,
             own=OWN if functions(plan) else "",
         ),
-        "looks.jsonl": "".join(f"{json.dumps(x.event(plan.name))}\n" for x in reading.looks),
+        "looks.jsonl": "".join(f"{json.dumps(x.event())}\n" for x in reading.looks),
     }
     curves = io.BytesIO()
     curves_frame(plan, runs, trials=True).to_parquet(curves, index=False)

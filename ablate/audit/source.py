@@ -55,11 +55,6 @@ def read_source(root: Path) -> MergeSource:
 
 
 def _read_bundle(bundle: Bundle) -> MergeSource:
-    if not bundle.is_sealed:
-        raise Failure(
-            f"{bundle.root}: an older version exported it without hashes of its files; export the "
-            f"sweep again"
-        )
     plan, told = bundle.read()
     for run in plan.runs():
         content = read_json(bundle.rundir(run.id).env)
@@ -69,12 +64,13 @@ def _read_bundle(bundle: Bundle) -> MergeSource:
                 f"export the sweep without --anonymous"
             )
     ends = {
-        run.seed: max((at for at, kind, _ in told.get(run.id, ()) if kind in FINAL), default=0.0)
-        for run in plan.runs()
+        run: max((at for at, kind, _ in history if kind in FINAL), default=0.0)
+        for run, history in told.items()
     }
     looks, at = [], 0.0  # it tells their order; none was before the last result that it was of
     for look in bundle.looks_view():
-        at = max(at, *(ends.get(seed, 0.0) for seed in look["seeds"]), 0.0)
+        rows = (row for column in look["columns"].values() for row in column["rows"].values())
+        at = max(at, *(ends.get(run, 0.0) for row in rows for run in row["runs"].values()), 0.0)
         looks.append((at, look))
     marked = {run: [_bundled(*event) for event in history] for run, history in told.items()}
     last = max((at for history in told.values() for at, _, _ in history), default=0.0)

@@ -24,17 +24,16 @@ def check_ledger(plan: Plan, store: Store, ledger: Ledger) -> tuple[list[str], l
     except Failure as error:
         findings.append(str(error))
     else:
-        announced = bool(told) and told[0] == (PLANNING, {"sha256": sha256_of(path)})
-        if not (told or ledger.seals_plans()):
-            notes.append(f"{path.name}: was planned before plans were sealed")
-        elif sha256_of(path) not in [detail["sha256"] for _, detail in told]:
+        last, detail = told[0] if told else ("", {})
+        announced = last == PLANNING and detail["sha256"] == sha256_of(path)
+        if sha256_of(path) not in [detail["sha256"] for _, detail in told]:
             findings.append(
                 f"{path.name}: differs from the plan that {store.ledger.name} has sealed; the same "
                 f"`ablate sweep` writes it again"
             )
         elif "rebuilt" in told[-1][1]:
             notes.append(
-                f"{path.name}: was read from its file when the ledger was migrated or rebuilt, so "
+                f"{path.name}: was read from its file when the ledger was rebuilt, so "
                 f"an earlier edit can't be found; the same `ablate sweep` seals the plan"
             )
     if ledger.planned(plan.name) == list(enumerate(run.id for run in plan.runs())):

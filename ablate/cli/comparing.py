@@ -8,7 +8,7 @@ import typer
 
 from ablate.cli.printing import Format, TextFormat, print_json
 from ablate.cli.selection import RUNS, StoreDir
-from ablate.cli.starting import grower, grown
+from ablate.cli.starting import grower, grown, memory
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
@@ -41,7 +41,7 @@ def diff(
         mine = _named(kept, ledger, one)
         if other is None:
             words, options = apart(mine.words)
-            now = plan(words, store=store, **options)[0]
+            now = plan(words, store=store, recall=memory(kept), **options)[0]
             now = grown(now, kept, grower(now, kept))
             found = compare_sweeps(mine, now, f"{mine.name} as it is planned now")
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,7 +34,11 @@ def sweep(
     ] = "",
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Replace another sweep of the same name; its runs stay."),
+        typer.Option(
+            "--replace",
+            help="Give up earlier plans of this name: their seeds, or another sweep; `ablate gc` "
+            "then offers their runs.",
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Start a long sweep without asking.")] = False,
     detach: Annotated[
@@ -73,10 +77,20 @@ def _sweep(
     beside = aside(selection.beside)
     check_installed([*beside.loggers])
     check_name(selection.words, kept)
-    plan, settings = selection.plan()
-    if not replace:
-        check_words(plan, kept)
-        plan = starting.as_read(plan, kept)
+
+    def made() -> tuple[Plan, dict[str, Any]]:
+        plan, settings = selection.plan(None if replace else starting.memory(kept))
+        if not replace:
+            check_words(plan, kept)
+        return plan, settings
+
+    plan, settings = made()
+    known = starting.recorded(kept, plan.name)
+
+    def current() -> Plan:
+        """Of what is recorded by now: it may have waited for a process that drove this sweep."""
+        return plan if starting.recorded(kept, plan.name) == known else made()[0]
+
     if detach is not None:
         starting.detach(detach, plan, kept, settings, yes)
         return
@@ -84,19 +98,21 @@ def _sweep(
     tell_renamed(plan, kept)
     await_room(kept, view)
     with Bystander(beside, kept.root, plan.name, _say) as bystander:
-        outcome = _train(plan, kept, settings, again, yes, bystander)
+        outcome = _train(plan.name, current, kept, settings, again, replace, yes, bystander)
         _close(kept, outcome, bystander, quiet)
 
 
 def _train(
-    plan: Plan,
+    name: str,
+    current: Callable[[], Plan],
     kept: Store,
     settings: Mapping[str, Any],
     again: Sequence[str],
+    replace: bool,
     yes: bool,
     bystander: Bystander,
 ) -> Outcome:
-    """Drive a plan, from asking what it costs to its last run."""
+    """Drive the plan of now, from asking what it costs to its last run."""
     from ablate.analysis.seeding import Seeding
     from ablate.planning.search import Grower, Search
     from ablate.report.live import view
@@ -109,9 +125,10 @@ def _train(
     launcher = launchers.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
     for line in launcher.devices.remarks:
         print(f"warning: {line}")
-    search = Search(plan) if plan.tune else None
     try:
-        with driving(kept, plan.name, view) as ledger:
+        with driving(kept, name, view) as ledger:
+            plan = current()
+            search = Search(plan) if plan.tune else None
             with contextlib.suppress(OSError):  # a full disk, which the drive waits for
                 for line in launcher.offer(0, ()):  # its beat begins, however long it prepares
                     print(line)
@@ -123,6 +140,7 @@ def _train(
             if grower is not None:
                 plan = starting.grown(plan, kept, grower)
             lacking = ready(plan, kept, ledger, launcher, yes)
+            starting.leave_runs(plan, kept, ledger, replace)
             with view() as watching:
                 decisions = {}
                 if lacking:
@@ -264,9 +282,8 @@ def plan(
 
     kept = Store(selection.store)
     check_name(selection.words, kept)
-    made, settings = selection.plan()
+    made, settings = selection.plan(starting.memory(kept))
     _check_options(detect, spread, on, mfu, made)
-    made = starting.as_read(made, kept)
     devices = None if on is None else Devices.parse(on, mfu)
     if format is Format.text:
         show_head(made)

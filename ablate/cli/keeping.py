@@ -38,6 +38,13 @@ def doctor(
     repair: Annotated[
         bool, typer.Option("--repair", help="Rebuild the ledger from plans and run folders.")
     ] = False,
+    statistics: Annotated[
+        bool,
+        typer.Option(
+            "--statistics",
+            help="Tell how often verdicts err on runs of the store (default: of all sweeps).",
+        ),
+    ] = False,
     format: TextFormat = Format.text,
     store: StoreDir = RUNS,
 ) -> None:
@@ -46,7 +53,7 @@ def doctor(
     The resume check trains a short run: the baseline of the named sweep, or a run with the given
     settings.
     """
-    from ablate.audit.doctor import examine, examine_store, show, tree
+    from ablate.audit.doctor import examine, examine_store, null_tables, show, tree
     from ablate.running import launchers
     from ablate.running.launchers.fork import ForkServer
     from ablate.running.launchers.local import environment, unfit
@@ -56,12 +63,16 @@ def doctor(
     repaired: list[str] = []
     tell = show if format is Format.text else list
     if repair:
-        if words or scale:
+        if words or scale or statistics:
             raise UserError("--repair: checks the store alone; leave other words out")
         repaired = _repair(kept)
         if format is Format.text:
             print("\n".join(repaired))
         findings = tell(examine_store(kept))
+    elif statistics:
+        if scale:
+            raise UserError("--statistics: takes names of sweeps of the store; leave --scale out")
+        findings = tell(null_tables(kept, words or []))
     else:
         label, specs, settings = _config(words, scale, store)
         slots = launchers.make_here(settings, kept.cache).slots
@@ -173,6 +184,7 @@ def _verify_bundle(bundle: Bundle, others: bool, format: Format) -> None:
 
     if others:
         raise UserError(f"{bundle.root}: is an export of one sweep; leave other options out")
+    bundle.check_format()
     begin(f"checking the files of {bundle.root}")
     found = check(bundle)
     _say(found, format, str(bundle.root), f" of the bundle {bundle.root}")

@@ -17,6 +17,7 @@ from ablate.cli.mistakes import number, whole
 from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
+    from ablate.planning.memory import Recall
     from ablate.planning.plan import Plan
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
@@ -83,8 +84,9 @@ class Selection:
             self.scale or self.name or self.across or self.each or self.until or self.margin
         )
 
-    def plan(self) -> tuple[Plan, dict[str, Any]]:
-        """(the plan that the words declare, the launcher's settings). Raises UserError."""
+    def plan(self, recall: Recall | None = None) -> tuple[Plan, dict[str, Any]]:
+        """(the plan that the words declare, the launcher's settings). `recall`: of the seeds that
+        the sweep has already. Raises UserError."""
         from ablate.planning.expand import plan
         from ablate.planning.logger import aside
 
@@ -98,6 +100,7 @@ class Selection:
             each=self.each,
             until=self.until,
             margin=self.margin,
+            recall=recall,
         )
 
 
@@ -203,11 +206,10 @@ def planned(
     for key in analysis if not read else ():
         if getattr(found, key) == getattr(plan.analysis, key):
             continue
-        if key != "spread" or replace(plan, analysis=found).spread != plan.spread:
-            raise UserError(
-                f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
-                f"`report`, `plot` and `export` take a new one"
-            )
+        raise UserError(
+            f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
+            f"`report`, `plot` and `export` take a new one"
+        )
     if plan.until and found != plan.analysis:
         [key, *_] = [k for k in analysis if getattr(found, k) != getattr(plan.analysis, k)]
         raise UserError(
@@ -231,7 +233,6 @@ def _more_than_a_name(plan: Plan, others: list[str]) -> UserError:
 def _check_said(made: Plan, plan: Plan, store: Store) -> None:
     """Raises UserError where the words that `made` is of say other runs than the driven plan."""
     from ablate.planning.naming import alike
-    from ablate.planning.words import BASELINE_SEEDS
     from ablate.shared.spec import datasets_of
 
     if not alike(plan.words, made.words, store.root):  # by --as
@@ -240,15 +241,13 @@ def _check_said(made: Plan, plan: Plan, store: Store) -> None:
             f"{shlex.join(plan.words)}`; leave your words out to show the sweep"
         )
     said = {word.partition("=")[0]: word for word in made.words}
-    given = [said[key] for key in ("seeds", BASELINE_SEEDS) if key in said]
-    seeds = [(set(p.shared_seeds), set(p.seeds)) for p in (made, plan)]
-    if given and seeds[0] != seeds[1] and not plan.until:
-        more = all(wanted >= driven for wanted, driven in zip(*seeds, strict=True))
-        again = shlex.join(["ablate", "sweep", *made.words])
+    wanted, driven = set(made.seeds), set(plan.seeds)
+    if "seeds" in said and wanted != driven and not plan.until:
+        again = f"`{shlex.join(['ablate', 'sweep', *made.words])}`"
+        more = f"{again} trains more" if wanted > driven else ""
         raise UserError(
-            f"{given[0]}: {plan.name} was driven with {plan.seeds_said}, and all of them are "
-            f"shown; "
-            + (f"`{again}` trains more" if more else f"with --as NAME, `{again}` is another sweep")
+            f"{said['seeds']}: {plan.name} was driven with {plan.seeds_said}, and all of them are "
+            f"shown; {more or f'with --as NAME, {again} is another sweep'}"
         )
     if "--until" in made.words and (made.until, made.analysis.margin) != (
         plan.until,
@@ -258,12 +257,6 @@ def _check_said(made: Plan, plan: Plan, store: Store) -> None:
         raise UserError(
             f"--until: {plan.name} was driven with other looks, or another margin; leave --until "
             f"and --margin away to show the sweep; `{again}` goes on with these"
-        )
-    stages = [key for key in said if key.startswith("seeds.")]
-    if stages and (made.until, made.precision) != (plan.until, plan.precision):
-        raise UserError(
-            f"{said[stages[0]]}: {plan.name} was driven with other stages; leave the word away to "
-            f"show the sweep; `{shlex.join(['ablate', 'sweep', *made.words])}` goes on with it"
         )
     images = [
         {d["fingerprint"] for c in p.cells for d in datasets_of(c.spec)[:1]} for p in (made, plan)

@@ -7,9 +7,8 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,6 +16,7 @@ import typer
 from ablate.shared.errors import Failure, UserError, unknown
 
 if TYPE_CHECKING:
+    from ablate.planning.memory import Recall
     from ablate.planning.plan import Plan
     from ablate.planning.search import Grower
     from ablate.running.launchers import Launcher
@@ -53,6 +53,32 @@ def _driven(name: str, store: Store) -> Plan | None:
         return None  # not whole: it is written again
 
 
+def memory(store: Store) -> Recall:
+    """Return what tells by which plan the store drove a sweep last, None where its words made
+    another sweep, or where that plan is not the one that was recorded."""
+    from ablate.planning.naming import alike
+    from ablate.store.ledger import Ledger
+
+    def recall(name: str, words: Sequence[str]) -> Plan | None:
+        if not (store.ledger.exists() or store.plans()):
+            return None
+        with Ledger.reading(store) as ledger, contextlib.suppress(Failure, UserError):
+            before = ledger.sealed_plan(store, name) if name in ledger.sweeps() else None
+            if before is not None and alike(before.words, words, store.root):
+                return before
+        return None
+
+    return recall
+
+
+def recorded(store: Store, name: str) -> str:
+    """Return the hash of a sweep's plan file, "" where there is none."""
+    from ablate.shared.files import sha256_of
+
+    path = store.plan_path(name)
+    return sha256_of(path) if path.exists() else ""
+
+
 def check_words(plan: Plan, store: Store) -> None:
     """Raise UserError if the store has a sweep of this name with other runs."""
     from ablate.planning.naming import alike
@@ -66,24 +92,8 @@ def check_words(plan: Plan, store: Store) -> None:
     raise UserError(
         f"{plan.name}: is the name of another sweep, `ablate sweep {shlex.join(before.words)}`; "
         f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "
-        f"runs of both"
+        f"runs of both until `ablate gc`"
     )
-
-
-def as_read(plan: Plan, store: Store) -> Plan:
-    """The plan; one whose spread is `auto`, and whose verdicts were read by a pooled spread, as
-    older versions had it by default, keeps that: another is a changed analysis."""
-    before = _driven(plan.name, store)
-    if plan.analysis.spread != "auto" or before is None or before.analysis.spread != "pooled":
-        return plan
-    if plan.spread == "pooled" or not (store.ledger.exists() and store.read_looks(plan.name)):
-        return plan
-    note = (
-        "verdicts of this sweep were read by a pooled spread, which stays; "
-        "analysis.spread=predictions sets the new default"
-    )
-    pooled = replace(plan.analysis, spread="pooled")
-    return replace(plan, analysis=pooled, notes=(*plan.notes, note))
 
 
 def tell_renamed(plan: Plan, store: Store) -> None:
@@ -94,6 +104,24 @@ def tell_renamed(plan: Plan, store: Store) -> None:
     for labels in () if before is None else renamed(trained(before), trained(plan)):
         for label, now in labels.items():
             print(f"renamed: {label!r} is {now!r} now; all runs are kept")
+
+
+def leave_runs(plan: Plan, store: Store, ledger: Ledger, replace: bool) -> None:
+    """Print how many runs the sweep planned last that are not in this plan. With `replace`, and
+    after one that a crash cut off, give them up, and those of all earlier plans."""
+    from ablate.analysis.captions import count
+
+    replace = replace or ledger.replaces(plan.name, recorded(store, plan.name))
+    left = ledger.left(plan)
+    if replace:
+        left = list({*left, *ledger.earlier(plan.name).kept} - {run.id for run in plan.runs()})
+        ledger.replace(store, plan)
+    if left:
+        runs = f"{count(len(left), 'run')} of earlier plans {'is' if len(left) == 1 else 'are'}"
+        if replace:
+            print(f"note: {runs} given up: `ablate gc` offers those that no sweep has")
+        else:
+            print(f"note: {runs} not in this one; `ablate gc` keeps them until --replace")
 
 
 def statuses_of(text: str) -> list[str]:

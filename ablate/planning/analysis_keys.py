@@ -26,10 +26,9 @@ class Analysis:
         str, Key("what is compared: a metric of the test set, PROBE:NUMBER, or module:function")
     ] = ""
     spread: Annotated[
-        Literal["auto", "pooled", "predictions", "paired", "welch"],
-        Key("spread between seeds: of all rows, of images, of pairs, of both; auto: images or all"),
+        Literal["auto", "paired"],
+        Key("spread of a gain: auto, told by images or shared by rows; paired: each row's own"),
     ] = "auto"
-    screen: Annotated[bool, Key("rows and a baseline out of line are judged otherwise")] = True
     family: Annotated[
         Literal["column", "table"], Key("which contrasts an interval is simultaneous over")
     ] = "column"

@@ -141,7 +141,7 @@ class TuningWinner:
     search: int = 0
     seed: int = FIRST_TUNING_SEED  # of the trial
     seeds: tuple[int, ...] = ()  # of the reports that take it
-    explored: Mapping[str, float] = field(default_factory=dict)  # share of each range; older: none
+    explored: Mapping[str, float] = field(default_factory=dict)  # share of each range
     noise: tuple[str, ...] = ()  # keys whose best two trials differ by less than their error
 
     @property

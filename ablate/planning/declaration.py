@@ -86,7 +86,6 @@ class Sweep:
     own: Collection[str] = ()  # what of the table the scale says: "paper.columns", "groups"
     tune: Tune | None = None
     groups: tuple[ColumnGroup, ...] = ()
-    baseline_seeds: tuple[int, ...] = ()  # all of the baseline's, where it has more
     until: Mapping[str, Any] | None = None  # looks, margin, spread: what of them is said
 
     def layers(

@@ -36,7 +36,7 @@ def _declared(path: Path, scale: str | None) -> str:
 
 def edited(plan: Plan) -> Iterator[str]:
     """A line where the file that the plan's words name, if it is in reach, declares another sweep
-    now. Plans of older versions kept no hashes."""
+    now."""
     if not (plan.file and plan.words):
         return
     try:

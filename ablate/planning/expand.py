@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
-from ablate.planning.baseline_seeds import all_seeds, check_baseline_seeds, with_more
 from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown, trend_lacks
 from ablate.planning.edited import hashes
+from ablate.planning.memory import Recall, SeedWords, recalled
 from ablate.planning.naming import sweep_name
 from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
-from ablate.planning.probing import check_spread
 from ablate.planning.sweep_file import from_file, load
 from ablate.planning.sweep_paths import find, hidden, sweep_files
 from ablate.planning.table_sections import groups_of, paper_of
 from ablate.planning.tree import value_at
-from ablate.planning.until import with_until
 from ablate.planning.words import from_words, read_line
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
@@ -40,10 +38,12 @@ def plan(
     each: bool = False,
     until: int | None = None,
     margin: float | None = None,
+    recall: Recall | None = None,
 ) -> tuple[Plan, dict[str, Any]]:
     """The plan of `[NAME] k=v ...`, and the launcher's settings. Nothing is trained or recorded.
 
-    `name` is that of `--as`. Raises UserError, one line, for every mistake in words and files.
+    `name` is that of `--as`; `recall`: of the seeds that the sweep has already. Raises UserError,
+    one line, for every mistake in words and files.
     """
     composer = Composer(store)
     line = read_line(words, composer.groups)
@@ -59,6 +59,7 @@ def plan(
         if value is not None
         for part in (option, f"{value:g}")
     ]
+    whole = [*words, *options]
     name = name or sweep_name(line, scale, across, each)
     if not name.isprintable():
         raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
@@ -70,14 +71,20 @@ def plan(
                 f"nothing to sweep: give the NAME of a sweep ({', '.join(sweep_files())}), "
                 f"or values with commas, such as stem=none,dpn"
             )
-        sweep = from_words(line, across, each, name)
+        sweep, by_default = from_words(line, across, each, name), True
     else:
         place, content = load(find(line.file))
         for option, given in (("--across", bool(across)), ("--each", each)):
             if given:
                 raise UserError(f"{option}: goes with values with commas; here {place} says it")
         sweep = from_file(place, content, line, scale, composer.groups)
-    made = expand(with_until(sweep, line.sweep, until, margin), composer, name, [*words, *options])
+        levels = content, content.get("scales", {}).get(scale, {})
+        by_default = not any(key in level for level in levels for key in ("seeds", "until"))
+    said = SeedWords(line.sweep, until, margin)
+    before = None if recall is None else recall(name, whole)
+    found = recalled(sweep, said, before, whole, by_default)
+    made = expand(found.sweep, composer, name, found.words)
+    made = replace(made, notes=(*made.notes, *found.notes))
     if line.file is not None:
         notes = (*hidden(line.file), *made.notes)
         made = replace(made, notes=notes, file=hashes(find(line.file), scale))
@@ -123,9 +130,6 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
     columns = [column for column in sweep.columns if column.label in filled]
     baseline = _baseline(sweep, first, identities, columns)
     rows = list(_rows(sweep, first, baseline))
-    check_baseline_seeds(sweep, len(rows))
-    if sweep.baseline_seeds:
-        cells = with_more(cells, baseline, all_seeds(sweep))
     notes += [f"{a!r} is {row.label!r} again: equal settings" for row in rows for a in row.aliases]
     made = Plan(
         name=name,
@@ -135,15 +139,13 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         columns=tuple(column.column for column in columns),
         cells=tuple(cells),
         baseline=baseline,
-        seeds=all_seeds(sweep),
-        baseline_seeds=len(sweep.baseline_seeds),
+        seeds=sweep.seeds,
         analysis=_analysis(sweep, notes),
         paper=paper_of(sweep, first),
         groups=groups_of(sweep, columns, notes),
         notes=tuple(notes),
         tune=_searched(sweep),
         until=tuple((sweep.until or {}).get("looks", ())),
-        precision=(sweep.until or {}).get("precision"),
     )
     if made.until and made.one_parent:
         raise UserError(
@@ -369,5 +371,5 @@ def _metric_said(plan: Plan, place: str) -> Plan:
         raise UserError(f"{place}task: the runs of a sweep have one task, got {told}")
     name = plan.analysis.metric or plan.task.metrics[0].key
     plan = plan.with_own(place=f"{place}analysis.metric")
-    check_spread(plan, plan.named(name, f"{place}analysis.metric"), f"{place}analysis.spread")
+    plan.named(name, f"{place}analysis.metric")
     return replace(plan, analysis=replace(plan.analysis, metric=name))

@@ -26,16 +26,17 @@ from ablate.planning.cell import (
 )
 from ablate.planning.cell_tree import cell_of, cell_tree, tune_of
 from ablate.planning.own_probe import number_of, own_probes
-from ablate.planning.probing import Spread, check_layer, check_measured, check_spread, spread_of
+from ablate.planning.probing import Spread, check_layer, check_measured, spread_of
 from ablate.planning.tree import fits
-from ablate.shared.errors import UserError, unknown
+from ablate.shared.errors import UserError, format_of, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
+from ablate.version import FORMAT
 
-# Keys that older plans lack.
-LATER = ("own", "groups", "until", "file", "skipped", "baseline_seeds", "precision")
+# Keys that are left out where there is nothing to say.
+OPTIONAL = ("own", "groups", "until", "file", "skipped")
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,6 @@ class Plan:
     file: Mapping[str, str] = field(default_factory=dict)
     # Labels of runs that the user has skipped -> how far each had come: see `find.left_out`.
     skipped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    precision: float | None = None  # a half-width that `until`, first and most seeds, is for
-    baseline_seeds: int = 0  # where it has more than the other rows; `seeds` are all of them
 
     def runs(self) -> Iterator[PlannedRun]:
         """Seed-major: every variant once before any twice, so half a sweep is a fair table.
@@ -127,12 +126,11 @@ class Plan:
         guessed = not found.neutral and not (theirs and found.chance(0) is None)
         if self.analysis.diverged == "chance" and not guessed:
             raise UserError(f"analysis.diverged: guessing has no {found.key}; leave chance out")
-        check_spread(self, found)
         return found
 
     @property
     def spread(self) -> Spread:
-        """By which gains are judged: `analysis.spread`, or what its `auto` comes to."""
+        """By which gains are judged: see `probing.spread_of`."""
         return spread_of(self)
 
     def named(self, name: str, place: str) -> Metric:
@@ -212,9 +210,9 @@ class Plan:
         return sum(map(self.trials_of, self.cells))
 
     def planned(self, cell: Cell) -> tuple[int, ...]:
-        """The seeds that a cell has, or will have: not those that it was not given by a look, that
-        are the baseline's alone, or that the user has skipped."""
-        if self.until or self.baseline_seeds:
+        """The seeds that a cell has, or will have: not those that it was not given by a look, or
+        that the user has skipped."""
+        if self.until:
             return cell.seeds or tuple(cell.ids)
         gone = self.gone(cell)
         return tuple(seed for seed in self.seeds if seed not in gone)
@@ -234,31 +232,29 @@ class Plan:
 
     @property
     def counted_seeds(self) -> tuple[int, ...]:
-        """Without the seeds that are the baseline's alone, or that the user has skipped in every
-        cell."""
-        if self.baseline_seeds or not self.skipped:
-            return self.shared_seeds if self.baseline_seeds else self.seeds
+        """Without the seeds that the user has skipped in every cell."""
+        if not self.skipped:
+            return self.seeds
         some_have = set().union(*map(self.planned, self.cells))
         return tuple(seed for seed in self.seeds if seed in some_have)
 
     @property
     def unevenly_skipped(self) -> list[str]:
-        """The skipped runs whose seed counts in other cells, or is the baseline's alone."""
+        """The skipped runs whose seed counts in other cells."""
         seeds = set(self.counted_seeds)
         labels = {PlannedRun("", cell, s).label: s for cell in self.cells for s in self.gone(cell)}
-        return [label for label, s in labels.items() if s in seeds or self.baseline_seeds]
+        return [label for label, s in labels.items() if s in seeds]
 
     @property
     def n(self) -> int:
         """The trainings, or searches, that are behind every row's gain."""
-        return len(self.shared_seeds) if self.baseline_seeds else len(self.replicates)
+        return len(self.replicates)
 
     @property
     def seeds_said(self) -> str:
-        """ "3 seeds (pre/pre: 9)"."""
+        """ "3 seeds"."""
         n = len(self.counted_seeds)
-        more = f" ({self.baseline}: {self.baseline_seeds})" if self.baseline_seeds else ""
-        return f"{n:,} seed{'s' if n > 1 else ''}{more}"
+        return f"{n:,} seed{'s' if n > 1 else ''}"
 
     @property
     def to_come(self) -> int:
@@ -283,7 +279,8 @@ class Plan:
     def to_tree(self) -> dict[str, Any]:
         """As plain values. Not dataclasses.asdict, which copies every spec to its leaves."""
         return {
-            **{key: value for key, value in vars(self).items() if key not in LATER or value},
+            "format": FORMAT,
+            **{key: value for key, value in vars(self).items() if key not in OPTIONAL or value},
             "rows": [vars(row) for row in self.rows],
             "columns": [vars(column) for column in self.columns],
             "cells": [cell_tree(cell) for cell in self.cells],
@@ -303,6 +300,9 @@ class Plan:
 
         Raises ValueError for any other JSON.
         """
+        match tree:
+            case {"format": int(written)} if written != FORMAT:
+                raise ValueError(format_of(written))
         try:
             plan = cls._of(tree)
         except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
@@ -336,18 +336,15 @@ class Plan:
             analysis=Analysis(**{**tree["analysis"], "looks": tuple(tree["analysis"]["looks"])}),
             paper=tree["paper"],
             notes=tuple(tree["notes"]),
-            tune=tune_of(tree.get("tune")),
+            tune=tune_of(tree["tune"]),
             trials=tuple(
-                Trial(**{**trial, "cell": cell_of(trial["cell"])})
-                for trial in tree.get("trials", ())
+                Trial(**{**trial, "cell": cell_of(trial["cell"])}) for trial in tree["trials"]
             ),
             own=own_metric.kept(tree.get("own", {})),
             groups=tuple(ColumnGroup(**group) for group in tree.get("groups", ())),
             until=tuple(tree.get("until", ())),
             file=tree.get("file", {}),
             skipped=tree.get("skipped", {}),
-            precision=tree.get("precision"),
-            baseline_seeds=tree.get("baseline_seeds", 0),
         )
 
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
 from ablate.shared.errors import UserError
-from ablate.shared.metrics import DEFAULT, TASKS, Metric
+from ablate.shared.metrics import DEFAULT, Metric
 from ablate.shared.own import is_own
 from ablate.shared.parts import is_plugin
 from ablate.shared.spec import task_of
 
 if TYPE_CHECKING:
-    from ablate.planning.analysis_keys import Analysis
     from ablate.planning.plan import Plan
 
-# Spreads that more seeds of the baseline tell nothing.
-BLOCKED = {"paired": "pairs each seed with the baseline's", "predictions": "is of seed blocks"}
-
-Spread = Literal["pooled", "predictions", "paired", "welch"]
+Spread = Literal["images", "one way", "paired"]
+# Metrics that are a share of images: right is a true class among so many of the likeliest.
+RIGHT_WITHIN = {"top1": 1, "top5": 5}
+FEWEST_AT_ONCE = 5  # seeds: with fewer, a family of several columns is judged in pairs
 
 
 def check_measured(plan: Plan, metric: Metric, place: str) -> None:
@@ -49,58 +47,28 @@ def check_layer(plan: Plan, metric: Metric, place: str) -> None:
             )
 
 
-def check_spread(plan: Plan, metric: Metric, place: str = "analysis.spread") -> None:
-    """Raises UserError for a spread from predictions where it can't be told, or is not tried; and
-    for an analysis that more seeds of the baseline can't go with."""
-    if plan.baseline_seeds:
-        _check_unblocked(plan.analysis, place.rpartition(".")[0])
-    if plan.analysis.spread != "predictions":
-        return
-    why = no_images(plan, metric)
-    if not plan.analysis.screen:
-        why = "needs both screens; leave analysis.screen out"
-    if why:
-        raise UserError(f"{place}: predictions {why}; choose pooled, paired or welch")
-
-
 def spread_of(plan: Plan) -> Spread:
-    """What `analysis.spread` says. `auto` is the spread from predictions, but for a metric or a
-    sweep without it, and where one variant a column is judged by its paired t anyway."""
-    said = plan.analysis.spread
-    if said != "auto":
-        return said
-    rows = Counter(cell.column for cell in plan.cells)
-    several = max(rows.values(), default=0) > 2  # than the baseline and a row
-    blocked = several and plan.analysis.screen and not plan.baseline_seeds
-    told = blocked and not no_images(plan, plan.metric)
-    return "predictions" if told else "pooled"
+    """By which a plan's gains are judged: what `analysis.spread` says, `auto` being `images` where
+    the metric counts right and wrong test images, else `one way`.
 
-
-def _check_unblocked(analysis: Analysis, place: str) -> None:
-    """Raises UserError for an analysis that needs seed blocks. `place`: of the section."""
-    if why := BLOCKED.get(analysis.spread):
-        raise UserError(
-            f"{place}.spread: {analysis.spread} {why}, so it goes without baseline_seeds; choose "
-            f"pooled or welch"
-        )
-    for key in ("looks", "screen"):
-        if getattr(analysis, key) != getattr(type(analysis)(), key):
-            raise UserError(f"{place}.{key}: goes without baseline_seeds; leave one of them away")
+    It is `paired` where these err above .06 (docs/statistics.md): over several columns at once, and
+    at declared looks, without images; with images over several columns by few seeds.
+    """
+    analysis, several = plan.analysis, len(plan.columns) > 1
+    at_once = analysis.family == "table" and several
+    if analysis.spread == "paired":
+        return "paired"
+    if no_images(plan, plan.metric):
+        return "paired" if at_once or analysis.looks else "one way"
+    return "paired" if at_once and plan.n < FEWEST_AT_ONCE else "images"
 
 
 def no_images(plan: Plan, metric: Metric) -> str:
     """Why the images that runs get right say nothing of this metric; "" where they do."""
     for cell in plan.cells[:1]:
-        if (
-            metric.key != TASKS[DEFAULT].metrics[0].key
-            or is_own(cell.spec)
-            or task_of(cell.spec) != DEFAULT
-        ):
-            return f"says which images are right, which makes top1 of {DEFAULT}, not {metric.key}"
-    if plan.until:
-        return "is not tried for sweeps with looks"
-    if plan.baseline_seeds:
-        return "is of pairs of runs, which the baseline's own seeds have none of"
+        if metric.key not in RIGHT_WITHIN or is_own(cell.spec) or task_of(cell.spec) != DEFAULT:
+            made = " and ".join(RIGHT_WITHIN)
+            return f"says which images are right, which makes {made} of {DEFAULT}, not {metric.key}"
     return "is not tried for tuned sweeps, whose n counts searches" if plan.tune else ""
 
 

@@ -40,12 +40,11 @@ from ablate.planning.overrides import once, parse, show
 from ablate.planning.sweep_paths import place_of
 from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
-from ablate.planning.until import declared, first_seeds, stages_at, until_at
+from ablate.planning.until import declared, first_seeds, until_at
 from ablate.planning.words import (
     DEFAULT_SEEDS,
     TUNE,
     CommandLine,
-    baseline_seeds_of,
     section_of,
     seeds_of,
 )
@@ -53,11 +52,11 @@ from ablate.planning.yaml_size import check_yaml
 from ablate.shared.errors import UserError, unknown
 
 KEYS = (
-    *("title", "base", "from", "across", "variants", "baseline", "seeds", "baseline_seeds"),
+    *("title", "base", "from", "across", "variants", "baseline", "seeds"),
     *("until", "overrides", "exclude", "scales", "paper", "groups", "analysis", "tune"),
 )
 SCALE_KEYS = (
-    *("base", "from", "across", "seeds", "baseline_seeds", "until", "overrides", "tune"),
+    *("base", "from", "across", "seeds", "until", "overrides", "tune"),
     *("analysis", "paper", "groups"),
 )
 GENERATORS = ("product", "zip", "each")
@@ -157,9 +156,6 @@ def from_file(
         over=once(line.settings),
         baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
-        baseline_seeds=baseline_seeds_of(
-            line, (scaled if {"seeds", "until"} & {*scaled} else parts).get("baseline_seeds", ())
-        ),
         analysis=Analysis(
             **{**merged["analysis"], **analysis(section_of(line, "analysis"), "analysis")}
         ),
@@ -242,9 +238,7 @@ class _Reader:
                 before = self.globbed
                 read[key] = distinct(self.axes(value, where), "columns", where)
                 self.globbed = before
-            elif key == "seeds" and isinstance(value, dict):
-                read["until"] = stages_at(value, where, content)
-            elif key in ("seeds", "baseline_seeds"):
+            elif key == "seeds":
                 read[key] = seeds(value, where)
             elif key == "until":
                 read[key] = until_at(value, where)

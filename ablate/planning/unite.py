@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from ablate.planning.cell import Cell, PlannedRun
+from ablate.planning.memory import with_seeds_word
 from ablate.planning.plan import Plan
 from ablate.shared.spec import tree_identity
 
@@ -63,8 +64,6 @@ def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
         "tune": plan.tune and asdict(plan.tune),
         "own": own,
         "until": plan.until,
-        "precision": plan.precision,
-        "baseline_seeds": plan.baseline_seeds,
         "groups": plan.groups if groups else (),
     }
 
@@ -116,13 +115,4 @@ def _with_seeds(one: Plan, other: Plan) -> Plan:
         return replace(cell, ids={s: both[s] for s in seeds if s in both}, seeds=given)
 
     both = replace(one, seeds=seeds, cells=tuple(map(joined, one.cells)))
-    return both if one.until else replace(both, words=_said(one.words, both.shared_seeds))
-
-
-def _said(words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
-    """The words, for these seeds."""
-    counted = tuple(range(len(seeds))) == tuple(seeds)
-    spelled = str(len(seeds)) if counted else f"[{','.join(map(str, seeds))}]"
-    if not any(word.startswith("seeds=") for word in words):
-        words = [*words[:1], "seeds=", *words[1:]]
-    return tuple(f"seeds={spelled}" if word.startswith("seeds=") else word for word in words)
+    return both if one.until else replace(both, words=with_seeds_word(one.words, both.seeds))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,15 +19,13 @@ from ablate.shared.spec import ids_of
 
 FORM = "{looks: [5, 8, 12], margin: 0.5}"
 KEYS = ("looks", "margin", "spread")
-STAGES = "{precision: 0.5, most: 30}"  # of seeds, instead of a count
-MOST = 30  # seeds of both of two stages
-FEWEST = 5  # at the first look, or stage: with fewer, a noisy baseline or two noisy rows go unseen
+FEWEST = 5  # at the first look: with fewer, a noisy baseline or two noisy rows go unseen
 APART = 2  # seeds between looks, at least: one has no spread
 DEFAULT = (5, 8, 12)
 USUAL = (*DEFAULT, 20, 30)  # looks of --until
 # By row and column: at how many seeds the newest look at it was, and what the look said.
 Standing = Mapping[str, Mapping[str, tuple[int, str]]]
-WITHOUT = ("looks", "screen", "diverged")  # of `analysis`: looks are done in one way
+WITHOUT = ("looks", "diverged")  # of `analysis`: looks are done in one way
 
 
 def until_at(raw: Any, place: str) -> dict[str, Any]:
@@ -42,28 +40,6 @@ def until_at(raw: Any, place: str) -> dict[str, Any]:
         else:
             raise unknown(f"{place}.{key}", str(key), KEYS, "a key among")
     return read
-
-
-def stages_at(raw: Mapping[str, Any], place: str, beside: Collection[str] = ()) -> dict[str, Any]:
-    """Read `seeds: {precision: ...}`: two stages, as the looks at the end of each. `beside`: keys
-    of the same section. Raises UserError."""
-    if "until" in beside:
-        raise UserError(f"{place}: until: stands without seeds, which it gives out; remove one")
-    for key in raw:
-        if key not in ("precision", "most"):
-            raise unknown(f"{place}.{key}", str(key), ("precision", "most"), "a key among")
-    if "precision" not in raw:
-        raise UserError(f"{place}.precision: missing; expected seeds: {STAGES}")
-    precision = value_of(Analysis, "margin", raw["precision"], f"{place}.precision")
-    if precision is None:
-        raise UserError(f"{place}.precision: expected points, such as 0.5, got none")
-    most = raw.get("most", MOST)
-    if type(most) is not int or not FEWEST <= most <= FIRST_TUNING_SEED:
-        raise UserError(
-            f"{place}.most: expected a number of seeds, at least the {FEWEST} of the first stage, "
-            f"got {most!r}"
-        )
-    return {"looks": (FEWEST, most), "precision": precision}
 
 
 def _looks(raw: Any, place: str) -> tuple[int, ...]:
@@ -119,21 +95,11 @@ def with_until(
 ) -> Sweep:
     """The sweep under `--until LAST --margin MARGIN`; if it has looks, with the seeds of the first.
     `words`: the sweep's own, by key. Raises UserError for what looks can't go with."""
-    stages = {key[len("seeds.") :]: w.value for key, w in words.items() if key.startswith("seeds.")}
-    ours = sweep.until if "precision" in (sweep.until or {}) else None
-    if stages:
-        file = {"precision": ours["precision"], "most": ours["looks"][-1]} if ours else {}
-        until = stages_at({**file, **stages}, "seeds", ["until"] * (last is not None))
-        sweep = replace(sweep, until=until)
-    elif ours and ("seeds" in words or last):
-        sweep = replace(sweep, until=None)  # the command line's instead
     if sweep.until is None and last is None:
         if margin is not None:
             raise UserError("--margin: needs --until N; of a table it is analysis.margin=POINTS")
         return sweep
     place = "--until" if last is not None else f"{sweep.place}: until"
-    if "precision" in (sweep.until or {}):
-        place = f"{sweep.place}: seeds.precision" if sweep.place else "seeds.precision"
     until = {"looks": DEFAULT, **(sweep.until or {})}
     if last is not None:
         until["looks"] = looks_to(last)
@@ -156,17 +122,6 @@ def with_until(
     for key in WITHOUT:
         if getattr(analysis, key) != getattr(Analysis(), key):
             raise UserError(f"{place}: goes without analysis.{key}; leave one of them away")
-    if analysis.spread == "auto":
-        analysis = replace(analysis, spread="pooled")
-    if "precision" in until and analysis.spread != "pooled":
-        raise UserError(
-            f"{place}: goes with analysis.spread=pooled, not {analysis.spread}: the first seeds "
-            f"tell only a spread that rows share"
-        )
-    if analysis.spread not in ("pooled", "paired"):
-        raise UserError(
-            f"{place}: goes with analysis.spread=pooled or paired, not {analysis.spread}"
-        )
     seeds = tuple(range(until["looks"][0]))
     return replace(sweep, until=until, seeds=seeds, analysis=analysis)
 

@@ -23,9 +23,8 @@ from ablate.planning.overrides import Word, once, parse, show
 from ablate.shared.errors import UserError
 
 DEFAULT_SEEDS = 3
-BASELINE_SEEDS = "baseline_seeds"
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of those that they start from
-OWN = ("seeds", BASELINE_SEEDS, "baseline", "analysis", *TUNE)  # the sweep's, not its runs'
+OWN = ("seeds", "baseline", "analysis", *TUNE)  # the sweep's, not its runs'
 COLUMNS = ("data", "model.arch")  # columns without being told
 
 
@@ -52,6 +51,8 @@ def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Comm
         if key == "seed":
             given = ",".join(show(value) for w in parsed if w.key == key for value in w.values)
             raise UserError(f"seed: give a count, such as seeds=3, or a list: seeds=[{given}]")
+        if (own := key.partition(".")[0]) in ("seeds", "baseline") and key != own:
+            raise UserError(f"{key}: {own} has no keys; give {own}=VALUE")
 
     def about(word: Word) -> str:
         sections = (*OWN, "launcher")
@@ -107,7 +108,6 @@ def from_words(line: CommandLine, across: Collection[str], each: bool, title: st
         over=over,
         baseline=None if baseline is None else label_at(baseline, "baseline"),
         seeds=seeds_of(line, DEFAULT_SEEDS, "seeds"),
-        baseline_seeds=baseline_seeds_of(line, ()),
         analysis=Analysis(**analysis(section_of(line, "analysis"), "analysis")),
     )
 
@@ -131,17 +131,9 @@ def section_of(line: CommandLine, section: str) -> dict[str, Any]:
 
 def seeds_of(line: CommandLine, default: Any, place: str) -> tuple[int, ...]:
     """The command line's seeds, or those of the file (already read), or the default count."""
-    if "seeds" not in line.sweep:  # or words for two stages, which give out their own
+    if "seeds" not in line.sweep:
         return default if isinstance(default, tuple) else seeds(default, place)
     return seeds(_count(line.sweep["seeds"]), "seeds")
-
-
-def baseline_seeds_of(line: CommandLine, default: tuple[int, ...]) -> tuple[int, ...]:
-    """The command line's seeds of the baseline, none for `none`; or those of the file."""
-    if BASELINE_SEEDS not in line.sweep:
-        return default
-    value = _count(line.sweep[BASELINE_SEEDS])
-    return () if value in (None, "none") else seeds(value, BASELINE_SEEDS)
 
 
 def _count(word: Word) -> Any:

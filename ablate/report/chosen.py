@@ -174,7 +174,7 @@ def part_of(
         details=tuple(details(plan, _whole(table, of))) if plan else table.details,
         whole=table.whole or table,
     )
-    return _renumbered(part)
+    return part.renumbered()
 
 
 def _whole(table: Table, of: Sequence[TableColumn]) -> list[TableColumn]:
@@ -233,23 +233,3 @@ def _said(table: Table, part: Table, sort: str | None) -> Iterator[str]:
     if sort:
         by = "their mean gain over the columns shown" if len(part.columns) > 1 else "gain"
         yield f"Rows are sorted by {by}, the baseline first."
-
-
-def _renumbered(table: Table) -> Table:
-    """With the footnotes that are referred to alone, numbered anew in their order."""
-    bearers: list[Any] = [*table.rows, *table.columns, *table.entries]
-    used = sorted({number for bearer in bearers for number in bearer.footnotes})
-    new = {number: place for place, number in enumerate(used, start=1)}
-
-    def marked(bearer: Any) -> Any:
-        return dataclasses.replace(bearer, footnotes=tuple(new[i] for i in bearer.footnotes))
-
-    return dataclasses.replace(
-        table,
-        rows=tuple(map(marked, table.rows)),
-        columns=tuple(
-            dataclasses.replace(marked(column), entries=tuple(map(marked, column.entries)))
-            for column in table.columns
-        ),
-        footnotes=tuple(table.footnotes[number - 1] for number in used),
-    )

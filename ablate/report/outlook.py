@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.analysis.captions import count
-from ablate.analysis.methods import method_of, sequential_of
+from ablate.analysis.methods import sequential_of
 from ablate.analysis.scores import Curves, Probes, Results
 from ablate.planning.plan import Plan
 from ablate.report.power import hours_of, spread_of
 from ablate.running.costs import Costs
 
 NO_GAIN = "if no row gains anything"
-ALIKE = "if all rows have that spread"
 GAINS = {1: "if all rows gain the margin", 2: "if all rows gain twice the margin"}
 
 
@@ -32,14 +31,7 @@ class Outlook:
     def lines(self) -> Iterator[str]:
         """Write what `ablate plan` prints."""
         plan = self.plan
-        if plan.precision is not None:
-            first, most = plan.until
-            yield (
-                f"two stages: {first} seeds, then as many as intervals of +-{plan.precision:g} "
-                f"{plan.metric.points} take, at most {most} in all"
-            )
-        else:
-            yield f"until: looks at {', '.join(map(str, plan.until))} seeds{_given(plan)}"
+        yield f"until: looks at {', '.join(map(str, plan.until))} seeds{_given(plan)}"
         for case, runs, hours in self.expected:
             yield f"  about {self._runs(round(runs))}{_hours(hours)} {case}"
         yield f"  at most {self._runs(self.most)}{_hours(self.most_hours)}".rstrip(",")
@@ -54,12 +46,11 @@ class Outlook:
         return 0 if self.plan.tune is None else round(runs) * self.plan.tune.trials_each
 
     def tree(self) -> dict[str, Any]:
-        """looks, margin, precision (of two stages, which end at the looks); expected: {case, runs,
-        trials, device_hours}; most: the last three; spreads."""
+        """looks, margin; expected: {case, runs, trials, device_hours}; most: the last three;
+        spreads."""
         return {
             "looks": list(self.plan.until),
             "margin": self.plan.analysis.margin,
-            "precision": self.plan.precision,
             "expected": [
                 {"case": case, "runs": runs, "trials": self._trials(runs), "device_hours": hours}
                 for case, runs, hours in self.expected
@@ -86,8 +77,8 @@ def outlook(
     from ablate.analysis import stats
 
     margin = plan.analysis.margin
-    cases: dict[str, float] = {NO_GAIN if plan.precision is None else ALIKE: 0.0}
-    if margin is not None and plan.precision is None:
+    cases: dict[str, float] = {NO_GAIN: 0.0}
+    if margin is not None:
         cases |= {text: times * margin for times, text in GAINS.items()}
     runs, hours = dict.fromkeys(cases, 0.0), dict[str, float | None].fromkeys(cases, 0.0)
     most, most_hours, spreads = 0, 0.0, []
@@ -107,9 +98,6 @@ def outlook(
         for case, gain in cases.items():  # the baseline alone is judged by no look
             if not variants:
                 took = float(first)
-            elif plan.precision is not None:
-                of_column = method_of(plan, column.label)
-                took = stats.runs_of_stages(of_column, plan.precision / spread.sd, first, last)
             else:
                 took = stats.runs_until(method, variants, gain / spread.sd)
             runs[case] += took

@@ -32,7 +32,7 @@ from ablate.report.show import leaves, provenance, yaml_lines
 from ablate.report.text import duration
 from ablate.shared.metrics import Metric
 from ablate.shared.spec import datasets_of
-from ablate.store.looks import InterimLook, Seeds
+from ablate.store.looks import InterimLook
 from ablate.store.progress import GIVEN_UP
 from ablate.store.record import RunRecord
 from ablate.version import __version__
@@ -52,7 +52,7 @@ def render_page(
     FIGURES are taken."""
     figures = [_figure(kind, drawn[kind]) for kind in FIGURES if kind in drawn]
     facts = provenance(runs)
-    read = dict.fromkeys(look.seeds for look in looks)
+    read = dict.fromkeys(_look_words(plan, look) for look in looks if not look.planned)
     commands = facts.pop("command", {}) or {shlex.join(["ablate", "sweep", *plan.words]): 0}
     counted = _counted(runs)
     text = template("page.html").render(
@@ -248,14 +248,13 @@ Texts = Mapping[str, int]  # a text, and how many runs say so
 
 
 def _made(
-    plan: Plan, runs: Sequence[RunRecord], read: Iterable[Seeds], facts: Mapping[str, Texts]
+    plan: Plan, runs: Sequence[RunRecord], read: Iterable[str], facts: Mapping[str, Texts]
 ) -> dict[str, Texts]:
     """Collect the facts by name: first of the sweep, then of its runs."""
     said = vars(plan.analysis) | {"spread": plan.spread}
     analysis = {k: v for k, v in said.items() if v not in (None, (), {})}
     told = {
         "seeds": ", ".join(map(str, plan.counted_seeds)),
-        "seeds of the baseline": str(plan.baseline_seeds) if plan.baseline_seeds else None,
         "columns": "; ".join(
             f"{column.label}: {_settings(column.settings)}" for column in plan.columns
         )
@@ -264,7 +263,7 @@ def _made(
         "analysis": _settings(analysis),
         "tuning": _tuning(plan),
         "chosen by tuning": "; ".join(_chosen(plan)),
-        "verdicts read at": "; ".join(f"seeds {', '.join(map(str, seeds))}" for seeds in read),
+        "verdicts read at": "; ".join(read),
         "cost": _cost(runs),
         "trained": _when(runs),
         "data": ", ".join(
@@ -279,6 +278,11 @@ def _made(
         **{name: {text: len(runs)} for name, text in told.items() if text},
         **_grouped({key: texts for key, texts in facts.items() if key != "fingerprint"}),
     }
+
+
+def _look_words(plan: Plan, look: InterimLook) -> str:
+    """ "3 seeds (in corr)"."""
+    return f"{look.n} seed{'s'[: look.n != 1]}" + f" (in {look.sweep})" * (look.sweep != plan.name)
 
 
 WORDS = {

@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.captions import count, with_words
+from ablate.analysis.captions import count
 from ablate.analysis.methods import method_of
 from ablate.analysis.scores import Curves, Probes, Results, by_replicate, scores
 from ablate.planning.plan import Plan
-from ablate.planning.probing import BLOCKED
-from ablate.planning.words import BASELINE_SEEDS
 from ablate.running.costs import Costs
 
 if TYPE_CHECKING:
-    from ablate.analysis.stats import Design, Forecast, OverSpread, Spread
+    from ablate.analysis.stats import Forecast, OverSpread, Spread
 
+PAIRED_FROM = 8  # seeds: where they correlate, pairs tell more than one spread of all rows
 ASSUMED = 0.5  # points: where nothing was measured and nothing is given
 
 
@@ -31,9 +30,6 @@ class InColumn:
     hours: float | None  # device-hours of one seed of every row; None: not known yet
     found: Forecast
     correlation: float | None  # of seeds; None: not known
-    rows: int  # the baseline among them
-    design: Design | None  # with more seeds of the baseline, in fewer runs
-    searched: bool  # for such a design
 
 
 @dataclass(frozen=True)
@@ -44,11 +40,6 @@ class Detection:
     gain: float
     columns: Sequence[InColumn]
 
-    @property
-    def method(self) -> str:
-        """The spread that is simulated: pooled also for predictions, which only runs make."""
-        return "pooled" if self.plan.spread == "predictions" else self.plan.spread
-
     def lines(self) -> Iterator[str]:
         """Write the lines of `ablate plan --detect GAIN`, in the unit that tables print."""
         from ablate.analysis import stats
@@ -58,53 +49,34 @@ class Detection:
         yield (
             f"to detect a gain of {self.gain:g} {points} over {plan.baseline} with "
             f"{100 * stats.POWER:.0f} % power, if the other variants gain nothing "
-            f"({' or '.join(map(str, counts))} simultaneous contrasts, spread: {self.method}):"
+            f"({' or '.join(map(str, counts))} simultaneous contrasts, spread: {plan.spread}):"
         )
-        if self.method != plan.spread:
-            yield (
-                "  The table takes each row's spread from its predictions, which no forecast has: "
-                "it detects slightly less in rows that are alike, and more in a quiet row."
-            )
         for column in self.columns:
             yield f"  {column.heading}: {column.how}" if column.label else f"  {column.how}"
             yield f"    {_seeds(column.found, column.hours)}"
             yield f"    {_asked(column.found, plan.n, points)}"
-            yield from (f"    {line}" for line in self._other(column))
+            if plan.spread == "one way" and plan.n >= PAIRED_FROM and (column.correlation or 0) > 0:
+                yield (
+                    f"    seeds correlate by {column.correlation:.2f}: from {PAIRED_FROM} seeds on "
+                    f"analysis.spread=paired may detect more"
+                )
         needed = [column.found.seeds.expected for column in self.columns]
         each = [column.hours for column in self.columns]
         if len(needed) > 1 and None not in needed and None not in each:
             most = max(seeds for seeds in needed if seeds is not None)
             total = most * sum(hours for hours in each if hours is not None)
             yield f"  all columns with {count(most, 'seed')}: {total:.2g} device-hours"
-
-    def _other(self, column: InColumn) -> Iterator[str]:
-        """Say whether more seeds of the baseline alone take fewer runs than more seeds for all."""
-        seeds, base = column.found.seeds.expected, self.plan.baseline
-        if not column.searched or seeds is None:
-            return
-        known = column.correlation
-        if known is None:
-            why = "if seeds don't correlate"
-        else:
-            why = f"with the seed correlation of {known:.2f}"
-        if (design := column.design) is None:
-            yield f"more seeds of {base} alone would not take fewer runs, {why}"
-            return
-        runs, blocks = design.runs(column.rows - 1), column.rows * seeds
-        more = f"{BASELINE_SEEDS}={design.baseline_seeds}"
-        command = with_words(self.plan, f"seeds={design.seeds}", more)
-        yield (
-            f"or {count(design.seeds, 'seed')} and {design.baseline_seeds} of {base}: {runs} runs, "
-            f"not {blocks}, {why}: `{command}`"
-        )
+        if plan.spread == "images":
+            yield (
+                "  The table takes each row's spread from images that change between its seeds, "
+                "which no forecast has: the figures are of rows that are alike."
+            )
 
     def tree(self) -> dict[str, Any]:
         """gain, metric, unit, power that is asked for, method; columns: {column, spread, how,
-        hours_a_seed, seeds, power, smallest, correlation, baseline_seeds}; seeds, power and
-        smallest are {low, expected, high} over the spread's interval (seeds: null beyond what is
-        tried; the others: null with too few seeds); correlation of seeds, null where it is not
-        known; baseline_seeds {seeds, baseline_seeds} of a design that takes fewer runs, null
-        without one."""
+        hours_a_seed, seeds, power, smallest, correlation}; seeds, power and smallest are {low,
+        expected, high} over the spread's interval (seeds: null beyond what is tried; the others:
+        null with too few seeds); correlation of seeds, null where it is not known."""
         from ablate.analysis import stats
 
         few = self.plan.n < stats.FEWEST_SEEDS
@@ -113,7 +85,7 @@ class Detection:
             "metric": self.plan.metric.key,
             "unit": self.plan.metric.points,
             "power": stats.POWER,
-            "method": self.method,
+            "method": self.plan.spread,
             "columns": [
                 {
                     "column": column.label,
@@ -124,7 +96,6 @@ class Detection:
                     "power": None if few else column.found.power._asdict(),
                     "smallest": None if few else column.found.smallest._asdict(),
                     "correlation": column.correlation,
-                    "baseline_seeds": column.design and column.design._asdict(),
                 }
                 for column in self.columns
             ],
@@ -151,38 +122,11 @@ def forecast(
     columns = []
     for column in plan.columns:
         spread, known, how = spread_of(plan, column.label, assumed, results, curves, probes)
-        method, correlation = method_of(plan, column.label), known or 0.0
-        found = stats.detect(gain, n, spread, method, correlation)
+        method = method_of(plan, column.label)
+        found = stats.detect(gain, n, spread, method, known or 0.0)
         hours = hours_of(column.label, costs)
-        rows = sum(cell.column == column.label for cell in plan.cells)
-        design, seeds = None, found.seeds.expected
-        searched = _has_choice(plan) and rows > 2 and seeds is not None
-        if searched and seeds is not None:
-            design = stats.fewest_runs(gain, seeds, spread.sd, method, correlation)
-        part = InColumn(
-            column.label,
-            column.heading,
-            spread.sd,
-            how,
-            hours,
-            found,
-            known,
-            rows,
-            design,
-            searched,
-        )
-        columns.append(part)
+        columns.append(InColumn(column.label, column.heading, spread.sd, how, hours, found, known))
     return Detection(plan, gain, columns)
-
-
-def _has_choice(plan: Plan) -> bool:
-    """Could its baseline have more seeds than its rows, and has not?"""
-    analysis = plan.analysis
-    return (
-        not (plan.until or plan.tune or plan.one_parent or plan.baseline_seeds or analysis.looks)
-        and analysis.screen
-        and analysis.spread not in BLOCKED
-    )
 
 
 def spread_of(

@@ -167,7 +167,7 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     """Print runs by state for each variant, the work of each worker, and the errors of runs."""
     runs = list(plan.runs())
     now = observe(plan, runs, store, ledger)
-    told = looks.read(store.read_looks(now.sweep))
+    told = looks.read(store.read_looks(), now.sweep)
     again = shlex.join(["ablate", "sweep", *plan.words])
     print(_head(now))
     show_grid(*by_variant(plan, runs, now, standing(plan, told)))
@@ -317,7 +317,7 @@ def _watch_in_place(seen: Iterable[Moment], store: Store) -> None:
     with Live(console=console, auto_refresh=False) as live:
         for plan, runs, now in seen:
             left = clock.left_s(parts_done(now), now.total)
-            told = looks.read(store.read_looks(now.sweep))
+            told = looks.read(store.read_looks(), now.sweep)
             lines = [*details(plan, runs, now, store, told), *meters.lines(now.workers)]
             lines += [f"time left: {duration(left)}"] if now.workers else []
             grid = _grid(*by_variant(plan, runs, now, standing(plan, told)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from ablate.version import FORMAT
+
 
 class UserError(Exception):
     """A mistake of the user's: one line that names the place, the value and the remedy. Exit 2."""
@@ -20,6 +22,18 @@ class NoRoom(Failure):
     def __init__(self, line: str, needed: int = 0) -> None:
         super().__init__(line)
         self.needed = needed
+
+
+def other_format(place: object, written: int, instead: str) -> Failure:
+    """The error for a store or a bundle that a version of another FORMAT wrote. `instead`: what
+    else one can do than to read it with that version."""
+    return Failure(f"{place}: {format_of(written)}; use that ablate, or {instead}")
+
+
+def format_of(written: int) -> str:
+    """What to say of a file of another FORMAT, without the place."""
+    which = "a newer" if written > FORMAT else "an older"
+    return f"has format {written} of {which} ablate, and this ablate reads format {FORMAT} alone"
 
 
 def unknown(

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.errors import Failure, UserError
+from ablate.shared.errors import Failure, UserError, other_format
+from ablate.version import FORMAT
 
-VERSION = 4
 PATIENCE_S = 10.0  # for the end of another host's transaction
 
 
@@ -116,22 +116,21 @@ def _beside(file: Path) -> sqlite3.Connection:
         time.sleep(0.02)
 
 
-def version_of(file: Path) -> int:
-    """Of the ledger's format, 0 while it is empty; this one's where that can't be told: whoever
-    opens it will say so."""
+def is_begun(file: Path) -> bool:
+    """Is there anything in the ledger? True where that can't be told: whoever opens it will say
+    so."""
     with (
         contextlib.closing(connect(file, "rwc")) as db,
-        contextlib.suppress(sqlite3.DatabaseError, TypeError, ValueError),
+        contextlib.suppress(sqlite3.DatabaseError),
     ):
-        begun = db.execute("SELECT 1 FROM sqlite_master").fetchone()
-        return int(db.execute("SELECT version FROM meta").fetchone()[0]) if begun else 0
-    return VERSION
+        return db.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
+    return True
 
 
-def check_version(db: sqlite3.Connection, file: Path) -> int:
-    """The ledger's version. Raises UserError for one that this ablate can't read."""
+def check_version(db: sqlite3.Connection, file: Path) -> None:
+    """Raises Failure for a ledger of another format, UserError for what is no whole ledger."""
     try:
-        version: int = db.execute("SELECT version FROM meta").fetchone()[0]
+        version = db.execute("SELECT version FROM meta").fetchone()[0]
         if type(version) is not int:
             raise TypeError("no version in it")
     except (sqlite3.DatabaseError, TypeError) as error:
@@ -139,9 +138,9 @@ def check_version(db: sqlite3.Connection, file: Path) -> int:
             f"{file}: is not a whole ledger ({error}); "
             f"`ablate doctor --repair` rebuilds it from the run folders"
         ) from error
-    if not 1 <= version <= VERSION:
-        raise UserError(
-            f"{file}: written by a newer version of ablate (format {version}, "
-            f"this one reads up to {VERSION})"
-        )
-    return version
+    if version != FORMAT:
+        raise other_ledger(file, version)
+
+
+def other_ledger(file: Path, version: int) -> Failure:
+    return other_format(file, version, "begin a new store with --store DIR")

@@ -29,9 +29,10 @@ Status = Literal[
 ]
 HELD = ("skipped", "cancelled")  # by the user: not started until that is undone
 History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
-Look = dict[str, Any]  # of a sweep: its name, seeds, and since format 3 what `store.looks` says
+Look = dict[str, Any]  # what `store.looks` says of a reading
 LOOK = "look"  # of no run: its run is ""
 PLANNING, PLAN = "planning", "plan"  # a plan is about to be written, it is: see `Ledger.plan`
+FORGOTTEN = "forgotten"  # of a sweep: `gc NAME`
 PLAN_OF = "plan of "  # and the name of the sweep stand where others have their run
 BUNDLED = "bundled"  # of the event of a result that `merge` took from a bundle: without weights
 Event = tuple[float, str, str, str]  # at, run, kind, detail as JSON
@@ -91,29 +92,52 @@ def holds(before: str, event: Event, seal: str) -> bool:
 
 
 def is_look(tree: Any) -> bool:
-    """Is it one? Format 3 says at what it was a look, older ones the seeds alone."""
+    """Is it one, as `store.looks` writes it?"""
     match tree:
-        case {"sweep": str(), "seeds": [*seeds], "columns": columns, "rows": rows, **rest}:
+        case {"sweep": str(), "metric": str(), "columns": {**columns}, "analysis": analysis}:
             return (
-                all(type(seed) is int for seed in seeds)
-                and fits(columns, list)
-                and fits(rows, Mapping[str, Mapping[str, str]])
-                and all(isinstance(column, str) for column in columns)
-                and isinstance(rest.get("metric"), str)
-                and fits(rest.get("analysis"), Mapping[str, Any])
-                and fits(rest.get("decided", {}), Mapping[str, Any])
+                fits(analysis, Mapping[str, Any])
+                and fits(tree.get("planned", []), list)
+                and all(map(is_number, tree.get("planned", ())))
+                and all(map(_is_column, columns.values()))
             )
-        case {"sweep": str(), "seeds": [*seeds]}:
-            return all(type(seed) is int for seed in seeds)
     return False
 
 
+def _is_column(tree: Any) -> bool:
+    match tree:
+        case {"n": int(), "rows": {**rows}} if rows:
+            return (
+                fits(tree.get("contrasts", 0), int)
+                and fits(tree.get("decided", {}), Mapping[str, str])
+                and all(map(_is_row, rows.values()))
+            )
+    return False
+
+
+def _is_row(tree: Any) -> bool:
+    match tree:
+        case {"spec": str(), "runs": dict(runs)}:
+            return all(map(str.isdecimal, runs)) and {*map(type, runs.values())} <= {str}
+    return False
+
+
+def is_id(run: object) -> bool:
+    """Could it name a run's folder?"""
+    return isinstance(run, str) and run.isalnum() and run.isascii()
+
+
 def plan_detail(text: str) -> dict[str, Any] | None:
-    """What an event says of a plan, None where no ledger says that."""
+    """What an event says of a plan, None where no ledger says that. `sha256`: of its file; `with`:
+    its seeds, in words; `left`: the runs of the plan before that it lacks; `replaces`: does it
+    give up all runs of earlier plans?"""
     with contextlib.suppress(ValueError, RecursionError):
-        detail = json.loads(text)
-        if isinstance(detail, dict) and isinstance(detail.get("sha256"), str):
-            return detail
+        detail: dict[str, Any] = json.loads(text)
+        match detail:
+            case {"sha256": str(), "with": str(), **rest}:
+                left = rest.get("left", [])
+                if isinstance(left, list) and all(map(is_id, left)):
+                    return detail
     return None
 
 
@@ -133,7 +157,7 @@ def detail_of(kind: str, text: str) -> dict[str, Any]:
         tree = json.loads(text)
         if kind == LOOK:
             whole = is_look(tree)
-        elif kind in (PLANNING, PLAN):
+        elif kind in (PLANNING, PLAN, FORGOTTEN):
             whole = plan_detail(text) is not None
         else:
             fold(RunState(), kind, tree)

@@ -24,13 +24,9 @@ from ablate.shared.files import (
 )
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import ATTEMPTS, RUNS, RunDir
-from ablate.store.events import Look, is_look
+from ablate.store.events import Look, is_id, is_look
 from ablate.store.liveness import Liveness, WhoCanKnow
 from ablate.store.pilots import beats_elsewhere
-
-
-def _is_id(run: object) -> bool:
-    return isinstance(run, str) and run.isalnum() and run.isascii()
 
 
 class StoreFolder:
@@ -56,7 +52,7 @@ class StoreFolder:
         self.diffs = root / "diffs"  # what was not committed when a sweep was driven
 
     def rundir(self, run: str) -> RunDir:
-        if not _is_id(run):
+        if not is_id(run):
             raise ValueError(f"not a run id: {run!r}")
         return RunDir(self.runs / run)
 
@@ -109,7 +105,7 @@ class StoreFolder:
                 if name.startswith("."):  # not whole yet
                     continue
                 match read_json(self._orders / name):
-                    case {"order": str(what), "runs": [*runs]} if all(map(_is_id, runs)):
+                    case {"order": str(what), "runs": [*runs]} if all(map(is_id, runs)):
                         yield what, runs, self._orders / name
                     case _:
                         (self._orders / name).unlink(missing_ok=True)

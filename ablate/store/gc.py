@@ -1,6 +1,7 @@
 """What no sweep refers to, and removing it. What a sweep refers to is said by its plan file and by
-the ledger, and where these differ nothing goes. Only names that a store gives are removed, and
-nothing through a link: what it leads to may be another store's.
+the ledger, and where these differ nothing goes. Runs of its earlier plans stay until it gives them
+up. Only names that a store gives are removed, and nothing through a link: what it leads to may be
+another store's.
 
 A folder is removed by renaming it into the store's `trash/` and then deleting it there: a crash
 leaves nothing that could be taken for a whole run, and the next time the trash goes, too.
@@ -16,7 +17,7 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +56,7 @@ class Rubbish:
     path: Path
     bytes: int
     lock: Lock | None = None
+    plan: str = ""  # of a run: the earlier plan that had it, which `--replace` gave up
 
 
 def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
@@ -122,11 +124,17 @@ def links(store: Store) -> list[Path]:
 
 
 def rubbish(store: Store, ledger: Ledger, plans: Iterable[Plan]) -> list[Rubbish]:
-    """All that `plans` don't refer to and nobody uses."""
-    runs, data = set(), set()
+    """All that `plans`, and earlier plans of their sweeps, don't refer to and nobody uses."""
+    runs: set[str] = set()
+    data: set[str] = set()
+    given_up: dict[str, str] = {}
     for plan in plans:
         runs |= {run.id for run in plan.runs()}
         data |= set().union(*(_fingerprints(cell.spec) for cell in plan.cells))
+        earlier = ledger.earlier(plan.name)
+        runs |= earlier.kept.keys()
+        data |= set().union(*(_data_of(store.rundir(run)) for run in earlier.kept))
+        given_up |= {run: f"{plan.name}, {seeds}" for run, seeds in earlier.given_up.items()}
     folders = sorted(store.runs.iterdir()) if store.runs.is_dir() else []
     free, stay = [], []
     for path in filter(Path.is_dir, folders):
@@ -135,8 +143,7 @@ def rubbish(store: Store, ledger: Ledger, plans: Iterable[Plan]) -> list[Rubbish
             stay.append(path)
         elif store.liveness.alive(RunDir(path)):  # a worker that outlived its driver
             stay.append(path)
-            with contextlib.suppress(ValueError, LookupError):
-                data |= _fingerprints(RunDir(path).read_spec())
+            data |= _data_of(RunDir(path))
         else:
             free.append(path)
     found = [_of("trash", path) for path in _thrown(store)]
@@ -145,8 +152,17 @@ def rubbish(store: Store, ledger: Ledger, plans: Iterable[Plan]) -> list[Rubbish
     found += _reruns(store)
     found += _attempts(store, {path.name for path in stay}, ledger.starts(runs))
     found += _data(store, data)
-    found += [_of("runs", path, None if path.is_symlink() else RunDir(path).lock) for path in free]
+    for path in free:
+        item = _of("runs", path, None if path.is_symlink() else RunDir(path).lock)
+        found.append(replace(item, plan=given_up.get(path.name, "")))
     return found
+
+
+def _data_of(folder: RunDir) -> set[str]:
+    """The sets of a run, as far as its folder tells."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        return _fingerprints(folder.read_spec())
+    return set()
 
 
 def _fingerprints(tree: Mapping[str, Any]) -> set[str]:
@@ -323,17 +339,19 @@ def _move(item: Rubbish, place: Path) -> bool:
 
 
 def summary(found: Iterable[Rubbish]) -> Iterator[str]:
-    """A line a kind: bytes, how many, which."""
+    """A line a kind, and one an earlier plan: bytes, how many, which."""
     from rich.filesize import decimal
 
-    items = list(found)
-    for kind, words in WORDS.items():
-        paths = [item for item in items if item.kind == kind]
-        if paths:
-            names = ", ".join(item.path.name for item in paths[:SHOWN])
-            more = ", ..." if len(paths) > SHOWN else ""
-            size = decimal(sum(item.bytes for item in paths))
-            yield f"{size:>10}  {len(paths):,} {words}: {names}{more}"
+    groups: dict[str, list[Rubbish]] = {words: [] for words in WORDS.values()}
+    for item in found:
+        of = f"runs of {item.plan}, which --replace gave up" if item.plan else WORDS[item.kind]
+        groups.setdefault(of, []).append(item)
+    for words, items in groups.items():
+        if items:
+            names = ", ".join(item.path.name for item in items[:SHOWN])
+            more = ", ..." if len(items) > SHOWN else ""
+            size = decimal(sum(item.bytes for item in items))
+            yield f"{size:>10}  {len(items):,} {words}: {names}{more}"
 
 
 def _of(kind: Kind, path: Path, lock: Lock | None = None) -> Rubbish:

@@ -14,29 +14,30 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import os
 import shlex
-import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ablate.planning.memory import driven_with
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import make_folder, read_json, sha256_of, write_whole
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
 from ablate.store.connection import (
-    VERSION,
     check_version,
     connect,
+    is_begun,
     journal_mode,
     open_reader,
     transaction,
-    version_of,
 )
 from ablate.store.events import (
+    FORGOTTEN,
     LOOK,
     PLAN,
     PLAN_OF,
@@ -46,11 +47,13 @@ from ablate.store.events import (
     Row,
     RunState,
     fold,
+    is_id,
     sealed,
 )
 from ablate.store.folder import StoreFolder
 from ablate.store.pilots import beats_elsewhere
 from ablate.store.queries import Queries
+from ablate.version import FORMAT
 
 
 class Unrecorded(Exception):
@@ -81,6 +84,7 @@ class Remains(NamedTuple):
     whole: bool = False  # are these all events: what they say counts, whatever lies in the files
     looks: Sequence[Look] = ()  # further ones
     planned: Mapping[str, tuple[float, Sequence[str]]] = {}  # by sweep: when driven, its runs
+    left: Mapping[str, Sequence[str]] = {}  # by sweep: runs of earlier plans, of further events
 
 
 class Ledger(Queries):
@@ -89,35 +93,38 @@ class Ledger(Queries):
     @classmethod
     @contextmanager
     def reading(cls, store: StoreFolder) -> Iterator[Ledger]:
-        """For commands that only look. Raises UserError where there is no store.
+        """For commands that only look. Raises UserError where there is no store, Failure for a
+        ledger of another format.
 
-        A ledger that is missing beside its plans, or that an older version wrote, is mended first.
+        A ledger that is missing beside its plans is made again first.
         """
         if not store.ledger.exists() and not store.plans():
             raise UserError(f"no store at {store.root}: {_instead(store)}")
         elsewhere = store.ledger.exists() and bool(beats_elsewhere(store.root))
-        if not (elsewhere or (store.ledger.exists() and version_of(store.ledger) == VERSION)):
-            _mend(store)
+        if not (elsewhere or (store.ledger.exists() and is_begun(store.ledger))):
+            _make_again(store)
         with contextlib.closing(open_reader(store.ledger, elsewhere)) as connection:
             connection.execute("PRAGMA query_only = ON")
-            version = check_version(connection, store.ledger)
-            yield cls(connection, store.looks_view() if version < 3 else None)
+            check_version(connection, store.ledger)
+            yield cls(connection)
 
     @classmethod
     @contextmanager
     def driving(cls, store: StoreFolder) -> Iterator[Ledger]:
-        """For the driver, who holds `store.driver` already. A lost ledger is made again."""
+        """For the driver, who holds `store.driver` already. A lost ledger is made again. Raises
+        Failure for a ledger of another format."""
         make_folder(store.root)
         connection = connect(store.ledger, "rwc")
         try:
+            ledger = cls(connection)
+            new = not ledger.rows((int,), "SELECT 1 FROM sqlite_master LIMIT 1")
+            if not new:
+                check_version(connection, store.ledger)
             connection.execute(f"PRAGMA journal_mode = {journal_mode(store.root)}")
             connection.execute("PRAGMA synchronous = FULL")
-            ledger = cls(connection)
-            with transaction(connection):
-                new = not ledger.rows((int,), "SELECT 1 FROM sqlite_master LIMIT 1")
-                if new:
+            if new:
+                with transaction(connection):
                     ledger.build(store, Remains(looks=store.looks_view()))
-                if _migrate(connection, store) or new:
                     ledger.write_view(store)
             yield ledger
         finally:
@@ -133,7 +140,7 @@ class Ledger(Queries):
         db = self._db
         for statement in filter(str.strip, _SCHEMA.split(";")):
             db.execute(statement)
-        db.execute("INSERT INTO meta VALUES (?)", (VERSION,))
+        db.execute("INSERT INTO meta VALUES (?)", (FORMAT,))
         db.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?)", old.events)
         states = ((run, *dataclasses.astuple(state)) for run, state in old.states.items())
         db.executemany("INSERT INTO run VALUES (?, ?, ?, ?, ?, ?)", states)
@@ -156,9 +163,12 @@ class Ledger(Queries):
             seals, sha256 = self.plan_seals(plan.name), sha256_of(path)
             if path != store.plan_path(plan.name) or (seals and old.whole and sha256 not in seals):
                 continue  # another's, or edited
+            self._note(plan.name, *old.planned.get(plan.name, (0.0, ())))
+            left = list(filter(is_id, (*self.left(plan), *old.left.get(plan.name, ()))))
             self._plan(plan, driven=path.stat().st_mtime)
+            if left or sha256 not in seals:
+                self._seal_file(plan, sha256, left)
             if sha256 not in seals:
-                self._seal_file(plan.name, sha256)
                 taken.append(plan.name)
         for name in old.planned.keys() - set(self.sweeps()):
             self._note(name, *old.planned[name])
@@ -178,30 +188,43 @@ class Ledger(Queries):
         self._append(taken)
         return [run for run, _, _ in taken]
 
-    def _seal_file(self, sweep: str, sha256: str) -> None:
+    def _seal_file(self, plan: Plan, sha256: str, left: Sequence[str]) -> None:
         """Of a plan that nobody has sealed when it was written."""
-        self._seal([(PLAN_OF + sweep, PLAN, {"sha256": sha256, "rebuilt": True})])
+        detail = {"sha256": sha256, "with": driven_with(plan), "rebuilt": True, "left": [*left]}
+        self._seal([(PLAN_OF + plan.name, PLAN, detail)])
 
     # --- Written by the driver ------------------------------------------------------------------
 
-    def announce(self, plan: Plan) -> None:
+    def announce(self, plan: Plan, **more: Any) -> None:
         """Seal that this plan is about to be written: a file that a crash leaves is known."""
         with transaction(self._db):
-            self._seal_plan(plan, PLANNING)
+            self._seal_plan(plan, PLANNING, more)
 
-    def plan(self, plan: Plan, driven: float | None = None) -> None:
+    def plan(self, plan: Plan, driven: float | None = None, **more: Any) -> None:
         """Note, and seal, what the sweep plans now, once it is written; runs it planned before stay
-        what they are. `driven`: when it was, if not now."""
+        what they are, and are kept: see `earlier`. `driven`: when it was, if not now."""
         with transaction(self._db):
+            if left := self.left(plan):
+                more["left"] = left
             self._plan(plan, time.time() if driven is None else driven)
-            self._seal_plan(plan, PLAN)
+            self._seal_plan(plan, PLAN, more)
 
-    def _seal_plan(self, plan: Plan, kind: str) -> None:
+    def replace(self, store: StoreFolder, plan: Plan) -> None:
+        """Write a plan that gives up the runs of earlier ones. A crash leaves the plan before, and
+        nothing given up, or a file by which `replaces` tells to go on."""
+        self.announce(plan, replaces=True)
+        store.write_plan(plan)
+        self.plan(plan, replaces=True)
+
+    def _seal_plan(self, plan: Plan, kind: str, more: Mapping[str, Any]) -> None:
         """Unless it is what was sealed last, as it was written."""
-        detail = {"sha256": hashlib.sha256(plan.to_bytes()).hexdigest()}
+        sha256 = hashlib.sha256(plan.to_bytes()).hexdigest()
         with contextlib.suppress(Failure):
-            if self.plan_events(plan.name)[:1] == [(PLAN, detail)]:
+            last, detail = next(iter(self.plan_events(plan.name)), ("", {}))
+            same = last == PLAN and detail["sha256"] == sha256 and "rebuilt" not in detail
+            if same and not more:
                 return
+        detail = {"sha256": sha256, "with": driven_with(plan), **more}
         self._seal([(PLAN_OF + plan.name, kind, detail)])
 
     def _plan(self, plan: Plan, driven: float) -> None:
@@ -246,13 +269,18 @@ class Ledger(Queries):
             self._append([event for _, event in told], [at for at, _ in told])
             lacking = [run for run in fresh if run not in histories]
             self._append([(run, "planned", {"sweep": planned[run]}) for run in lacking])
+            first = {json.dumps(look): at for at, look in self.dated_looks()}
             for at, look in looks:
-                if not any(one == look and first <= at for first, one in self.dated_looks()):
+                text = json.dumps(look)
+                if first.get(text, math.inf) > at:
                     self._seal([("", LOOK, look)], [at])
+                    first[text] = at
 
     def forget(self, sweep: str) -> None:
         """Its runs stay known, and what happened to them."""
         with transaction(self._db) as db:
+            if sweep in self.sweeps():
+                self._seal([(PLAN_OF + sweep, FORGOTTEN, {"sha256": "", "with": ""})])
             db.execute("DELETE FROM planned WHERE sweep = ?", (sweep,))
             db.execute("DELETE FROM sweep WHERE name = ?", (sweep,))
 
@@ -288,8 +316,7 @@ class Ledger(Queries):
     def look(self, store: StoreFolder, look: Look) -> None:
         """Append a look that is not there yet; then the view is written anew from the ledger."""
         with transaction(self._db):
-            if check_version(self._db, store.ledger) < VERSION:
-                raise Unrecorded(f"{store.ledger.name} has an older format; a driver migrates it")
+            check_version(self._db, store.ledger)
             if look not in self.looks():
                 self._seal([("", LOOK, look)])
         with transaction(self._db):  # whoever writes the view last has seen all looks
@@ -309,7 +336,7 @@ class Ledger(Queries):
         path, before = store.plan_path(sweep), ""
         while True:
             (plan, sha256), seals = store.hashed_plan(sweep), self.plan_seals(sweep)
-            if plan is None or sha256 in seals or not (seals or self.seals_plans()):
+            if plan is None or sha256 in seals:
                 return plan
             if sha256 == before:  # else a driver has written it between the two looks
                 what = "was edited after it was planned" if seals else "was never planned here"
@@ -336,37 +363,8 @@ def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _migrate(db: sqlite3.Connection, store: StoreFolder) -> bool:
-    """From an older version's format to this one's, inside a transaction; was it older? UserError
-    for others."""
-    found = version = check_version(db, store.ledger)
-    if version == 1:  # events had no seals
-        db.execute("ALTER TABLE event ADD COLUMN seal TEXT NOT NULL DEFAULT ''")
-        numbers, events = [], []
-        for number, *event in db.execute(
-            "SELECT number, at, run, kind, detail FROM event ORDER BY number"
-        ):
-            numbers.append(number)
-            events.append(tuple(event))
-        seals = (event[-1] for event in sealed("", events))
-        db.executemany(
-            "UPDATE event SET seal = ? WHERE number = ?", zip(seals, numbers, strict=True)
-        )
-        version = 2
-    if version == 2:  # looks were lines of a file, of seeds alone
-        Ledger(db)._seal([("", LOOK, look) for look in store.looks_view()])
-        version = 3
-    if version == 3:  # plans had no seals
-        for sweep in Ledger(db).sweeps():
-            with contextlib.suppress(Failure):  # no plan: nothing goes by it
-                if store.read_plan(sweep) is not None:
-                    Ledger(db)._seal_file(sweep, sha256_of(store.plan_path(sweep)))
-        db.execute("UPDATE meta SET version = ?", (VERSION,))
-    return found < VERSION
-
-
-def _mend(store: StoreFolder) -> None:
-    """Make a lost ledger, migrate an old one: not beside a driver, who does it, nor read-only."""
+def _make_again(store: StoreFolder) -> None:
+    """A lost ledger: not beside a driver, who does it, nor read-only."""
     if os.access(store.root, os.W_OK) and store.take_turn(1.0):
         try:
             with Ledger.driving(store):

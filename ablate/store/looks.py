@@ -1,177 +1,311 @@
-"""A look: verdicts of a complete sweep, read. Adding seeds after one is optional stopping, changing
-the analysis after one is a choice among results; so a table must know the looks before it.
-
-What it was a look at is a hash of rows, columns, metric and analysis, with all that tells later
-what has changed. It is recorded once for the same seeds and hash.
+"""A look: gains of a sweep with intervals or verdicts, read. Adding seeds after one is optional
+stopping, choosing rows or an analysis after one is a choice among results; so a table must know
+the looks before it, whatever their sweeps are called: a look keeps the ids of the runs that it
+counted. Means that are read while runs are missing are a peek.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ablate.planning.analysis_keys import Analysis
-from ablate.planning.cell import Row
+from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
 from ablate.shared import spec
 from ablate.store import events
 
-Seeds = tuple[int, ...]
 CODE = "code"  # of an analysis: the version of the user's function that is its metric
 UNTIL = "until"  # of an analysis: the looks that give out seeds
-PRECISION = "precision"  # of an analysis: the half-width that seeds are counted for
-BASELINE_SEEDS = "baseline_seeds"  # of an analysis: how many, where rows have fewer
-TUNE = "tune"  # of an analysis: a hash of the searches that choose settings; older looks lack it
+TUNE = "tune"  # of an analysis: a hash of the searches that choose settings
 SKIPPED = "skipped"  # of an analysis: runs that the user left out, whose seed others have
 SHOWN = 8  # values of a list in a note
 
 
 @dataclass(frozen=True)
-class InterimLook:
-    """`at`: columns, rows, metric and analysis as plain values, {} where an older version read.
-    `decided`: of a look that gave out seeds, its column and what it decided on each row."""
+class ReadRow:
+    """`spec`: a hash of its configuration without the seed. `runs`: seed -> id of what was counted,
+    of a peek also of what was still to come; {} of a row of which nothing was read."""
 
-    seeds: Seeds
-    at: Mapping[str, Any] = field(default_factory=dict)
-    decided: Mapping[str, Any] = field(default_factory=dict)
+    spec: str
+    runs: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class ReadColumn:
+    """`n`: the seeds that all rows had. `rows`: by label, the baseline first. `contrasts`: in the
+    family that the intervals are simultaneous over; 0 of a peek. `decided`: of a look that gave
+    out seeds, what it decided on each row."""
+
+    n: int
+    rows: Mapping[str, ReadRow]
+    contrasts: int = 0
+    decided: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def digest(self) -> str:
-        return _hash(self.at)
+    def baseline(self) -> ReadRow:
+        return next(iter(self.rows.values()))
 
-    def event(self, sweep: str) -> events.Look:
+    @property
+    def variants(self) -> list[ReadRow]:
+        """The rows but for the baseline."""
+        return [*self.rows.values()][1:]
+
+
+@dataclass(frozen=True)
+class InterimLook:
+    """`planned`: of a peek, the numbers of seeds at which verdicts were planned."""
+
+    sweep: str
+    metric: str
+    analysis: Mapping[str, Any]
+    columns: Mapping[str, ReadColumn]  # those that have gains
+    planned: tuple[int, ...] = ()
+
+    @property
+    def n(self) -> int:
+        return max((column.n for column in self.columns.values()), default=0)
+
+    @property
+    def specs(self) -> dict[str, Any]:
+        """As `trained`."""
+        rows: dict[str, dict[str, str]] = {}
+        for label, column in self.columns.items():
+            for row, read in column.rows.items():
+                rows.setdefault(row, {})[label] = read.spec
+        return {"columns": list(self.columns), "rows": rows}
+
+    def is_of(self, other: InterimLook) -> bool:
+        """Is it at the same rows, columns, metric and analysis?"""
+        mine, theirs = ((x.metric, x.analysis, x.specs) for x in (self, other))
+        return mine == theirs
+
+    def event(self) -> events.Look:
         """As the ledger has it."""
-        said = {"digest": self.digest, **self.at} if self.at else {}
-        decided = {"decided": self.decided} if self.decided else {}
-        return {"sweep": sweep, "seeds": list(self.seeds), **said, **decided}
+        return {
+            "sweep": self.sweep,
+            "metric": self.metric,
+            **({"planned": list(self.planned)} if self.planned else {}),
+            "columns": {label: _column_tree(column) for label, column in self.columns.items()},
+            "analysis": self.analysis,
+        }
+
+
+def _column_tree(column: ReadColumn) -> dict[str, Any]:
+    return {
+        "n": column.n,
+        **({"contrasts": column.contrasts} if column.contrasts else {}),
+        **({"decided": dict(column.decided)} if column.decided else {}),
+        "rows": {
+            label: {"spec": row.spec, "runs": {str(seed): run for seed, run in row.runs.items()}}
+            for label, row in column.rows.items()
+        },
+    }
+
+
+def _column_of(tree: Mapping[str, Any]) -> ReadColumn:
+    rows = {
+        label: ReadRow(row["spec"], {int(seed): run for seed, run in row["runs"].items()})
+        for label, row in tree["rows"].items()
+    }
+    return ReadColumn(tree["n"], rows, tree.get("contrasts", 0), tree.get("decided", {}))
+
+
+def read(events: Iterable[events.Look], sweep: str | None = None) -> list[InterimLook]:
+    """Of what the ledger, or a bundle, has of all sweeps or of one."""
+    return [
+        InterimLook(
+            event["sweep"],
+            event["metric"],
+            event["analysis"],
+            {label: _column_of(tree) for label, tree in event["columns"].items()},
+            tuple(event.get("planned", ())),
+        )
+        for event in events
+        if sweep in (None, event["sweep"])
+    ]
 
 
 def look(plan: Plan) -> InterimLook:
-    """What it is to read this plan's verdicts."""
+    """What it is to read this plan's verdicts, all of its runs counted."""
+    return _look(plan, lambda cell: {s: cell.ids[s] for s in plan.planned(cell) if s in cell.ids})
+
+
+def peek(plan: Plan, ended: Collection[str]) -> InterimLook:
+    """What it is to see means of this plan while these runs of it have a result."""
+    now = look(plan)
+    columns = {}
+    for label, column in now.columns.items():
+        seen = {
+            row: {s for s, run in read.runs.items() if run in ended}
+            for row, read in column.rows.items()
+        }
+        rows = {
+            row: read if seen[row] else ReadRow(read.spec, {}) for row, read in column.rows.items()
+        }
+        columns[label] = ReadColumn(len(set.intersection(*seen.values())), rows)
+    planned = plan.until or tuple(sorted({now.n, *plan.analysis.looks}))
+    return InterimLook(now.sweep, now.metric, now.analysis, columns, planned)
+
+
+def until_look(
+    plan: Plan, at: str, seeds: int, decided: Mapping[str, str], contrasts: int
+) -> InterimLook:
+    """A look that gave out seeds, at a column, and what it decided; other rows and columns were not
+    read."""
+    read = {plan.baseline, *decided}
+
+    def runs(cell: Cell) -> dict[int, str]:
+        counted = cell.column == at and cell.row in read
+        return {seed: cell.ids[seed] for seed in range(seeds * counted)}
+
+    now = _look(plan, runs)
+    columns = {
+        label: ReadColumn(seeds, column.rows, contrasts, decided)
+        if label == at
+        else ReadColumn(0, column.rows)
+        for label, column in now.columns.items()
+    }
+    return InterimLook(now.sweep, now.metric, now.analysis, columns)
+
+
+def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]]) -> InterimLook:
     analysis = asdict(plan.analysis) | {"spread": plan.spread}
     del analysis["metric"]
     if plan.metric.own:
         analysis[CODE] = plan.metric.own
     if plan.until:
         analysis[UNTIL] = plan.until
-    if plan.precision:
-        analysis[PRECISION] = plan.precision
-    if plan.baseline_seeds:
-        analysis[BASELINE_SEEDS] = plan.baseline_seeds
     if plan.tune is not None:
         analysis[TUNE] = _hash(asdict(plan.tune))
     if skipped := plan.unevenly_skipped:
         analysis[SKIPPED] = skipped
-    at = {**trained(plan), "metric": plan.metric.key, "analysis": analysis}
-    return InterimLook(tuple(sorted(plan.counted_seeds)), _plain(at))
+    specs = trained(plan)["rows"]
+    blocks: dict[str, list[Cell]] = {column.label: [] for column in plan.columns}
+    for cell in sorted(plan.cells, key=lambda cell: cell.row != plan.baseline):
+        blocks[cell.column].append(cell)
+    columns = {
+        label: ReadColumn(
+            len(plan.counted_seeds),
+            {cell.row: ReadRow(specs[cell.row][label], runs(cell)) for cell in cells},
+            len(cells) - 1,
+        )
+        for label, cells in blocks.items()
+        if len(cells) > 1 and cells[0].row == plan.baseline
+    }
+    return InterimLook(plan.name, plan.metric.key, _plain(analysis), columns)
 
 
 def trained(plan: Plan) -> dict[str, Any]:
-    """The labels of columns, and by row a hash of what is trained for it in each column; where
-    settings are tuned, of what it declares: what a search chose may change with its seeds. Looks
-    that give out seeds are younger than that, and go by all that is not tuned."""
+    """The labels of columns, and by row a hash of what is trained for it in each column: of tuned
+    rows without the settings that searches choose, which may change with their seeds."""
     rows: dict[str, dict[str, str]] = {row.label: {} for row in plan.rows}
-    declared: dict[str, Row] = {row.label: row for row in plan.rows}
-    columns = {column.label: column.settings for column in plan.columns}
     for cell in plan.cells:
-        tuned = [dict(declared[cell.row].settings), dict(columns[cell.column])]
-        whole = plan.tune is None or plan.until
-        identity = spec.tree_identity(cell.spec) if whole else tuned
-        rows[cell.row][cell.column] = _hash(identity)[:8]
-    return {"columns": list(columns), "rows": rows}
+        rows[cell.row][cell.column] = _hash(spec.tree_identity(cell.spec))
+    return {"columns": [column.label for column in plan.columns], "rows": rows}
 
 
 def renamed(was: Mapping[str, Any], is_: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
     """Of what was `trained`, before and now: (rows, columns) that have another label now, as
-    {label: new label}. They are known by their runs, which no other of them has."""
-
-    def of_columns(at: Mapping[str, Any]) -> dict[str, list[str]]:
-        rows = at["rows"].values()
-        return {c: sorted(cells[c] for cells in rows if c in cells) for c in at["columns"]}
-
-    columns = _pairs(of_columns(was), of_columns(is_))
-    rows = {
-        row: {columns.get(column, column): found for column, found in cells.items()}
-        for row, cells in was["rows"].items()
-    }
-    return _pairs(rows, is_["rows"]), columns
+    {label: new label}."""
+    found = (_matched(_specs_of(was, what), _specs_of(is_, what)) for what in ("rows", "columns"))
+    return tuple({label: now for label, now in pairs.items() if label != now} for pairs in found)
 
 
-def _pairs(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, str]:
-    """Labels whose value is another now -> the label that has the value now, where there is one of
-    each."""
-    gone = {label: value for label, value in was.items() if is_.get(label) != value}
-    new = {label: value for label, value in is_.items() if was.get(label) != value}
-    found = {}
-    for label, value in gone.items():
-        same = [other for other in new if new[other] == value]
-        if len(same) == 1 and sum(other == value for other in gone.values()) == 1:
-            found[label] = same[0]
+def _specs_of(at: Mapping[str, Any], what: str) -> dict[str, set[str]]:
+    """What is trained in each row, or in each column."""
+    if what == "rows":
+        return {row: set(cells.values()) for row, cells in at["rows"].items()}
+    rows = at["rows"].values()
+    return {c: {cells[c] for cells in rows if c in cells} for c in at["columns"]}
+
+
+def _matched(was: Mapping[str, set[str]], is_: Mapping[str, set[str]]) -> dict[str, str]:
+    """Labels before -> labels now, of those that share most of what is trained."""
+    labels: dict[str, list[str]] = {}
+    for label, specs in is_.items():
+        for one in specs:
+            labels.setdefault(one, []).append(label)
+    shared = Counter(
+        (a, b) for a, specs in was.items() for one in specs for b in labels.get(one, ())
+    )
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for a, b in sorted(shared, key=lambda pair: (-shared[pair], pair[0] != pair[1])):
+        if a not in found and b not in taken:
+            found[a] = b
+            taken.add(b)
     return found
 
 
 def _relabelled(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, Any]:
     """What was looked at, under the labels of now."""
-    rows, columns = renamed(was, is_)
+    names = {what: _matched(_specs_of(was, what), _specs_of(is_, what)) for what in was}
 
-    def now(labels: Mapping[str, str], label: str) -> str:
-        return labels.get(label, f"{label} (before)" if label in labels.values() else label)
+    def now(what: str, label: str) -> str:
+        other = f"{label} (before)" if label in names[what].values() else label
+        return names[what].get(label, other)
 
     return {
-        **was,
-        "columns": [now(columns, label) for label in was["columns"]],
+        "columns": [now("columns", label) for label in was["columns"]],
         "rows": {
-            now(rows, row): {now(columns, c): found for c, found in cells.items()}
+            now("rows", row): {now("columns", c): one for c, one in cells.items()}
             for row, cells in was["rows"].items()
         },
     }
 
 
-def read(events: Iterable[events.Look]) -> list[InterimLook]:
-    """Of what the ledger, or a bundle, has of one sweep."""
-    return [
-        InterimLook(
-            tuple(sorted(event["seeds"])),
-            {key: event[key] for key in ("columns", "rows", "metric", "analysis") if key in event},
-            event.get("decided", {}),
-        )
-        for event in events
-    ]
-
-
-def before(looks: Sequence[InterimLook], now: InterimLook) -> list[InterimLook]:
-    """The looks that came before this one did first; all of them where it is new."""
-    return list(looks[: looks.index(now)] if now in looks else looks)
-
-
 def changes(first: InterimLook, now: InterimLook) -> list[str]:
-    """In what they differ, but for seeds and labels: "rows: +x", "metric: top1 -> loss",
-    "analysis.margin: none -> 0.3"."""
-    is_ = now.at
-    was = _relabelled(first.at, is_)
+    """In what they differ, but for labels and for seeds that were added or left away: "rows: +x",
+    "metric: top1 -> loss", "analysis.margin: none -> 0.3"."""
+    is_ = now.specs
+    was = _relabelled(first.specs, is_)
     parts = []
     for what in ("rows", "columns"):
         new = [f"+{label}" for label in is_[what] if label not in was[what]]
         gone = [f"-{label}" for label in was[what] if label not in is_[what]]
         if new or gone:
             parts.append(f"{what}: {', '.join(new + gone)}")
+    parts += _baselines(first, now)
     parts += _cells(was, is_)
-    if was["metric"] != is_["metric"]:
-        parts.append(f"metric: {was['metric']} -> {is_['metric']}")
-    since = _plain(asdict(Analysis())) | was["analysis"]  # a key that came later: as by default
-    for key in {**is_["analysis"], **was["analysis"]}:
-        before, value = since.get(key), is_["analysis"].get(key)
-        if key == TUNE:
-            if None not in (before, value) and before != value:
-                parts.append("tune: other searches")
+    before, seeds = _seeds(first), _seeds(now)
+    if not (before <= seeds or before >= seeds):
+        signs = [
+            *(f"+{s}" for s in sorted(seeds - before)),
+            *(f"-{s}" for s in sorted(before - seeds)),
+        ]
+        parts.append(f"seeds: {', '.join(signs)}")
+    if first.metric != now.metric:
+        parts.append(f"metric: {first.metric} -> {now.metric}")
+    for key in {**now.analysis, **first.analysis}:
+        earlier, value = first.analysis.get(key), now.analysis.get(key)
+        if earlier == value or (key == CODE and first.metric != now.metric):
             continue
-        if before != value and (key != CODE or was["metric"] == is_["metric"]):
-            name = key if key in (UNTIL, PRECISION, BASELINE_SEEDS, SKIPPED) else f"analysis.{key}"
-            parts.append(f"{name}: {_shown(before)} -> {_shown(value)}")
+        if key == TUNE and None not in (earlier, value):
+            parts.append("tune: other searches")
+        else:
+            name = key if key in (UNTIL, TUNE, SKIPPED) else f"analysis.{key}"
+            parts.append(f"{name}: {_shown(earlier)} -> {_shown(value)}")
     return parts
+
+
+def _baselines(first: InterimLook, now: InterimLook) -> list[str]:
+    """Whether gains are over another row than they were."""
+    ours = {column.baseline.spec: next(iter(column.rows)) for column in now.columns.values()}
+    theirs = {column.baseline.spec: next(iter(column.rows)) for column in first.columns.values()}
+    if ours.keys() & theirs.keys():
+        return []
+    before, label = next(iter(theirs.values())), next(iter(ours.values()))
+    return [f"baseline: {before} -> {label}"] if before != label else []
+
+
+def _seeds(look: InterimLook) -> set[int]:
+    """Of all runs that were counted."""
+    rows = (row for column in look.columns.values() for row in column.rows.values())
+    return {seed for row in rows for seed in row.runs}
 
 
 def _cells(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
+from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
 from ablate.shared.result import FINAL
 from ablate.store.events import (
+    FORGOTTEN,
     LOOK,
     PLAN,
     PLAN_OF,
+    PLANNING,
     Look,
     RunState,
     damaged,
@@ -24,12 +28,19 @@ from ablate.store.events import (
 )
 
 
+class EarlierRuns(NamedTuple):
+    """Of earlier plans of a sweep, each with the seeds of its plan, in words: `gc` keeps some, and
+    --replace gave up others. What a later plan lost again is in both, and kept."""
+
+    kept: dict[str, str]
+    given_up: dict[str, str]
+
+
 class Queries:
     """Reads an open ledger."""
 
-    def __init__(self, connection: sqlite3.Connection, looks: list[Look] | None = None) -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
-        self._older = looks  # where an older version's can't be migrated: the file had them
 
     def rows(self, types: tuple[type, ...], query: str, args: Sequence[Any] = ()) -> list[Any]:
         """What the query finds. Raises DatabaseError for what was never written: SQLite notices
@@ -93,6 +104,36 @@ class Queries:
         query = "SELECT position, run FROM planned WHERE sweep = ? ORDER BY position"
         return self.rows((int, str), query, (sweep,))
 
+    def left(self, plan: Plan) -> list[str]:
+        """The runs that the sweep planned last, and would lack by this plan."""
+        runs = {run.id for run in plan.runs()}
+        return list(dict.fromkeys(run for _, run in self.planned(plan.name) if run not in runs))
+
+    def earlier(self, sweep: str) -> EarlierRuns:
+        """The runs that a plan of the sweep had, and a later one had not. That of now may have them
+        again."""
+        query = "SELECT kind, detail FROM event WHERE run = ? ORDER BY number"
+        found, seeds = EarlierRuns({}, {}), ""
+        for kind, text in self.rows((str, str), query, (PLAN_OF + sweep,)):
+            detail = detail_of(kind, text)
+            if kind == FORGOTTEN:
+                found = EarlierRuns({}, {})
+            elif kind == PLAN:
+                found.kept.update(dict.fromkeys(detail.get("left", ()), seeds))
+                seeds = detail["with"]
+                if "replaces" in detail:
+                    found = EarlierRuns({}, {**found.given_up, **found.kept})
+        return found
+
+    def replaces(self, sweep: str, sha256: str) -> bool:
+        """Has a crash cut off `Ledger.replace`, once the file of the plan was written? `sha256`: of
+        the file."""
+        with contextlib.suppress(Failure):
+            match self.plan_events(sweep):
+                case [(kind, {"replaces": True, **told}), *_] if kind == PLANNING:
+                    return bool(told["sha256"] == sha256)
+        return False
+
     def plan_events(self, sweep: str) -> list[tuple[str, dict[str, Any]]]:
         """(kind, detail) of the newest events of its plan, back to when it was last written; what
         was announced since may be in its file, too, or not: a crash came between.
@@ -105,8 +146,6 @@ class Queries:
         )
         before = "SELECT seal FROM event WHERE number < ? ORDER BY number DESC LIMIT 1"
         found: list[tuple[str, dict[str, Any]]] = []
-        if not self.seals_plans():
-            return found
         types = (int, float, str, str, str, str)
         for number, *event, seal in self.rows(types, query, (PLAN_OF + sweep,)):
             last = self.rows((str,), before, (number,))
@@ -127,11 +166,6 @@ class Queries:
         """The hashes of which the file of its plan has one; [] where none was sealed. Raises
         Failure, see `plan_events`."""
         return [detail["sha256"] for _, detail in self.plan_events(sweep)]
-
-    def seals_plans(self) -> bool:
-        """An older version's, which can't be migrated here, does not."""
-        version: int = self._db.execute("SELECT version FROM meta").fetchone()[0]
-        return version >= 4
 
     def about(self, event: int) -> str:
         """What an event, by its number, is about: a run, "plan of NAME", or "" for a look."""
@@ -157,10 +191,8 @@ class Queries:
         return [look for _, look in self.dated_looks()]
 
     def dated_looks(self) -> list[tuple[float, Look]]:
-        """(time, look), as `looks`: those of another store were appended later than they were read.
-        An older version's file of looks has no times: 0."""
-        if self._older is not None:
-            return [(0.0, look) for look in self._older]
+        """(time, look), as `looks`: those of another store were appended later than they were
+        read."""
         query = "SELECT at, detail FROM event WHERE run = '' ORDER BY at, number"
         first: dict[str, tuple[float, Look]] = {}
         for at, detail in self.rows((float, str), query):

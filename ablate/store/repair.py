@@ -17,11 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ablate.shared.errors import Failure, UserError
+from ablate.shared.errors import Failure
 from ablate.shared.files import sync_folder, write_whole
-from ablate.store.connection import VERSION, connect
+from ablate.store.connection import connect, other_ledger
 from ablate.store.events import (
     LOOK,
+    PLAN,
     PLAN_OF,
     Look,
     Row,
@@ -33,6 +34,7 @@ from ablate.store.events import (
 )
 from ablate.store.ledger import Ledger, Remains
 from ablate.store.store import Store
+from ablate.version import FORMAT
 
 UNREADABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR)
 BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -53,8 +55,8 @@ class Repaired:
 def repair(store: Store) -> Repaired:
     """Make the ledger again, under the driver's lock.
 
-    Raises Failure where another process reads the old one on and on, UserError where a newer
-    version wrote it.
+    Raises Failure where another process reads the old one on and on, and where it has another
+    format.
     """
     done = Repaired()
     with _opened(store, done) as old, contextlib.closing(sqlite3.connect(":memory:")) as new:
@@ -88,11 +90,8 @@ def _opened(store: Store, done: Repaired) -> Iterator[sqlite3.Connection | None]
     with contextlib.closing(connect(store.ledger, "rw", BUSY_S)) as db:
         db.text_factory = bytes
         old: sqlite3.Connection | None = db
-        if (version := _version(db)) > VERSION:
-            raise UserError(
-                f"{store.ledger}: written by a newer version of ablate (format {version}, this "
-                f"one reads up to {VERSION})"
-            )
+        if (version := _version(db)) != FORMAT:
+            raise other_ledger(store.ledger, version)
         try:
             db.execute("PRAGMA journal_mode = DELETE")
             db.execute("BEGIN EXCLUSIVE")
@@ -115,9 +114,7 @@ def _remains(old: sqlite3.Connection | None, store: Store, done: Repaired) -> Re
     events, states, broken = _events(old)
     if broken:
         done.lines.append(f"{store.ledger}: {broken}")
-    looks: list[Look] = []
-    if broken or _version(old) < 3:  # older ones have their looks in the file alone
-        looks = [*_looks(old, events), *store.looks_view()]
+    looks = [*_looks(old, events), *store.looks_view()] if broken else []
     planned: dict[str, tuple[float, list[str]]] = {}
     try:
         for name, driven in old.execute("SELECT name, driven FROM sweep"):
@@ -126,14 +123,15 @@ def _remains(old: sqlite3.Connection | None, store: Store, done: Repaired) -> Re
             planned[name.decode()] = float(driven), runs
     except (sqlite3.Error, AttributeError, TypeError, ValueError) as error:
         done.lines.append(f"{store.ledger}: its sweeps can't be read ({error})")
-    return Remains(events, states, not broken, looks, planned)
+    left = _left(old, events) if broken else {}
+    return Remains(events, states, not broken, looks, planned, left)
 
 
 def _version(old: sqlite3.Connection) -> int:
     """Of its format; this one's where that can't be read."""
     with contextlib.suppress(sqlite3.Error, TypeError, ValueError):
         return int(old.execute("SELECT version FROM meta").fetchone()[0])
-    return VERSION
+    return FORMAT
 
 
 def _events(old: sqlite3.Connection) -> tuple[list[Row], dict[str, RunState], str]:
@@ -171,6 +169,20 @@ def _looks(old: sqlite3.Connection, events: list[Row]) -> list[Look]:
             with contextlib.suppress(ValueError, TypeError, RecursionError):
                 looks.append(json.loads(detail))
     return [look for look in looks if is_look(look)]
+
+
+def _left(old: sqlite3.Connection, events: list[Row]) -> dict[str, list[str]]:
+    """By sweep the runs of earlier plans, of events behind the last that is kept: as far as they
+    can be read, and whatever gave them up."""
+    left: dict[str, list[str]] = {}
+    query = "SELECT run, detail FROM event WHERE number > ? AND kind = ? ORDER BY number"
+    with contextlib.suppress(sqlite3.Error):
+        for plan, text in old.execute(query, (events[-1][0] if events else 0, PLAN)):
+            with contextlib.suppress(ValueError, AttributeError):
+                detail = plan_detail(text.decode()) or {}
+                sweep = plan.decode().removeprefix(PLAN_OF)
+                left.setdefault(sweep, []).extend(detail.get("left", ()))
+    return left
 
 
 def _put_aside(store: Store) -> Path | None:

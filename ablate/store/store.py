@@ -95,10 +95,12 @@ class Store(StoreFolder):
 
     # --- Looks ----------------------------------------------------------------------------------
 
-    def read_looks(self, sweep: str) -> list[Look]:
-        """At which verdicts of the sweep were read, the oldest first."""
+    def read_looks(self) -> list[Look]:
+        """The looks of all sweeps, the oldest first."""
+        if not self.ledger.exists() and not self.plans():
+            return []
         with Ledger.reading(self) as ledger:
-            return [look for look in ledger.looks() if look["sweep"] == sweep]
+            return ledger.looks()
 
     def add_look(self, look: Look) -> None:
         """Record it, unless it is there: on disk when this returns. Raises Unrecorded."""

@@ -10,7 +10,6 @@ a slower import, is the oracle in the tests.
 """
 
 from ablate.analysis.stats.across import (
-    AnovaLine,
     AverageGain,
     Combined,
     FactorialEffects,
@@ -21,7 +20,6 @@ from ablate.analysis.stats.across import (
 )
 from ablate.analysis.stats.boundaries import boundaries
 from ablate.analysis.stats.curves import Reached, auc, epochs_to, expected_best, reached
-from ablate.analysis.stats.dunnett import dunnett, dunnett_p
 from ablate.analysis.stats.estimate import Estimate, mean_interval, seed_correlation, welch_of_means
 from ablate.analysis.stats.exact import Exact, RankAgreement, fisher, holm, kendall, sign_flip
 from ablate.analysis.stats.gains import (
@@ -34,25 +32,16 @@ from ablate.analysis.stats.gains import (
     raw_p,
 )
 from ablate.analysis.stats.looks import look_error
-from ablate.analysis.stats.pool import Pool
 from ablate.analysis.stats.population import population_gain
 from ablate.analysis.stats.power import (
-    Design,
     Forecast,
     OverSpread,
     Spread,
     detect,
-    fewest_runs,
     residual_spread,
     resolution,
 )
-from ablate.analysis.stats.predictions import Noise, noise
-from ablate.analysis.stats.two_stages import (
-    FirstStage,
-    first_stage,
-    runs_of_stages,
-    second_stage,
-)
+from ablate.analysis.stats.spread import Flips, ImageFlips, Variances, by_images, one_way, paired
 from ablate.analysis.stats.until import (
     Decision,
     LookFit,
@@ -86,43 +75,38 @@ __all__ = [
     "POWER",
     "TREND",
     "UNSTABLE",
-    "AnovaLine",
     "AverageGain",
     "ColumnGains",
     "Combined",
     "Decision",
-    "Design",
     "Estimate",
     "Exact",
     "FactorialEffects",
-    "FirstStage",
     "Fit",
+    "Flips",
     "Forecast",
+    "ImageFlips",
     "LookFit",
     "LookState",
     "Method",
-    "Noise",
     "OverSpread",
-    "Pool",
     "RankAgreement",
     "Reached",
     "RowGain",
     "Sequential",
     "Spread",
+    "Variances",
     "agreement",
     "auc",
     "average_gains",
     "before_looks",
     "boundaries",
+    "by_images",
     "changes",
     "column_gains",
     "detect",
-    "dunnett",
-    "dunnett_p",
     "epochs_to",
     "expected_best",
-    "fewest_runs",
-    "first_stage",
     "fisher",
     "fit",
     "grid_effects",
@@ -130,15 +114,14 @@ __all__ = [
     "kendall",
     "look_error",
     "mean_interval",
-    "noise",
+    "one_way",
+    "paired",
     "population_gain",
     "raw_p",
     "reached",
     "residual_spread",
     "resolution",
-    "runs_of_stages",
     "runs_until",
-    "second_stage",
     "seed_correlation",
     "sign_flip",
     "take_look",

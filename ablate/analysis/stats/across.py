@@ -6,29 +6,36 @@ a seed first; the interval is then over seeds.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import fdtrc
+from numpy.typing import NDArray
 
-from ablate.analysis.stats.estimate import Bools, Estimate, Floats, mean_interval
+from ablate.analysis.stats.estimate import (
+    Bools,
+    Estimate,
+    Floats,
+    mean_interval,
+    rounding,
+    variance,
+)
+from ablate.analysis.stats.exact import sign_flip
 from ablate.analysis.stats.gains import (
     ColumnGains,
-    Fit,
     Method,
     Reason,
     RowGain,
     adjusted,
     column_gains,
     raw_p,
-    row_gain,
 )
-from ablate.analysis.stats.pool import Pool, pooled, rounding, variance
+from ablate.analysis.stats.spread import Flips, of_contrasts
+
+Rights = Sequence[NDArray[np.bool_]]  # of each column (R, S, N): which images runs get right
 
 
 @dataclass(frozen=True)
@@ -36,13 +43,14 @@ class AverageGain:
     """The mean gain of a row over `columns` (their indices), and its intervals.
 
     `gain`: these architectures, seeds random. `sampled`: if architectures were a sample of those
-    to come, its n being columns (one column: no interval). `ratio`: see `ColumnGains`.
+    to come, its n being columns (one column: no interval).
     """
 
     gain: RowGain
     sampled: Estimate
     columns: tuple[int, ...]
-    ratio: float | None  # as of ColumnGains
+    tripped: bool  # as of ColumnGains
+    ratio: float | None
 
 
 def average_gains(
@@ -50,6 +58,7 @@ def average_gains(
     baseline: int,
     method: Method,
     unstable: Bools | None = None,
+    right: Rights | None = None,
 ) -> tuple[AverageGain | None, ...]:
     """The average gain of every row of y (C, R, S), columns x rows x seeds, NaN where missing.
 
@@ -58,22 +67,27 @@ def average_gains(
     `method`, whose contrasts are those of this average, and `unstable` (C, R) are as in
     `column_gains`. A row with fewer columns is fitted beside the rows that have all of those.
     """
-    over = _over(y, baseline, method, unstable, lambda some: y[some].mean(0), fewest=1)
+
+    def mean(some: list[int]) -> Floats:
+        return np.full(len(some), 1 / len(some))
+
+    over = _over(y, baseline, method, unstable, right, mean, fewest=1)
 
     def average(row: int, found: Combined) -> AverageGain:
         some = list(found.columns)
         gains = (y[some, row] - y[some, baseline]).mean(-1)
         sampled = mean_interval(gains, method.alpha / method.contrasts)
-        return AverageGain(found.gain, sampled, found.columns, found.ratio)
+        return AverageGain(found.gain, sampled, found.columns, found.tripped, found.ratio)
 
     return tuple(found and average(row, found) for row, found in enumerate(over))
 
 
 class Combined(NamedTuple):
-    """The gain of a row in a combination of `columns` (indices); `ratio`: as of ColumnGains."""
+    """The gain of a row in a combination of `columns` (indices); the rest as of ColumnGains."""
 
     gain: RowGain
     columns: tuple[int, ...]
+    tripped: bool
     ratio: float | None
 
 
@@ -83,6 +97,7 @@ def trends(
     baseline: int,
     method: Method,
     unstable: Bools | None = None,
+    right: Rights | None = None,
 ) -> tuple[Combined | None, ...]:
     """By how much the gain of every row of y (C, R, S) grows with the columns' number x (C,): the
     slope of the least-squares line, a linear contrast of the columns (Cochran & Cox 1957, ch. 3).
@@ -93,10 +108,9 @@ def trends(
 
     def slope(some: list[int]) -> Floats:
         away = x[some] - x[some].mean()
-        weights = away / (away**2).sum()
-        return np.asarray((weights[:, None, None] * y[some]).sum(0))
+        return np.asarray(away / (away**2).sum())
 
-    return _over(y, baseline, method, unstable, slope, fewest=3)
+    return _over(y, baseline, method, unstable, right, slope, fewest=3)
 
 
 def _over(
@@ -104,12 +118,13 @@ def _over(
     baseline: int,
     method: Method,
     unstable: Bools | None,
-    combine: Callable[[list[int]], Floats],
+    right: Rights | None,
+    weigh: Callable[[list[int]], Floats],
     fewest: int,
 ) -> tuple[Combined | None, ...]:
-    """The gain of every row of y (C, R, S) in what `combine` makes of columns: an (R, S) of their
-    indices. A row has the columns where it and a stable baseline have all seeds; None below
-    `fewest`, and for the baseline."""
+    """The gain of every row of y (C, R, S) in the sum of columns with the weights that `weigh`
+    gives their indices. A row has the columns where it and a stable baseline have all seeds; None
+    below `fewest`, and for the baseline."""
     complete: Bools = np.asarray(~np.isnan(y).any(-1))
     shaky: Bools = np.zeros(y.shape[:2], dtype=bool) if unstable is None else unstable
     usable = complete & complete[:, [baseline]] & ~shaky[:, [baseline]]
@@ -117,16 +132,21 @@ def _over(
     @functools.cache
     def fitted(columns: tuple[int, ...]) -> ColumnGains:
         some = list(columns)
-        made = combine(some)
+        weights = weigh(some)
+        made = np.asarray((weights[:, None, None] * y[some]).sum(0))
         made[~complete[some].all(axis=0)] = np.nan
-        return column_gains(made, baseline, method, np.asarray(shaky[some].any(axis=0)))
+        flips = None
+        if right is not None:
+            flips = Flips(tuple(right[c] for c in some), tuple(weights.tolist()))
+        return column_gains(made, baseline, method, np.asarray(shaky[some].any(axis=0)), flips)
 
     def combined(row: int) -> Combined | None:
         columns = tuple(int(c) for c in np.flatnonzero(usable[:, row]))
         if row == baseline or len(columns) < fewest:
             return None
-        gain = fitted(columns).rows[row]
-        return None if gain is None else Combined(gain, columns, fitted(columns).ratio)
+        found = fitted(columns)
+        gain = found.rows[row]
+        return None if gain is None else Combined(gain, columns, found.tripped, found.ratio)
 
     return tuple(combined(row) for row in range(y.shape[1]))
 
@@ -137,22 +157,16 @@ def changes(
     baseline: int,
     method: Method,
     unstable: Bools | None = None,
+    right: Rights | None = None,
 ) -> ColumnGains:
     """By how much each row's gain over `baseline` grows between two columns, each (R, S), NaN
     where missing: the gain in the differences of a row's seed s between the columns.
 
-    `method`'s contrasts are those of this comparison; `unstable` (R,): in either column.
+    `method`'s contrasts are those of this comparison; `unstable` (R,): in either column; `right`:
+    of both.
     """
-    return column_gains(after - before, baseline, method, unstable)
-
-
-class AnovaLine(NamedTuple):
-    """A line of an analysis of variance: F over (df, residual_df) and its p."""
-
-    df: int
-    residual_df: int
-    f: float
-    p: float
+    flips = Flips(tuple(right), (-1.0, 1.0)) if right is not None else None
+    return column_gains(after - before, baseline, method, unstable, flips)
 
 
 @dataclass(frozen=True)
@@ -161,30 +175,31 @@ class FactorialEffects:
 
     `first[i - 1]`: level i of the first factor, averaged over the second's levels; `second` alike.
     `interaction[i - 1][j - 1]`: what level i gains at level j of the second beyond what it gains
-    at level 0. `sources` tests each of the three as a whole; empty where cells don't share a
-    spread. `seeds` are those that all cells have.
+    at level 0. `seeds` are those that all cells have.
     """
 
     first: tuple[RowGain, ...]
     second: tuple[RowGain, ...]
     interaction: tuple[tuple[RowGain, ...], ...]
-    sources: Mapping[str, AnovaLine]
     seeds: tuple[int, ...]
     own: bool  # each effect is judged by its own spread: a cell is out of line
 
 
 def grid_effects(
-    y: Floats, method: Method, unstable: Bools | None = None
+    y: Floats,
+    method: Method,
+    unstable: Bools | None = None,
+    right: NDArray[np.bool_] | None = None,
 ) -> FactorialEffects | None:
-    """Main effects and interaction in y (A, B, S), A x B cells x seeds; A, B >= 2.
+    """Main effects and interaction in y (A, B, S), A x B cells x seeds; A, B >= 2. `right`
+    (A, B, S, N): which images runs get right.
 
-    y = first + second + interaction + seed + residual: a randomised complete block design (Cochran
-    & Cox 1957, ch. 4-5) on the seeds that every cell has; NaN where missing, None below two, and
-    where the baseline's cell (0, 0) is `unstable` (A, B). All A B - 1 effects are one family at
-    `method.alpha`: t at alpha / (A B - 1), whatever contrasts `method` has. Effects share the
-    spread that cells pool; where one cell is unstable, or a screen trips on one, the baseline's
-    included, each effect is judged as by `paired`: by its own spread over seeds. By `welch` each
-    cell has its own (Satterthwaite 1946).
+    Seeds are blocks (Cochran & Cox 1957, ch. 4-5), on the seeds that every cell has; NaN where
+    missing, None below two, and where the baseline's cell (0, 0) is `unstable` (A, B). All A B - 1
+    effects are one family at `method.alpha`, whatever contrasts `method` has. Where one cell is
+    unstable, or a screen trips on one, the baseline's included, and without images, each effect is
+    judged as by `paired`: by its own spread over seeds. (Cells of a level may be near copies: one
+    spread of all cells errs up to .12 then.)
     """
     a, b = y.shape[:2]
     cells = y.reshape(a * b, -1)
@@ -194,25 +209,27 @@ def grid_effects(
     if n < 2 or shaky[0]:
         return None
     cells = cells[:, list(seeds)]
-    pool: Pool | None = None
-    own: Reason = ""
-    if method.pools:
-        pool = pooled(cells, 0, method.screen)
-        own = "instability" if method.screen and shaky.any() else ""
-        own = own or ("spread" if pool.tripped or pool.own.any() else "")
-    # These contrasts don't share one control: no Dunnett. The rest of `screen` is in the pool.
-    family = dataclasses.replace(method, screen=True, contrasts=size, comparisons=size)
     weights = _weights(a, b)
-    found = _fit(cells, weights, None if own else pool, family)
-    raw, each = raw_p(found, n), weights @ cells
-    gains = adjusted([row_gain(found, raw, k, each[k], own, family) for k in range(size)], family)
-    effects = [gain for gain in gains if gain is not None]
+    family = Method(method.spread, method.alpha, contrasts=size, comparisons=size)
+    images = None
+    if right is not None and method.spread == "images":
+        images = right.reshape(a * b, -1, right.shape[-1])[:, list(seeds)]
+    judged = None
+    if images is not None and not shaky.any():
+        judged = of_contrasts(cells, weights, images)
+    values = weights @ cells
+    v, df = variance(values, rounding(cells)), np.full(size, n - 1.0)
+    own: Reason = ""
+    if judged is not None:
+        v, df = judged
+    elif images is not None or shaky.any():
+        own = "instability" if shaky.any() else "spread"
+    effects = _effects(values, v, df, own, family)
     crossed = effects[a + b - 2 :]
     return FactorialEffects(
-        first=tuple(effects[: a - 1]),
-        second=tuple(effects[a - 1 : a + b - 2]),
-        interaction=tuple(tuple(crossed[i : i + b - 1]) for i in range(0, len(crossed), b - 1)),
-        sources=_sources(cells.mean(1).reshape(a, b), n, pool) if pool and not own else {},
+        first=effects[: a - 1],
+        second=effects[a - 1 : a + b - 2],
+        interaction=tuple(crossed[i : i + b - 1] for i in range(0, len(crossed), b - 1)),
         seeds=seeds,
         own=bool(own),
     )
@@ -229,38 +246,25 @@ def _weights(a: int, b: int) -> Floats:
     return np.concatenate([np.asarray(np.kron(*factors)) for factors in effects])
 
 
-def _fit(cells: Floats, weights: Floats, pool: Pool | None, method: Method) -> Fit:
-    """Contrasts, weights (K, R), of the means of cells (R, n): `fit`, of which a gain is one."""
-    n = cells.shape[1]
-    values = weights @ cells
-    sd = np.sqrt(variance(values, rounding(cells)))
-    df = np.full(len(weights), n - 1.0)
-    if pool:  # half the variance of a gain is a cell's
-        sd = np.sqrt((weights**2).sum(1) * pool.gain[0] / 2)
-        df = np.full(len(weights), float(pool.df[0]))
-    elif method.spread == "welch":
-        parts = weights**2 * variance(cells, rounding(cells))
-        sd = np.sqrt(parts.sum(1))
-        df = np.divide((n - 1) * sd**4, (parts**2).sum(1), out=df, where=sd > 0)
-    half = method.critical(df) * sd / math.sqrt(n)
-    return Fit(values.mean(1), half, sd, df, np.zeros(len(weights), dtype=bool), None)
+def _effects(
+    values: Floats, v: Floats, df: Floats, own: Reason, method: Method
+) -> tuple[RowGain, ...]:
+    """Contrasts by seed (K, n), whose variances (K,) have these degrees of freedom."""
+    n = values.shape[1]
+    half = method.critical(df) * np.sqrt(v / n)
+    means, raw = values.mean(1), raw_p(values.mean(1), v, df, n)
 
+    def effect(k: int) -> RowGain:
+        mean, sd = float(means[k]), math.sqrt(float(v[k]))
+        known = sd > 0
+        return RowGain(
+            gain=Estimate(mean, mean - float(half[k]), mean + float(half[k]), n, sd),
+            own=own,
+            raw_p=float(raw[k]) if known else None,
+            p=method.p(mean / sd * math.sqrt(n), float(df[k])) if known else None,
+            sign_flip=sign_flip(values[k]) if known else None,
+            df=float(df[k]),
+        )
 
-def _sources(means: Floats, n: int, pool: Pool) -> dict[str, AnovaLine]:
-    """F tests of the effects in cell means (A, B), of n seeds, where all cells share a spread."""
-    if pool.gain[0] == 0:
-        return {}
-    first = means.mean(1, keepdims=True) - means.mean()
-    second = means.mean(0, keepdims=True) - means.mean()
-    crossed = means - means.mean() - first - second
-    a, b = means.shape
-    found = {}
-    for name, effect, df in (
-        ("first", first, a - 1),
-        ("second", second, b - 1),
-        ("interaction", crossed, (a - 1) * (b - 1)),
-    ):
-        squares = n * float((np.broadcast_to(effect, means.shape) ** 2).sum())
-        f = squares / df / float(pool.gain[0] / 2)
-        found[name] = AnovaLine(df, int(pool.df[0]), f, float(fdtrc(df, pool.df[0], f)))
-    return found
+    gains = adjusted([effect(k) for k in range(len(values))], method)
+    return tuple(gain for gain in gains if gain is not None)

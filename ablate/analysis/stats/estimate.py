@@ -35,12 +35,15 @@ class Estimate:
 
 
 def mean_interval(x: Sequence[float] | Floats, alpha: float = 0.05) -> Estimate:
-    """Mean of x, shape (n,), with Student's t interval: independent, normal values."""
+    """Mean of x, shape (n,), with Student's t interval: independent, normal values.
+    None where they are all equal."""
     values = np.asarray(x, dtype=float)
     n, mean = len(values), float(values.mean())
     if n < 2:
         return Estimate(mean, None, None, n)
-    sd = float(values.std(ddof=1))
+    sd = math.sqrt(float(variance(values, rounding(values))))
+    if not sd:  # equal results have no spread: accuracies are counts, so that this is rounding
+        return Estimate(mean, None, None, n, 0.0)
     half = float(stdtrit(n - 1, 1 - alpha / 2)) * sd / math.sqrt(n)
     return Estimate(mean, mean - half, mean + half, n, sd)
 
@@ -85,3 +88,14 @@ def seed_correlation(y: Floats, alpha: float = 0.05) -> Estimate | None:
     low = share(ratio / fdtri(n - 1, df, 1 - alpha / 2))
     high = share(ratio * fdtri(df, n - 1, 1 - alpha / 2))
     return Estimate(share(ratio), low, high, n)
+
+
+def rounding(y: Floats) -> float:
+    """The variance below which values as large as y differ by rounding alone."""
+    return float(TOLD_APART * np.abs(y).max(initial=0.0)) ** 2
+
+
+def variance(values: Floats, smallest: float) -> Floats:
+    """Over the last axis; 0 where it is rounding."""
+    found: Floats = values.var(-1, ddof=1)
+    return np.where(found > smallest, found, 0.0)

@@ -10,16 +10,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from ablate.analysis.stats.dunnett import dunnett, dunnett_p
-from ablate.analysis.stats.estimate import Bools, Estimate, Floats, seed_correlation
+from ablate.analysis.stats.estimate import Bools, Estimate, Floats
 from ablate.analysis.stats.exact import Exact, holm, sign_flip
-from ablate.analysis.stats.pool import Pool, pooled, rounding, variance
-from ablate.analysis.stats.predictions import Noise, noise, predicted
-from ablate.analysis.stats.two_stages import FirstStage, second_stage
-from ablate.analysis.stats.unblocked import unblocked
+from ablate.analysis.stats.spread import Flips, ImageFlips, Variances, by_images, one_way, paired
 from ablate.analysis.stats.verdict import MOST_SEEDS
 
 
@@ -27,148 +22,86 @@ from ablate.analysis.stats.verdict import MOST_SEEDS
 class Method:
     """How the gains of a column are judged; fixed before results exist.
 
-    `alpha` is the error of the whole family of `contrasts`; `comparisons` of them are in this
-    column. They differ where the family is a table of several columns. `baseline_seeds`: of the
-    baseline, where it has more than the rows; there are no seed blocks then.
+    `images`: by which images flip between seeds, where they are known, else as `one way`. `alpha`
+    is the error of the whole family of `contrasts`; `comparisons` of them are in this column. They
+    differ where the family is a table of several columns. `repeated`: at each of several looks.
     """
 
-    spread: Literal["pooled", "predictions", "paired", "welch"] = "pooled"
-    screen: bool = True
+    spread: Literal["images", "one way", "paired"] = "one way"
     alpha: float = 0.05
     contrasts: int = 1
     comparisons: int = 1
-    baseline_seeds: int = 0
-
-    @property
-    def pools(self) -> bool:
-        """Do the rows share a spread, as far as they are alike?"""
-        return self.spread in ("pooled", "predictions")
+    repeated: bool = False
 
     @property
     def screened(self) -> bool:
-        return self.pools and self.screen
-
-    @property
-    def dunnetts(self) -> bool:
-        """Without the screen all comparisons of a column share one spread."""
-        return self.spread == "pooled" and not self.screen and not self.baseline_seeds
+        """Do rows share a spread, as far as screens find them alike?"""
+        return self.spread != "paired"
 
     def critical(self, df: Floats) -> Floats:
-        """The half-width of a simultaneous interval, in standard errors.
-
-        Dunnett's constant, the columns of a family splitting alpha by Bonferroni; or t at alpha /
-        contrasts.
-        """
-        if self.dunnetts:
-            share = self.alpha * self.comparisons / self.contrasts
-            return np.full(np.shape(df), dunnett(self.comparisons, round(float(np.min(df))), share))
-        few, where = np.unique(df, return_inverse=True)  # a quantile is slow, and they repeat
-        quantiles = stdtrit(few, 1 - self.alpha / (2 * self.contrasts))
+        """The half-width of a simultaneous interval, in standard errors: t at alpha / contrasts."""
+        # A quantile is slow, and they repeat.
+        some, where = np.unique(np.round(df, 3), return_inverse=True)
+        quantiles = stdtrit(some, 1 - self.alpha / (2 * self.contrasts))
         return np.asarray(quantiles[where].reshape(np.shape(df)))
 
     def p(self, t: float, df: float) -> float:
         """The p-value of that interval: at most alpha where it excludes 0."""
-        if self.dunnetts:
-            p = dunnett_p(t, self.comparisons, round(df)) * self.contrasts / self.comparisons
-        else:
-            p = 2 * float(stdtr(df, -abs(t))) * self.contrasts
-        return min(p, 1.0)
+        return min(2 * float(stdtr(df, -abs(t))) * self.contrasts, 1.0)
 
 
 class Fit(NamedTuple):
-    """Gains over a baseline, shape (..., R), and what they are judged by.
-
-    The standard error of a gain is sd / sqrt(n), with df degrees of freedom. `own` are the rows
-    judged by their own spread where others share one; `pool` is that, if anything is pooled.
-    `fixed`: the part of a gain's variance that is not its row's, where rows are no blocks.
-    """
+    """Gains over row 0, shape (..., R), the half-widths of their intervals, and what they are
+    judged by."""
 
     gain: Floats
     half: Floats
-    sd: Floats
-    df: Floats
-    own: Bools
-    pool: Pool | None
-    fixed: Floats | float = 0.0
+    by: Variances
+
+    @property
+    def sd(self) -> Floats:
+        """Of one seed's gain."""
+        return np.sqrt(self.by.v)
 
 
-def fit(y: Floats, baseline: int, method: Method, images: Noise | None = None) -> Fit:
-    """Gains of every row of y (..., R, n), n >= 2, over the row `baseline`, none missing.
-
-    `pooled`: y = row + seed + residual with one variance, as far as `pooled` finds that rows are
-    alike; `predictions`: with the variances that `images` tell, or as `pooled` without; `paired`:
-    each row's own paired t; `welch`: rows independent, each with its own variance (Welch 1947),
-    which is conservative where seeds correlate: its 95 % intervals then cover 98 to 99 %.
-
-    With `baseline_seeds` the other rows of y have NaN where they lack a seed of the baseline; a
-    single one is judged by the seeds that both have.
-    """
-    if method.baseline_seeds:
-        if y.shape[-2] > 2:
-            return _fit_unblocked(y, baseline, method)
-        y = y[..., ~np.isnan(y).reshape(-1, y.shape[-1]).any(0)]
-    rows, n = y.shape[-2:]
-    differences = y - y[..., [baseline], :]
-    gain = differences.mean(-1)
-    smallest = rounding(y)
-    sd = np.sqrt(variance(differences, smallest))
-    df = np.full(gain.shape, n - 1.0)
-    own = np.zeros(gain.shape, dtype=bool)
-    pool = None
-    if method.pools and rows > 1:
-        pool = pooled(y, baseline, method.screen)
-        if method.spread == "predictions" and images is not None and rows > 2:  # of 2: a paired t
-            pool = predicted(y, baseline, images, pool)
-        own = pool.own | np.isnan(pool.gain)
-        sd = np.where(own, sd, np.sqrt(pool.gain))
-        df = np.where(own, df, pool.df)
-    elif method.spread == "welch":
-        each = variance(y, smallest)
-        both = each + each[..., [baseline]]
-        squares = each**2 + each[..., [baseline]] ** 2
-        sd = np.sqrt(both)
-        df = np.divide((n - 1) * both**2, squares, out=df, where=squares > 0)
-    half = method.critical(df) * sd / math.sqrt(n)
-    return Fit(gain, half, sd, df, own, pool)
+def fit(y: Floats, method: Method, images: ImageFlips | None = None) -> Fit:
+    """Gains of every row of y (..., R, n), n >= 2, none missing, over row 0, the baseline."""
+    if method.spread == "paired":
+        by = paired(y)
+    elif method.spread == "images" and images is not None:
+        by = by_images(y, images, method.repeated)
+    else:
+        by = one_way(y)
+    means = y.mean(-1)
+    half = method.critical(by.df) * np.sqrt(by.v / y.shape[-1])
+    return Fit(means - means[..., :1], half, by)
 
 
-def _fit_unblocked(y: Floats, baseline: int, method: Method, left: Bools | None = None) -> Fit:
-    found = unblocked(y, baseline, method.pools, left)
-    n = np.maximum((~np.isnan(y)).sum(-1), 1)
-    half = method.critical(found.df) * found.sd / np.sqrt(n)
-    pool = found.pool if method.pools else None
-    return Fit(found.gain, half, found.sd, found.df, found.own, pool, found.fixed)
-
-
-def raw_p(found: Fit, n: int | NDArray[np.int_]) -> Floats:
+def raw_p(gain: Floats, v: Floats, df: Floats, n: int) -> Floats:
     """Two-sided p (..., R) of each gain by itself; NaN where there is no spread to judge by."""
-    t = np.divide(
-        found.gain * np.sqrt(n),
-        found.sd,
-        out=np.full_like(found.gain, np.nan),
-        where=found.sd > 0,
-    )
-    return np.asarray(2 * stdtr(found.df, -np.abs(t)))
+    nothing = np.full(np.shape(gain), np.nan)
+    t = np.divide(gain * math.sqrt(n), np.sqrt(v), out=nothing, where=v > 0)
+    return np.asarray(2 * stdtr(df, -np.abs(t)))
 
 
-Reason = Literal["", "spread", "outlier", "instability"]
+Reason = Literal["", "spread", "outlier", "instability", "vague"]
 
 
 @dataclass(frozen=True)
 class RowGain:
     """The gain of one row; `own` says why it is judged by its own spread, if it is.
 
-    `spread`: its spread is out of line, but it stays in the pool; `outlier`: it left the pool;
-    `instability`: it has a diverged or a collapsed run, and left the fit as well. `ratio` is its
-    residual standard deviation over that of all other rows. `stands_out`: by the pool's spread its
-    gain would be told from 0; `decides`: seeds at which its own spread would tell a gain as large,
-    None beyond 100.
+    `spread`: its spread is out of line, but it tells of the others'; `outlier`: it doesn't;
+    `instability`: it has a diverged or a collapsed run, and left the fit as well; `vague`: its own
+    seeds tell more of its spread than images and other rows do. `ratio` is its standard deviation
+    over what would be in line, None where that is 0. `stands_out`: by the shared spread its gain
+    would be told from 0; `decides`: seeds at which its own spread would tell a gain as large, None
+    beyond 100.
 
-    p-values decide nothing. `raw_p` is this test's alone. `p` is adjusted for the family: in the
-    pool it is that of the interval; by `paired`, by `welch` and where a row is judged by its own
-    spread Holm's, which may fall below alpha where the interval holds 0. `sign_flip` asks for no
-    normality, adjusts nothing. None where there is no spread. `few`: predictions don't tell its
-    spread, so it is that of all rows.
+    p-values decide nothing. `raw_p` is this test's alone. `p` is adjusted for the family: that of
+    the interval, and Holm's where a row is judged by its own spread, which may fall below alpha
+    where the interval holds 0. `sign_flip` asks for no normality, adjusts nothing. None where there
+    is no spread. `few`: images don't tell its spread, so it is that of all rows.
     """
 
     gain: Estimate
@@ -180,6 +113,7 @@ class RowGain:
     p: float | None = None
     sign_flip: Exact | None = None
     few: bool = False
+    df: float | None = None
 
 
 @dataclass(frozen=True)
@@ -187,20 +121,26 @@ class ColumnGains:
     """The gains of a column, in the rows' order; None for the baseline and where there is none.
 
     `void`: the baseline has a diverged or a collapsed run, so gains have no intervals. The others
-    are of the rows that have every seed of the baseline: `spread`, the residual standard deviation
-    that the pool's rows share, with `df`, and how many are `kept`; `ratio`, the baseline's own
-    spread over it where gains are pooled, else None; the seed correlation. Where predictions tell
-    the rows' spreads apart, `spread` is their root mean square, `spreads` are least and greatest.
+    are of the rows that have every seed of the baseline. `spreads`: the least and the greatest
+    standard deviation of a result by which these are judged, with the median `df`. `shared`: the
+    root mean square of what they share, for forecasts; `shared_df` its df, `fixed` the part of
+    1 / shared_df that more seeds don't lessen. `flips`: the mean share of the variance that is
+    flips of images. `likeness`: by row, how alike its images flip with the baseline's. `tripped`:
+    the baseline is out of line; `ratio`, its standard deviation over what would be in line.
     """
 
     rows: tuple[RowGain | None, ...]
-    spread: float | None = None
-    df: int | None = None
-    kept: int = 0
-    ratio: float | None = None
-    correlation: Estimate | None = None
-    void: bool = False
     spreads: tuple[float, float] | None = None
+    df: float | None = None
+    kept: int = 0
+    shared: float | None = None
+    shared_df: float | None = None
+    fixed: float = 0.0
+    flips: float = 0.0
+    likeness: tuple[float | None, ...] = ()
+    tripped: bool = False
+    ratio: float | None = None
+    void: bool = False
 
 
 def column_gains(
@@ -208,23 +148,19 @@ def column_gains(
     baseline: int,
     method: Method,
     unstable: Bools | None = None,
-    right: Bools | None = None,
-    first: FirstStage | None = None,
+    flips: Flips | None = None,
 ) -> ColumnGains:
     """Gains of the rows of y (R, S), NaN where a result is missing, over the row `baseline`.
-    `right` (R, S, N): where y is the percentage of N images that a run gets right, which. `first`:
-    the first of two stages, which counted the seeds.
+    `flips`: which images the runs of y get right, where y is of such.
 
     A row with missing seeds is fitted on the seeds that it shares with the baseline, together
     with the rows that have all of those. Rows of `unstable` (R,), with a diverged or a collapsed
-    run, leave a screened pool and its fit: one such run is so far out that, left in the fit, 1/R
-    of it would be noise in every other row's residuals. An unstable baseline voids the column: one
-    collapsed run of three would make most rows seem to help.
+    run, leave a screened fit: one such run is so far out that, left in it, it would be noise in
+    every other row. An unstable baseline voids the column: one collapsed run of three would make
+    most rows seem to help.
     """
-    shaky = np.zeros(len(y), dtype=bool) if unstable is None else unstable
-    if method.baseline_seeds and len(y) > 2:
-        return _unblocked_gains(y, baseline, method, shaky)
     present = ~np.isnan(y)
+    shaky = np.zeros(len(y), dtype=bool) if unstable is None else unstable
     void = bool(shaky[baseline])
     out = shaky & method.screened
     out[baseline] = False
@@ -232,17 +168,17 @@ def column_gains(
 
     @functools.cache  # most rows have the same seeds: one fit serves them all
     def together(seeds: tuple[int, ...]) -> tuple[int, ...]:
-        whole = present[:, list(seeds)].all(axis=1) & ~out
-        return tuple(int(row) for row in np.flatnonzero(whole))
+        complete = np.flatnonzero(present[:, list(seeds)].all(axis=1) & ~out)
+        return (baseline, *(int(row) for row in complete if row != baseline))
 
     @functools.cache
-    def fitted(rows: tuple[int, ...], seeds: tuple[int, ...], spread: str) -> tuple[Fit, Floats]:
-        how = Method("paired", True, method.alpha, method.contrasts) if spread else method
-        images = noise(right[np.ix_(rows, seeds)]) if right is not None else None
-        found = fit(y[np.ix_(rows, seeds)], rows.index(baseline), how, images)
-        if first is not None and not spread:
-            found = second_stage(found, first, method, len(seeds))
-        return found, raw_p(found, len(seeds))
+    def images_of(rows: tuple[int, ...], seeds: tuple[int, ...]) -> ImageFlips | None:
+        judged = method.spread == "images" and flips is not None and len(rows) > 2
+        return flips.of(rows, seeds) if judged and flips is not None else None
+
+    @functools.cache
+    def fitted(rows: tuple[int, ...], seeds: tuple[int, ...]) -> Fit:
+        return fit(y[np.ix_(rows, seeds)], method, images_of(rows, seeds))
 
     def gain_of(row: int) -> RowGain | None:
         seeds = tuple(int(s) for s in np.flatnonzero(shared[row]))
@@ -252,134 +188,88 @@ def column_gains(
         if void or len(seeds) < 2:
             mean = Estimate(float(differences.mean()), None, None, len(seeds))
             return RowGain(mean, "instability" if out[row] else "")
-        others, _ = fitted(together(seeds), seeds, "")
-        rows = (baseline, row) if out[row] else together(seeds)
-        found, raw = fitted(rows, seeds, "paired" if out[row] else "")
-        found = found._replace(pool=others.pool)
-        own: Reason = "instability" if out[row] else ""
-        return row_gain(found, raw, rows.index(row), differences, own, method)
+        rows = together(seeds)
+        if out[row]:
+            alone = fit(y[np.ix_((baseline, row), seeds)], method)
+            others = fitted(rows, seeds).by if len(rows) > 1 else None
+            return row_gain(alone, 1, differences, method, True, others)
+        return row_gain(fitted(rows, seeds), rows.index(row), differences, method)
 
     gains = adjusted([gain_of(row) for row in range(len(y))], method)
     seeds = tuple(int(s) for s in np.flatnonzero(present[baseline]))
     rows = together(seeds)
     if void or len(rows) < 2 or len(seeds) < 2:
         return ColumnGains(gains, kept=len(rows), void=void)
-    return _of_column(gains, y[:, list(seeds)], rows, baseline, fitted(rows, seeds, "")[0].pool)
-
-
-def _of_column(
-    gains: tuple[RowGain | None, ...],
-    y: Floats,
-    rows: tuple[int, ...],
-    baseline: int,
-    pool: Pool | None,
-) -> ColumnGains:
-    """With what these rows, which have all seeds of the baseline, share."""
-    if pool is None:
-        return ColumnGains(gains, kept=len(rows), correlation=seed_correlation(y[list(rows)]))
-    kept = [row for row, left in zip(rows, pool.out, strict=True) if not left]
-    correlation = seed_correlation(y[kept])
-    if len(kept) < 2:
-        return ColumnGains(gains, kept=len(kept), correlation=correlation)
-    alike = [
-        i for i, row in enumerate(rows) if row in kept and (row != baseline or not pool.tripped)
-    ]
-    variances = pool.run[alike]
-    told = bool(variances.min() < variances.max())  # by predictions
+    by, images = fitted(rows, seeds).by, images_of(rows, seeds)
+    alike: list[float | None] = [None] * len(y)
+    for place, row in enumerate(rows[1:], 1) if images is not None else ():
+        assert images is not None
+        alike[row] = float(images.likeness[place, 0])
+    judged, typical = np.sqrt(by.v[1:] / 2), ~by.out[1:]
+    ratio = float(by.ratio)
     return ColumnGains(
         gains,
-        spread=math.sqrt(variances.mean() if told else variances[0]),
-        df=(len(alike) - 1) * (y.shape[1] - 1),
-        kept=len(kept),
-        ratio=float(pool.ratio) if pool.tripped else None,
-        correlation=correlation,
-        spreads=(math.sqrt(variances.min()), math.sqrt(variances.max())) if told else None,
+        spreads=(float(judged.min()), float(judged.max())),
+        df=float(np.median(by.df[1:])),
+        kept=1 + int(typical.sum()),
+        shared=math.sqrt(by.shared[1:].mean() / 2),
+        shared_df=float(np.median(by.shared_df[1:])),
+        fixed=float(np.median(by.fixed[1:])),
+        flips=float(by.flips[1:].mean()),
+        likeness=tuple(alike),
+        tripped=bool(by.tripped),
+        ratio=ratio if by.tripped and math.isfinite(ratio) else None,
     )
-
-
-def _unblocked_gains(y: Floats, baseline: int, method: Method, shaky: Bools) -> ColumnGains:
-    """`column_gains` over a baseline of more seeds than the rows: each row has its own, all of
-    them in one fit."""
-    present = ~np.isnan(y)
-    counts = present.sum(-1)
-    void = bool(shaky[baseline])
-    left = shaky & method.screened
-    left[baseline] = False
-    judged = not void and counts[baseline] > 1
-    found = _fit_unblocked(y, baseline, method, left)
-    raw = raw_p(found, np.maximum(counts, 1))
-
-    def gain_of(row: int) -> RowGain | None:
-        if row == baseline or not counts[row] or not counts[baseline]:
-            return None
-        own: Reason = "instability" if left[row] else ""
-        n = int(counts[row])
-        if not judged or n < 2:
-            return RowGain(Estimate(float(found.gain[row]), None, None, n), own)
-        pairs = (y[row] - y[baseline])[present[row] & present[baseline]]
-        return row_gain(found, raw, row, pairs, own, method, n)
-
-    gains = adjusted([gain_of(row) for row in range(len(y))], method)
-    pool, several = found.pool, (counts > 1) & ~left
-    several[baseline] = False
-    if not judged or not several.any():
-        return ColumnGains(gains, kept=int(several.sum()) + 1, void=void)
-    fitted = several.copy()
-    fitted[baseline] = True
-    correlation = seed_correlation(y[np.ix_(fitted, present[fitted].all(0))])
-    if pool is None:
-        return ColumnGains(gains, kept=int(fitted.sum()), correlation=correlation)
-    kept = several & ~pool.out
-    column = ColumnGains(gains, kept=int(kept.sum()) + 1, correlation=correlation)
-    df, spread = int((counts - 1)[kept].sum()), math.sqrt(pool.run[0])
-    return dataclasses.replace(column, spread=spread, df=df) if df else column
 
 
 def row_gain(
     found: Fit,
-    raw: Floats,
     row: int,
     differences: Floats,
-    own: Reason,
     method: Method,
-    seeds: int | None = None,
+    unstable: bool = False,
+    others: Variances | None = None,
 ) -> RowGain:
     """One row of a fit, as plain numbers; `differences` (n,) are those of its seeds from the
-    baseline's, `raw` the fit's p-values, `own` why it has none of the pool. `seeds`: n, where it is
-    not theirs. `p` is the interval's, until `adjusted`.
+    baseline's. `others`: of an `unstable` row, which the fit has alone, what the other rows share,
+    if there are any. `p` is the interval's, until `adjusted`.
     """
-    n, pool = seeds or len(differences), found.pool
-    mean, half, sd, df = (float(x[row]) for x in (found.gain, found.half, found.sd, found.df))
+    by, n = found.by, len(differences)
+    mean, half, sd, df = (float(x[row]) for x in (found.gain, found.half, found.sd, by.df))
+    own: Reason = "instability" if unstable else ""
+    if by.own[row]:
+        own = "vague" if by.vague[row] else "outlier" if by.out[row] else "spread"
+    shared, shared_df = float(by.shared[row]), by.shared_df[row]
+    if unstable:
+        shared = 0.0
+    if others is not None:  # the most that any of them has
+        most = int(others.shared[1:].argmax()) + 1
+        shared, shared_df = float(others.shared[most]), others.shared_df[most]
     ratio, stands_out, decides = None, False, None
-    if pool is not None and not own and found.own[row]:
-        own = "outlier" if pool.out[row] else "spread"
-        ratio = math.sqrt(pool.ratios[row])
-    if own and pool is not None:
-        alike = row if own != "instability" else int(np.nan_to_num(pool.gain).argmax())
-        shared = float(pool.gain[alike])
-    if own and pool is not None and shared > 0:
-        ratio = ratio or sd / math.sqrt(shared)
-        stands_out = abs(mean) > float(method.critical(pool.df[alike]) * math.sqrt(shared / n))
-        decides = _deciding(mean, sd, n, float(np.max(found.fixed)), method)
+    if own and own != "vague" and shared > 0:
+        ratio = math.sqrt(by.ratios[row]) if others is None else sd / math.sqrt(shared)
+        stands_out = abs(mean) > float(method.critical(shared_df) * math.sqrt(shared / n))
+        decides = _deciding(mean, sd, method)
+    raw = float(raw_p(found.gain[row], by.v[row], by.df[row], n))
     return RowGain(
         gain=Estimate(mean, mean - half, mean + half, n, sd),
         own=own,
-        ratio=ratio,
+        ratio=ratio if ratio is not None and math.isfinite(ratio) else None,
         stands_out=stands_out,
         decides=decides,
-        raw_p=float(raw[row]) if sd > 0 else None,
+        raw_p=raw if sd > 0 else None,
         p=method.p(mean / sd * math.sqrt(n), df) if sd > 0 else None,
         sign_flip=sign_flip(differences) if sd > 0 else None,
-        few=bool(pool is not None and not own and pool.few[row]),
+        few=bool(by.few[row]),
+        df=df,
     )
 
 
-def _deciding(mean: float, sd: float, seeds: int, fixed: float, method: Method) -> int | None:
-    """The fewest seeds at which the interval of a paired t with this mean and sd, which is that at
-    `seeds` of them, excludes 0; `fixed`: of the variance of the gain what seeds don't lessen."""
+def _deciding(mean: float, sd: float, method: Method) -> int | None:
+    """The fewest seeds at which a paired t with this mean and sd excludes 0."""
     n = np.arange(2, MOST_SEEDS + 1)
     quantile = stdtrit(n - 1, 1 - method.alpha / (2 * method.contrasts))
-    told = quantile * np.sqrt((sd**2 - seeds * fixed) / n + fixed) < abs(mean)
+    told = quantile * sd / np.sqrt(n) < abs(mean)
     return int(n[told.argmax()]) if told.any() else None
 
 
@@ -392,7 +282,7 @@ def adjusted(gains: Sequence[RowGain | None], method: Method) -> tuple[RowGain |
     stepped = holm(np.array(raw), method.contrasts)
     return tuple(
         dataclasses.replace(gain, p=float(p))
-        if gain and gain.p is not None and (gain.own or not method.pools)
+        if gain and gain.p is not None and (gain.own or not method.screened)
         else gain
         for gain, p in zip(gains, stepped, strict=True)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from dataclasses import dataclass
@@ -11,10 +10,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from scipy.special import chdtri, fdtri
 
-from ablate.analysis.stats.estimate import Floats
+from ablate.analysis.stats.estimate import Floats, rounding
 from ablate.analysis.stats.gains import Method, fit
-from ablate.analysis.stats.pool import rounding
-from ablate.analysis.stats.unblocked import MOST_TIMES, cut
 from ablate.analysis.stats.verdict import FEWEST_SEEDS, MOST_SEEDS, POWER
 
 SPREAD_LEVEL = 0.8  # of the interval of a measured spread
@@ -22,8 +19,6 @@ BARELY_KNOWN = 8  # residual degrees of freedom: below, the spread is
 CONTRASTS = 40_000  # simulated, in 1,000 to 10,000 tables
 AT_ONCE = 100_000  # results: what a cache holds
 START = 8  # seeds
-SEARCHED = 30  # seeds: designs with more are not searched for
-LEAST = 0.6  # of the seeds of blocks: with fewer, MOST_TIMES as many of the baseline don't do
 
 T = TypeVar("T")
 
@@ -41,7 +36,7 @@ class Spread:
     """The residual standard deviation of a column, in points. `df` is None where it is assumed."""
 
     sd: float
-    df: int | None = None
+    df: float | None = None
 
     @property
     def barely_known(self) -> bool:
@@ -86,20 +81,26 @@ def residual_spread(y: Floats) -> Spread | None:
     return Spread(math.sqrt(mean_square), df)
 
 
-def resolution(spread: Spread, n: int, more: int, method: Method) -> OverSpread[float]:
-    """The half-width of the pooled interval of a gain that `more` > `n` seeds will give.
+def resolution(
+    spread: Spread, n: int, more: int, method: Method, fixed: float = 0.0
+) -> OverSpread[float]:
+    """The half-width of the interval of a gain that `more` > `n` seeds will give.
 
-    `spread`: that of the pool at n seeds, with its df; rows judged by their own spread are in it
-    (without them it would be too small, by selection). The variance at `more` seeds is that of the
-    n seen and of new ones, whose ratio to it is F: 80 % of half-widths lie from low to high, where
-    spreads are as alike as the method has it. It has seed blocks.
+    `spread`: what rows share at n seeds, with its df; rows judged by their own spread are in it
+    (without them it would be too small, by selection). `fixed`: the part of 1 / df that more seeds
+    don't lessen, which the number of images sets. The variance at `more` seeds is that of the n
+    seen and of new ones, whose ratio to it is F: 80 % of half-widths lie from low to high, where
+    spreads are as alike as the method has it.
     """
-    assert spread.df is not None
-    later = spread.df / (n - 1) * (more - 1)
-    seen = spread.df / later
+    df = spread.df
+    assert df is not None
+    later = 1 / (fixed + max(1 / df - fixed, 0.0) * (n - 1) / (more - 1))
     half = float(method.critical(np.array(later)) * spread.sd * math.sqrt(2 / more))
+    if later <= df:
+        return OverSpread(half, half, half)
+    seen = df / later
     tails = np.array([(1 - SPREAD_LEVEL) / 2, (1 + SPREAD_LEVEL) / 2])
-    low, high = half * np.sqrt(seen + (1 - seen) * fdtri(later - spread.df, spread.df, tails))
+    low, high = half * np.sqrt(seen + (1 - seen) * fdtri(later - df, df, tails))
     return OverSpread(float(low), half, float(high))
 
 
@@ -116,64 +117,22 @@ class Forecast:
     seeds: OverSpread[int | None]
 
 
-class Design(NamedTuple):
-    """So many seeds of every row, and more of the baseline."""
-
-    seeds: int
-    baseline_seeds: int
-
-    def runs(self, comparisons: int) -> int:
-        return comparisons * self.seeds + self.baseline_seeds
-
-
-def fewest_runs(
-    gain: float, seeds: int, sd: float, method: Method, correlation: float = 0.0
-) -> Design | None:
-    """The design with more seeds of the baseline that finds `gain` with 80 % power, as `seeds` of
-    all rows do, in fewer runs; None where there is none, or beyond SEARCHED seeds. `sd` is the
-    residual one of blocks: without blocks the seeds' share of the variance is a row's, too.
-    """
-    rows, shared = method.comparisons, max(0.0, correlation)
-    if rows < 2 or seeds > SEARCHED:
-        return None
-
-    def finds(design: Design) -> bool:
-        more = dataclasses.replace(method, baseline_seeds=design.baseline_seeds)
-        return float(np.quantile(_told(design.seeds, more, shared), POWER)) <= gain / sd
-
-    best: Design | None = None
-    worse = 0  # in turn: runs fall with the rows' seeds, then rise
-    runs = (rows + 1) * seeds
-    for n in range(max(FEWEST_SEEDS, math.ceil(LEAST * seeds)), seeds):
-        low, high = n, min(MOST_TIMES * n, runs - 1 - rows * n)
-        if high <= low or worse == 2:
-            break
-        if not finds(Design(n, high)):
-            worse += best is not None
-            continue
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if finds(Design(n, middle)) else (middle, high)
-        best, worse = Design(n, high), 0
-        runs = best.runs(rows)
-    return best
-
-
 def detect(
     gain: float, n: int, spread: Spread, method: Method, correlation: float = 0.0
 ) -> Forecast:
     """Forecast for a true `gain` > 0 of one contrast while the others are null, n >= 3 seeds.
 
     Assumes normal residuals of one spread, in points, in all rows of the column. `correlation` is
-    the share of the seed blocks in the variance, which only methods without blocks pay for. Where
-    the baseline has more seeds than the rows, those stay as they are until the rows have as many.
+    the share of the seed blocks in the variance, which `one way` pays for. There are no images
+    before results: where they will judge, rows of one spread are judged as `one way` does, whose
+    power is the same.
     Seeded: the same question, the same answer; standard error of a power below 0.5 %.
     """
 
+    blocks = max(0.0, correlation) if method.spread == "one way" else 0.0
+
     def told(seeds: int) -> Floats:
-        blocks = seeds >= method.baseline_seeds
-        how = dataclasses.replace(method, baseline_seeds=0) if blocks else method
-        return _told(seeds, how, max(0.0, correlation))
+        return _told(seeds, method, blocks)
 
     def smallest(seeds: int) -> float:
         return float(np.quantile(told(seeds), POWER))
@@ -210,11 +169,10 @@ def _told(n: int, method: Method, correlation: float) -> Floats:
     tables = min(max(1_000, CONTRASTS // method.comparisons), 10_000)
     found = []
     while tables:
-        most = max(n, method.baseline_seeds)
-        chunk = min(tables, max(1, AT_ONCE // (rows * most)))
-        y = rng.standard_normal((chunk, rows, most))
-        y += blocks * rng.standard_normal((chunk, 1, most))
-        table = fit(cut(y, n, method.baseline_seeds), 0, method)
+        chunk = min(tables, max(1, AT_ONCE // (rows * n)))
+        y = rng.standard_normal((chunk, rows, n))
+        y += blocks * rng.standard_normal((chunk, 1, n))
+        table = fit(y, method)
         for gain in (table.gain, -table.gain):  # of -y: as likely, and it halves the error
             found.append((table.half - gain)[:, 1:].ravel())
         tables -= chunk

@@ -12,12 +12,13 @@ from typing import Any
 from ablate.audit.doctor import machine, resume_check, stored
 from ablate.audit.doctor.finding import Finding, Findings
 from ablate.audit.doctor.machine import Unfit
+from ablate.audit.doctor.null_tables import JudgedColumn, null_tables
 from ablate.planning.cell import spec_parents
 from ablate.running.launchers import Ask, Slot
 from ablate.shared.errors import Failure, UserError
 from ablate.store.store import Store
 
-__all__ = ["Finding", "examine", "examine_store", "show", "tree"]
+__all__ = ["Finding", "examine", "examine_store", "null_tables", "show", "tree"]
 
 
 def examine(
@@ -86,7 +87,7 @@ def show(findings: Iterator[Finding]) -> list[Finding]:
 
 def tree(findings: Sequence[Finding], repaired: Sequence[str]) -> dict[str, Any]:
     """Findings for `--format json`. findings: {level (ok, warning, problem), check, text};
-    repaired: lines on what --repair did."""
+    repaired: lines on what --repair did; statistics: the columns that --statistics judged."""
     return {
         "findings": [
             {"level": finding.level, "check": finding.what, "text": finding.text}
@@ -94,6 +95,7 @@ def tree(findings: Sequence[Finding], repaired: Sequence[str]) -> dict[str, Any]
             if finding.level != "..."
         ],
         "repaired": list(repaired),
+        "statistics": [one.numbers for one in findings if isinstance(one, JudgedColumn)],
     }
 
 

@@ -21,11 +21,12 @@ from ablate.shared.errors import Failure
 from ablate.shared.files import read_json, write_whole
 from ablate.shared.lock import Lock
 from ablate.shared.result import FINAL
-from ablate.store.connection import VERSION, connect, journal_mode
+from ablate.store.connection import connect, journal_mode, other_ledger
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import Driver, driver_of
 from ablate.store.store import Store
+from ablate.version import FORMAT
 
 States = Mapping[str, RunState]
 
@@ -170,7 +171,7 @@ def content(store: Store) -> Findings:
 def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | None]:
     """Check the ledger; return the state of every run, None where the ledger can't be read.
 
-    The ledger is neither repaired nor migrated."""
+    The ledger is not repaired."""
     if not store.ledger.exists():
         lost = bool(store.plans())
         text = f"no {store.ledger.name}; the next `ablate sweep` makes it" + (
@@ -185,9 +186,12 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
             db.execute("PRAGMA query_only = ON")
             faults = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
             version = db.execute("SELECT version FROM meta").fetchone()[0]
+            if type(version) is int and version != FORMAT:
+                yield Finding("problem", "ledger", str(other_ledger(store.ledger, version)))
+                return None
             sweeps = Ledger(db).sweeps()
-            looks = Ledger(db).looks_text() if version == VERSION else b""
-            edited = [*_edited(Ledger(db), store, sweeps)] if version == VERSION else []
+            looks = Ledger(db).looks_text()
+            edited = [*_edited(Ledger(db), store, sweeps)]
             states = Ledger(db).states()
     except sqlite3.Error as error:
         broken = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) in (
@@ -204,19 +208,11 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
     if faults != ["ok"]:
         said = " ".join(" ".join(faults).split())
         yield Finding("problem", "ledger", f"{store.ledger}: integrity_check: {said}; {repair}")
-    elif version > VERSION:
-        yield Finding(
-            "problem",
-            "ledger",
-            f"{store.ledger}: format {version} is of a newer ablate (this version reads up to "
-            f"{VERSION}); update ablate",
-        )
     else:
-        older = "" if version == VERSION else " (the next command migrates it)"
-        text = f"format {version}{older}, integrity_check ok, {counted(len(sweeps), 'sweep')}"
+        text = f"format {version}, integrity_check ok, {counted(len(sweeps), 'sweep')}"
         yield Finding("ok", "ledger", text)
         view = store.looks.read_bytes() if store.looks.exists() else b""
-        if version == VERSION and looks != view:
+        if looks != view:
             text = f"{store.looks} differs from the ledger, which counts; the next look rewrites it"
             yield Finding("warning", "looks", text)
     for text in edited:

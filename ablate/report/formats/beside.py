@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 
 from ablate.analysis.headline import headline
-from ablate.analysis.table import Entry, Table
+from ablate.analysis.table import Table
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
-from ablate.report.formats.layout import UNFINISHED, cells_of, headings_of
+from ablate.report.formats.layout import UNFINISHED, cells_of, explained, headings_of
 from ablate.report.formats.parts import ShownPart, cut_words, parts_of
 from ablate.report.pair import SweepPair, caption, notes
 
@@ -16,8 +15,10 @@ from ablate.report.pair import SweepPair, caption, notes
 def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
     """Lay out the gains of both, `show` of each. The footnotes of the second go on with the numbers
     of the first."""
-    first, second = pair.tables
-    tables = first, _shifted(second, len(first.footnotes))
+    first, second = (explained(table, list(parts_of(table, show))) for table in pair.tables)
+    after = len(first.footnotes)
+    later = {i: after + i for i in range(1, 1 + len(second.footnotes))}
+    tables = first, second.remarked(later)
     parts = [list(parts_of(table, show)) for table in tables]
     grids = tuple(_grid(pair, tables, parts, place) for place in range(len(pair.columns)))
     told = ((table.sweep, headline(table.whole or table)) for table in tables)
@@ -36,25 +37,6 @@ def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
 
 def _name(table: Table) -> str:
     return table.sweep + ("" if table.complete else UNFINISHED)
-
-
-def _shifted(table: Table, by: int) -> Table:
-    def later(entry: Entry) -> Entry:
-        return dataclasses.replace(entry, footnotes=tuple(i + by for i in entry.footnotes))
-
-    columns = (
-        dataclasses.replace(
-            column,
-            footnotes=tuple(i + by for i in column.footnotes),
-            entries=tuple(map(later, column.entries)),
-        )
-        for column in table.columns
-    )
-    rows = (
-        dataclasses.replace(row, footnotes=tuple(i + by for i in row.footnotes))
-        for row in table.rows
-    )
-    return dataclasses.replace(table, columns=tuple(columns), rows=tuple(rows))
 
 
 def _grid(

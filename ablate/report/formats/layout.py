@@ -35,10 +35,14 @@ def sheet(
     blocks = [_block(table, block, interval_form(show)) for block in table.blocks]
     details = table.details
     if not transpose and (table.wide or table.groups if wide is None else wide):
+        if "gain" not in show:
+            table = table.without_gain_footnotes()
         grids = list(wide_grids(table, show))
         details = tuple(wide_caption(table))
     else:
-        grids = _long(table, list(parts_of(table, show)), transpose, width)
+        parts = list(parts_of(table, show))
+        table = explained(table, parts)
+        grids = _long(table, parts, transpose, width)
         details = (*cut_words(table, show), *details)
     return PrintedTable(
         title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
@@ -66,11 +70,32 @@ def _long(table: Table, parts: Sequence[ShownPart], transpose: bool, width: int)
 
 
 def cells_of(entry: Entry | None, parts: Sequence[ShownPart]) -> list[GridCell]:
-    """The last one bears the entry's footnotes."""
+    """The gain's bears the footnotes that explain it, without one the verdict's; the last one
+    bears the entry's others."""
     if entry is None:
         return [GridCell("", number=part.number) for part in parts]
     cells = [part.cell(entry) for part in parts]
-    return [*cells[:-1], dataclasses.replace(cells[-1], notes=entry.footnotes)]
+    marks: list[set[int]] = [set() for _ in parts]
+    of_gain = {*entry.gain_footnotes}
+    marks[-1] |= {*entry.footnotes} - of_gain
+    if (bears := gain_bearer(parts)) is not None:
+        marks[bears] |= of_gain
+    return [
+        dataclasses.replace(cell, notes=tuple(sorted(some)))
+        for cell, some in zip(cells, marks, strict=True)
+    ]
+
+
+def gain_bearer(parts: Sequence[ShownPart]) -> int | None:
+    """The place of the part that bears the footnotes of gains: the gain's, else the verdict's."""
+    places = [i for i, part in enumerate(parts) if part.is_gain]
+    places += [i for i, part in enumerate(parts) if part.is_verdict]
+    return places[0] if places else None
+
+
+def explained(table: Table, parts: Sequence[ShownPart]) -> Table:
+    """The table without the footnotes of gains, where no part bears them."""
+    return table if gain_bearer(parts) is not None else table.without_gain_footnotes()
 
 
 def headings_of(column: TableColumn, parts: Sequence[ShownPart]) -> list[GridCell]:

@@ -51,6 +51,7 @@ class ShownPart:
     cell: Callable[[Entry], GridCell]
     number: bool = True
     is_gain: bool = False
+    is_verdict: bool = False
 
 
 def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
@@ -154,7 +155,9 @@ def _n(table: Table, ci: str) -> Iterator[ShownPart]:
 
 def _verdict(table: Table, ci: str) -> Iterator[ShownPart]:
     heading = "verdict" if table.complete else "runs"
-    yield ShownPart(heading, lambda entry: GridCell(state(entry, table)), number=False)
+    yield ShownPart(
+        heading, lambda entry: GridCell(state(entry, table)), number=False, is_verdict=True
+    )
 
 
 def state(entry: Entry, table: Table) -> str:

@@ -33,7 +33,7 @@ def tree(table: Table) -> dict[str, Any]:
     whole["caption"] += whole.pop("details")
     if not table.groups:
         del whole["groups"]
-    if table.task == DEFAULT:  # which older tables don't say
+    if table.task == DEFAULT:  # only another is said
         del whole["task"]
     said = ("name", "unit", "points", "scale", "sign", "neutral", "own")
     if table.choice.own:
@@ -42,12 +42,12 @@ def tree(table: Table) -> dict[str, Any]:
             for name, metric in table.choice.own.items()
         }
     for line in (line for block in whole["blocks"] for line in block["lines"]):
-        if not line["where"]:  # nor this
+        if not line["where"]:  # nor is this
             del line["where"]
     for column in whole["columns"]:
         del column["arch"], column["wide"]  # parts of its label
-        # Nor which is of the own test set, of no group, of rows that share a spread, or judged.
-        for key in ("on", "group", "spreads", "lacking", "beside"):
+        # Nor which is of the own test set, of no group, without lack, or judged.
+        for key in ("on", "group", "lacking", "beside"):
             if not column[key]:
                 del column[key]
         for entry in column["entries"]:
@@ -117,15 +117,15 @@ def _column(table: Table, column: TableColumn) -> Iterator[Fact]:
     for quantity, value in (
         *([("group", column.group)] if column.group else []),
         ("contrasts", column.contrasts),
-        ("spread", column.spread),
+        ("spread.by", column.judged_by),
         *(zip(("spread.least", "spread.most"), column.spreads or (), strict=False)),
         *([("predictions.lacking", column.lacking)] if column.lacking else []),
         ("spread.df", column.df),
-        ("spread.rows", column.pooled_rows),
+        ("spread.rows", column.kept_rows),
+        ("spread.images", column.flips),
         ("spread.baseline_ratio", column.baseline_ratio),
         ("void", int(column.void)),
         *(_forecast(column.forecast) if column.forecast else ()),
-        *_estimate("correlation", column.correlation),
         *(("test.n", size) for size in column.test_sizes),
         *(("note", table.footnotes[i - 1]) for i in column.footnotes),
     ):
@@ -166,6 +166,7 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
         ("pool", entry.pool or None),
         ("verdict", entry.verdict),
         ("spread.ratio", entry.ratio),
+        ("spread.likeness", entry.likeness),
         ("parameters", entry.parameters),
         ("multiply_adds", entry.multiply_adds),
         *_searches(entry.chosen),
@@ -200,7 +201,7 @@ def _searches(choices: tuple[TuningWinner, ...]) -> Facts:
         yield "search.repeats", len(choices)
         yield "search.trials", sum(choice.trials for choice in choices)
         yield "search.spent", sum(choice.spent for choice in choices)
-    if adds := sum(choice.multiply_adds for choice in choices):  # not of older sweeps
+    if adds := sum(choice.multiply_adds for choice in choices):  # own trainers tell none
         yield "search.multiply_adds", adds
 
 
@@ -266,6 +267,3 @@ def _block(block: Summary) -> Iterator[Fact]:
             if value is not None:
                 yield line.column, line.label, "", name, value
     yield "", "", "", f"{quantity}.contrasts", block.contrasts
-    for source, test in block.tests.items():
-        yield block.lines[0].column, "", "", f"{quantity}.{source}.f", test.f
-        yield block.lines[0].column, "", "", f"{quantity}.{source}.p", test.p

@@ -1,6 +1,7 @@
 """Answers what the page of `watch` asks: state, curves, table, the end of a log.
 
-Nothing is written, and no verdict is read: the table has gains without words. What an answer costs
+No verdict is read: the table has means and gains alone, which are recorded as a peek, and nothing
+else is written. What an answer costs
 is bounded: the state is made once a second at most, and a table has a small share of the time.
 """
 
@@ -14,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ablate.analysis.course import standing
-from ablate.analysis.own import with_own
-from ablate.analysis.tabulate import tabulate
+from ablate.analysis.reading import glance
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.report.growing import GrowingMetrics
@@ -82,7 +82,7 @@ class SweepAnswers:
             if self._plan.to_come or self._plan.until:  # its search, or its looks, make it grow
                 self._take(ledger.sealed_plan(self._store, self._plan.name) or self._plan)
             now = observe(self._plan, self._runs, self._store, ledger)
-            told = looks.read(self._store.read_looks(now.sweep)) if self._plan.until else []
+            told = looks.read(self._store.read_looks(), now.sweep) if self._plan.until else []
             newest = ledger.newest(10 * NEWEST)
         plan, runs, self._done = self._plan, self._runs, now.done
         left = self._clock.left_s(parts_done(now), now.total)
@@ -167,8 +167,8 @@ class SweepAnswers:
     # --- Table ---
 
     def table(self) -> tuple[int, bytes]:
-        """How many runs were done, and the table of these as a fragment of HTML, without verdicts:
-        whoever watches reads none. A new one waits until the time of the last is a small share."""
+        """How many runs were done, and the table of these as a fragment of HTML, without intervals
+        of gains. A new one waits until the time of the last is a small share."""
         with self._tabling:
             again, made_of, body = self._table
             done = self._done
@@ -182,15 +182,7 @@ class SweepAnswers:
     def _tabulated(self) -> str:
         store, plan = self._store, self._plan
         results, lost = store.results(plan.runs())
-        table = tabulate(
-            plan,
-            with_own(plan, results, store),
-            curves=store.metrics,
-            probes=store.probe,
-            predictions=store.predictions,
-            withheld=lost,
-        )
-        return gains_html(table, SHOWN)
+        return gains_html(glance(plan, store, results, withheld=lost), SHOWN)
 
 
 def _short(value: Any, scale: float = 1.0) -> float | None:

@@ -1,0 +1,130 @@
+"""How often a method errs on runs as they are: tables without any gain, made of one row's runs.
+
+Disjoint sets of a row's seeds play the baseline and K variants, of n seeds each. All are of one
+population, so each gain that is told from zero is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ablate.analysis.stats.estimate import Bools, Floats
+from ablate.analysis.stats.gains import Method, fit
+from ablate.analysis.stats.spread import ImageFlips
+from ablate.analysis.stats.verdict import FEWEST_SEEDS
+
+FEWEST_VARIANTS = 2  # with one, every method is the paired t
+FEWEST_RUNS = (FEWEST_VARIANTS + 1) * FEWEST_SEEDS  # of a row
+TABLES = 2000
+LEFT_OUT = 2  # one table in so many is judged again without each seed
+AT_ONCE = 4_000_000  # bits of images that are judged at once
+NORMAL = 1.959964  # a quantile, of a 95 % interval
+Places = NDArray[np.int_]  # tables of seeds, or of their places
+
+
+class NullError(NamedTuple):
+    """The share of tables in which some gain is told from zero, and its 95 % interval over the
+    choice of seeds; None where all tables are judged alike, whatever the seed."""
+
+    share: float
+    low: float | None
+    high: float | None
+
+
+def null_shape(seeds: int, variants: int) -> tuple[int, int]:
+    """(K, n) of the tables that a row of so many seeds makes, FEWEST_RUNS or more: as many variants
+    as fit with three seeds each; where all of a sweep's `variants` fit, as many seeds as do."""
+    k = min(variants, seeds // FEWEST_SEEDS - 1)
+    return k, seeds // (k + 1)
+
+
+def null_error(
+    y: Floats, right: Bools | None, method: Method, n: int, k: int, tables: int = TABLES
+) -> NullError:
+    """Judge tables of the rows of y (R, S), NaN where a result is missing; each row has (k + 1) n
+    results or more, and as many tables as the others. `right` (R, S, N): which images runs get
+    right, where y is of such. The draw is seeded: the same runs give the same share.
+
+    The interval is the jackknife's (Efron & Stein 1981): each of the S seeds is left out of all
+    rows. In its tables another seed of the row takes its place, so that k and n stay as they are;
+    what the draw of tables adds to the differences is taken off.
+    """
+    rng = np.random.default_rng(0)
+    used, each = (k + 1) * n, -(-tables // len(y))
+    family = dataclasses.replace(method, contrasts=k, comparisons=k)
+    wrong: list[Bools] = []
+    without: list[list[Bools]] = []
+    for r, values in enumerate(y):
+        seeds = np.flatnonzero(~np.isnan(values))
+        row = _Row(values, *_flipping(right, r, seeds, method), (k + 1, n), family)
+        drawn = rng.permuted(np.tile(seeds, (each, 1)), axis=1)
+        wrong.append(row.wrong(drawn[:, :used]))
+        some = drawn[::LEFT_OUT]
+        every = range(y.shape[1])
+        without.append([row.wrong(_left_out(seed, some, used, n)) for seed in every])
+    told = np.concatenate(wrong)
+    share = float(told.mean())
+    apart = np.concatenate(without, axis=1).astype(float)  # (S, tables)
+    apart -= apart.mean(0)
+    of_draw = apart.var(1, ddof=1) / apart.shape[1]
+    over_seeds = (1 - 1 / len(apart)) * float((apart.mean(1) ** 2 - of_draw).sum())
+    half = NORMAL * math.sqrt(max(over_seeds, 0.0) + float(told.var()) / len(told))
+    if not half:
+        return NullError(share, None, None)
+    return NullError(share, max(share - half, 0.0), min(share + half, 1.0))
+
+
+class _Row(NamedTuple):
+    """The results (S,) of a row, and which images its runs get right (S, N), of those that are not
+    alike in all: they are `part` of the test set. `shape`: rows and seeds of a table."""
+
+    values: Floats
+    right: Bools | None
+    part: float
+    shape: tuple[int, int]
+    method: Method
+
+    def wrong(self, tables: Places) -> Bools:
+        """Which of the tables (T, used), each of seeds, have a gain that is told from zero."""
+        size = self.shape[0] * self.shape[1] * (1 if self.right is None else self.right.shape[1])
+        parts = np.array_split(tables, 1 + len(tables) * size // AT_ONCE)
+        return np.concatenate([self._wrong(part) for part in parts if len(part)])
+
+    def _wrong(self, tables: Places) -> Bools:
+        places = tables.reshape(-1, *self.shape)
+        images = None
+        if self.right is not None:
+            images = ImageFlips.combined([ImageFlips.of(self.right[places])], [self.part])
+        found = fit(self.values[places], self.method, images)
+        told = (abs(found.gain) > found.half) & (found.by.v > 0)
+        return np.asarray(told[:, 1:].any(-1))
+
+
+def _flipping(
+    right: Bools | None, row: int, seeds: Places, method: Method
+) -> tuple[Bools | None, float]:
+    """The images that some runs of a row get right and others wrong, and their part of all: the
+    others say nothing, and are most."""
+    if right is None or method.spread != "images":
+        return None, 1.0
+    of_row = right[row]
+    told = of_row[seeds]
+    flip = told.any(0) & ~told.all(0)
+    flip[:1] = True  # one at least
+    return of_row[:, flip], float(flip.mean())
+
+
+def _left_out(seed: int, tables: Places, used: int, n: int) -> Places:
+    """The first `used` seeds of the tables, with another in the place of this one: a seed that the
+    table is without, else one of another set, which stands at another place there."""
+    found = tables[:, :used].copy()
+    table, place = np.nonzero(found == seed)
+    spare = tables.shape[1] > used
+    other = np.full_like(place, used) if spare else (place + n + 1) % used
+    found[table, place] = tables[table, other]
+    return found

@@ -1,0 +1,384 @@
+"""The spread of gains over a baseline, seeds as blocks: what a column's intervals are made of.
+
+Results are y (..., R, n): R rows of n seeds, none missing, row 0 the baseline; leading axes are
+tables. A metric that is the share of N test examples that a run gets right is judged by
+`by_images`: which images flip between seeds tells each row's spread, and how rows move together, of
+more images than there are seeds. All other metrics are judged by `one_way` (docs/statistics.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import fdtri
+
+from ablate.analysis.stats.estimate import Bools, Floats, rounding, variance
+
+# Levels of the F tests that look after what rows share.
+OWN = 0.95  # beyond it a row is judged by its own spread
+OWN_ONE_WAY = 0.90  # the same without images, which tell more
+OUT = 0.999  # beyond it a row tells nothing of the others, either
+FEW_SEEDS = 5  # below it the baseline's test is the stricter one: it sees little
+BASELINE = {True: 0.90, False: 0.95}  # by whether seeds are few
+BASELINE_AT_LOOKS = 0.85  # where a column is judged several times, each of which may miss it
+
+PERCENT = 100.0  # the scale of a share of images
+ONE = 0.25  # one image more, of the greatest variance of right or wrong: a row that never flips may
+FEWEST_IMAGES = 4.0  # that a gain's spread is told from: below, `one_way`
+TINY = np.finfo(float).tiny
+
+
+class Variances(NamedTuple):
+    """What gains over row 0 are judged by, shape (..., R); entry 0 means nothing.
+
+    `v`: the variance of one seed's gain, so that a gain's standard error is sqrt(v / n), with `df`
+    degrees of freedom. `own`: rows judged by their own differences from the baseline, of which
+    `out` tell nothing of the other rows, and `vague` are those whose seeds tell more than images
+    and other rows do. `tripped` (...): the baseline is out of line with the variants; `ratio`
+    (...): its standard deviation over what it would be in line. `ratios`: of a row's variance to
+    what it would be in line. `few`: rows that hardly an image tells of, judged `one_way`.
+    `shared`, `shared_df`: v and df without the rows' own judgement. `fixed`: the part of 1 /
+    shared_df that more seeds don't lessen. `flips`: the part of `shared` that is flips of images.
+    """
+
+    v: Floats
+    df: Floats
+    own: Bools
+    out: Bools
+    vague: Bools
+    few: Bools
+    tripped: Bools
+    ratio: Floats
+    ratios: Floats
+    shared: Floats
+    shared_df: Floats
+    fixed: Floats
+    flips: Floats
+
+
+class ImageFlips(NamedTuple):
+    """What images that flip between seeds tell of R rows, in points^2.
+
+    `covariance` (..., R, R): of the rows' results, where images flip independently of one another.
+    `gain`, `gain_df` (..., R): the variance of gains by the flips of right against the baseline's,
+    and its degrees of freedom. `shift` (..., R): the points that one unit on the logit of all
+    images moves a row by. `few` (..., R): rows that hardly an image tells of.
+    """
+
+    covariance: Floats
+    gain: Floats
+    gain_df: Floats
+    shift: Floats
+    few: Bools
+
+    @classmethod
+    def of(cls, right: NDArray[np.bool_] | Floats) -> ImageFlips:
+        """Of `right` (..., R, n, N): which of N images each run gets right; the mean of several
+        draws is a number from 0 to 1."""
+        n, size = right.shape[-2:]
+        unit = (PERCENT / size) ** 2
+        away = (right - right.mean(-2, keepdims=True)).astype(np.float32)
+        flat = away.reshape(*away.shape[:-2], n * size)
+        covariance = (flat @ np.swapaxes(flat, -1, -2)).astype(float) / (n - 1)
+        covariance += ONE * np.eye(covariance.shape[-1])
+        difference = away - away[..., :1, :, :]
+        of_gain = (np.square(difference, out=difference).sum(-2) / (n - 1)).astype(float)
+        own = np.square(away, out=away).sum(-2).astype(float) / (n - 1)
+        flips, squares = own.sum(-1), (own**2).sum(-1)
+        total = of_gain.sum(-1) + ONE
+        both = (flips + flips[..., :1]) ** 2
+        return cls(
+            covariance=covariance * unit,
+            gain=total * unit,
+            gain_df=2 * total**2 / ((of_gain**2).sum(-1) + ONE**2),
+            shift=(flips + ONE) * PERCENT / size,
+            few=both < FEWEST_IMAGES * (squares + squares[..., :1]),
+        )
+
+    @staticmethod
+    def combined(parts: Sequence[ImageFlips], weights: Sequence[float]) -> ImageFlips:
+        """Of sum_c w_c y_c, columns c being of different images: an average, a change, a slope."""
+        pairs = [(w**2, part) for w, part in zip(weights, parts, strict=True)]
+        gain: Floats = sum((w * p.gain for w, p in pairs), np.zeros(()))
+        noise: Floats = sum((w**2 * p.gain**2 / p.gain_df for w, p in pairs), np.zeros(()))
+        return ImageFlips(
+            covariance=sum((w * p.covariance for w, p in pairs), np.zeros(())),
+            gain=gain,
+            gain_df=gain**2 / noise,
+            shift=np.sqrt(sum((w * p.shift**2 for w, p in pairs), np.zeros(()))),
+            few=np.all([p.few for p in parts], axis=0),
+        )
+
+    @property
+    def likeness(self) -> Floats:
+        """How alike rows flip, (..., R, R): the correlation of their flips, cut to [0, 1]."""
+        sd = np.sqrt(_diagonal(self.covariance))
+        return np.asarray(np.clip(self.covariance / (sd[..., :, None] * sd[..., None, :]), 0, 1))
+
+    @property
+    def run_wide(self) -> Floats:
+        """The covariance (..., R, R) of rows under a shift of whole runs on the logit, of variance
+        1, which rows share the more, the more alike they flip."""
+        alike = 1 - (1 - self.likeness) ** 2
+        alike[..., np.arange(alike.shape[-1]), np.arange(alike.shape[-1])] = 1
+        return np.asarray(self.shift[..., :, None] * self.shift[..., None, :] * alike)
+
+
+class _RunWide(NamedTuple):
+    """The variance u2 (...) of a shift of whole runs, by the squares of some rows about the fit of
+    row and seed; `error`, its variance; `v`, the rows' covariance with it; `fit`: c' fit c are
+    these squares, with `df` degrees of freedom."""
+
+    u2: Floats
+    error: Floats
+    v: Floats
+    fit: Floats
+    df: Floats
+
+
+def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variances:
+    """Judge gains by which images flip, R >= 2, n >= 2.
+
+    The covariance of rows is that of their flips, plus one variance of a shift of whole runs on the
+    logit; a gain's variance is that of its own flips, plus its part of the shift. Screens: a row
+    whose squares about the fit are beyond F is judged by its own spread; a baseline that is puts
+    its own excess into every gain. Degrees of freedom by Satterthwaite (1946). A single variant has
+    its paired t. `repeated`: this is one of several looks.
+    """
+    rows, n = y.shape[-2:]
+    alone = _own_variance(y)
+    if rows == 2:
+        return _paired(alone, n)
+    e, wide = _diagonal(images.covariance), images.run_wide
+    seen, wide_gain = _covariance(y), _of_gains(wide)
+
+    def shift_of(some: Floats) -> _RunWide:
+        return _run_wide(some, images.covariance, wide, seen, n)
+
+    everyone = shift_of(np.ones(e.shape))
+    ratios = _diagonal(everyone.fit @ seen @ everyone.fit)
+    ratios = ratios / _diagonal(everyone.fit @ everyone.v @ everyone.fit)
+    own = ratios > _f_limit(n - 1, everyone.df, OWN)[..., None]
+    out = ratios > _f_limit(n - 1, everyone.df, OUT)[..., None]
+    own[..., 0] = out[..., 0] = False
+
+    kept = np.where(out, 0.0, 1.0)
+    variants = kept.copy()
+    variants[..., 0] = 0
+    theirs, all_kept = shift_of(variants), shift_of(kept)
+    weights = variants / e
+    about = -weights / np.maximum(weights.sum(-1, keepdims=True), TINY)
+    about[..., 0] = 1  # the baseline less the variants' weighted mean
+    excess = np.einsum("...i,...ij,...j->...", about, seen, about)
+    in_line = np.einsum("...i,...ij,...j->...", about, theirs.v, about)
+    level = BASELINE_AT_LOOKS if repeated else BASELINE[n < FEW_SEEDS]
+    limit = _f_limit(n - 1, theirs.df, level)
+    tripped = (variants.sum(-1) > 1) & (excess > limit * in_line)
+    u2 = np.where(tripped, theirs.u2, all_kept.u2)[..., None]
+    error = np.where(tripped, theirs.error, all_kept.error)[..., None]
+    more = np.where(tripped, np.maximum(excess - in_line, 0.0), 0.0)[..., None]
+    more_noise = np.where(tripped, excess, 0.0)[..., None] ** 2 / (n - 1)
+
+    v = images.gain + u2 * wide_gain + more
+    flips = images.gain**2 / images.gain_df
+    df = v**2 / np.maximum(flips + wide_gain**2 * error / 2 + more_noise, TINY)
+    vague = (df < n - 1) & ~own
+    vague[..., 0] = False
+    own = own | vague
+    found = Variances(
+        v=np.where(own, alone, v),
+        df=np.where(own, n - 1.0, df),
+        own=own,
+        out=out,
+        vague=vague,
+        few=np.zeros_like(own),
+        tripped=tripped,
+        ratio=np.sqrt(np.maximum(excess, 0.0) / in_line),
+        ratios=ratios,
+        shared=v,
+        shared_df=df,
+        fixed=flips / v**2,
+        flips=images.gain / v,
+    )
+    return _few_by_seeds(found, images.few, y) if images.few.any() else found
+
+
+def _covariance(y: Floats) -> Floats:
+    """Of rows (..., R, R), over seeds."""
+    centred = y - y.mean(-1, keepdims=True)
+    return np.asarray(centred @ np.swapaxes(centred, -1, -2) / (y.shape[-1] - 1))
+
+
+def _run_wide(some: Floats, flips: Floats, wide: Floats, seen: Floats, n: int) -> _RunWide:
+    """By the squares of `some` rows, 0 or 1 (..., R), with the covariances (..., R, R) of flips, of
+    one unit of the shift, and that `seen` over n seeds."""
+    fit = _two_way(some / _diagonal(flips))
+    scale = np.maximum(_trace(fit, wide), TINY)
+    u2 = np.maximum((_trace(fit, seen) - _trace(fit, flips)) / scale, 0.0)
+    v = flips + u2[..., None, None] * wide
+    product = fit @ v
+    squares = np.maximum(_trace(product, product), TINY)
+    error = 2 * squares / ((n - 1) * scale**2)
+    return _RunWide(u2, error, v, fit, (n - 1) * _trace(fit, v) ** 2 / squares)
+
+
+def of_contrasts(
+    y: Floats, weights: Floats, right: NDArray[np.bool_]
+) -> tuple[Floats, Floats] | None:
+    """The variances of one seed's contrasts of rows, and their df, each (K,): y (R, n), R >= 3, row
+    0 the baseline; weights (K, R), each of sum 0; `right` (R, n, N): which images runs get right.
+    None where a screen finds a row out of line, or hardly an image tells of one.
+    """
+    n = y.shape[-1]
+    images = ImageFlips.of(right)
+    if images.few.any():
+        return None
+    by = by_images(y, images)
+    if (by.own & ~by.vague).any() or by.tripped:
+        return None
+    wide = images.run_wide
+    shift = _run_wide(np.ones(len(y)), images.covariance, wide, _covariance(y), n)
+    contrast = np.einsum("kr,rsi->ksi", weights, right.astype(float))
+    flips = contrast.var(1, ddof=1)  # of an image, (K, N)
+    one = ONE / 2 * (weights**2).sum(1)
+    unit = (PERCENT / right.shape[-1]) ** 2
+    total, squares = flips.sum(-1) + one, (flips**2).sum(-1) + one**2
+    of_shift = np.einsum("kr,rq,kq->k", weights, wide, weights)
+    v = unit * total + float(shift.u2) * of_shift
+    noise = unit**2 * squares / 2 + of_shift**2 * float(shift.error) / 2
+    return v, v**2 / noise
+
+
+def _few_by_seeds(found: Variances, few: Bools, y: Floats) -> Variances:
+    """With the rows that hardly an image tells of judged `one_way`."""
+    plain = one_way(y)
+    each = {
+        name: np.where(few, getattr(plain, name), getattr(found, name))
+        for name in Variances._fields
+        if name not in ("few", "tripped", "ratio")
+    }
+    return found._replace(few=few & ~plain.own, **each)
+
+
+def one_way(y: Floats) -> Variances:
+    """Judge gains by the variance of rows over seeds, R >= 2, n >= 2: y = row + residual, one
+    variance, as far as rows are alike. No seed blocks, so conservative wherever seeds correlate.
+
+    A row beyond F of the others' mean is judged by its own spread; where the baseline is, a gain's
+    variance is the sum of its own and the variants' (Satterthwaite 1946). A single variant has its
+    paired t.
+    """
+    rows, n = y.shape[-2:]
+    d = n - 1.0
+    alone = _own_variance(y)
+    if rows == 2:
+        return _paired(alone, n)
+    s = variance(y, rounding(y))
+    others = (s.sum(-1, keepdims=True) - s) / (rows - 1)
+    own = s > fdtri(d, (rows - 1) * d, OWN_ONE_WAY) * others
+    out = s > fdtri(d, (rows - 1) * d, OUT) * others
+    own[..., 0] = out[..., 0] = False
+    kept = ~out
+    kept[..., 0] = False
+    k, s_0 = kept.sum(-1), s[..., 0]
+    theirs = (s * kept).sum(-1) / np.maximum(k, 1)
+    limit = _f_limit(d, np.maximum(k * d, 1), BASELINE[n < FEW_SEEDS])
+    tripped = (k > 0) & (s_0 > limit * theirs)
+    noise = s_0**2 / d + theirs**2 / np.maximum(k * d, 1)
+    sums = np.where(tripped, s_0 + theirs, 2 * (k * theirs + s_0) / (k + 1))
+    dfs = np.where(tripped, (s_0 + theirs) ** 2 / np.maximum(noise, TINY), (k + 1) * d)
+    v, df = (np.broadcast_to(part[..., None], s.shape) for part in (sums, dfs))
+    none = np.zeros_like(own)
+    return Variances(
+        v=np.where(own, alone, v),
+        df=np.where(own, d, df),
+        own=own,
+        out=out,
+        vague=none,
+        few=none,
+        tripped=tripped,
+        ratio=np.sqrt(_over(s_0, theirs)),
+        ratios=_over(s, others),
+        shared=v,
+        shared_df=df,
+        fixed=np.zeros(s.shape),
+        flips=np.zeros(s.shape),
+    )
+
+
+def paired(y: Floats) -> Variances:
+    """Judge each gain by its own differences over seeds, n >= 2: the paired t."""
+    return _paired(_own_variance(y), y.shape[-1])
+
+
+def _paired(alone: Floats, n: int) -> Variances:
+    none, zero = np.zeros(alone.shape, dtype=bool), np.zeros(alone.shape)
+    return Variances(
+        v=alone,
+        df=(df := np.full(alone.shape, n - 1.0)),
+        own=none,
+        out=none,
+        vague=none,
+        few=none,
+        tripped=none[..., 0],
+        ratio=zero[..., 0],
+        ratios=zero,
+        shared=alone,
+        shared_df=df,
+        fixed=zero,
+        flips=zero,
+    )
+
+
+def _own_variance(y: Floats) -> Floats:
+    return variance(y - y[..., :1, :], rounding(y))
+
+
+def _two_way(weights: Floats) -> Floats:
+    """A matrix (..., R, R): c' A c are the squares of c about the seed effects that these weights
+    (..., R) of rows fit."""
+    total = np.maximum(weights.sum(-1), TINY)[..., None, None]
+    spanned = weights[..., :, None] * weights[..., None, :] / total
+    return np.asarray(weights[..., :, None] * np.eye(weights.shape[-1]) - spanned)
+
+
+def _of_gains(covariance: Floats) -> Floats:
+    """The variances (..., R) of rows less row 0."""
+    own = _diagonal(covariance)
+    return np.maximum(own + own[..., :1] - 2 * covariance[..., :, 0], 0.0)
+
+
+def _trace(a: Floats, b: Floats) -> Floats:
+    return np.asarray(np.einsum("...ij,...ji->...", a, b))
+
+
+def _diagonal(a: Floats) -> Floats:
+    return np.asarray(np.einsum("...ii->...i", a))
+
+
+def _over(s: Floats, others: Floats) -> Floats:
+    """A ratio; infinite where the others have no spread."""
+    ratio = np.full(np.shape(others), np.inf)
+    return np.asarray(np.divide(s, others, out=ratio, where=others > 0))
+
+
+def _f_limit(df: float, other: Floats, level: float) -> Floats:
+    """Quantiles of F, which are slow and repeat: the other df to two decimals."""
+    some, where = np.unique(np.round(np.maximum(other, 1), 2), return_inverse=True)
+    return np.asarray(fdtri(df, some, level)[where].reshape(np.shape(other)))
+
+
+class Flips(NamedTuple):
+    """Which images runs get right, of the columns whose results sum to sum_c w_c y_c: `right`, of
+    each column (R, S, N)."""
+
+    right: tuple[NDArray[np.bool_], ...]
+    weights: tuple[float, ...] = (1.0,)
+
+    def of(self, rows: Sequence[int], seeds: Sequence[int]) -> ImageFlips:
+        """What they tell of these rows by these seeds, the baseline first."""
+        parts = [ImageFlips.of(right[np.ix_(rows, seeds)]) for right in self.right]
+        return parts[0] if self.weights == (1.0,) else ImageFlips.combined(parts, self.weights)

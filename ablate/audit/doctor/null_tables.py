@@ -1,0 +1,147 @@
+"""How often do the verdicts of a sweep err on its own runs, where there is no gain?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.analysis.correct import correct
+from ablate.analysis.details import seeds_command
+from ablate.analysis.methods import method_of
+from ablate.analysis.own import with_own
+from ablate.analysis.scores import Results, Scores, all_scores, by_replicate
+from ablate.audit.doctor.finding import Finding, Findings, counted
+from ablate.planning.cell import Column
+from ablate.planning.plan import Plan
+from ablate.planning.probing import again
+from ablate.shared.errors import UserError
+from ablate.store.find import computed, driven, instance, left_out, sweeps
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
+
+METHODS = {"images": "by images", "one way": "one way", "paired": "by paired t"}
+
+
+@dataclass(frozen=True)
+class JudgedColumn(Finding):
+    """What is told of a column; `numbers` for programs."""
+
+    numbers: Mapping[str, Any]
+
+
+def null_tables(store: Store, names: Sequence[str]) -> Findings:
+    """Judge tables without gains, made of the runs of each row, of these sweeps, or of all that
+    were driven. Raises UserError where a sweep that is named has too few seeds for them, or
+    verdicts of no kind; or all have."""
+    with Ledger.reading(store) as ledger:
+        known = sweeps(store, ledger)
+        plans = [
+            left_out(computed(store, driven(store, ledger, known, name)), ledger).with_own()
+            for name in (instance(name, known) or name for name in names or known)
+        ]
+    refusals = []
+    for plan in plans:
+        columns = [] if plan.one_search or plan.one_parent else [*_of_sweep(plan, store)]
+        yield from columns
+        if not any(isinstance(column, JudgedColumn) for column in columns):
+            refusals.append(_refusal(plan))
+            if names or len(refusals) == len(plans):
+                raise UserError(refusals[-1])
+            yield Finding("warning", "verdicts", refusals[-1])
+
+
+def _of_sweep(plan: Plan, store: Store) -> Findings:
+    of = plan.metric
+    sound = store.results(plan.runs(), curves=of.of_curve, probes=bool(of.probe))
+    for why in sound.withheld.values():
+        yield Finding("problem", "verdicts", f"withheld: {why}")
+    results = with_own(plan, sound.results, store)
+    cells = all_scores(plan, results, (), store.metrics, store.probe)
+    for column in plan.columns:
+        block = [s for (_, label), s in cells.items() if label == column.label]
+        if plan.cell(plan.baseline, column.label) is not None:
+            yield from _of_column(plan, store, results, column, block)
+
+
+def _of_column(
+    plan: Plan, store: Store, results: Results, column: Column, block: Sequence[Scores]
+) -> Findings:
+    """Nothing where no row has enough seeds."""
+    import numpy as np
+
+    from ablate.analysis.stats import null_tables as stats
+
+    method = method_of(plan, column.label)
+    y = plan.metric.sign * np.array([_stable(found, plan) for found in block])
+    counts = (~np.isnan(y)).sum(1)
+    enough = sorted(counts[counts >= stats.FEWEST_RUNS].tolist())
+    if not enough:
+        return
+    k, n = stats.null_shape(enough[(len(enough) - 1) // 2], method.comparisons)
+    paired = dataclasses.replace(method, spread="paired")
+    if method.comparisons == 1:  # as tables judge a single row
+        method = paired
+    told = None
+    if method.spread == "images":
+        told = correct(plan, block, results, "", store.predictions)
+    right, lacking = told or (None, "")
+    rows = np.flatnonzero(counts >= (k + 1) * n)
+    images = None if right is None else right[rows]
+    found = stats.null_error(y[rows], images, method, n, k)
+    beside = found if method is paired else stats.null_error(y[rows], None, paired, n, k)
+    judged_by = "one way" if lacking else method.spread
+    least, most = int(counts[rows].min()), int(counts[rows].max())
+    share = _percent(found)
+    if beside is not found:
+        share += f", by paired t in {_percent(beside)}"
+    seeds = f"{least} seeds" if least == most else f"{least} to {most} seeds"
+    how = f"judged {METHODS[judged_by]}" + f", for {lacking}" * bool(lacking)
+    at = f"{plan.name}@{column.label}" if column.label else plan.name
+    text = (
+        f"{at}: on your runs, tables without a gain are told wrongly in {share} (K = {k}, n = {n}; "
+        f"{counted(len(rows), 'row')} of {seeds}; {how}; {100 * method.alpha:g} % is allowed)"
+    )
+    beyond = (found.low or 0) > method.alpha
+    if beyond and beside.share < found.share:
+        text += f"; `ablate table {plan.name} analysis.spread=paired` judges each row by itself"
+    numbers = {
+        **{"sweep": plan.name, "column": column.label, "judged_by": judged_by},
+        **{"variants": k, "seeds": n, "rows": len(rows), "row_seeds": [least, most]},
+        **{"allowed": method.alpha, "wrong": found._asdict(), "paired": beside._asdict()},
+    }
+    yield JudgedColumn("warning" if beyond else "ok", "verdicts", text, numbers)
+
+
+def _stable(found: Scores, plan: Plan) -> list[float]:
+    """The results that n counts; NaN where a run is missing, has diverged or collapsed: tables
+    judge such rows apart."""
+    import math
+
+    unstable = set(found.unstable)
+    values = zip(by_replicate(found.main, plan), plan.replicates, strict=True)
+    return [math.nan if unstable & {*seeds} else value for value, seeds in values]
+
+
+def _percent(found: Any) -> str:
+    """ "3.9 % [2.1, 5.7: jackknife over seeds]"."""
+    if found.low is None:
+        return f"{100 * found.share:.1f} %"
+    low, high = 100 * found.low, 100 * found.high
+    return f"{100 * found.share:.1f} % [{low:.1f}, {high:.1f}: jackknife over seeds]"
+
+
+def _refusal(plan: Plan) -> str:
+    """Why there are no such tables of a sweep, and what would make them."""
+    from ablate.analysis.stats.null_tables import FEWEST_RUNS
+
+    if plan.one_search or plan.one_parent:
+        shared = "search" if plan.one_search else "parent"
+        return f"{plan.name}: its tables give no verdicts, for all runs of a row share one {shared}"
+    few = len(plan.seeds) < FEWEST_RUNS and not plan.until
+    command = f"`{seeds_command(plan, FEWEST_RUNS)}`" if few else again(plan)
+    return (
+        f"{plan.name}: a row needs {FEWEST_RUNS} seeds that finished, three for a baseline and "
+        f"three for each of two variants, and no row has as many: {command}"
+    )

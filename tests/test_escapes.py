@@ -1,0 +1,247 @@
+"""What an eager user does after a look ends in a note, or in nothing: fewer seeds, an edited file,
+another sweep of the same runs, an unfinished table. The commands themselves, on trainings that take
+no time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import scipy.stats
+from conftest import Shell
+
+TRAINER = """
+from pathlib import Path
+
+
+def main(settings, run):
+    if run.seed >= int(Path(__file__).with_name("last").read_text()):
+        raise ValueError("asked for")
+    noise = run.rng("noise", settings["level"]).normal()
+    run.result(score=0.5 + 0.002 * settings["level"] + 0.003 * noise, other=noise)
+"""
+DECLARED = """
+name: gauge:main
+keys: {level: 0}
+metrics:
+  score: {direction: more, unit: "%", range: [0, 1]}
+  other: {direction: less}
+fork_safe: true
+"""
+FILE = """
+base: {trainer: gauge}
+baseline: plain
+variants:
+  - plain: {}
+  - low: {trainer.level: 1}
+  - middle: {trainer.level: 4}
+  - high: {trainer.level: 7}
+seeds: 3
+"""
+EVERY = "trainer.level=0,1,2,3,4,5,6,7,8,9"
+BEST = "trainer.level=0,9"
+INLINE = "launcher=inline"
+AMONG = "These runs were read before, in {}, among 9 variants: judged as 9 contrasts."
+ALSO = "Verdicts on these runs were also read at n = {}: the chance of a false verdict on some "
+
+
+@pytest.fixture
+def gauge(tmp_path) -> Shell:
+    (tmp_path / "conf" / "trainer").mkdir(parents=True)
+    (tmp_path / "conf" / "trainer" / "gauge.yaml").write_text(DECLARED)
+    (tmp_path / "gauge.py").write_text(TRAINER)
+    (tmp_path / "last").write_text("100")
+    return Shell(tmp_path)
+
+
+@pytest.fixture
+def read(gauge) -> Shell:
+    """Nine rows, of which the verdicts at five seeds were read, as `all`."""
+    sweep(gauge, "all", EVERY, seeds=5)
+    return gauge
+
+
+def sweep(shell: Shell, name: str, *words: str, seeds: int, code: int = 0) -> str:
+    """Drive a sweep; what it printed, on one line."""
+    words = ("trainer=gauge", *words, f"seeds={seeds}", INLINE, "--as", name)
+    return flat(shell("sweep", *words, code=code).out)
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def facts(shell: Shell, *words: str) -> dict[tuple[str, str], str]:
+    """(row, quantity) -> value or words, of a table of one column."""
+    lines = csv.DictReader(shell("table", *words, "--format", "csv").out.splitlines())
+    return {(one["row"], one["quantity"]): one["value"] or one["text"] for one in lines}
+
+
+def verdicts(shell: Shell, *words: str) -> set[str]:
+    return {row for row, quantity in facts(shell, *words) if quantity == "verdict"}
+
+
+# --- Fewer seeds --------------------------------------------------------------------------------
+
+
+def test_fewer_seeds_after_more(read):
+    told = sweep(read, "fewer", EVERY, seeds=3)
+    assert ALSO.format("5 (sweep all)") in told
+    assert re.search(r"on some variant is about [4-8] %\.", told)
+    assert len(verdicts(read, "fewer")) == 9
+    assert verdicts(read, "fewer", "--strict") == set()
+    assert len(verdicts(read, "all", "--strict")) == 9  # the most seeds
+    assert ALSO.format("3 (sweep fewer)") in flat(read("table", "all").out)
+
+
+def test_fewer_seeds_of_the_same_name(read):
+    assert ALSO.format("5 (sweep all)") in sweep(read, "all", EVERY, "--replace", seeds=3)
+
+
+# --- Another sweep of the same runs -------------------------------------------------------------
+
+
+def test_the_best_row_alone_is_judged_among_nine(read):
+    """Its interval is the t interval of the level that nine share, computed here."""
+    alone = sweep(read, "best", BEST, seeds=5)
+    assert AMONG.format("all") in alone
+    assert "Changed since verdicts were first read in all, at n = 5: rows: -1, -2, -3" in alone
+    assert "with results in view: all variants are counted." in alone
+    found = facts(read, "best")
+    gains = [
+        float(facts(read, "best", "--show", "accuracy")["9", "score"])
+        - float(facts(read, "best", "--show", "accuracy")["0", "score"])
+    ]
+    assert float(found["9", "gain"]) == pytest.approx(gains[0])
+    half = float(found["9", "gain.high"]) - float(found["9", "gain"])
+    se = float(found["9", "gain.sd"]) / 5**0.5
+    assert half / se == pytest.approx(scipy.stats.t.ppf(1 - 0.05 / 18, 4))
+    assert found["", "contrasts"] == "9"
+    assert verdicts(read, "best", "--strict") == set()
+
+
+def test_the_best_row_alone_with_more_seeds(read):
+    told = sweep(read, "longer", BEST, seeds=8)
+    assert AMONG.format("all") in told
+    assert ALSO.format("5 (sweep all)") in told
+
+
+def test_a_row_that_was_not_read_before_is_a_family_of_its_own(read):
+    told = sweep(read, "other", "trainer.level=0,20", seeds=5)
+    assert (
+        "10 variants in 2 sweeps were read against these baseline runs, each sweep as its own "
+        "family: .05 each." in told
+    )
+    assert "judged as" not in told
+    assert verdicts(read, "other", "--strict") == {"20"}
+    assert facts(read, "other")["", "contrasts"] == "1"
+
+
+def test_looks_that_give_out_seeds_count_what_was_read_and_are_counted(read):
+    told = flat(read("sweep", "trainer=gauge", BEST, "--until", "7", INLINE, "--as", "u").out)
+    assert AMONG.format("all") in told
+    assert "until: none -> [5, 7]" in told
+    looks = [look for look in recorded(read) if look["sweep"] == "u"]
+    assert {look["columns"][""]["contrasts"] for look in looks} == {9}
+    fixed = sweep(read, "fixed", BEST, seeds=6)
+    others = sorted({look["columns"][""]["n"] for look in looks} - {5})
+    told = "".join(f", {n} (sweep u)" for n in others)
+    assert ALSO.format(f"5 (sweeps all, u){told}") in fixed
+
+
+def recorded(shell: Shell) -> list[dict]:
+    lines = (shell.folder / "runs" / "looks.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+# --- An edited file -----------------------------------------------------------------------------
+
+
+def test_an_edited_file(gauge):
+    file = gauge.folder / "photos.yaml"
+    file.write_text(FILE)
+    assert "read before" not in flat(gauge("sweep", "photos.yaml", INLINE).out)
+    for old, new, note in (
+        ("  - low: {trainer.level: 1}\n", "", "rows: -low. "),
+        ("seeds: 3", "seeds: 3\nanalysis: {alpha: 0.1}", "analysis.alpha: 0.05 -> 0.1. "),
+        ("seeds: 3", "seeds: 3\nanalysis: {metric: other}", "metric: score -> other. "),
+        ("low:", "small:", ""),  # another label is no change
+    ):
+        file.write_text(FILE.replace(old, new))
+        told = flat(gauge("sweep", "photos.yaml", INLINE, "--replace").out)
+        assert ("Changed since verdicts were first read, at n = 3: " in told) == bool(note)
+        assert note in told
+    (gauge.folder / "pictures.yaml").write_text(FILE.replace("seeds: 3", "seeds: 4"))
+    told = flat(gauge("sweep", "pictures.yaml", INLINE).out)
+    assert ALSO.format("3 (sweep photos)") in told
+
+
+# --- An unfinished table ------------------------------------------------------------------------
+
+
+def unfinished(shell: Shell, seeds: int) -> str:
+    """Of five seeds only these finish."""
+    (shell.folder / "last").write_text(str(seeds))
+    words = ("trainer=gauge", EVERY, "seeds=5", INLINE, "--as", "g", "--retry", "failed")
+    told = flat(shell("sweep", *words, code=1).out)
+    (shell.folder / "last").write_text("100")
+    return told
+
+
+def test_an_unfinished_table_that_is_stopped(gauge):
+    for seeds in (3, 4):
+        told = unfinished(gauge, seeds)
+        assert "UNFINISHED" in told
+        assert "[-]" in told
+        assert not re.search("helps|hurts|can't tell|correlation", told)
+    assert [(look["planned"], look["columns"][""]["n"]) for look in recorded(gauge)] == [
+        ([5], 3),
+        ([5], 4),
+    ]
+    stopped = sweep(gauge, "stopped", EVERY, seeds=4)
+    assert (
+        "Means of these runs were also seen at n = 3 (sweep g), before all had a result: the "
+        "chance of a false verdict" in stopped
+    )
+    fewer = sweep(gauge, "few rows", BEST, "--retry", "failed", seeds=5)
+    assert AMONG.format("g, stopped") in fewer
+    assert ALSO.format("4 (sweep stopped), and means at n = 3 (sweep g), 4 (sweep g)") in fewer
+
+
+def test_an_unfinished_table_that_is_finished_as_planned_has_no_note(gauge):
+    for seeds in (2, 4):
+        unfinished(gauge, seeds)
+    told = sweep(gauge, "g", EVERY, "--retry", "failed", seeds=5)
+    assert "of 9 help" in told
+    assert not re.search("read before|also read|also seen|Changed since", told)
+
+
+# --- Carried ------------------------------------------------------------------------------------
+
+
+def test_a_bundle_and_a_merged_store_know_what_was_read(read):
+    sweep(read, "best", BEST, seeds=3)
+    read("export", "best", "out")
+    words = ("--format", "csv")
+    bundled = read("table", "--from", "out", *words).out
+    assert (
+        bundled == read("table", "best", *words).out == (read.folder / "out/table.csv").read_text()
+    )
+    assert AMONG.format("all") in bundled
+    assert "nothing wrong" in read("verify", "out").out
+    there = Shell(read.folder / "there", 1000)
+    there.folder.mkdir()
+    for name in ("conf", "gauge.py", "last"):
+        copy = shutil.copytree if Path(read.folder / name).is_dir() else shutil.copy
+        copy(read.folder / name, there.folder / name)
+    for source in ("../runs", "../out"):
+        store = Path(source).name
+        there("merge", source, "--store", store)
+        told = flat(there("table", "best", "--store", store).out)
+        assert AMONG.format("all") in told
+        assert ALSO.format("5 (sweep all)") in told
+        assert "nothing wrong" in there("verify", "best", "--store", store).out

@@ -1,0 +1,436 @@
+"""Which looks bear upon a table, by the runs that they counted: constructed ledgers against the
+definition, which is written here a second time, without an index."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import random
+import time
+
+import pytest
+import tiny
+
+from ablate.planning.cell import Cell, Column, Row
+from ablate.planning.plan import Plan
+from ablate.shared.spec import to_tree
+from ablate.store import events, looks
+from ablate.store.looks import InterimLook, ReadColumn, ReadRow
+from ablate.store.past_looks import PastLooks
+
+ANALYSIS = {"alpha": 0.05, "spread": "one way", "family": "column", "looks": [], "margin": None}
+
+
+def column(rows: str, seeds: range | tuple[int, ...], planned: int = 0) -> ReadColumn:
+    """Rows by letter, the first the baseline: "bxy". Of a peek `planned` runs are there."""
+    counted = range(planned) if planned else seeds
+    found = {row: ReadRow(f"spec {row}", {s: f"{row}#{s}" for s in counted}) for row in rows}
+    return ReadColumn(len(seeds), found, 0 if planned else len(rows) - 1)
+
+
+def reading(
+    rows: str, seeds: int | tuple[int, ...], sweep: str = "g", planned: int = 0, **more
+) -> InterimLook:
+    counted = range(seeds) if isinstance(seeds, int) else seeds
+    analysis = ANALYSIS | more.pop("analysis", {})
+    return InterimLook(
+        sweep,
+        more.pop("metric", "top1"),
+        analysis,
+        {"": column(rows, counted, planned)},
+        (planned,) * bool(planned),
+    )
+
+
+def contrasts(now: InterimLook, *before: InterimLook) -> int:
+    return PastLooks(before, now).contrasts("")
+
+
+def every(now: InterimLook, *before: InterimLook) -> tuple[int, ...]:
+    return PastLooks(before, now).counts("").every
+
+
+# --- How many contrasts -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "expected"),
+    [
+        ("bx", [], 1),
+        ("bx", ["bxyz"], 3),  # the best row alone
+        ("bxyz", ["bx"], 3),
+        ("bx", ["bx", "bx"], 1),  # read again
+        ("bxw", ["bxyz"], 4),
+        ("bx", ["by", "bz"], 1),  # the baseline alone is shared
+        ("bx", ["bxy", "byz", "bzw"], 4),  # x with y, y with z, z with w
+        ("bx", ["byz", "bzw"], 1),
+        ("cx", ["bx"], 1),  # over another baseline
+        ("xb", ["bx"], 2),  # x is judged against: b and x are both read
+        ("xy", ["bxy", "bz"], 2),
+    ],
+)
+def test_contrasts_are_the_variants_that_were_read_with_these_runs(now, before, expected):
+    assert contrasts(reading(now, 3), *(reading(rows, 3) for rows in before)) == expected
+
+
+def test_a_look_of_another_metric_or_of_other_runs_counts_none():
+    now = reading("bx", 3)
+    assert contrasts(now, reading("bxyz", 3, metric="loss")) == 1
+    assert contrasts(now, reading("bxyz", (3, 4, 5))) == 1
+    assert contrasts(now, reading("bxyz", (2, 3, 4))) == 3  # seed 2
+
+
+def test_a_peek_counts_the_variants_of_which_something_was_seen():
+    peek = reading("bxyz", 0, planned=3)
+    rows = dict(peek.columns[""].rows) | {"z": ReadRow("spec z", {})}
+    unseen = dataclasses.replace(peek, columns={"": ReadColumn(0, rows)})
+    assert contrasts(reading("bx", 3), peek) == 3
+    assert contrasts(reading("bx", 3), unseen) == 2
+
+
+def test_the_sweeps_of_the_variants_that_a_table_lacks_are_named():
+    past = PastLooks([reading("bx", 3, "a"), reading("bxy", 3, "g")], reading("bx", 3, "best"))
+    assert past.others("") == ["g"]
+
+
+# --- At which numbers of seeds ------------------------------------------------------------------
+
+
+def test_fewer_and_more_seeds_count():
+    for n, others, expected in (
+        (3, [3, 3], (3,)),
+        (3, [20], (3, 20)),
+        (20, [3], (3, 20)),
+        (5, [3, 4, 8], (3, 4, 5, 8)),
+        (5, [1], (5,)),  # which tells nothing
+        (2, [3], (2, 3)),
+    ):
+        assert every(reading("bx", n), *(reading("bx", m) for m in others)) == expected
+
+
+def test_declared_looks_are_declared():
+    twice = {"analysis": {"looks": [3, 5]}}
+    past = PastLooks([reading("bx", 3, **twice)], reading("bx", 5, **twice))
+    assert past.counts("").declared
+    past = PastLooks([reading("bx", 4, **twice)], reading("bx", 5, **twice))
+    assert not past.counts("").declared
+
+
+def test_looks_that_gave_out_seeds_are_declared_and_a_fixed_table_of_their_runs_is_not():
+    until = {"analysis": {"until": [5, 8]}}
+    before = [reading("bx", 5, "u", **until), reading("bx", 8, "u", **until)]
+    found = PastLooks(before, reading("bx", 8, "u", **until)).counts("")
+    assert found.declared
+    fixed = PastLooks(before, reading("bx", 8, "fixed")).counts("")
+    assert (fixed.every, fixed.declared, fixed.verdicts) == ((5, 8), False, {5: ["u"]})
+    other = PastLooks(before, reading("bx", 9, "v", analysis={"until": [5, 9]})).counts("")
+    assert not other.declared
+
+
+def test_a_peek_counts_where_seeds_or_rows_are_not_as_planned():
+    peeks = [reading("bxy", n, planned=5) for n in (2, 3, 4)]
+    assert every(reading("bxy", 5), *peeks) == (5,)  # as planned
+    assert every(reading("bxy", 4), *peeks) == (2, 3, 4)  # stopped
+    assert every(reading("bx", 5), *peeks) == (2, 3, 4, 5)  # a row was left away
+    assert every(reading("bxyz", 5), *peeks) == (2, 3, 4, 5)
+    found = PastLooks([*peeks, reading("bxy", 3, "h")], reading("bxy", 4)).counts("")
+    assert (found.means, found.verdicts) == ({2: ["g"], 3: ["g"]}, {3: ["h"]})
+
+
+def test_a_peek_at_a_sweep_with_looks_is_as_planned_until_it_is_another():
+    until = {"analysis": {"until": [5, 8]}}
+    peek = dataclasses.replace(reading("bx", 4, planned=5, **until), planned=(5, 8))
+    assert every(reading("bx", 8, **until), peek) == ()
+    assert every(reading("bx", 5), peek) == (5,)
+    assert every(reading("bx", 6), peek) == (4, 6)
+
+
+# --- The baseline's runs alone ------------------------------------------------------------------
+
+
+def test_sweeps_over_one_baseline_are_counted_and_stay_families():
+    before = [reading(f"b{row}", 3, f"only {row}") for row in "stuvwxyz"]
+    past = PastLooks(before, reading("bq", 3, "only q"))
+    assert past.contrasts("") == 1
+    assert past.beside("") == (9, [look.sweep for look in before])
+    assert past.read_over_baselines() == 9
+    alone = PastLooks([reading("bqr", 3)], reading("bq", 3))
+    assert (alone.beside(""), alone.read_over_baselines()) == ((2, []), 2)
+
+
+def test_a_row_that_is_a_baseline_elsewhere_is_no_family_over_this_one():
+    past = PastLooks([reading("yb", 3)], reading("bx", 3))  # b was a variant there
+    assert past.beside("") == (1, [])
+
+
+def test_peeks_and_other_metrics_are_no_families():
+    before = [reading("by", 2, planned=3), reading("bz", 3, metric="loss")]
+    assert PastLooks(before, reading("bx", 3)).beside("") == (1, [])
+
+
+# --- What has changed ---------------------------------------------------------------------------
+
+
+def test_the_first_look_at_these_runs_is_found_whatever_its_metric_or_name():
+    first = reading("bx", 3, "a", metric="loss")
+    before = [reading("by", 3, "z"), reading("bx", 2, "p", planned=3), first, reading("bx", 3)]
+    past = PastLooks(before, reading("bx", 3, "now"))
+    assert past.first() is first
+    assert looks.changes(first, past.now) == ["metric: loss -> top1"]
+
+
+def test_seeds_that_were_exchanged_are_a_change_and_more_or_fewer_are_not():
+    now = reading("bx", (1, 2, 3))
+    assert looks.changes(reading("bx", 3), now) == ["seeds: +3, -0"]
+    assert looks.changes(reading("bx", 4), now) == []
+    assert looks.changes(reading("bx", (1, 2)), now) == []
+
+
+def test_another_baseline_is_a_change():
+    assert looks.changes(reading("bxy", 3), reading("xby", 3)) == ["baseline: b -> x"]
+
+
+def test_keys_of_the_analysis_are_compared_by_value():
+    first = reading("bx", 3, analysis={"margin": 0.3})
+    assert looks.changes(first, reading("bx", 3)) == ["analysis.margin: 0.3 -> none"]
+    until = reading("bx", 3, analysis={"until": [5, 8]})
+    assert looks.changes(reading("bx", 3), until) == ["until: none -> [5, 8]"]
+
+
+# --- Against the definition ---------------------------------------------------------------------
+
+
+def defined(now: InterimLook, before: list[InterimLook]) -> tuple[int, set[int]]:
+    """K* and n read, of looks of one column, as the definition words them."""
+
+    def runs(rows) -> set[str]:
+        return {run for row in rows for run in row.runs.values()}
+
+    mine = now.columns[""]
+    family, reach = [], runs(mine.variants)
+    while True:
+        more = [
+            look
+            for look in before
+            if not any(look is one for one in family)
+            and look.metric == now.metric
+            and runs(look.columns[""].rows.values()) & reach
+        ]
+        if not more:
+            break
+        family += more
+        reach |= {run for look in more for run in runs(look.columns[""].variants)}
+    variants = {row.spec for row in mine.variants}
+    counts = {mine.n}
+    rows = {row.spec for row in mine.rows.values()}
+    for look in family:
+        read = look.columns[""]
+        variants |= {row.spec for row in read.variants if row.runs}
+        as_planned = mine.n in look.planned and {r.spec for r in read.rows.values()} == rows
+        if not (look.planned and as_planned):
+            counts.add(read.n)
+    return len(variants), {n for n in counts if n > 1}
+
+
+def test_a_thousand_random_ledgers_give_what_the_definition_gives():
+    rng = random.Random(29)
+
+    def any_look() -> InterimLook:
+        rows = "".join(rng.sample("abcdefgh", rng.randint(2, 4)))
+        first, n = rng.randint(0, 2), rng.randint(1, 4)
+        peek = rng.random() < 0.3
+        seeds = n if peek else tuple(range(first, first + n))
+        metric = rng.choice(("top1", "top1", "loss"))
+        return reading(
+            rows,
+            seeds,
+            rng.choice("stuv"),
+            n + rng.randint(1, 2) * peek if peek else 0,
+            metric=metric,
+        )
+
+    grown = 0
+    for _ in range(1000):
+        before = [any_look() for _ in range(rng.randint(0, 6))]
+        now = reading("".join(rng.sample("abcdefgh", rng.randint(2, 4))), rng.randint(2, 4))
+        past = PastLooks(before, now)
+        found = past.contrasts(""), set(past.counts("").every)
+        assert found == defined(now, before)
+        grown += found[0] > len(now.columns[""].variants)
+        again = PastLooks(past.related(), now)  # what a bundle carries is enough
+        assert (again.contrasts(""), again.counts(""), again.beside("")) == (
+            past.contrasts(""),
+            past.counts(""),
+            past.beside(""),
+        )
+        assert again.first() == past.first()
+    assert grown > 100
+
+
+# --- Kept ---------------------------------------------------------------------------------------
+
+
+def planned(
+    rows: tuple[str, ...] = ("b", "x", "y"), columns: tuple[str, ...] = ("",), seeds: int = 3
+) -> Plan:
+    """Runs that name their row, column and seed."""
+    cells = tuple(
+        Cell(row, at, spec(row, at), {s: f"{row}{at}{s}" for s in range(seeds)})
+        for row in rows
+        for at in columns
+    )
+    made = (tuple(Row(row, {}) for row in rows), tuple(Column(at, {}) for at in columns))
+    return Plan("p", "p", (), *made, cells, rows[0], tuple(range(seeds)))
+
+
+@functools.cache
+def tree() -> dict:
+    return {key: value for key, value in to_tree(tiny.run()).items() if key != "seed"}
+
+
+def spec(row: str, at: str) -> dict:
+    return tree() | {"data": tree()["data"] | {"fingerprint": f"{row} {at}"}}
+
+
+def test_a_look_is_what_the_ledger_gives_back():
+    plan = planned(columns=("S", "Ti"))
+    for one in (
+        looks.look(plan),
+        looks.peek(plan, {"xS0", "bS0"}),
+        looks.until_look(dataclasses.replace(plan, until=(2, 3)), "S", 2, {"x": "helps"}, 7),
+    ):
+        event = json.loads(json.dumps(one.event()))
+        assert event == one.event()
+        assert events.is_look(event)
+        assert looks.read([event]) == [one]
+        assert looks.read([event], "other") == []
+
+
+def test_a_look_has_the_runs_of_each_row_the_baseline_first():
+    plan = planned(rows=("x", "b"), seeds=2)
+    plan = dataclasses.replace(plan, baseline="b")
+    [read] = looks.look(plan).columns.values()
+    assert {row: dict(found.runs) for row, found in read.rows.items()} == {
+        "b": {0: "b0", 1: "b1"},
+        "x": {0: "x0", 1: "x1"},
+    }
+    assert (read.n, read.contrasts) == (2, 1)
+    assert list(read.rows) == ["b", "x"]
+
+
+def test_a_column_without_a_baseline_or_a_variant_has_no_gains():
+    plan = planned(columns=("S", "Ti", "B"))
+    kept = [c for c in plan.cells if (c.row, c.column) != ("b", "Ti")]
+    kept = [c for c in kept if c.column != "B" or c.row == "b"]
+    assert list(looks.look(dataclasses.replace(plan, cells=tuple(kept))).columns) == ["S"]
+
+
+def test_a_peek_has_the_seeds_that_all_rows_have_and_the_runs_of_rows_that_were_seen():
+    ended = {"b0", "b1", "x0", "x1", "x2", "y1"}
+    peek = looks.peek(planned(), ended)
+    [read] = peek.columns.values()
+    assert (read.n, peek.planned) == (1, (3,))
+    assert [len(row.runs) for row in read.rows.values()] == [3, 3, 3]
+    [read] = looks.peek(planned(), {"b0", "x0"}).columns.values()
+    assert (read.n, [len(row.runs) for row in read.rows.values()]) == (0, [3, 3, 0])
+    assert looks.peek(planned(), ended) == looks.peek(planned(), {*ended, "b2"})
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (lambda event: event, True),
+        (lambda event: event | {"planned": [3, 5]}, True),
+        (lambda event: event | {"planned": ["3"]}, False),
+        (lambda event: event | {"planned": 3}, False),
+        (lambda event: event | {"sweep": 1}, False),
+        (lambda event: {**event, "analysis": []}, False),
+        (lambda event: {k: v for k, v in event.items() if k != "columns"}, False),
+        (lambda event: event | {"columns": {"": {"n": 3, "rows": {}}}}, False),
+        (lambda event: event | {"columns": {"": event["columns"][""] | {"decided": 1}}}, False),
+        (lambda event: event | {"columns": {"": {"n": 3, "rows": {"b": {"spec": "b"}}}}}, False),
+        (
+            lambda event: (
+                event
+                | {"columns": {"": {"n": 3, "rows": {"b": {"spec": "b", "runs": {"x": "b0"}}}}}}
+            ),
+            False,
+        ),
+        (lambda event: {"sweep": "p", "seeds": [0, 1]}, False),  # an older version's
+        (lambda event: None, False),
+    ],
+)
+def test_what_is_no_look_is_none(changed, expected):
+    assert events.is_look(changed(looks.look(planned()).event())) is expected
+
+
+def test_a_sweep_with_looks_is_judged_as_at_its_first():
+    plan = dataclasses.replace(planned(seeds=5), until=(2, 3))
+    told = looks.until_look(plan, "", 2, {"x": "goes on", "y": "hurts"}, 2)
+    rows = {**told.columns[""].rows, "z": ReadRow("spec z", {0: "x0"})}
+    wider = dataclasses.replace(told, sweep="g", columns={"": ReadColumn(3, rows, 3)})
+    assert PastLooks([told, wider], looks.look(plan)).contrasts("") == 2
+    assert PastLooks([wider], looks.look(plan)).contrasts("") == 3
+
+
+def test_rows_and_columns_of_other_labels_are_matched_by_what_is_trained():
+    one, two = planned(columns=("S", "Ti")), planned(rows=("b", "x", "y", "z"), columns=("S", "Ti"))
+
+    def named(plan: Plan, labels: dict[str, str]) -> InterimLook:
+        cells = tuple(
+            dataclasses.replace(
+                cell,
+                row=labels.get(cell.row, cell.row),
+                column=labels.get(cell.column, cell.column),
+            )
+            for cell in plan.cells
+        )
+        rows = tuple(Row(labels.get(row.label, row.label), {}) for row in plan.rows)
+        columns = tuple(Column(labels.get(c.label, c.label), {}) for c in plan.columns)
+        baseline = labels.get(plan.baseline, plan.baseline)
+        plan = dataclasses.replace(plan, rows=rows, columns=columns, cells=cells, baseline=baseline)
+        return looks.look(plan)
+
+    first = looks.look(one)
+    assert looks.changes(first, looks.look(one)) == []
+    assert looks.changes(first, named(one, {"x": "other", "S": "small"})) == []
+    assert looks.changes(first, named(one, {"x": "y", "y": "x"})) == []
+    assert looks.changes(first, named(two, {"x": "other"})) == ["rows: +z"]
+    assert looks.changes(first, named(two, {"x": "z", "z": "x"})) == ["rows: +x"]
+
+
+def test_a_row_or_column_that_was_added_removed_or_trained_otherwise_is_named():
+    one = planned(columns=("S", "Ti"))
+
+    def since(other: Plan) -> list[str]:
+        return looks.changes(looks.look(one), looks.look(other))
+
+    assert since(planned(rows=("b", "x"), columns=("S", "Ti"))) == ["rows: -y"]
+    assert since(planned(rows=("b", "x", "z", "y"), columns=("S", "Ti"))) == ["rows: +z"]
+    assert since(planned(rows=("b", "x", "z"), columns=("S", "Ti"))) == ["rows: +z, -y"]
+    assert since(planned(columns=("S", "Ti", "B"))) == ["columns: +B"]
+    assert since(planned(columns=("Ti", "B"))) == ["columns: +B, -S"]
+    kept = tuple(c for c in one.cells if (c.row, c.column) != ("y", "S"))
+    assert since(dataclasses.replace(one, cells=kept)) == ["cells: -y@S"]
+    longer = tuple(
+        dataclasses.replace(c, spec=spec("longer", "S")) if (c.row, c.column) == ("y", "S") else c
+        for c in one.cells
+    )
+    assert since(dataclasses.replace(one, cells=longer)) == ["what is trained: y"]
+    assert since(planned(columns=("S", "Ti"), seeds=4)) == []
+
+
+def test_a_thousand_looks_of_ten_columns_are_read_in_a_moment():
+    """A second on a machine that is busy: as much as the import of scipy takes."""
+    plan = planned(rows=tuple("bcdefghijk"), columns=tuple("STUVWXYZAB"), seeds=5)
+    events = [json.loads(json.dumps(looks.look(plan).event())) for _ in range(10)]
+    many = [event | {"sweep": f"g{n}"} for n in range(100) for event in events]
+    begun = time.process_time()
+    past = PastLooks(looks.read(many), looks.look(plan))
+    for label in "STUVWXYZAB":
+        assert past.contrasts(label) == 9
+        assert past.counts(label).every == (5,)
+        assert past.beside(label) == (9, [])
+    assert past.first() is not None
+    assert time.process_time() - begun < 10
