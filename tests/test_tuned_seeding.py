@@ -99,12 +99,12 @@ def given(plan):
 
 def expected(y):
     """How many seeds each row is given, by the pure function."""
-    method = stats.Sequential(LOOKS, 1, contrasts=2)
-    state, found = stats.before_looks(3, 0), dict.fromkeys(ROWS, 5)
-    for n in LOOKS:
+    method = stats.Sequential(LOOKS, 1, contrasts=2, spread="paired")
+    state, found = stats.before_looks(3), dict.fromkeys(ROWS, 5)
+    for look, n in enumerate(LOOKS):
         for row in (0, *np.flatnonzero(state.active)) if state.active.any() else ():
             found[ROWS[row]] = n
-        _, state = stats.take_look(y[:, :n], 0, state, method)
+        _, state = stats.take_look(y[:, :n], look, state, method)
     return found
 
 

@@ -167,7 +167,7 @@ def _tabular(part: FittedGrid) -> Iterator[str]:
 def _folded(text: str, side: str, width: float, notes: tuple[int, ...] = ()) -> str:
     """A heading, in as many lines as its column is narrow."""
     lines = lines_of(text, width - points(",".join(map(str, notes))))
-    words = r" \\ ".join(map(escape, lines)) + _marks(notes)
+    words = r" \\ ".join(_guarded(escape(line)) for line in lines) + _marks(notes)
     if len(lines) == 1:
         return words
     return rf"\begin{{tabular}}[b]{{@{{}}{side}@{{}}}}{words}\end{{tabular}}"
@@ -188,9 +188,13 @@ def _cell(cell: GridCell) -> str:
     text = escape(cell.text)
     if cell.number:
         text = _signed(text)
-    if text.startswith("["):  # behind a line's end it would be an option
-        text = "{}" + text
+    text = _guarded(text)
     return (rf"\textbf{{{text}}}" if cell.bold else text) + _marks(cell.notes)
+
+
+def _guarded(text: str) -> str:
+    """The text, of which a `[` at the start is no option of the line's end before it."""
+    return "{}" + text if text.startswith("[") else text
 
 
 def _marks(notes: tuple[int, ...]) -> str:
