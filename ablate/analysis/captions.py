@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.scores import Scores
+from ablate.analysis.trained_on import length_of
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.plan import Plan
@@ -45,7 +46,9 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     sizes = sorted({size for column in columns for size in column.test_sizes})
     none = "tested by their trainer" if is_own(plan.cells[0].spec) else "no test result yet"
     tested = (
-        f"one split, one test set of {' or '.join(map(str, sizes))} {plan.task.examples}" if sizes else none
+        f"one split, one test set of {' or '.join(map(str, sizes))} {plan.task.examples}"
+        if sizes
+        else none
     )
     tested = of.on or ("of the fixed validation set" if of.of_curve else tested)
     name = of.name[0].upper() + of.name[1:]
@@ -109,8 +112,7 @@ def parent_words(spec: Mapping[str, Any]) -> str:
         return f"the weights of a file (sha256 {weights['sha256'][:12]})"
     if (parent := spec.get("parent")) is None:
         return ""
-    train = parent["train"]
-    number, unit = next((train[of], of) for of in ("steps", "examples", "epochs") if train[of])
+    number, unit = length_of(parent["train"])
     length = f"{number:,g} {unit[: -1 if number == 1 else None]}"
     whose = f"seed {parent['seed']}" if "seed" in parent else "their own seed"
     before = parent_words(parent)

@@ -33,8 +33,8 @@ NUMBERS = (
 
 
 def headline(table: Table) -> str:
-    """ "Against plain, over 5 seeds: post helps (+1.20 points [+0.70, +1.70])." Several columns are
-    counted, with the number of false verdicts to expect. "" for an incomplete table and
+    """ "On cifar10, against plain, over 5 seeds: post helps (+1.20 points [+0.70, +1.70])." Several
+    columns are counted, with the number of false verdicts to expect. "" for an incomplete table and
     for a table without verdicts."""
     contrasts, found = table.contrasts, _by_verdict(table)
     if not found:
@@ -46,22 +46,30 @@ def headline(table: Table) -> str:
         clauses = [_clause(table, verdict, entries, len(contrasts)) for verdict, entries in found]
     seeds = {entry.n for entry in contrasts if entry.verdict}
     over = f", over {seeds.pop()} seeds" if len(seeds) == 1 else ""
-    return f"Against {table.baseline}{over}: {'; '.join(clauses)}.{caution}"
+    on = f"On {table.data}, against" if table.data else "Against"
+    return f"{on} {table.baseline}{over}: {'; '.join(clauses)}.{caution}"
 
 
 def brief(table: Table) -> str:
-    """ "Of four changes to plain one helps: 4x4 patches, +7.8 points; Dual PatchNorm hurts, -1.2;
-    RMSNorm is the same within 2 points." Rounded, without intervals; "" as `headline`."""
-    contrasts, found = table.contrasts, _by_verdict(table)
+    """ "On mnist5k, of four changes to plain one helps: 4x4 patches, +7.8 points; Dual PatchNorm
+    hurts, -1.2; RMSNorm is the same within 2 points." Rounded, without intervals; "" as
+    `headline`."""
+    found = _by_verdict(table)
     if not found:
         return ""
+    text = _brief(table, found)
+    return f"On {table.data}, {text}" if table.data else text[0].upper() + text[1:]
+
+
+def _brief(table: Table, found: list[tuple[str, list[Entry]]]) -> str:
+    contrasts = table.contrasts
     rows = list(dict.fromkeys(entry.row for entry in contrasts))
     changes = f"{_number(len(rows))} change{'s'[: len(rows) > 1]} to {table.baseline}"
     better = "higher" if table.of().neutral else "helps"
     if len(table.judged) > 1:
         none = better == "helps" and found[0][0] != better
         start = f" {_none(found)} in any column; " if none else ": "
-        return f"Of {changes}{start}{'; '.join(_counted(table, found, contrasts))}."
+        return f"of {changes}{start}{'; '.join(_counted(table, found, contrasts))}."
     if len(rows) == 1:
         [(verdict, [only])] = found
         gain = f": {_rounded(table.of(), only)} {table.of().points}" if verdict in TOLD else ""
@@ -84,7 +92,7 @@ def brief(table: Table) -> str:
             clauses.append(f"{_number(len(entries))} {predicate}")
         else:
             clauses.append(f"{_listed([entry.row for entry in entries])} {predicate}")
-    return f"Of {changes} {'; '.join(clauses)}."
+    return f"of {changes} {'; '.join(clauses)}."
 
 
 def _none(found: Sequence[tuple[str, list[Entry]]]) -> str:

@@ -152,6 +152,8 @@ class Table:
 
     sweep: str
     title: str
+    trained_on: str  # a sentence: data, images, resolution, length, n
+    data: str  # their names
     metric: str
     baseline: str
     seeds: tuple[int, ...]
@@ -174,6 +176,12 @@ class Table:
     wide: bool = False  # also without groups set wide, unless asked otherwise
     words: tuple[str, ...] = ()  # of `ablate table`, for this one; () where its name will do
     whole: Table | None = None  # of which this one is the part that is shown
+
+    @property
+    def heading(self) -> str:
+        """The title and what the runs were trained on, in whole sentences."""
+        title = self.title or self.sweep
+        return f"{title}{'' if title.endswith(('.', '?', '!')) else '.'} {self.trained_on}"
 
     def without_gain_footnotes(self) -> Table:
         """The table without the footnotes that explain gains, for where no gain is shown."""

@@ -41,6 +41,7 @@ from ablate.analysis.table import (
     TableColumn,
     TableRow,
 )
+from ablate.analysis.trained_on import by_column, data_names, trained_on
 from ablate.analysis.trends import trends
 from ablate.planning.cell import Column, WidePlace, wide_places
 from ablate.planning.plan import Plan
@@ -84,6 +85,7 @@ def tabulate(
     """
     footnotes = Footnotes()
     cells = all_scores(plan, results, also, curves, probes)
+    all_cells = list(cells.values())
     courses = follow(plan, cells, results, predictions, past) if plan.until and not means else {}
     waits = any(found.missing for found in cells.values())
     complete = not waits and not any(course.next for course in courses.values())
@@ -106,6 +108,8 @@ def tabulate(
     return Table(
         sweep=plan.name,
         title=plan.title,
+        trained_on=trained_on(plan, all_cells, (e.n for column in columns for e in column.entries)),
+        data=data_names(all_cells),
         metric=plan.metric.key,
         baseline=plan.baseline,
         seeds=plan.counted_seeds,
@@ -115,12 +119,12 @@ def tabulate(
         gain_alpha=gain_alpha(plan.analysis),
         rows=tuple(_rows(plan, footnotes)),
         columns=tuple(_placed(plan, columns)),
-        caption=tuple(captions.caption(plan, columns, told)),
+        caption=(*captions.caption(plan, columns, told), *by_column(plan, cells)),
         details=tuple(details.details(plan, columns)) if told else (),
         notes=(
             *captions.withheld(withheld or {}),
             *captions.older_draws(plan, older),
-            *captions.notes(plan, list(cells.values()), columns, told),
+            *captions.notes(plan, all_cells, columns, told),
             *before,
             *_of_looks(plan, courses, below),
             *paper_notes(columns, extra.paper),

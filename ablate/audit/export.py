@@ -208,7 +208,7 @@ def derived_files(
     reading = read(plan, store, results, curves=bundle.metrics, probes=bundle.probe)
     table = reading.table
     drawn = figures(plan, table, bundle.rundir)
-    title, version = plan.title or plan.name, makers["ablate"]
+    title, version = table.heading, makers["ablate"]
     texts = {
         **{
             f"table.{EXTENSIONS.get(format, format)}": render(table, format)

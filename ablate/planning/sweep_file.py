@@ -57,7 +57,7 @@ KEYS = (
 )
 SCALE_KEYS = (
     *("base", "from", "across", "seeds", "until", "overrides", "tune"),
-    *("analysis", "paper", "groups"),
+    *("analysis", "paper", "groups", "title"),
 )
 GENERATORS = ("product", "zip", "each")
 
@@ -142,10 +142,9 @@ def from_file(
         )
     if "baseline" in line.sweep:
         baseline = line.sweep["baseline"].value
-    title = content.get("title", "")
-    if not isinstance(title, str):
-        raise UserError(f"{place}: title: expected a text, got {title!r}")
-    one_line(title, f"{place}: title")
+    title = parts.get("title", "")
+    if scale is not None and "title" not in scaled and title:
+        title += f" (scale {scale})"
     until = declared({"": whole, f"scales.{scale}.": scaled}, place)
     return Sweep(
         place=place,
@@ -252,6 +251,10 @@ class _Reader:
                 read[key] = read_paper(value, where)
             elif key == "groups":
                 read[key] = read_groups(value, where)
+            elif key == "title":
+                if not isinstance(value, str):
+                    raise UserError(f"{where}: expected a text, got {value!r}")
+                read[key] = one_line(value, where)
             else:
                 raise unknown(where, key, SCALE_KEYS, "a key among")
         return read

@@ -57,7 +57,7 @@ def render_page(
     counted = _counted(runs)
     text = template("page.html").render(
         css=(HERE / "page.css").read_text("utf-8"),
-        title=plan.title or plan.name,
+        title=table.heading,
         overview=_overview(plan, counted),
         table=table,
         summary=summary(table),

@@ -57,7 +57,7 @@ _RESULT: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(_NUMBERS, is_number),
     **dict.fromkeys(_TEXTS, is_text),
     **dict.fromkeys(("collapsed", "deterministic", "tf32", "cudnn_benchmark"), _is_bool),
-    **{"test": _some(is_number), "validation": _some(is_number)},
+    **dict.fromkeys(("test", "validation", "train"), _some(is_number)),
     **{"plugins": _some(is_text), "probes_sha256": _some(is_text)},
     **dict.fromkeys(("left_out", "overlap"), _is_shares),
     "also": _is_also,

@@ -175,6 +175,7 @@ class Journal:
             "collapsed": collapsed,
             "validation": last["validation"],
             "test": scores,
+            "train": {"n": len(data["train"])},
             "metrics_sha256": self._metrics.seal()["sha256"],
             "predictions_sha256": predictions_sha256,
             "weights_sha256": weights_sha256,

@@ -95,7 +95,7 @@ def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
         for number, part in enumerate(fitted(_plain(grid) if floated.notes != "full" else grid))
     ]
     for position, (grid, part, number) in enumerate(parts):
-        first = f"{_sentence(sheet.title)} " if grid.title and not position else ""
+        first = f"{_sentence(sheet.title)} " if grid.title else ""
         title = first + (grid.title or sheet.title) + (f" ({grid.note})" if grid.note else "")
         star = "*" if part.room > COLUMN else ""
         lines += [

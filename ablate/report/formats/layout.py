@@ -45,7 +45,7 @@ def sheet(
         grids = _long(table, parts, transpose, width)
         details = (*cut_words(table, show), *details)
     return PrintedTable(
-        title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
+        title=table.heading + ("" if table.complete else UNFINISHED),
         grids=(*grids, *blocks),
         notes=table.notes,
         caption=(*table.caption, *details),

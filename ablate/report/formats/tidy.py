@@ -98,6 +98,7 @@ def inert(cell: Any) -> Any:
 def _facts(table: Table) -> Iterator[Fact]:
     """Yield every fact of the table, one at a time."""
     yield "", "", "", "title", table.title
+    yield "", "", "", "trained_on", table.trained_on
     yield "", "", "", "complete", int(table.complete)
     yield "", "", "", "alpha", table.alpha
     yield "", "", "", "gain.alpha", table.gain_alpha

@@ -89,7 +89,7 @@ class Drawing:
         missing = [note for note in table.notes if note.startswith("UNFINISHED")]
         above = [*([heading] if form.heading else []), *missing]
         self._grow(self.figure.suptitle(_wrapped(above, self.letters)), 1)
-        self._title = f"Sweep {plan.name}" if plan.title == plan.name else plan.title
+        self._title = f"{'Sweep ' * (plan.title == plan.name)}{table.heading}"
         self._titles: list[str] = []
         self._said = [heading]
         some = form.rows is not None and len(form.rows) < len(plan.rows)

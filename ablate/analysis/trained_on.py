@@ -1,0 +1,79 @@
+"""Says what runs were trained on, from the runs themselves: a title only says what somebody wrote
+into a sweep file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ablate.analysis.scores import Scores, blocks_of
+from ablate.planning.cell import spec_parents
+from ablate.planning.plan import Plan
+from ablate.shared.own import is_own, name_of
+
+NAMED = 3  # data sets; of more their number is said
+
+
+def data_names(cells: Iterable[Scores]) -> str:
+    """Name the data of these cells, what parents learned first: "imagenet21k, then digits"."""
+    found = dict.fromkeys(_data(score.cell.spec) for score in cells)
+    if len(found) > NAMED:
+        return f"{len(found)} data sets"
+    return _listed([*found])
+
+
+def trained_on(plan: Plan, cells: Sequence[Scores], n: Iterable[int]) -> str:
+    """State data, images, resolution, length and n: "Trained on mnist5k, 4,000 images at 28 px, 8
+    epochs; n = 3." `n`: of the rows, where they have results."""
+    return f"{_training(plan, cells)}; n = {_span({*n} - {0} or {len(plan.counted_seeds)})}."
+
+
+def by_column(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[str]:
+    """Where columns differ in what they were trained on, a line for each kind of them. `cells`: by
+    row and column."""
+    found: dict[str, list[str]] = {}
+    for column, block in blocks_of(plan, cells):
+        found.setdefault(_training(plan, block), []).append(column.heading)
+    if len(found) > 1:
+        for said, headings in found.items():
+            yield f"{', '.join(headings)}: {said[0].lower()}{said[1:]}."
+
+
+def _training(plan: Plan, cells: Sequence[Scores]) -> str:
+    specs = [score.cell.spec for score in cells]
+    if any(map(is_own, specs)):
+        return f"Trained by {_listed([*dict.fromkeys(map(name_of, specs))])}"
+    parts = [data_names(cells)]
+    images = {
+        result["train"]["n"] for score in cells for result in score.results if "train" in result
+    }
+    size = f"{_span({spec['data']['size'] for spec in specs})} px"
+    parts.append(f"{_span(images)} {plan.task.examples} at {size}" if images else size)
+    lengths: dict[str, set[float]] = {}
+    for spec in specs:
+        number, unit = length_of(spec["train"])
+        lengths.setdefault(unit, set()).add(number)
+    for unit, numbers in lengths.items():
+        parts.append(f"{_span(numbers)} {unit[:-1] if numbers == {1} else unit}")
+    return f"Trained on {', '.join(parts)}"
+
+
+def length_of(train: Mapping[str, Any]) -> tuple[float, str]:
+    """How long a run is: a number, of steps, examples or epochs."""
+    return next((train[unit], unit) for unit in ("steps", "examples", "epochs") if train[unit])
+
+
+def _data(spec: Mapping[str, Any]) -> str:
+    if is_own(spec):
+        return ""
+    names = [tree["data"]["name"] for tree in (spec, *spec_parents(spec))]
+    return ", then ".join(dict.fromkeys(reversed(names)))
+
+
+def _span(numbers: Iterable[float]) -> str:
+    least, most = min(numbers), max(numbers)
+    return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
