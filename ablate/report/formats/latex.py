@@ -226,10 +226,6 @@ def _signed(text: str) -> str:
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", text)  # a sign, not a hyphen
 
 
-def _guarded(text: str) -> str:
-    return "{}" + text if text.startswith("[") else text
-
-
 def escape(text: str) -> str:
     """Escape a text for plain pdflatex; characters outside Latin-1 are set by their number. A long
     word may be broken behind its signs."""
