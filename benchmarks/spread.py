@@ -4,8 +4,8 @@
         about 45 minutes on one idle core; ABLATE_DATA: folder that holds cifar10/*.parquet
     aim: errors of at most .075 with 3 seeds and .065 with more
 
-One sweep of a small model on 12,500 images: rows near the plain one (weight decay, the rate), apart
-from it (RMSNorm, Dual PatchNorm, whitening), trained half as long and twice as long. With --store a
+One sweep of a small model on 12,500 images: rows near the plain one (averaged weights, the rate),
+apart from it (RMSNorm, Dual PatchNorm), trained half as long and twice as long. With --store a
 second call finds the runs there; KEY=VALUE are words of `ablate sweep`, as launcher=inline.
 
 Tables are made of these runs. Rows of their own seeds: each row draws runs with replacement. Shared
@@ -54,16 +54,16 @@ base:
   eval.every: 1000
 variants:
   - plain: {{}}
-  - wd x3: {{optim.wd: 0.15}}
-  - wd 0: {{optim.wd: 0}}
+  - EMA .9: {{train.ema: 0.9}}
+  - EMA .99: {{train.ema: 0.99}}
   - rate +1 %: {{optim.lr: 0.0101}}
+  - wd 0: {{optim.wd: 0}}
   - RMSNorm: {{norm: rmsnorm}}
   - Dual PatchNorm: {{stem: dpn}}
-  - whitening: {{stem: whiten}}
   - short: {{train.epochs: 4}}
   - long: {{train.epochs: 16}}
 """
-ROWS = ("plain", "wd x3", "wd 0", "rate +1 %", "RMSNorm", "Dual PatchNorm", "whitening", "short")
+ROWS = ("plain", "EMA .9", "EMA .99", "rate +1 %", "wd 0", "RMSNorm", "Dual PatchNorm", "short")
 OWN = {  # rows of their own seeds
     "alike": ("plain",) * 10,
     "half short": ("plain",) * 5 + ("short",) * 5,

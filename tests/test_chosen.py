@@ -10,7 +10,7 @@ import shutil
 import pytest
 from conftest import REPOSITORY
 from test_formats import sown, text_of
-from test_table import tabulate
+from test_table import SPEC, tabulate
 from test_wide import grouped
 
 from ablate.analysis.published import read_published
@@ -34,7 +34,7 @@ def planted():
     """The sweep of `test_formats`, with rows that set keys."""
     plan, results = sown()
     rows = tuple(dataclasses.replace(row, settings=SET.get(row.label, {})) for row in plan.rows)
-    base = {"data": {"classes": 10}, "stem": {"name": "none"}, "optim": {"lr": 0.003}}
+    base = {**SPEC, "stem": {"name": "none"}, "optim": {"lr": 0.003}}
     cells = tuple(dataclasses.replace(cell, spec=base) for cell in plan.cells)
     plan = dataclasses.replace(plan, rows=rows, cells=cells)
     return plan, tabulate(plan, results, cost=True)

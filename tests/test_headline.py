@@ -69,7 +69,7 @@ def planted(words, columns=("",)):
     ],
 )
 def test_one_column_is_told_row_by_row(words, sentence):
-    assert headline(planted(words)) == f"Against base, over 4 seeds: {sentence}"
+    assert headline(planted(words)) == f"On digits, against base, over 4 seeds: {sentence}"
 
 
 @pytest.mark.parametrize(
@@ -77,26 +77,26 @@ def test_one_column_is_told_row_by_row(words, sentence):
     [
         (
             {"DPN": ("hurts", -1.24), "RMS": ("same within 2", 0), "4x4": ("helps", 7.81)},
-            "Of three changes to base one helps: 4x4, +7.8 points; DPN hurts, -1.2; "
+            "of three changes to base one helps: 4x4, +7.8 points; DPN hurts, -1.2; "
             "RMS is the same within 2 points.",
         ),
         (
             {"a": ("hurts", -2), "b": ("hurts", -1), "c": ("less than 1", 0), "d": (TELL, 9)},
-            "Of four changes to base none is shown to help; a and b hurt; "
+            "of four changes to base none is shown to help; a and b hurt; "
             "c differs by less than 1 point; d is undecided.",
         ),
         (
             {"a": ("hurts", -2), "b": ("same within 1", 0)},
-            "Of two changes to base none helps; a hurts, -2.0; b is the same within 1 point.",
+            "of two changes to base none helps; a hurts, -2.0; b is the same within 1 point.",
         ),
         (
             {f"up {i}": ("helps", i) for i in range(1, 6)},
-            "Of five changes to base all help: up 5, +5.0 points, up 4, +4.0, up 3, +3.0 "
+            "of five changes to base all help: up 5, +5.0 points, up 4, +4.0, up 3, +3.0 "
             "and two more.",
         ),
         (
             {"a": ("helps", 0.04), "b": ("helps", 2)},
-            "Of two changes to base both help: b, +2.0 points and a, +0.04.",
+            "of two changes to base both help: b, +2.0 points and a, +0.04.",
         ),
         ({"a": ("helps", 2)}, "a helps: +2.0 points."),
         ({"a": ("unstable", -30)}, "a is unstable."),
@@ -104,7 +104,7 @@ def test_one_column_is_told_row_by_row(words, sentence):
     ],
 )
 def test_an_adviser_reads_one_rounded_sentence(words, sentence):
-    assert brief(planted(words)) == sentence
+    assert brief(planted(words)) == f"On digits, {sentence}" * bool(sentence)
 
 
 def test_columns_are_counted():
@@ -116,26 +116,26 @@ def test_columns_are_counted():
     }
     of_three = planted(words, ("S", "B", "L"))
     assert headline(of_three) == (
-        "Against base, over 4 seeds: up helps in 2 of 3 columns and later in 1 of 3; "
+        "On digits, against base, over 4 seeds: up helps in 2 of 3 columns and later in 1 of 3; "
         "down hurts in 3 of 3 columns; "
         "of 12 comparisons 3 same within 0.5, 2 can't tell and 1 no verdict. "
         f"{false_words(of_three)}"
     )
     assert brief(of_three).startswith(
-        "Of four changes to base: up helps in 2 of 3 columns and later in 1 of 3; "
+        "On digits, of four changes to base: up helps in 2 of 3 columns and later in 1 of 3; "
     )
     assert "of 3 columns up to 0.15 are expected" in false_words(of_three)
     assert "analysis.family=table" in false_words(of_three)
     worse = planted({"down": ("hurts", -1), "x": (TELL, 0)}, ("S", "B"))
     assert brief(worse) == (
-        "Of two changes to base none is shown to help in any column; down hurts in 2 of 2 columns; "
-        "of 4 comparisons 2 can't tell."
+        "On digits, of two changes to base none is shown to help in any column; down hurts in 2 of "
+        "2 columns; of 4 comparisons 2 can't tell."
     )
     many = {f"r{i}": ("helps", i) for i in range(5)}
     of_two = planted(many, ("S", "B"))
     assert headline(of_two) == (
-        "Against base, over 4 seeds: r0 helps in 2 of 2 columns, r1 in 2 of 2, r2 in 2 of 2 and "
-        f"2 more in some. {false_words(of_two)}"
+        "On digits, against base, over 4 seeds: r0 helps in 2 of 2 columns, r1 in 2 of 2, r2 in 2 "
+        f"of 2 and 2 more in some. {false_words(of_two)}"
     )
     assert "of 2 columns up to 0.1 are expected" in false_words(of_two)
 
@@ -145,7 +145,7 @@ def test_without_verdicts_there_is_no_sentence():
     for table in (tabulate(plan, results), planted({"a": (None, 1), "b": (None, 2)})):
         assert headline(table) == ""
         for format in ("md", "html"):
-            assert "Against" not in render(table, format)
+            assert "against" not in render(table, format)
 
 
 def test_it_stands_above_the_grid():
@@ -154,6 +154,6 @@ def test_it_stands_above_the_grid():
     assert lines[1:3] == ["", headline(table).replace("_", "\\_")]
     assert lines[4].startswith("| variant |")
     page = render(table, "html")
-    assert page.index("<h2>") < page.index("<p>Against base") < page.index("<table>")
+    assert page.index("<h2>") < page.index("<p>On digits, against base") < page.index("<table>")
     for format in ("latex", "csv", "json"):
-        assert "Against base" not in render(table, format)
+        assert "against base" not in render(table, format)

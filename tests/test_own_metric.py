@@ -17,7 +17,7 @@ import pytest
 import torch
 from conftest import Shell
 from pages import blocks
-from test_table import finished, make_plan, tabulate
+from test_table import SPEC, finished, make_plan, tabulate
 
 import ablate
 from ablate.audit import export, rerun
@@ -180,7 +180,7 @@ def test_chance_and_directions():
     def table(values, **says):
         own = {ECE: {"folder": "", "version": "abc", **says}}
         plan = make_plan([*values], metric=ECE, diverged="chance" if "chance" in says else "omit")
-        cells = tuple(dataclasses.replace(c, spec={"data": {"classes": 10}}) for c in plan.cells)
+        cells = tuple(dataclasses.replace(c, spec=SPEC) for c in plan.cells)
         plan = dataclasses.replace(plan, own=own, cells=cells)
         results = {
             f"{row}@#{seed}": {**finished(0.9), "test": {"n": 9, "loss": 1, "top1": 0.9, ECE: v}}

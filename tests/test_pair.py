@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from test_table import BLOCKS, make_plan, plant, tabulate
+from test_table import BLOCKS, SPEC, make_plan, plant, tabulate
 from test_wide import grids
 
 from ablate.planning.cell import Column
@@ -31,7 +31,7 @@ def sown(name, rows, seeds=3, **how):
     """A sweep of rows: label -> (stem, points above the first)."""
     plan = make_plan(list(rows), seeds=seeds, **how)
     specs = {
-        label: {"data": {"classes": 10, "name": name}, "stem": {"name": stem}}
+        label: {**SPEC, "data": {**SPEC["data"], "name": name}, "stem": {"name": stem}}
         for label, (stem, _) in rows.items()
     }
     cells = tuple(
@@ -128,7 +128,7 @@ def test_the_words_are_the_same_in_every_format(two, format):
     text = " ".join(text.replace("\\%", "%").split())
     for words in ("cifar and imagenette", "Two sweeps, each read by itself", "3 rows of both"):
         assert words in text
-    assert format == "latex" or "Against base, over 3 seeds" in text
+    assert format == "latex" or "against base, over 3 seeds" in text
 
 
 def test_where_both_do_not_fit_each_sweep_has_a_block_with_its_verdicts(two):

@@ -180,7 +180,11 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
     plan = make_plan(["none", "dpn", "pre"], ("S/4", "Ti/4"))
     cells = []
     for cell in plan.cells:
-        spec = {**cell.spec, "data": {"name": "cifar10", "classes": 10}, "model": {"arch": "S/4"}}
+        spec = {
+            **cell.spec,
+            "data": {**cell.spec["data"], "name": "cifar10"},
+            "model": {"arch": "S/4"},
+        }
         cells.append(dataclasses.replace(cell, spec=spec))
     plan = dataclasses.replace(
         plan,

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import Shell
-from test_table import finished, make_plan, tabulate
+from test_table import SPEC, finished, make_plan, tabulate
 
 import ablate
 from ablate.analysis.headline import headline
@@ -115,7 +115,7 @@ def test_names():
 def ratio_table(by_row, metric="gradnorm:embedding", **analysis):
     """The table of planted ratios: row -> a value for each seed."""
     plan = make_plan(list(by_row), analysis.pop("columns", ("",)), metric=metric, **analysis)
-    spec = {"data": {"classes": 10}, "probe": ["gradnorm"]}
+    spec = {**SPEC, "probe": ["gradnorm"]}
     cells = tuple(dataclasses.replace(cell, spec=spec) for cell in plan.cells)
     plan = dataclasses.replace(plan, cells=cells)
     results = {run.id: finished(0.9) for run in plan.runs()}
@@ -146,8 +146,8 @@ def test_what_has_no_better_direction_is_higher_or_lower():
     assert values == [pytest.approx(row) for row in PLANTED.values()]
     sentence = re.sub(r"\[.*?\]", "[]", headline(table))
     assert sentence == (
-        "Against base, over 3 seeds: up is higher (+1.00 doublings []); down is lower (-2.98 "
-        "doublings []); alike is the same within 0.4 doublings."
+        "On digits, against base, over 3 seeds: up is higher (+1.00 doublings []); down is lower "
+        "(-2.98 doublings []); alike is the same within 0.4 doublings."
     )
     assert {one.label: one.kind for one in said(table)}["down"] == "lower"
     text = render(table, "md")

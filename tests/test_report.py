@@ -90,11 +90,14 @@ def wide_plan() -> Plan:
     rows = [f"{name} {i}" for i in range(4) for name in ("base", "better", "worse", "same", "x")]
     columns = [f"column {c}" for c in range(5)]
     plan = make_plan(rows, columns)
-    data = {"classes": 10, "name": "digits", "fingerprint": "f"}
+    data = {**plan.cells[0].spec["data"], "fingerprint": "f"}
     cells = [
         dataclasses.replace(
             cell,
-            spec={"data": data, "model": {"arch": cell.column}, "stem": {"name": cell.row}},
+            spec={
+                **cell.spec,
+                **{"data": data, "model": {"arch": cell.column}, "stem": {"name": cell.row}},
+            },
             ids={seed: f"{i:04d}{seed:012d}" for seed in cell.ids},
         )
         for i, cell in enumerate(plan.cells)

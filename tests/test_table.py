@@ -30,10 +30,13 @@ from ablate.store.past_looks import PastLooks
 tabulate = functools.partial(making.tabulate, words=True)  # as `report.reading` has it
 
 SPEC = {
-    "data": {"classes": 10},
+    "data": {"name": "digits", "size": 8, "classes": 10},
     "augment": {},
     "optim": {},
-    "train": {"precision": "fp32", "deterministic": True, "draws": 2},
+    "train": {
+        **{"steps": None, "examples": None, "epochs": 6.0},
+        **{"precision": "fp32", "deterministic": True, "draws": 2},
+    },
     "eval": {},
 }
 
@@ -61,6 +64,7 @@ def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **ana
 def finished(top1, **more):
     test = {"n": 300, "loss": 1 - top1, "top1": top1}
     result = {"status": "finished", "collapsed": False, "test": test, "device": "cpu"}
+    result["train"] = {"n": 1197}
     return {**result, "kernel": "sdpa", "digest": "d1", "threads": 1, **more}
 
 

@@ -101,10 +101,10 @@ def expected(y):
     """How many seeds each row is given, by the pure function."""
     method = stats.Sequential(LOOKS, 1, contrasts=2, spread="paired")
     state, found = stats.before_looks(3), dict.fromkeys(ROWS, 5)
-    for look, n in enumerate(LOOKS):
+    for number, n in enumerate(LOOKS):
         for row in (0, *np.flatnonzero(state.active)) if state.active.any() else ():
             found[ROWS[row]] = n
-        _, state = stats.take_look(y[:, :n], look, state, method)
+        _, state = stats.take_look(y[:, :n], number, state, method)
     return found
 
 

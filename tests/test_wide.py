@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from test_formats import text_of
-from test_table import finished, make_plan, tabulate
+from test_table import SPEC, finished, make_plan, tabulate
 
 from ablate.analysis import comparable, paper, stats
 from ablate.analysis.headline import wins
@@ -244,7 +244,7 @@ def test_a_diverged_run_is_shown_and_has_no_verdict():
 
 def test_another_set_is_a_column_beside_its_own_in_the_same_group():
     plan, results = grouped()
-    tested = {"data": {"name": "x", "classes": 10}, "eval": {"also": [{"name": "dark"}]}}
+    tested = {**SPEC, "data": {**SPEC["data"], "name": "x"}, "eval": {"also": [{"name": "dark"}]}}
     plan = replace(plan, cells=tuple(replace(cell, spec=tested) for cell in plan.cells))
     dark = {
         run: {**result, "also": {"dark": finished(result["test"]["top1"] / 2)}}
@@ -380,7 +380,7 @@ def planted(ours, table, **mapped):
     cells = []
     for cell in plan.cells:
         arch, data = ours[cell.column]
-        data = {"name": data, "classes": 10, "order": "keyed"}
+        data = {**cell.spec["data"], "name": data, "order": "keyed"}
         parent = {"data": {"name": "imagenet1k"}, "train": {"steps": 9}}
         spec = {**cell.spec, "data": data, "model": {"arch": arch}, "parent": parent}
         cells.append(replace(cell, spec=spec))

@@ -45,11 +45,8 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     analysis, of = plan.analysis, plan.metric
     sizes = sorted({size for column in columns for size in column.test_sizes})
     none = "tested by their trainer" if is_own(plan.cells[0].spec) else "no test result yet"
-    tested = (
-        f"one split, one test set of {' or '.join(map(str, sizes))} {plan.task.examples}"
-        if sizes
-        else none
-    )
+    number = " or ".join(map(str, sizes))
+    tested = f"one split, one test set of {number} {plan.task.examples}" if sizes else none
     tested = of.on or ("of the fixed validation set" if of.of_curve else tested)
     name = of.name[0].upper() + of.name[1:]
     less = ", lower being better" if of.sign < 0 else ""

@@ -44,6 +44,8 @@ def read_published(name: str) -> Table:
     return Table(
         sweep=WHERE + name,
         title=f"{table.source}, {name}, as published",
+        trained_on="",
+        data="",
         metric=TASKS[DEFAULT].metrics[0].key,
         baseline=table.baseline,
         seeds=tuple(range(n)),

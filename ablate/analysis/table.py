@@ -152,8 +152,8 @@ class Table:
 
     sweep: str
     title: str
-    trained_on: str  # a sentence: data, images, resolution, length, n
-    data: str  # their names
+    trained_on: str  # a sentence: data, images, resolution, length, n; "" of a published table
+    data: str  # their names; "" of a user's own loop
     metric: str
     baseline: str
     seeds: tuple[int, ...]
@@ -181,6 +181,8 @@ class Table:
     def heading(self) -> str:
         """The title and what the runs were trained on, in whole sentences."""
         title = self.title or self.sweep
+        if not self.trained_on:
+            return title
         return f"{title}{'' if title.endswith(('.', '?', '!')) else '.'} {self.trained_on}"
 
     def without_gain_footnotes(self) -> Table:

@@ -89,7 +89,8 @@ class Drawing:
         missing = [note for note in table.notes if note.startswith("UNFINISHED")]
         above = [*([heading] if form.heading else []), *missing]
         self._grow(self.figure.suptitle(_wrapped(above, self.letters)), 1)
-        self._title = f"{'Sweep ' * (plan.title == plan.name)}{table.heading}"
+        title = f"Sweep {plan.name}" if plan.title == plan.name else plan.title
+        self._of = (title, table.trained_on)
         self._titles: list[str] = []
         self._said = [heading]
         some = form.rows is not None and len(form.rows) < len(plan.rows)
@@ -124,7 +125,7 @@ class Drawing:
 
     def foot(self, *lines: str) -> None:
         """Write the title and the explanation below the panels, where the form has notes."""
-        lines = tuple(filter(None, (self._title, *lines, self._chosen)))
+        lines = tuple(filter(None, (*self._of, *lines, self._chosen)))
         self._said += lines
         if self._form.notes:
             text = _wrapped(lines, 1.25 * self.letters)
