@@ -131,11 +131,11 @@ def test_label_caption_and_notes():
     table = whole()
     plain = render(table, "latex", show=NARROW)
     assert r"\label" not in plain
-    assert r"\caption{A planted sweep.}" in plain
+    assert r"\caption{A planted sweep. Trained on digits, 1,197 images at 8 px" in plain
     assert r"\item[2] Confound: the row sets optim.lr" in plain
     text = render(table, "latex", show=NARROW, floated=LatexFloat("tab:x", "Ours, 5 %", "short"))
     floats = text.split(r"\end{table}")[:-1]
-    assert r"\caption{Ours, 5 \%.}" in floats[0]
+    assert r"\caption{Ours, 5 \%. Trained on digits, 1,197 images at 8 px" in floats[0]
     for place, one in enumerate(floats):
         label = rf"\label{{tab:x{f'-{place + 1}' if place else ''}}}"
         assert one.count(r"\label") == one.count(label) == 1

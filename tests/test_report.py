@@ -336,6 +336,8 @@ def test_the_same_sweep_gives_the_same_bytes_and_the_report_is_a_look(driven, sh
     shell(*words, "2.html")
     one, two = ((shell.folder / f"{n}.html").read_text() for n in (1, 2))
     assert one == two
+    trained = "whole. Trained on digits, 1,197 images at 8 px, 4 steps; n = 3."
+    assert f"<title>{trained}</title>" in one
     assert "verdicts read at 3 seeds" in Page(one).text
     looks = map(json.loads, (shell.folder / "runs" / "looks.jsonl").read_text().splitlines())
     [look] = [look for look in looks if look["analysis"].get("margin") == 5]

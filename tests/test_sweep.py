@@ -95,7 +95,7 @@ def test_the_examples_of_the_contract_expand(
 def test_figure1_in_detail() -> None:
     planned = plan("figure1", scale="cifar")
     assert planned.name == "figure1@cifar"
-    assert planned.title == "Where should the LayerNorms go? (Dual PatchNorm, Fig. 1)"
+    assert planned.title == "Where should the LayerNorms go? (Dual PatchNorm, Fig. 1) (scale cifar)"
     assert labels(planned)[:4] == ["pre/pre", "pre/post", "pre/pre+post", "post/pre"]
     assert labels(planned)[9] == "pre/post (branch)"
     assert {row.family for row in planned.rows} == {
@@ -179,7 +179,9 @@ def test_every_shipped_sweep_plans(
         if scale is None and declared.get("base", {}).get("data") == "imagetext":
             words = (*words, pairs())
         planned = plan(name, *words, scale=scale)
-        assert planned.title == declared.title
+        of_scale = f"{declared.title} (scale {scale})"
+        own = scales[scale].get("title", of_scale) if scale else declared.title
+        assert planned.title == own
         assert count(planned)
         assert bool(planned.analysis.contrasts) == ("contrasts" in declared.get("analysis", {}))
         if not planned.paper:

@@ -145,6 +145,12 @@ class Ranks:
     n: int
 
 
+def headed(title: str, trained_on: str) -> str:
+    """Return a title and the sentence on what was trained on, if there is one."""
+    end = "" if title.endswith((".", "?", "!")) else "."
+    return f"{title}{end} {trained_on}" if trained_on else title
+
+
 @dataclass(frozen=True)
 class Table:
     """A whole table. `caption`, `details` and `notes` are lines; `footnotes` are numbered from 1.
@@ -180,10 +186,7 @@ class Table:
     @property
     def heading(self) -> str:
         """The title and what the runs were trained on, in whole sentences."""
-        title = self.title or self.sweep
-        if not self.trained_on:
-            return title
-        return f"{title}{'' if title.endswith(('.', '?', '!')) else '.'} {self.trained_on}"
+        return headed(self.title or self.sweep, self.trained_on)
 
     def without_gain_footnotes(self) -> Table:
         """The table without the footnotes that explain gains, for where no gain is shown."""

@@ -11,6 +11,7 @@ from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
 from ablate.shared.own import is_own, name_of
 
+THEN = ", then "  # before what a parent's child learns
 NAMED = 3  # data sets; of more their number is said
 
 
@@ -19,7 +20,7 @@ def data_names(cells: Iterable[Scores]) -> str:
     found = dict.fromkeys(_data(score.cell.spec) for score in cells)
     if len(found) > NAMED:
         return f"{len(found)} data sets"
-    return _listed([*found])
+    return "; ".join(found) if any(THEN in one for one in found) else _listed([*found])
 
 
 def trained_on(plan: Plan, cells: Sequence[Scores], n: Iterable[int]) -> str:
@@ -67,7 +68,7 @@ def _data(spec: Mapping[str, Any]) -> str:
     if is_own(spec):
         return ""
     names = [tree["data"]["name"] for tree in (spec, *spec_parents(spec))]
-    return ", then ".join(dict.fromkeys(reversed(names)))
+    return THEN.join(dict.fromkeys(reversed(names)))
 
 
 def _span(numbers: Iterable[float]) -> str:

@@ -56,8 +56,8 @@ KEYS = (
     *("until", "overrides", "exclude", "scales", "paper", "groups", "analysis", "tune"),
 )
 SCALE_KEYS = (
-    *("base", "from", "across", "seeds", "until", "overrides", "tune"),
-    *("analysis", "paper", "groups", "title"),
+    *("title", "base", "from", "across", "seeds", "until", "overrides", "tune"),
+    *("analysis", "paper", "groups"),
 )
 GENERATORS = ("product", "zip", "each")
 

@@ -32,7 +32,12 @@ def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
         ),
         footnotes=(*first.footnotes, *second.footnotes),
         headline=" ".join(f"{name}: {text}" for name, text in told if text),
+        trained_on=" ".join(f"{table.sweep}: {_lowered(table.trained_on)}" for table in tables),
     )
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def _name(table: Table) -> str:

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ablate.analysis.table import headed
+
 
 @dataclass(frozen=True)
 class GridCell:
@@ -72,6 +74,12 @@ class PrintedTable:
     caption: tuple[str, ...]
     footnotes: tuple[str, ...]
     headline: str = ""  # the result in a sentence
+    trained_on: str = ""  # in a sentence
+
+    @property
+    def heading(self) -> str:
+        """The title and what the runs were trained on."""
+        return headed(self.title, self.trained_on)
 
 
 FOLDED = 24  # characters: where a column of words may break

@@ -27,7 +27,7 @@ def html(sheet: PrintedTable) -> str:
 def _section(sheet: PrintedTable) -> Iterator[str]:
     yield '<section class="gains">'
     yield f"<style>{STYLE}</style>"
-    yield f"<h2>{_escape(sheet.title)}</h2>"
+    yield f"<h2>{_escape(sheet.heading)}</h2>"
     if sheet.headline:
         yield f"<p>{_escape(sheet.headline)}</p>"
     for grid in sheet.grids:

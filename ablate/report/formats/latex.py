@@ -95,8 +95,8 @@ def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
         for number, part in enumerate(fitted(_plain(grid) if floated.notes != "full" else grid))
     ]
     for position, (grid, part, number) in enumerate(parts):
-        first = f"{_sentence(sheet.title)} " if grid.title else ""
-        title = first + (grid.title or sheet.title) + (f" ({grid.note})" if grid.note else "")
+        first = f"{_sentence(sheet.heading)} " if grid.title else ""
+        title = first + (grid.title or sheet.heading) + (f" ({grid.note})" if grid.note else "")
         star = "*" if part.room > COLUMN else ""
         lines += [
             rf"\begin{{table{star}}}",

@@ -45,7 +45,8 @@ def sheet(
         grids = _long(table, parts, transpose, width)
         details = (*cut_words(table, show), *details)
     return PrintedTable(
-        title=table.heading + ("" if table.complete else UNFINISHED),
+        title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
+        trained_on=table.trained_on,
         grids=(*grids, *blocks),
         notes=table.notes,
         caption=(*table.caption, *details),

@@ -9,7 +9,7 @@ from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 
 
 def markdown(sheet: PrintedTable) -> str:
-    lines = [f"**{_escape(sheet.title)}**", ""]
+    lines = [f"**{_escape(sheet.heading)}**", ""]
     lines += [_escape(sheet.headline), ""] if sheet.headline else []
     for grid in sheet.grids:
         lines += [*_grid(grid), ""]

@@ -18,7 +18,7 @@ def rich(sheet: PrintedTable) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(sheet.title, style="bold")]
+    parts: list[RenderableType] = [Text(sheet.heading, style="bold")]
     parts += [Text(sheet.headline)] if sheet.headline else []
     parts += [_grid(grid) for grid in sheet.grids]
     parts += [Text(line) for line in sheet.notes]
