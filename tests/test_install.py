@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,8 +14,7 @@ from conftest import REPOSITORY
 from packaging.requirements import Requirement
 
 from ablate.audit.doctor import machine
-from ablate.planning.launcher import LAUNCHERS
-from ablate.planning.logger import LOGGERS
+from ablate.shared import packages
 from ablate.version import __version__
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
@@ -32,7 +33,7 @@ def test_the_lowest_versions_are_those_of_every_dependency_but_torch():
 
 
 def test_extras_are_known_to_the_doctor_tested_and_pinned():
-    assert EXTRAS.keys() == {*machine.EXTRAS, "dev"}
+    assert EXTRAS.keys() == {*packages.EXTRAS, "dev"}
     pinned = {
         line.partition("==")[0] for line in (REPOSITORY / "constraints.txt").read_text().split()
     }
@@ -51,24 +52,44 @@ def test_extras_are_known_to_the_doctor_tested_and_pinned():
         assert dev.get(need.name) == need.specifier or f" {need.name} " in makefile
 
 
-def test_the_doctor_names_the_remedy_of_each_missing_extra(monkeypatch):
-    needs = [f"{need}; extra == '{extra}'" for extra, all in EXTRAS.items() for need in all]
-    monkeypatch.setattr(metadata, "requires", lambda name: ["torch>=2", *needs])
-    there = {"submitit", "torch"}
+def test_the_remedies_are_the_extras():
+    assert {name: list(map(str, EXTRAS[name])) for name in packages.EXTRAS} == {
+        name: [need] for name, (_, need) in packages.EXTRAS.items()
+    }
 
+
+def test_every_remedy_installs_under_constraints(monkeypatch):
     def version(name: str) -> str:
-        if name not in there:
+        if name != "submitit":
             raise metadata.PackageNotFoundError
         return "1"
 
     monkeypatch.setattr(metadata, "version", version)
     lines = [finding.text for finding in machine.extras()]
-    assert len(lines) == len(machine.EXTRAS) - 1
-    told = "wandb is not installed: logger=wandb needs it; pip install 'ablate-sweep[wandb]'"
-    assert told in lines
-    for choice in (*LAUNCHERS.values(), *LOGGERS.values()):  # the remedies elsewhere
-        extra = choice.source.partition("[")[2].partition("]")[0]
-        assert extra in {"", *machine.EXTRAS}
+    assert len(lines) == len(packages.EXTRAS) - 1
+    told = "wandb is not installed: logger=wandb needs it; "
+    assert f"{told}pip install -c \"$(ablate doctor --constraints)\" 'wandb>=0.22'" in lines
+    texts = [p for folder in ("ablate", "docs") for p in (REPOSITORY / folder).rglob("*.[pm][yd]")]
+    bare = re.compile(r"pip install (?!-c)")
+    known = ("ablate/audit/doctor/machine.py",)  # of a version that doesn't satisfy
+    for path in texts:
+        name = str(path.relative_to(REPOSITORY))
+        assert name in known or not bare.search(path.read_text()), name
+
+
+def test_constraints_keep_what_is_installed(tmp_path):
+    """pip itself says whether an extra could change a package that is there."""
+    path = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "ablate", "doctor", "--constraints"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=path)
+    file = tmp_path / "ablate" / "constraints.txt"
+    assert done.stdout == f"{file}\n"
+    pins = dict(line.split("==") for line in file.read_text().splitlines())
+    assert pins["torch"] == metadata.version("torch")
+    assert pins["ruff"] == metadata.version("ruff")
+    assert "ablate-sweep" not in pins
+    need = Requirement(f"torch=={pins['torch']}")
+    assert need.specifier.contains(metadata.version("torch"), prereleases=True)
 
 
 def test_the_citation_is_of_this_version():

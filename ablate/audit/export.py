@@ -65,7 +65,10 @@ BINARY = (".npy", ".npz", ".parquet")
 README = """\
 {title}
 
-The sweep {name} as ablate {version} exported it. ablate: pip install ablate-sweep
+The sweep {name} as ablate {version} exported it. To read it, install ablate from its checkout,
+or from a wheel that was made of one, with the versions that it was tried with:
+
+    pip install -c constraints.txt .
 
 Make the table from the raw files alone (every result is recomputed from predictions/ and
 metrics.jsonl, and checked against the hashes that were taken in training):

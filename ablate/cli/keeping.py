@@ -45,6 +45,13 @@ def doctor(
             help="Tell how often verdicts err on runs of the store (default: of all sweeps).",
         ),
     ] = False,
+    constraints: Annotated[
+        bool,
+        typer.Option(
+            "--constraints",
+            help="Print the file for `pip install -c` that keeps what is installed.",
+        ),
+    ] = False,
     format: TextFormat = Format.text,
     store: StoreDir = RUNS,
 ) -> None:
@@ -54,11 +61,17 @@ def doctor(
     settings.
     """
     from ablate.audit.doctor import examine, examine_store, null_tables, show, tree
+    from ablate.audit.doctor.machine import write_constraints
     from ablate.running import launchers
     from ablate.running.launchers.fork import ForkServer
     from ablate.running.launchers.local import environment, unfit
     from ablate.store.store import Store
 
+    if constraints:
+        if words or scale or statistics or repair:
+            raise UserError("--constraints: prints a file's path; leave other words out")
+        print(write_constraints())
+        return
     kept = Store(store)
     repaired: list[str] = []
     tell = show if format is Format.text else list

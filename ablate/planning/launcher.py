@@ -11,6 +11,7 @@ from typing import Any
 from ablate.shared.build import same_keys, settings_of
 from ablate.shared.choices import Choice, Param
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.packages import installing
 
 LAUNCHERS: dict[str, Choice] = {
     "local": Choice(
@@ -30,7 +31,7 @@ LAUNCHERS: dict[str, Choice] = {
     ),
     "slurm": Choice(
         "trains on the nodes of a Slurm cluster, in jobs that take run after run",
-        "submitit >= 1.5.4: pip install 'ablate-sweep[slurm]'",
+        f"submitit: {installing('slurm')}",
         "ablate.running.launchers.slurm:slurm",
         {
             "jobs": Param(int, 1, "jobs at most at once", above=0),

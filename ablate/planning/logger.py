@@ -14,16 +14,17 @@ from ablate.planning.overrides import parse
 from ablate.shared.build import settings_of
 from ablate.shared.choices import Choice, Param
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.packages import installing
 
 LOGGERS: dict[str, Choice] = {
     "tensorboard": Choice(
         "writes scalars, hyperparameters and the configuration, for `tensorboard --logdir`",
-        "tensorboard: pip install 'ablate-sweep[tensorboard]'",
+        f"tensorboard: {installing('tensorboard')}",
         "ablate.running.loggers.tensorboard:TensorBoard",
     ),
     "wandb": Choice(
         "writes a W&B run for each run that has ended, in the group of the sweep's name",
-        "wandb: pip install 'ablate-sweep[wandb]'",
+        f"wandb: {installing('wandb')}",
         "ablate.running.loggers.wandb:WandB",
         {
             "project": Param(str, "ablate", "W&B project"),
@@ -37,7 +38,7 @@ LOGGERS: dict[str, Choice] = {
     ),
     "mlflow": Choice(
         "writes an MLflow run for each run, in an experiment of the sweep's name",
-        "mlflow-skinny: pip install 'ablate-sweep[mlflow]'",
+        f"mlflow-skinny: {installing('mlflow')}",
         "ablate.running.loggers.mlflow:MLflow",
         {"uri": Param(str, "", "tracking URI; empty: mlflow.db in logger.folder")},
     ),

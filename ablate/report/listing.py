@@ -19,6 +19,7 @@ from ablate.shared.errors import UserError, nearest, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
 from ablate.shared.metrics.metric import AREA, CROSSING
 from ablate.shared.metrics.probed import PROBED
+from ablate.shared.packages import installing
 
 Lines = Iterator[tuple[str, str, str]]
 
@@ -76,7 +77,7 @@ def _archs() -> Lines:
     for name, arch in choices.ARCHS.items():
         size = f"width {arch.width}, depth {arch.depth}, {arch.heads} heads"
         yield name if arch.patch else f"{name}/PATCH", size, arch.source
-    yield "timm:NAME", "a model of timm; pip install 'ablate-sweep[timm]'", "-"
+    yield "timm:NAME", f"a model of timm; {installing('timm')}", "-"
     yield "module:Class", "a model of your own; docs/extending.md", "-"
 
 

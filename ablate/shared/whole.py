@@ -13,6 +13,7 @@ from typing import Any
 
 from ablate.shared import plugin
 from ablate.shared.errors import UserError
+from ablate.shared.packages import installing
 from ablate.shared.parts import is_plugin
 
 TIMM = "timm:"
@@ -58,6 +59,4 @@ def _version(name: str) -> str:
     try:
         return f"timm {importlib.metadata.version('timm')}"
     except importlib.metadata.PackageNotFoundError:
-        raise UserError(
-            f"model: {name}: timm is not installed; pip install 'ablate-sweep[timm]'"
-        ) from None
+        raise UserError(f"model: {name}: timm is not installed; {installing('timm')}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -15,6 +16,8 @@ from ablate.audit.doctor.finding import Finding, Findings, size
 from ablate.running import gpus
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import environment
+from ablate.shared.files import write_whole
+from ablate.shared.packages import EXTRAS, installing, installing_package
 
 DISTRIBUTION = "ablate-sweep"
 
@@ -35,7 +38,7 @@ def versions() -> Findings:
         try:
             found = metadata.version(need.name)
         except metadata.PackageNotFoundError:
-            amiss.append(f"{need.name} is not installed: pip install '{plain}'")
+            amiss.append(f"{need.name} is not installed: {installing_package(plain)}")
             continue
         installed[need.name] = found
         if not need.specifier.contains(found, prereleases=True):
@@ -46,33 +49,39 @@ def versions() -> Findings:
         yield Finding("problem", "versions", line)
 
 
-EXTRAS = {  # what each is for; `dev` is for no user
-    "slurm": "launcher=slurm",
-    "timm": "model=timm:NAME",
-    "text": "texts by byte-pair encoding",
-    "tensorboard": "logger=tensorboard",
-    "wandb": "logger=wandb",
-    "mlflow": "logger=mlflow",
-}
-
-
 def extras() -> Findings:
     """Name what can't be used, since a package that nothing else needs is not installed."""
     from packaging.requirements import Requirement
 
-    for need in map(Requirement, metadata.requires(DISTRIBUTION) or ()):
-        for extra, purpose in EXTRAS.items():
-            if need.marker is None or not need.marker.evaluate({"extra": extra}):
-                continue
-            try:
-                metadata.version(need.name)
-            except metadata.PackageNotFoundError:
-                yield Finding(
-                    "ok",
-                    "extras",
-                    f"{need.name} is not installed: {purpose} needs it; "
-                    f"pip install '{DISTRIBUTION}[{extra}]'",
-                )
+    for extra, (purpose, need) in EXTRAS.items():
+        name = Requirement(need).name
+        try:
+            metadata.version(name)
+        except metadata.PackageNotFoundError:
+            text = f"{name} is not installed: {purpose} needs it; {installing(extra)}"
+            yield Finding("ok", "extras", text)
+
+
+def write_constraints() -> Path:
+    """Write what `pip install -c` takes to leave this environment as it is: each installed package
+    at its version, each other one at that which ablate was tried with. Return the file."""
+    carried = [f for f in metadata.files(DISTRIBUTION) or () if f.name == "constraints.txt"]
+    tried = carried[0].read_text("utf-8") if carried else ""
+    pins = dict(line.split("==") for line in tried.splitlines() if not line.startswith("#"))
+    pins = {_normal(name): version for name, version in pins.items()}
+    for package in metadata.distributions():
+        pins[_normal(package.name)] = package.version
+    pins.pop(DISTRIBUTION, None)
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    file = Path(cache) / "ablate" / "constraints.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, "".join(f"{k}=={v}\n" for k, v in sorted(pins.items())).encode())
+    return file
+
+
+def _normal(name: str) -> str:
+    """As PEP 503 has it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def devices(

@@ -14,6 +14,7 @@ from typing import Any
 from ablate.running.launchers.pilot import fly
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.errors import Failure, UserError
+from ablate.shared.packages import installing
 
 PATIENCE_S = 20.0  # for an answer; a controller that is down gives none
 _ENDED = "COMPLETING"  # squeue still has it, and its processes are gone or going
@@ -33,7 +34,7 @@ class Slurm:
             import submitit
         except ImportError as error:
             raise UserError(
-                f"launcher=slurm: needs submitit ({error}); pip install 'ablate-sweep[slurm]'"
+                f"launcher=slurm: needs submitit ({error}); {installing('slurm')}"
             ) from error
         self._settings, self._root = {**settings, "token": token}, root
         self._name = f"ablate-{token}"

@@ -15,6 +15,7 @@ from PIL import Image
 
 from ablate.shared.dataset import BUNDLED
 from ablate.shared.errors import UserError
+from ablate.shared.packages import installing_package
 from ablate.shared.sections import Data
 from ablate.training.data.picture import Example
 from ablate.training.data.stored import Part, Source, wanted_splits
@@ -76,12 +77,14 @@ def unpacked(data: Data, package: str, path: str, needs: str) -> tuple[bytes, Pa
     scikit-learn takes a second. Raises UserError where the file is not there."""
     found = find_spec(package)
     if found is None or found.origin is None:
-        raise UserError(f"data={data.name}: no module named {package!r}; pip install '{needs}'")
+        raise UserError(
+            f"data={data.name}: no module named {package!r}; {installing_package(needs)}"
+        )
     packed = Path(found.origin).parent / path
     try:
         return gzip.decompress(packed.read_bytes()), packed
     except FileNotFoundError as error:
-        raise UserError(f"data={data.name}: {error}; pip install '{needs}'") from error
+        raise UserError(f"data={data.name}: {error}; {installing_package(needs)}") from error
 
 
 def stratified(

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ablate.shared.errors import UserError, nearest, unknown
+from ablate.shared.packages import installing
 from ablate.shared.sections import Data, Whole
 from ablate.shared.whole import TIMM
 from ablate.training.keyed import key
@@ -138,9 +139,7 @@ def _timm() -> Any:
     try:
         return importlib.import_module("timm")
     except ImportError as error:
-        raise UserError(
-            f"model: timm can't be imported ({error}); pip install 'ablate-sweep[timm]'"
-        ) from error
+        raise UserError(f"model: timm can't be imported ({error}); {installing('timm')}") from error
 
 
 # --- What the training asks of it ---------------------------------------------------------------

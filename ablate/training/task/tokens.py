@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from ablate.shared.errors import UserError
+from ablate.shared.packages import installing
 from ablate.shared.sections import Text
 
 PAD, END, UNKNOWN = 0, 1, 2  # the numbers of [pad], [end] and [unk]; others follow
@@ -76,7 +77,7 @@ def byte_pairs(vocab: int, counts: Mapping[str, int]) -> Callable[[str], list[in
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ImportError as error:
         raise UserError(
-            "text.tokens: bpe needs the package tokenizers; pip install 'ablate-sweep[text]'"
+            f"text.tokens: bpe needs the package tokenizers; {installing('text')}"
         ) from error
     least = OTHERS + len(pre_tokenizers.ByteLevel.alphabet())
     if vocab < least:
