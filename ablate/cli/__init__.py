@@ -15,6 +15,7 @@ import os  # noqa: E402
 import sqlite3  # noqa: E402
 import threading  # noqa: E402
 import traceback  # noqa: E402
+from collections.abc import Callable  # noqa: E402
 from types import FrameType  # noqa: E402
 from typing import Annotated  # noqa: E402
 
@@ -39,32 +40,28 @@ from ablate.version import __version__  # noqa: E402
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
-    help="Does this change to a Vision Transformer help, and how sure are we?",
+    help="Does this change to a Vision Transformer help, and how sure are we?\n\n"
+    "Begin with the quick start: ablate sweep quickstart",
 )
 data = typer.Typer(help="Prepare datasets.")
 
-for command in (
-    driving.sweep,
-    driving.plan,
-    driving.stop,
-    ordering.run,
-    looking.status,
-    looking.watch,
-    looking.show,
-    comparing.diff,
-    looking.table,
-    looking.plot,
-    tuning.trials,
-    publishing.report,
-    publishing.export,
-    making.new,
-):
-    app.command()(flat(command))
-app.command(name="list")(flat(looking.list_))
-app.command()(flat(looking.config))
-for keeper in (keeping.doctor, keeping.verify, keeping.gc, merging.merge):
-    app.command()(flat(keeper))
-app.add_typer(data, name="data")
+GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Train": (
+        *(driving.sweep, driving.plan, driving.stop, ordering.run),
+        *(making.new, looking.list_, looking.config),
+    ),
+    "Look": (
+        *(looking.status, looking.watch, looking.show, looking.table, looking.plot),
+        *(tuning.trials, comparing.diff),
+    ),
+    "Share": (publishing.report, publishing.export, merging.merge),
+    "Keep": (keeping.doctor, keeping.verify, keeping.gc),
+}
+for group, commands in GROUPS.items():
+    for command in commands:
+        name = command.__name__.rstrip("_")
+        app.command(name=name, rich_help_panel=group)(flat(command))
+app.add_typer(data, name="data", rich_help_panel="Keep")
 data.command()(flat(keeping.prepare))
 
 

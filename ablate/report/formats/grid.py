@@ -17,6 +17,7 @@ class GridCell:
     notes: tuple[int, ...] = ()
     bold: bool = False  # a gain: only where the verdict is "helps"
     number: bool = False  # set to the right
+    verdict: bool = False  # a word on a gain
 
     @property
     def width(self) -> int:

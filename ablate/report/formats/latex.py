@@ -207,11 +207,22 @@ def _under(sheet: PrintedTable, grid: Grid, last: bool, notes: str) -> Iterator[
     items = [rf"\item[{i}] {_prose(sheet.footnotes[i - 1])}" for i in numbers]
     if last and notes != "none":
         said = sheet.caption if notes == "full" else sheet.caption[:1]
-        items = [rf"\item {_guarded(_prose(text))}" for text in (*sheet.notes, *said)] + items
+        told = filter(None, map(_without_commands, (*sheet.notes, *said)))
+        items = [rf"\item {_guarded(_prose(text))}" for text in told] + items
     if items:
         yield r"\begin{tablenotes}[flushleft]\footnotesize\raggedright"
         yield from items
         yield r"\end{tablenotes}"
+
+
+def _without_commands(text: str) -> str:
+    """The text without its clauses on commands of ablate, which no reader of a paper types."""
+    sentences = []
+    for sentence in re.split(r"(?<=\.) ", text):
+        clauses = [part for part in sentence.split("; ") if "`ablate " not in part]
+        if clauses:
+            sentences.append("; ".join(clauses).rstrip(".") + ".")
+    return " ".join(sentences)
 
 
 def _prose(text: str) -> str:

@@ -156,7 +156,10 @@ def _n(table: Table, ci: str) -> Iterator[ShownPart]:
 def _verdict(table: Table, ci: str) -> Iterator[ShownPart]:
     heading = "verdict" if table.complete else "runs"
     yield ShownPart(
-        heading, lambda entry: GridCell(state(entry, table)), number=False, is_verdict=True
+        heading,
+        lambda entry: GridCell(state(entry, table), verdict=True),
+        number=False,
+        is_verdict=True,
     )
 
 

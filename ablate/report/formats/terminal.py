@@ -64,9 +64,14 @@ def _grid(grid: Grid) -> Table:
     return table
 
 
+COLOURS = {"helps": "green", "hurts": "red", "unstable": "yellow", "can't tell": "yellow"}
+
+
 def _text(cell: GridCell) -> Text:
     from rich.text import Text
 
-    text = Text(cell.text, style="bold" if cell.bold else "")
+    colour = next((c for word, c in COLOURS.items() if cell.text.startswith(word)), "")
+    style = colour if cell.verdict else "bold" if cell.bold else ""
+    text = Text(cell.text, style=style)
     text.append(marks(cell.notes), "not bold")
     return text
