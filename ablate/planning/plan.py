@@ -32,6 +32,7 @@ from ablate.shared.errors import UserError, format_of, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
+from ablate.shared.printable import printable
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 from ablate.version import FORMAT
 
@@ -323,7 +324,7 @@ class Plan:
     def _of(cls, tree: Mapping[str, Any]) -> Plan:
         return cls(
             name=tree["name"],
-            title=tree["title"],
+            title=printable(tree["title"]),
             words=tuple(tree["words"]),
             rows=tuple(
                 Row(**{**row, **{key: tuple(row[key]) for key in ("confounds", "aliases")}})
