@@ -50,6 +50,9 @@ def by_path(tree: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
         chosen: Mapping[str, Any] = tree.get(kind) or {}
         if is_plugin(chosen.get("name")):
             yield chosen["name"], chosen.get("folder")
+    probes: Mapping[str, Any] = tree.get("own_probes") or {}
+    for name in probes.get("versions") or ():
+        yield name, probes["folder"]
     for part in PARTS:
         section: Mapping[str, Any] = tree.get(part.section) or {}
         value: Any = section.get(part.field)

@@ -44,6 +44,7 @@ from ablate.training.model.whole import initial
 from ablate.training.optim import check_optimizer, factors
 from ablate.training.own.compare import compare
 from ablate.training.plugin import by_path, told
+from ablate.training.probes import class_of
 from ablate.training.rehearsal import Rehearsed, beside, rehearse
 from ablate.training.schedule import check_schedule, lengths
 from ablate.training.settle import settle
@@ -96,6 +97,8 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
 
 def check_parts(run: spec.Run, examples: Mapping[str, int] | None) -> None:
     """Try each part by import path. Raises UserError for one that doesn't work."""
+    for name in run.probe:
+        class_of(name, run)
     check_optimizer(run.optim)
     check_loss(run)
     check_extra(run)
