@@ -132,8 +132,9 @@ def test_keys_are_checked_by_their_defaults(toy):
         "trainer.mode=c,a": "trainer.mode: expected one of a, b, got 'c'",
         "trainer.lr=null,1": "trainer.lr: expected a number, got None",
         "trainer.sizes=1,2": "trainer.sizes: expected a list, got 1",
-        "norm=rmsnorm,layernorm": "norm: applies to no run of trainer=toy",
-        "optim.lr=0.1,0.2": "optim.lr: applies to no run of trainer=toy",
+        "norm=rmsnorm,layernorm": "norm: applies to no run of trainer=toy, .* and a seed$",
+        "optim.lr=0.1,0.2": "optim.lr: applies to no run of trainer=toy, .*mean trainer.lr\\?$",
+        "lr=0.1,0.2": "lr: .*did you mean trainer.lr\\?$",
         "from.recipe=quick,cifar": "from.recipe: applies to no run of trainer=toy",
     }.items():
         assert re.search(line, refused(word)), word

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from ablate.analysis import captions
 from ablate.analysis.course import standing, told_by
@@ -29,7 +29,7 @@ from ablate.running.costs import UNKNOWN, Costs
 from ablate.running.rehearse import Rehearsals
 from ablate.shared.result import FINAL
 from ablate.store import looks
-from ablate.store.events import HELD, RunState
+from ablate.store.events import HELD, RunState, Status
 from ablate.store.ledger import Ledger
 from ablate.store.looks import InterimLook
 from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, Worker, observe
@@ -221,7 +221,7 @@ def by_variant(
     for run in runs:
         label = PARENTS if run.above else run.cell.row
         counts.setdefault(label, Counter())[now.status(run.id)] += 1
-    statuses = sorted(now.counts)
+    statuses = [each for each in (*get_args(Status), BLOCKED) if each in now.counts]
     rows = [
         (
             label,
