@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -28,6 +29,7 @@ from PIL import Image
 
 from ablate.cli import app
 from ablate.planning.plan import Plan
+from ablate.report.status import by_variant
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from ablate.version import __version__
@@ -222,6 +224,13 @@ def test_a_command_in_the_tests_process_is_as_in_one_of_its_own(driven):
     assert state() == before
 
 
+def test_the_columns_of_status_go_as_the_life_of_a_run():
+    plan = SimpleNamespace(rows=())
+    now = SimpleNamespace(counts=dict.fromkeys(("finished", "blocked", "started", "planned"), 1))
+    header, _ = by_variant(plan, (), now, {})
+    assert header == ("variant", "planned", "started", "finished", "blocked")
+
+
 # --- Mistakes -----------------------------------------------------------------------------------
 
 MISTAKES = [
@@ -315,6 +324,9 @@ def test_a_sweep_that_was_not_driven_is_answered_with_those_that_were(driven):
 UNREADABLE = [
     ("tabel", "ablate: no such command 'tabel'. Did you mean 'table'? The commands are sweep, "),
     ("norm=a,b", "ablate: norm=a,b: a command comes first, such as `ablate sweep norm=a,b`"),
+    ("init", "ablate: no such command 'init'. `ablate new sweep NAME` writes a sweep file"),
+    ("compare a b", "ablate: no such command 'compare'. `ablate table A B` sets two sweeps "),
+    ("delete a#0", "ablate: no such command 'delete'. `ablate run RUN --delete` removes a run"),
     ("resume tiny", "ablate: no such command 'resume'. `ablate sweep` trains, and goes on where "),
     ("sweep tiny --seeds 3", "ablate sweep: --seeds: settings have no dashes: seeds=3, or "),
     ("data prep digits", "ablate data: no such command 'prep'. Did you mean 'prepare'? "),

@@ -312,6 +312,46 @@ def test_a_bundle_of_another_format_is_refused_in_a_line(out, shell, format, who
         )
 
 
+@pytest.mark.parametrize("format", ["3", None])
+def test_a_bundle_without_a_format_is_none(out, shell, format):
+    environment = json.loads((out / "environment.json").read_text())
+    (out / "environment.json").write_bytes(to_json(environment | {"bundle": format}))
+    Bundle(out).write_manifest()
+    assert "environment.json: says no format of a bundle" in shell("verify", "out", code=1).out
+    for words in (("table", "--from", "out"), ("merge", "out")):
+        assert "no bundle" in shell(*words, code=2).err
+
+
+@pytest.mark.parametrize("name", ["events.json", "specs/more/result.json"])
+def test_a_file_that_is_too_large_is_named_before_it_is_read(out, shell, name):
+    (out / name).parent.mkdir(exist_ok=True)
+    with open(out / name, "ab") as file:
+        file.truncate(40 << 30)  # without a block on the disk
+    for words in (("table", "--from", "out"), ("verify", "out"), ("merge", "out")):
+        assert shell(*words, code=1).err == (
+            f"ablate: out/{name}: has 42,949,672,960 bytes; no file of an export has as many\n"
+        )
+    with open(out / "environment.json", "ab") as file:
+        file.truncate(40 << 30)
+    assert Bundle(out).format == 0
+
+
+def test_a_bundle_without_a_manifest_is_named(out, shell):
+    (out / "manifest.json").unlink()
+    for words in (("table", "--from", "out"), ("merge", "out")):
+        assert shell(*words, code=1).err == (
+            "ablate: out/manifest.json: is missing, or was changed after the export\n"
+        )
+
+
+def test_a_link_to_itself_is_no_place_for_a_bundle(exported, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for place in ("loop", "loop/x"):
+        line = exported("export", "tiny", tmp_path / place, code=2).err
+        assert line.startswith(f"ablate: {tmp_path}/loop: ")
+        assert line.count("\n") == 1
+
+
 @pytest.mark.parametrize("name", ["sweep.json", "events.json", "looks.jsonl", "environment.json"])
 def test_no_table_is_made_of_a_bundle_whose_own_files_were_changed(out, name):
     path = out / name

@@ -30,6 +30,7 @@ from ablate.running.launchers import Slot
 from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.inline import Inline
 from ablate.running.launchers.local import MALLOC, Local, slots
+from ablate.running.launchers.server import importing
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import STOPPED, RunDir
 from ablate.store.liveness import HostLock
@@ -302,6 +303,38 @@ def test_a_process_that_dies_over_a_question_is_a_failure_with_its_last_words(
     Path("go").write_text(words)
     with pytest.raises(Failure, match=f"^worker describe: {told}$"):
         server.ask(*odd)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("os._exit(3)", "exits.py: its import ends the process; what does more than define"),
+        ("os.kill(os.getpid(), 11)", "exits.py: its import ends the process"),
+        ("os.closerange(0, 99)", "exits.py: its import ends the process"),
+        ("raise SystemExit(0)", "exits.py, line 3: SystemExit: 0"),
+    ],
+)
+def test_a_part_whose_import_ends_the_process_is_named(server, tmp_path, monkeypatch, line, said):
+    monkeypatch.chdir(tmp_path)
+    Path("exits.py").write_text(
+        f"import os\nfrom torch import nn\n{line}\nclass N(nn.Module): ...\n"
+    )
+    spec, _ = resolve(["norm=exits:N"], tmp_path)
+    question = {"specs": {"a": spec}, "calibrate": [], "cache": str(tmp_path), "device": "cpu"}
+    with pytest.raises(UserError, match=f"^norm: exits:N: {re.escape(f'{tmp_path}/{said}')}"):
+        server.ask("describe", question)
+
+
+def test_a_part_whose_import_hangs_is_named(tmp_path):
+    """A process of its own, as it is one that gives up."""
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        with importing(lambda **told: os.write(write, f"{told}\n".encode()), "norm: N", 0.01):
+            signal.pause()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    told = os.read(read, 1 << 12).decode().splitlines()
+    assert told[0] == "{'importing': 'norm: N'}"
+    assert told[1].startswith("{'mistake': 'norm: N: its import goes on for more than ")
 
 
 def test_ctrl_c_ends_the_process_that_answers(server, odd):

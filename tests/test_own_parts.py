@@ -396,6 +396,12 @@ def test_nor_is_a_norm_whose_helper_was_edited(folder):
         (["optim.schedule=cosin"], r"optim\.schedule: expected one of cosine, .*module:name"),
         (["optim.schedule=pieces.own:stairs"], r".*own\.py: expected a class or function among"),
         (["optim.schedule=no:stairs"], r"optim\.schedule: no:stairs: no no\.py in .* installed"),
+        (
+            ["optim.schedule=math:pow"],
+            r"optim\.schedule: math:pow: no math\.py in .* its Python source",
+        ),
+        (["train.loss=os:remove"], r"train\.loss: os:remove: no os\.py in .* its Python source"),
+        (["optim.name=builtins:dict"], r"optim\.name: builtins:dict: no builtins\.py in .* source"),
         (["optim.schedule_settings.power=2"], r"optim\.schedule_settings: is for optim\.schedule="),
         (
             ["optim.schedule=pieces.own:Stairs", "optim.schedule_settings.buy=1"],

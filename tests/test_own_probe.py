@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -129,8 +130,43 @@ def test_what_is_wrong_is_told_before_anything_trains(folder):
         assert line in str(caught.value)
 
 
-def test_what_is_no_probe_fails_its_run_with_a_line(folder):
-    (folder / "bad.py").write_text("class A:\n    pass\n")
-    shell = Shell(folder)
-    shell("sweep", *WORDS, "probe=[bad:A]", "--as", "mine", code=1)
-    assert "bad:A: is no subclass of ablate.training.probes.probe:Probe" in shell("status").out
+BAD = """
+from ablate.training.probes.probe import Probe
+
+class A:
+    pass
+
+class Gradients(Probe):
+    def gradients(self, step):
+        self.nothing
+
+class Hooks(Probe):
+    def hooks(self):
+        return [self.nothing]
+
+class End(Probe):
+    def end(self, evaluate):
+        evaluate(self.nothing)
+
+class Arrays(Probe):
+    def arrays(self, steps):
+        return {"a": object()}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("A", "is no subclass of ablate.training.probes.probe:Probe"),
+        ("Gradients", "AttributeError: 'Gradients' object has no attribute 'nothing' ({}, line 9)"),
+        ("Hooks", "AttributeError: 'Hooks' object has no attribute 'nothing' ({}, line 13)"),
+        ("End", "AttributeError: 'End' object has no attribute 'nothing' ({}, line 17)"),
+        ("Arrays", "ValueError: Object arrays cannot be saved when allow_pickle=False ({}"),
+    ],
+)
+def test_a_probe_that_does_not_work_is_told_by_plan(folder, monkeypatch, name, said):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (folder / "bad.py").write_text(BAD)
+    line = Shell(folder)("plan", *WORDS, f"probe=[bad:{name}]", code=2).err
+    assert f"probe: bad:{name}: {said.format(folder / 'bad.py')}" in line
+    sys.modules.pop("bad", None)

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import time
 from collections import Counter
@@ -110,11 +111,53 @@ def test_where_a_parent_s_data_lies_is_no_part_of_a_sweep_s_name(tmp_path):
         (("from.weights=none.safetensors",), "from.weights: none.safetensors: no such file"),
         (("from.weights=a", "from.recipe=quick"), "from.recipe: "),
         (("parent.seed=1",), "parent.seed: no such key"),
+        (
+            ("from.train.steps=3", "model.depth=1", "from.model.depth=2"),
+            "none: model.depth is 1, but from.model.depth is 2: a run has the model",
+        ),
     ],
 )
 def test_mistakes_are_told_in_a_line(tmp_path, words, said):
     with pytest.raises(UserError, match="^" + said.replace(".", r"\.")):
         planned(tmp_path, "stem=none,dpn", *words)
+
+
+@pytest.mark.parametrize(
+    ("base", "above", "scales", "said"),
+    [
+        ("model.depth: 1", "model.depth: 2", "", "model.depth is 1, but from.model.depth is 2"),
+        ("stem: dpn", "norm: rmsnorm, stem: none", "", "stem is 'dpn', but from.stem is 'none'"),
+        (
+            "train.steps: 1",
+            "norm: rmsnorm, from: {norm: layernorm}",
+            "",
+            "from.norm is 'rmsnorm', but from.from.norm is 'layernorm'",
+        ),
+        ("model.depth: 1", "model.depth: 1, train.steps: 3", "", None),
+        ("model.dropout: 0.1", "model.dropout: 0.2", "", None),  # each run's own
+        ("model.depth: 1", "train.steps: 3", "{s: {from: {model.depth: 2}}}", None),  # over it
+        (
+            "train.steps: 1",
+            "train.steps: 3",
+            "{s: {base: {model.depth: 1}, from: {model.depth: 2}}}",
+            "scales.s: model.depth is 1, but from.model.depth is 2",
+        ),
+    ],
+)
+def test_base_and_from_of_a_file_give_a_key_of_the_model_one_value(
+    tmp_path, monkeypatch, base, above, scales, said
+):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(
+        f"base: {{{base}}}\nfrom: {{{above}}}\nvariants: [{{a: {{}}}}, {{b: {{optim.lr: 0.1}}}}]\n"
+        + f"scales: {scales}\n" * bool(scales)
+    )
+    scale = "s" if scales else None
+    if said is None:
+        make_plan(["mine.yaml"], store=tmp_path / "runs", scale=scale)
+        return
+    with pytest.raises(UserError, match="^mine.yaml: .*" + re.escape(said)):
+        make_plan(["mine.yaml"], store=tmp_path / "runs", scale=scale)
 
 
 def test_a_sweep_file_says_it_and_a_scale_says_it_over(tmp_path, monkeypatch):

@@ -65,6 +65,31 @@ class Pair(Root):
     def forward(self, x):
         return x, x  # pair
 
+class Nan(Root):
+    def forward(self, x):
+        return super().forward(x) * (x - x).sum() / (x - x).sum()
+
+class Random(Root):
+    def forward(self, x):
+        return super().forward(x) + 0.01 * torch.rand(())
+
+class Counts(Root):
+    seen = 0
+
+    def forward(self, x):
+        self.seen += 1
+        return super().forward(x) * (1 + 0.1 * self.seen)
+
+class Buffered(Root):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.seen += 1
+        return super().forward(x) * (1 + 0.1 * self.seen)
+
 class InPlace(Root):
     def forward(self, x):
         y = x.exp()  # in place: what exp has kept for its gradient is gone
@@ -287,6 +312,17 @@ def test_the_plan_names_rows_and_parameters(folder, shell):
     # what sweep tells before it trains is the same
     swept = shell("sweep", "mine", "launcher=inline", "train.steps=1").out
     assert [each for each in swept.splitlines() if each.startswith("warning: ")] == warnings
+
+
+def test_the_plan_warns_of_a_loss_that_is_no_number_and_of_a_hidden_state(folder, shell):
+    norms = ",".join(f"mine:{name}" for name in ("Root", "Nan", "Random", "Counts", "Buffered"))
+    words = (f"norm={norms}", "model.arch=mu/4", "model.depth=1", "launcher=inline")
+    said = shell("plan", *words).out.splitlines()
+    warnings = [each for each in said if each.startswith("warning: ")]
+    assert len(warnings) == 3
+    assert warnings[0] == "warning: mine:Nan: the loss is not finite after 0 steps at the full rate"
+    assert warnings[1].startswith("warning: mine:Random: a second training of the same 4 steps ")
+    assert warnings[2].startswith("warning: mine:Counts: 4 steps that are stopped and resumed ")
 
 
 # --- Who is asked, and when ----------------------------------------------------------------------

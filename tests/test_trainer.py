@@ -8,6 +8,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ import process_engine
 import pytest
 import torch
 from conftest import Shell
-from launcher_contract import settings
+from launcher_contract import settings, until
 from pages import blocks
 from test_kill import freeze, kill, thaw, wait_for, workers
 
@@ -130,8 +132,9 @@ def test_keys_are_checked_by_their_defaults(toy):
         "trainer.mode=c,a": "trainer.mode: expected one of a, b, got 'c'",
         "trainer.lr=null,1": "trainer.lr: expected a number, got None",
         "trainer.sizes=1,2": "trainer.sizes: expected a list, got 1",
-        "norm=rmsnorm,layernorm": "norm: applies to no run of trainer=toy",
-        "optim.lr=0.1,0.2": "optim.lr: applies to no run of trainer=toy",
+        "norm=rmsnorm,layernorm": "norm: applies to no run of trainer=toy, .* and a seed$",
+        "optim.lr=0.1,0.2": "optim.lr: applies to no run of trainer=toy, .*mean trainer.lr\\?$",
+        "lr=0.1,0.2": "lr: .*did you mean trainer.lr\\?$",
         "from.recipe=quick,cifar": "from.recipe: applies to no run of trainer=toy",
     }.items():
         assert re.search(line, refused(word)), word
@@ -477,6 +480,58 @@ def test_what_a_trainer_does_wrong_is_one_line_and_harms_nothing_else(tmp_path):
     assert not [*tmp_path.glob("*/stray"), *tmp_path.glob("runs/stray")]
     table = shell("table").out
     assert re.search(r"\| last \| 0.75", table)
+
+
+CHILDREN = """
+import os, subprocess
+from pathlib import Path
+
+def main(settings, run):
+    child = subprocess.Popen(["sleep", "1000"])
+    (Path(__file__).parent / settings["how"]).write_text(str(child.pid))
+    if settings["how"] == "dies":
+        os.kill(os.getpid(), 9)
+    run.result(score=0.5)
+"""
+
+
+def test_what_a_trainer_starts_ends_with_its_worker(tmp_path):
+    write(
+        tmp_path,
+        starts_py=CHILDREN,
+        conf__trainer__starts_yaml="name: starts:main\n"
+        "keys: {how: {default: ends, choices: [ends, dies]}}\n"
+        "metrics: {score: {direction: more, range: [0, 1]}}\nfork_safe: true\n",
+    )
+    words = ("trainer=starts", "trainer.how=ends,dies", "seeds=1", "launcher.attempts=1")
+    Shell(tmp_path).process("sweep", *words, code=1)
+    for how in ("ends", "dies"):
+        end((tmp_path / how).read_text())
+
+
+def test_what_a_trainer_starts_ends_with_a_worker_whose_driver_is_gone(tmp_path):
+    words = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    script = (
+        "import os, subprocess, sys; from ablate.training.own.work import _end_children; "
+        f"os.setsid(); print(subprocess.Popen({words}).pid); _end_children()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, check=True, timeout=60
+    )
+    end(done.stdout.decode())
+
+
+def end(pid: str) -> None:
+    """Wait for it; one that nobody reaps has ended, too."""
+    stat = Path(f"/proc/{pid.strip()}/stat")
+
+    def ended() -> bool:
+        try:
+            return stat.read_text().rpartition(")")[2].split()[0] in "ZX"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    until(ended)
 
 
 # --- Its code, its state, its checks ------------------------------------------------------------

@@ -262,6 +262,22 @@ def test_a_changed_planned_row_is_found(store, statement):
     assert any("planned" in line and "tiny.json" in line for line in found.findings)
 
 
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        ({"cells": []}, "it has no cells"),
+        ({"contrasts": {"odd": {"along": "optim.lr"}}}, "its contrast 'odd' is none"),
+    ],
+)
+def test_a_plan_that_nothing_can_be_computed_from_is_a_line(driven, shell, edit, said):
+    shutil.copytree(driven, shell.folder / "runs")
+    path = shell.folder / "runs" / "sweeps" / "tiny.json"
+    tree = json.loads(path.read_text())
+    (tree if "cells" in edit else tree["analysis"]).update(edit)
+    path.write_text(json.dumps(tree))
+    assert f"tiny.json: is no plan of a sweep: {said}" in shell("verify", "tiny", code=1).err
+
+
 def test_a_plan_whose_cells_are_other_runs_is_found(store):
     path = store.plan_path("tiny")
     whole = path.read_text()

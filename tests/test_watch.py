@@ -10,6 +10,7 @@ import http.client
 import json
 import shutil
 import signal
+import socket
 import threading
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -78,6 +79,14 @@ def test_without_its_token_nothing_is_answered(server):
         status, _, body = ask(server, path=path)
         assert (status, b"whole" in body) == (403, True), path
     assert ask(server)[0] == 200
+
+
+def test_what_is_no_address_is_refused_without_a_word_in_the_terminal(server, capfd):
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as line:
+        host = f"Host: 127.0.0.1:{server.server_port}"
+        line.sendall(f"GET http://[ HTTP/1.1\r\n{host}\r\nConnection: close\r\n\r\n".encode())
+        assert b" 404 " in line.makefile("rb").readline()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ablate.audit.verify import remake
 from ablate.planning.plan import Plan
 from ablate.planning.tree import fits
 from ablate.shared.errors import Failure, UserError, other_format, unknown
-from ablate.shared.files import is_number, read_file, read_json, to_json
+from ablate.shared.files import MOST_BYTES, is_number, read_file, read_json, to_json
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
 from ablate.store.events import History, Look
@@ -75,7 +75,13 @@ class Bundle(Store):
         return self.format > 0
 
     def check_format(self) -> None:
-        """Raises Failure for a bundle that another version wrote, as far as can be told."""
+        """Raises Failure for a bundle that another version wrote, as far as can be told, and for a
+        file that is too large for one, before any is read."""
+        for name in self.names():
+            if (size := os.lstat(self.root / name).st_size) > MOST_BYTES:
+                raise Failure(
+                    f"{self.root / name}: has {size:,} bytes; no file of an export has as many"
+                )
         if self.format not in (0, FORMAT):
             raise other_format(self.root, self.format, "export the sweep again")
 

@@ -32,6 +32,8 @@ def check(bundle: Bundle) -> Verified:
     found = Verified()
     wrong = dict(_unlike(bundle))
     found.findings += [f"{name}: {what}" for name, what in wrong.items()]
+    if not bundle.is_one and bundle.environment.name not in wrong:
+        found.findings.append(f"{bundle.environment.name}: says no format of a bundle")
     if strange := [name for name in bundle.names() if not is_regular(bundle.root / name)]:
         found.findings.append(f"{_list(strange)}: not a regular file, so nothing was recomputed")
         return found

@@ -115,7 +115,9 @@ code/              the functions that made these values; `ablate table` does not
 
 def check_folder(folder: Path) -> None:
     """Raise UserError if no bundle may be written to the folder."""
-    folder = folder.resolve()
+    if folder.is_symlink() and not os.path.exists(folder):
+        raise UserError(f"{folder}: is a link to nothing, or to itself; name another folder")
+    folder = Path(os.path.realpath(folder))  # unlike Path.resolve it raises nothing for a loop
     if not folder.parent.is_dir():
         raise UserError(f"{folder.parent}: no such folder; make it first")
     earlier = Bundle(folder).is_one
@@ -139,7 +141,7 @@ def export(
     or a host, or the disk is full.
     """
     check_folder(folder)
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
     made = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         made.mkdir()

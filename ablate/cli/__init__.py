@@ -35,7 +35,9 @@ from ablate.cli import (  # noqa: E402
 )
 from ablate.cli.mistakes import UsageError, told  # noqa: E402
 from ablate.cli.selection import flat  # noqa: E402
+from ablate.report.gate import gate  # noqa: E402
 from ablate.shared.errors import Failure, UserError  # noqa: E402
+from ablate.shared.printable import printable  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 
 app = typer.Typer(
@@ -111,7 +113,8 @@ def main() -> None:
         _open_closed()
         if completing.asked():
             completing.main(typer.main.get_command(app))
-        code = _run()
+        with gate():
+            code = _run()
         sys.stdout.flush()
     except BrokenPipeError:  # `ablate table | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -167,5 +170,5 @@ def _told(line: str, code: int) -> int:
         raise KeyboardInterrupt
     if "--debug" in sys.argv:
         traceback.print_exc()
-    print(line, file=sys.stderr)
+    print(printable(line), file=sys.stderr)
     return code

@@ -17,6 +17,7 @@ import typer
 from ablate.cli.printing import Format, TextFormat, print_json
 from ablate.cli.selection import RUNS, Scale, Selection, StoreDir, planned
 from ablate.shared.errors import Failure, UserError
+from ablate.shared.printable import printable
 
 if TYPE_CHECKING:
     from ablate.audit.bundle import Bundle
@@ -213,9 +214,9 @@ def _say(found: Verified, format: Format, name: str, what: str = "") -> None:
         print_json({"name": name, **dataclasses.asdict(found)})
     else:
         for line in found.findings:
-            print(line)
+            print(printable(line))
         for note in found.notes:
-            print(f"note: {note}")
+            print(f"note: {printable(note)}")
     if found.findings:
         raise Failure(f"{name}: {_count(len(found.findings), 'finding')}")
     counts = f"{_count(found.runs, 'run')}, {_count(found.numbers, 'number')}{what}"

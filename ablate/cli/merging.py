@@ -13,6 +13,7 @@ from ablate.cli.keeping import alone
 from ablate.cli.printing import Format, TextFormat, print_json
 from ablate.cli.selection import RUNS, StoreDir
 from ablate.shared.errors import Failure, UserError
+from ablate.shared.printable import printable
 
 if TYPE_CHECKING:
     from ablate.audit.merge import Brought
@@ -49,7 +50,7 @@ def merge(
         print_json({"store": str(store), "sources": [dataclasses.asdict(one) for one in done]})
     else:
         for one in done:
-            print("\n".join(_lines(one)))
+            print("\n".join(map(printable, _lines(one))))
     if damaged := [one.source for one in done if one.damaged]:
         raise Failure(f"{', '.join(damaged)}: has damaged runs, which were not merged")
 

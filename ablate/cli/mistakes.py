@@ -26,7 +26,16 @@ HABITS = {
     ("--name",): "--as NAME names a sweep",
 }
 HABITUAL = ("ablate", "sweep", "plan", "config")  # commands where it is meant so
-VERBS = ("train", "resume", "start", "fit")  # commands of other tools
+VERBS = {  # commands of other tools: what is here
+    **dict.fromkeys(
+        ("train", "resume", "start", "fit"),
+        "`ablate sweep` trains, and goes on where it stopped",
+    ),
+    "init": "`ablate new sweep NAME` writes a sweep file",
+    "compare": "`ablate table A B` sets two sweeps side by side, `ablate diff A B` says how they "
+    "differ",
+    "delete": "`ablate run RUN --delete` removes a run, `ablate gc NAME` a sweep",
+}
 
 
 def one_of(*choices: StrEnum) -> dict[str, Any]:
@@ -80,7 +89,7 @@ def _what(error: Any, context: typer.Context) -> str:
         if "=" in word and context.info_name == "ablate":
             return f"{word}: a command comes first, such as `ablate sweep {word}`"
         if word in VERBS and context.info_name == "ablate":
-            return f"{what}. `ablate sweep` trains, and goes on where it stopped"
+            return f"{what.partition('.')[0]}. {VERBS[word]}"
         return f"{what}{'' if what.endswith('?') else '.'} The commands are {', '.join(commands)}"
     return f"{_part(error.message)}; {_part(context.get_usage())}"
 

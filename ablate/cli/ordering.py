@@ -59,7 +59,8 @@ def run(
     if len(given) != 1:
         names = ", ".join(f"--{order}" for order in orders)
         raise UserError(
-            f"run: expected one of {names}, got {len(given)}; `ablate show RUN` shows one"
+            f"run: expected one of {names}, got {len(given)}; `ablate show RUN` shows a run, "
+            f"`ablate sweep {shlex.join(runs)}` trains a sweep"
         )
     if yes and not delete:
         raise UserError("--yes: needs --delete")

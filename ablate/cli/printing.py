@@ -156,10 +156,10 @@ def print_set(
     if format is not Format.rich:
         sys.stdout.write(texts(format))
         return
-    from rich.console import Console
+    from ablate.report.gate import console
 
-    console = Console(force_terminal=terminal)
-    console.print(rich(console.width))
+    screen = console(force_terminal=terminal)
+    screen.print(rich(screen.width))
 
 
 def latex_float(

@@ -178,13 +178,21 @@ class Composer:
         of what such a run has not."""
         name = merged.choices[TRAINER]
         below = f"{TRAINER}."
-        for key in said:
-            if not (key in (TRAINER, "seed") or key.startswith(below)):
-                raise UserError(
-                    f"{key}: applies to no run of trainer={name}, which has trainer.KEY and a seed"
-                )
         if name not in self._trainers:
             self._trainers[name] = compose_config(f"{TRAINER}/{name}", [])[0].get(TRAINER)
+        has = value_at({TRAINER: self._trainers[name]}, f"{below}keys")
+        for key in said:
+            if not (key in (TRAINER, "seed") or key.startswith(below)):
+                own = key.rpartition(".")[2]
+                hint = (
+                    f"; did you mean {below}{own}?"
+                    if isinstance(has, Mapping) and own in has
+                    else ""
+                )
+                raise UserError(
+                    f"{key}: applies to no run of trainer={name}, which has {below}KEY and a "
+                    f"seed{hint}"
+                )
         given = {k.removeprefix(below): v for k, v in merged.values.items() if k != "seed"}
         tree = trainer.declared(name, self._trainers[name], given)
         tree["seed"] = merged.values.get("seed", 0)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ablate.planning.analysis_keys import Analysis
+from ablate.planning.analysis_keys import CONTRASTS, Analysis
 from ablate.planning.cell import (
     FIRST_TUNING_SEED,
     JOINT,
@@ -175,7 +175,7 @@ def _analysis_value(key: str, value: Any, place: str) -> Any:
 
 def _contrast(raw: Any, place: str) -> dict[str, Any]:
     form = "{across: key, from: value, to: value} or {across: key, trend: linear}"
-    if set(mapping_at(raw, place, form)) not in ({"across", "from", "to"}, {"across", "trend"}):
+    if set(mapping_at(raw, place, form)) not in CONTRASTS:
         raise UserError(f"{place}: expected {form}, got the keys {', '.join(map(str, raw))}")
     if "trend" in raw and raw["trend"] not in TRENDS:
         raise unknown(f"{place}: trend", str(raw["trend"]), TRENDS)

@@ -7,7 +7,7 @@ say of models, but for what is no matter of weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,10 +38,24 @@ def split(layers: Layers) -> tuple[list[SettingsLayer], list[SettingsLayer]]:
         return own, []
     above = []
     for layer in layers:
+        check_once(layer.settings, layer.place)
         shared = {k: v for k, v in layer.settings.items() if k.partition(".")[0] in SHARED}
         said = {k.removeprefix(FROM): v for k, v in layer.settings.items() if _above(k)}
         above.append(SettingsLayer(layer.place, shared | said))
     return own, above
+
+
+def check_once(settings: Mapping[str, Any], place: str) -> None:
+    """Raises UserError where a key that parent and child share has two values on one level."""
+    said: dict[str, str] = {}
+    for key, value in settings.items():
+        first = said.setdefault(bare(key), key)
+        if _is_shared(bare(key), OWN_DENSE) and settings[first] != value:
+            above = f"{place}: " if place else ""
+            raise UserError(
+                f"{above}{first} is {settings[first]!r}, but {key} is {value!r}: a run has the "
+                f"model of the one that it starts from; leave one of them out"
+            )
 
 
 def bare(key: str) -> str:
@@ -102,7 +116,7 @@ def _headless(model: Mapping[str, Any]) -> dict[str, Any]:
 def is_of_parent(key: str) -> bool:
     """Does a run start from another one where this key has another value?"""
     bare = key.removeprefix(FROM)
-    return _above(key) or (bare.partition(".")[0] in SHARED and not _is_own(bare))
+    return _above(key) or _is_shared(bare)
 
 
 def trees_of(tree: Mapping[str, Any], key: str) -> tuple[list[Mapping[str, Any]], str]:
@@ -113,9 +127,8 @@ def trees_of(tree: Mapping[str, Any], key: str) -> tuple[list[Mapping[str, Any]]
         chain.append(parent)
     while _above(key):
         key, depth = key.removeprefix(FROM), depth + 1
-    shared = key.partition(".")[0] in SHARED and not _is_own(key)
-    return (chain if shared else chain[depth : depth + 1]), key
+    return (chain if _is_shared(key) else chain[depth : depth + 1]), key
 
 
-def _is_own(key: str) -> bool:
-    return key in [f"model.{own}" for own in OWN]
+def _is_shared(key: str, own: Collection[str] = OWN) -> bool:
+    return key.partition(".")[0] in SHARED and key not in [f"model.{each}" for each in own]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ablate.planning import own_metric
-from ablate.planning.analysis_keys import Analysis
+from ablate.planning.analysis_keys import CONTRASTS, Analysis
 from ablate.planning.cell import (
     Cell,
     Column,
@@ -32,6 +32,7 @@ from ablate.shared.errors import UserError, format_of, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
+from ablate.shared.printable import printable
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 from ablate.version import FORMAT
 
@@ -323,7 +324,7 @@ class Plan:
     def _of(cls, tree: Mapping[str, Any]) -> Plan:
         return cls(
             name=tree["name"],
-            title=tree["title"],
+            title=printable(tree["title"]),
             words=tuple(tree["words"]),
             rows=tuple(
                 Row(**{**row, **{key: tuple(row[key]) for key in ("confounds", "aliases")}})
@@ -352,6 +353,8 @@ def _check(plan: Plan) -> None:
     """Raises ValueError where a value is of another type, or names what there is not."""
     if not fits(plan, Plan):
         raise ValueError("is no plan of a sweep: a value in it has another type")
+    if not plan.cells:
+        raise ValueError("is no plan of a sweep: it has no cells")
     rows, columns = ([part.label for part in parts] for parts in (plan.rows, plan.columns))
     cells = [*plan.cells, *(trial.cell for trial in plan.trials)]
     for value, known in (
@@ -370,6 +373,9 @@ def _check(plan: Plan) -> None:
     metric = plan.analysis.metric
     if (metric and not plan.task.find(metric)) or not 0 < plan.analysis.alpha < 1:
         raise ValueError("is no plan of a sweep: its analysis can't be computed")
+    for name, contrast in plan.analysis.contrasts.items():
+        if set(contrast) not in CONTRASTS:
+            raise ValueError(f"is no plan of a sweep: its contrast {name!r} is none")
 
 
 def _check_ids(cell: Cell) -> None:

@@ -37,6 +37,7 @@ from ablate.planning.declaration import (
 )
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
+from ablate.planning.parents import check_once
 from ablate.planning.sweep_paths import place_of
 from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
@@ -177,6 +178,7 @@ def _under(
 ) -> Iterator[SettingsLayer]:
     """What holds for every cell: `base` and `from` of the file, those of the scale over them."""
     for where, level in ((f"{place}: ", whole), (f"{place}: scales.{scale}.", scaled)):
+        check_once({**level.get("base", {}), **level.get("from", {})}, where.rstrip(": ."))
         for key in ("base", "from"):
             if key in level:
                 yield SettingsLayer(f"{where}{key}", level[key])

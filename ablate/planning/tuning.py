@@ -17,6 +17,7 @@ from ablate.shared.coerce import coerce
 from ablate.shared.errors import UserError, unknown
 
 STAGE_KEYS = ("space", "trials", "at")
+MOST_AT_ONCE = 10_000  # trials of a search, a round of which is held in memory
 OWN = ("repeats", "sampler", "pruner", "seed", "round")
 KEYS = (*STAGE_KEYS, "stages", *OWN)
 RANGES = ("log", "uniform", "int")
@@ -55,6 +56,8 @@ def tuning(
         )
         if value is not None:
             read[key] = value_of(Tune, key, value, where)
+            if key == "round" and read[key] > MOST_AT_ONCE:
+                raise UserError(f"{where}: expected at most {MOST_AT_ONCE:,}, got {read[key]:,}")
     tune = Tune((), **read)
     searches = tune.repeats or max(LEAST_SEARCHES, seeds)
     stage = (

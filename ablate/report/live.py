@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ablate.report.gate import console
 from ablate.report.growing import GrowingMetrics
 from ablate.report.text import duration
 from ablate.report.workers import standing_line, workers_table
@@ -138,8 +139,7 @@ def view() -> Iterator[PlainView | RichView]:
     if not sys.stdout.isatty():
         yield PlainView(sys.stdout)
         return
-    from rich.console import Console
     from rich.live import Live
 
-    with Live(console=Console(), auto_refresh=False, transient=True) as live:
+    with Live(console=console(), auto_refresh=False, transient=True) as live:
         yield RichView(live)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from ablate.analysis import captions
 from ablate.analysis.course import standing, told_by
@@ -19,6 +19,7 @@ from ablate.planning.edited import edited
 from ablate.planning.launcher import launcher_line
 from ablate.planning.plan import Plan
 from ablate.planning.until import Standing
+from ablate.report.gate import console
 from ablate.report.growing import GrowingMetrics
 from ablate.report.live import Clock, counts_line, parts_done
 from ablate.report.text import duration
@@ -28,7 +29,7 @@ from ablate.running.costs import UNKNOWN, Costs
 from ablate.running.rehearse import Rehearsals
 from ablate.shared.result import FINAL
 from ablate.store import looks
-from ablate.store.events import HELD, RunState
+from ablate.store.events import HELD, RunState, Status
 from ablate.store.ledger import Ledger
 from ablate.store.looks import InterimLook
 from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, Worker, observe
@@ -220,7 +221,7 @@ def by_variant(
     for run in runs:
         label = PARENTS if run.above else run.cell.row
         counts.setdefault(label, Counter())[now.status(run.id)] += 1
-    statuses = sorted(now.counts)
+    statuses = [each for each in (*get_args(Status), BLOCKED) if each in now.counts]
     rows = [
         (
             label,
@@ -309,19 +310,19 @@ def watch(plan: Plan, store: Store, ledger: Ledger) -> None:
 
 
 def _watch_in_place(seen: Iterable[Moment], store: Store) -> None:
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
-    clock, meters, metrics, console = Clock(), Meters(), GrowingMetrics(), Console()
-    with Live(console=console, auto_refresh=False) as live:
+    clock, meters, metrics, screen = Clock(), Meters(), GrowingMetrics(), console()
+    with Live(console=screen, auto_refresh=False) as live:
         for plan, runs, now in seen:
             left = clock.left_s(parts_done(now), now.total)
             told = looks.read(store.read_looks(), now.sweep)
             lines = [*details(plan, runs, now, store, told), *meters.lines(now.workers)]
             lines += [f"time left: {duration(left)}"] if now.workers else []
             grid = _grid(*by_variant(plan, runs, now, standing(plan, told)))
-            table = workers_table(now.workers, metrics, console)
+            table = workers_table(now.workers, metrics, screen)
             parts: list[Any] = [Text(_head(now)), grid, *([table] if table else [])]
             live.update(Group(*parts, Text("\n".join(lines))), refresh=True)
 
@@ -359,11 +360,9 @@ def _watch_plain(seen: Iterable[Moment]) -> None:
 
 def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print texts in aligned columns: the first to the left, the others to the right."""
-    from rich.console import Console
-
     terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says; a file has no width to fit
-    console = Console(force_terminal=terminal, width=None if terminal else 200)
-    console.print(_grid(header, rows))
+    screen = console(force_terminal=terminal, width=None if terminal else 200)
+    screen.print(_grid(header, rows))
 
 
 def _grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -96,7 +96,7 @@ def rehearsed(
     found = {row: answer for row, answer in answers.items() if answer is not None}
     return Rehearsals(
         {(row, baseline.column): answer["step"] for row, answer in found.items()},
-        [*_unchanged(plan, baseline, rows, found), *_idle(found)],
+        [*_unchanged(plan, baseline, rows, found), *_idle(found), *_amiss(found)],
     )
 
 
@@ -163,6 +163,26 @@ def _idle(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def _amiss(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line for each way to go wrong, with the rows that do."""
+    rows: dict[str, list[str]] = {}
+    for row, answer in found.items():
+        if answer["bad"] is not None:
+            said = f"the loss is not finite after {answer['bad']} steps at the full rate"
+            rows.setdefault(said, []).append(row)
+        if answer["differs"]:
+            rows.setdefault(DIFFERS[answer["differs"]], []).append(row)
+    return [f"{', '.join(labels)}: {said}" for said, labels in rows.items()]
+
+
+DIFFERS = {  # what a training of 4 steps is compared with
+    "again": "a second training of the same 4 steps gives other weights, so a part draws random "
+    "numbers of its own or keeps a state between trainings: no run of it repeats bit for bit",
+    "resumed": "4 steps that are stopped and resumed give other weights, so a part keeps a state "
+    "that no checkpoint has; keep it in a buffer (register_buffer)",
+}
+
+
 def _first(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -221,6 +241,8 @@ def _is_answer(tree: Any) -> bool:
     match tree:
         case None:
             return True
-        case {"same": bool(), "idle": [*names], "step": step}:
-            return is_number(step) and all(isinstance(name, str) for name in names)
+        case {"same": bool(), "idle": [*names], "step": step, "bad": bad, "differs": differs}:
+            plain = is_number(step) and (bad is None or is_number(bad))
+            known = differs == "" or differs in DIFFERS
+            return plain and known and all(isinstance(name, str) for name in names)
     return False

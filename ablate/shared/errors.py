@@ -46,7 +46,8 @@ def unknown(
 def expected(value: object, choices: Iterable[object], what: str = "one of") -> str:
     """What `unknown` says of the value, without the place."""
     names = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
-    return f"expected {what} {', '.join(names)}, got {value!r}{nearest(value, names)}"
+    listed = ", ".join(names) or "(there is none)"
+    return f"expected {what} {listed}, got {value!r}{nearest(value, names)}"
 
 
 def nearest(value: object, names: Iterable[str]) -> str:

@@ -63,6 +63,9 @@ class NotRegular(OSError):
     """What should be a file is a pipe or a device, which might never end."""
 
 
+MOST_BYTES = 1 << 31  # of a file that is read whole: none that ablate writes has as many
+
+
 def open_file(path: Path) -> BufferedReader:
     """A regular file, to be read. Raises NotRegular for anything else, and so waits for nobody."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -89,8 +92,8 @@ def sha256_of(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The parsed file, or None where it is missing, no file, torn, not JSON, or nested without
-    end."""
+    """The parsed file, or None where it is missing, no file, torn, not JSON, too large, or nested
+    without end."""
     return _parsed(path)[0]
 
 
@@ -102,6 +105,8 @@ def read_hashed(path: Path) -> tuple[Any, str]:
 
 def _parsed(path: Path) -> tuple[Any, bytes]:
     try:
+        if path.stat().st_size > MOST_BYTES:
+            return None, b""
         content = read_file(path)
         tree = json.loads(content)
     except (FileNotFoundError, NotADirectoryError, NotRegular, ValueError, RecursionError):

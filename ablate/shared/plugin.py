@@ -50,6 +50,9 @@ def by_path(tree: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
         chosen: Mapping[str, Any] = tree.get(kind) or {}
         if is_plugin(chosen.get("name")):
             yield chosen["name"], chosen.get("folder")
+    probes: Mapping[str, Any] = tree.get("own_probes") or {}
+    for name in probes.get("versions") or ():
+        yield name, probes["folder"]
     for part in PARTS:
         section: Mapping[str, Any] = tree.get(part.section) or {}
         value: Any = section.get(part.field)
@@ -157,7 +160,8 @@ def _beside(
     if file is None:
         raise UserError(
             f"{part.key}: {name}: no {module.replace('.', '/')}.py in {folder}, and no installed "
-            f"package has it; start ablate where it lies, or install it"
+            f"package has its Python source; start ablate where it lies, install it, or call it in "
+            f"a function of a file there"
         )
     if own is None:
         file, attribute = _home(file, attribute)
@@ -203,10 +207,12 @@ def _installed(module: str) -> Path | None:
         found = importlib.util.find_spec(top)  # of a name without dots: nothing runs
     except ValueError:
         return None
-    if found is None or not found.origin:
+    if found is None:
         return None
-    places = found.submodule_search_locations
-    return module_file(Path(places[0]), rest) if rest and places else Path(found.origin)
+    if rest and (places := found.submodule_search_locations):
+        return module_file(Path(places[0]), rest)
+    file = Path(found.origin or "")
+    return file if file.suffix == ".py" else None
 
 
 @functools.cache  # an installed package stays as it is

@@ -15,7 +15,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
-from ablate.training import faults, memory, numerics, resume_check
+from ablate.training import faults, memory, numerics, plugin, resume_check
 from ablate.training.calibrate import times
 from ablate.training.compiled import check_compile
 from ablate.training.data.beside import asked, renumbered, shared_images
@@ -44,6 +44,7 @@ from ablate.training.model.whole import initial
 from ablate.training.optim import check_optimizer, factors
 from ablate.training.own.compare import compare
 from ablate.training.plugin import by_path, told
+from ablate.training.probes import class_of
 from ablate.training.rehearsal import Rehearsed, beside, rehearse
 from ablate.training.schedule import check_schedule, lengths
 from ablate.training.settle import settle
@@ -51,6 +52,7 @@ from ablate.training.start import check_start
 from ablate.training.task.own_loss import check_loss
 
 Progress = Callable[[int, int], None]
+Importing = Callable[[str], AbstractContextManager[None]]
 
 
 def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -96,6 +98,8 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
 
 def check_parts(run: spec.Run, examples: Mapping[str, int] | None) -> None:
     """Try each part by import path. Raises UserError for one that doesn't work."""
+    for name in run.probe:
+        class_of(name, run)
     check_optimizer(run.optim)
     check_loss(run)
     check_extra(run)
@@ -280,9 +284,13 @@ ANSWERS = {
 }
 
 
-def answer(verb: str, question: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def answer(
+    verb: str, question: dict[str, Any], progress: Progress, importing: Importing | None = None
+) -> dict[str, Any]:
     """One of the answers above. Raises UserError for the user's mistakes, NoRoom where the disk is
-    full, Failure for anything else, in one line each."""
+    full, Failure for anything else, in one line each. `importing`: around each import of the user's
+    own, told of what."""
+    plugin.importing = importing or plugin.importing
     try:
         return ANSWERS[verb](question, progress)
     except UserError:

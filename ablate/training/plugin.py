@@ -9,7 +9,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,13 @@ from ablate.shared.parts import EXTRA, OPTIMIZER, PARTS, SCHEDULE, Used, parts_o
 from ablate.shared.plugin import find, version_of
 from ablate.shared.sections import Whole
 from ablate.shared.spec import Run
+
+
+def _unwatched(what: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+importing: Callable[[str], AbstractContextManager[None]] = _unwatched  # see `answers.answer`
 
 
 def load(key: str, name: str, folder: str | None, version: str) -> Any:
@@ -34,8 +41,9 @@ def load(key: str, name: str, folder: str | None, version: str) -> Any:
     if folder is not None and folder not in sys.path:
         sys.path.append(folder)
     try:
-        loaded = importlib.import_module(module)
-    except Exception as error:
+        with importing(f"{key}: {name}: {file or module}"):
+            loaded = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
         place = own_line(error, [folder]) if folder else None
         where = f"{place or file}: " if file else ""
         raise UserError(f"{key}: {name}: {where}{type(error).__name__}: {error}") from error
@@ -100,7 +108,7 @@ def told(error: Exception, own: Sequence[Used]) -> str:
 WORKS_AT = {OPTIMIZER.key: "step", SCHEDULE.key: "__call__", EXTRA.key: "__call__"}
 
 
-def own_line(error: Exception, folders: Iterable[str]) -> str | None:
+def own_line(error: BaseException, folders: Iterable[str]) -> str | None:
     """ "FILE, line 7": the last line of the user's own that an error came through; None: there is
     none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

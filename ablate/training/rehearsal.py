@@ -3,7 +3,8 @@
 A row of a sweep is set beside its baseline. Both take the same few steps at the full rate from the
 same initial weights, on the same images, by a head that is not zero: so a row whose weights are
 those of the baseline has changed nothing. Of a parameter without a gradient the forward pass makes
-no use. And what one step costs is told in steps of the other, taken in turns.
+no use. Parts of the user's own take the steps again, with a stop between them. And what one step
+costs is told in steps of the other, taken in turns.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from ablate.shared.parts import is_plugin
 from ablate.shared.spec import Run
 from ablate.training.calibrate import random_split, smaller
 from ablate.training.data.batches import resident
 from ablate.training.data.cached import AnySplit, open_cached
 from ablate.training.keyed import key
 from ablate.training.model.host import Host
+from ablate.training.plugin import by_path
 from ablate.training.training import Training
 
 STEPS = 4
 IMAGES = 4
 LARGE = 1e9  # multiply-adds of an image: of such models two images do
 WHOLE = 1e11  # multiply-adds of a batch, at most, that is tried where a few images don't work
+AGAIN, RESUMED = "again", "resumed"  # what gives other weights
 PAIRS, PAIRS_S = 8, 0.25  # steps of baseline and row in turns, at most, and seconds of them
 
 
@@ -40,6 +44,8 @@ class Rehearsed:
     held: dict[str, Tensor]  # weights and buffers
     logits: Tensor  # of the model as it is evaluated
     idle: list[str]  # parameters that no gradient has reached
+    bad: int | None  # the first of the steps whose loss is not finite; STEPS: what comes out then
+    differs: str  # where the same steps give other weights: "" nowhere, see `_differs`
 
 
 def rehearse(run: Run, multiply_adds: int, cache: Path, device: torch.device) -> Rehearsed:
@@ -60,13 +66,14 @@ def rehearse(run: Run, multiply_adds: int, cache: Path, device: torch.device) ->
 
 def beside(row: Rehearsed, baseline: Rehearsed) -> dict[str, Any]:
     """{"same": has the row changed nothing, "idle": names of its parameters without a gradient,
-    "step": what a step takes, in steps of the baseline}."""
+    "step": what a step takes, in steps of the baseline; "bad", "differs": see `Rehearsed`}."""
     ratios, spent = [1.0] * (row is baseline), 0.0
     while row is not baseline and len(ratios) < PAIRS and spent < PAIRS_S:
         theirs, ours = _step_s(baseline.training), _step_s(row.training)
         ratios.append(ours / theirs)
         spent += theirs + ours
-    return {"same": _same(row, baseline), "idle": row.idle, "step": median(ratios)}
+    answer = {"same": _same(row, baseline), "step": median(ratios)}
+    return answer | {key: getattr(row, key) for key in ("idle", "bad", "differs")}
 
 
 def _step_s(training: Training) -> float:
@@ -80,11 +87,9 @@ def _step_s(training: Training) -> float:
 
 def _rehearsed(run: Run, images: int, cache: Path, device: torch.device) -> Rehearsed:
     some = at_full_rate(run, images, device)
-    training = Training(some, _images(some, images, cache, device), device)
+    split = _images(some, images, cache, device)
+    training = _begun(some, split, device)
     model = training.model
-    if isinstance(model, Host):  # a whole model begins as its class says
-        model.fit([training.inputs()[0]])
-        _wake(model.head, run.seed)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     idle = set(trained)
     for _ in range(STEPS):
@@ -95,7 +100,47 @@ def _rehearsed(run: Run, images: int, cache: Path, device: torch.device) -> Rehe
     with torch.inference_mode():
         logits = model(training.inputs()[0])
     model.train()
-    return Rehearsed(training, held, logits, [name for name in trained if name in idle])
+    bad = training.bad_step()
+    if bad is None and not logits.isfinite().all():
+        bad = STEPS
+    training.probes.end({"validation": split, "test": split}, training.as_it_is)
+    training.probes.measured(STEPS)
+    differs = ""
+    if by_path(run) and bad is None and device.type == "cpu":  # a GPU adds up in any order
+        differs = _differs(some, split, device, held)
+    return Rehearsed(
+        training, held, logits, [name for name in trained if name in idle], bad, differs
+    )
+
+
+def _begun(run: Run, split: AnySplit, device: torch.device) -> Training:
+    training = Training(run, split, device)
+    if isinstance(training.model, Host):  # a whole model begins as its class says
+        training.model.fit([training.inputs()[0]])
+        _wake(training.model.head, run.seed)
+    return training
+
+
+def _differs(run: Run, split: AnySplit, device: torch.device, held: dict[str, Tensor]) -> str:
+    """ "": a training that is stopped and resumed comes to the same weights. RESUMED: only one
+    without a stop does, so something keeps a state that no checkpoint has. AGAIN: nor does that,
+    so something draws at random."""
+
+    def same(stop: int) -> bool:
+        training = _begun(run, split, device)
+        for step in range(STEPS):
+            if step == stop:
+                tensors, state = training.state()
+                kept = {name: tensor.clone() for name, tensor in tensors.items()}
+                training = _begun(run, split, device)
+                training.load(kept, state)
+            training.step()
+        made = training.model.state_dict()
+        return all(torch.equal(tensor, made[name]) for name, tensor in held.items())
+
+    if same(stop=STEPS // 2):
+        return ""
+    return RESUMED if same(stop=STEPS) else AGAIN
 
 
 def at_full_rate(run: Run, images: int, device: torch.device) -> Run:
@@ -106,9 +151,10 @@ def at_full_rate(run: Run, images: int, device: torch.device) -> Run:
     constant |= {"schedule": "constant", "schedule_settings": None, "min_lr": 0.0}
     optim = replace(some.optim, **constant, warmup_steps=0, cooldown_steps=0)
     train = replace(some.train, ema=None)
+    probe = tuple(name for name in run.probe if is_plugin(name))
     if device.type == "cpu" and train.precision in ("bf16", "tf32"):
         train = replace(train, precision="fp32")
-    return replace(some, optim=optim, train=train, parent=None, weights=None)
+    return replace(some, optim=optim, train=train, probe=probe, parent=None, weights=None)
 
 
 def _images(run: Run, images: int, cache: Path, device: torch.device) -> AnySplit:

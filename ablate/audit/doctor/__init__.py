@@ -14,6 +14,7 @@ from ablate.audit.doctor.finding import Finding, Findings
 from ablate.audit.doctor.machine import Unfit
 from ablate.audit.doctor.null_tables import JudgedColumn, null_tables
 from ablate.planning.cell import spec_parents
+from ablate.report.gate import console
 from ablate.running.launchers import Ask, Slot
 from ablate.shared.errors import Failure, UserError
 from ablate.store.store import Store
@@ -106,7 +107,6 @@ def _print(finding: Finding) -> None:
     if not sys.stdout.isatty():  # whatever FORCE_COLOR says
         print(f"{finding.level:8} {finding.what:9} {finding.text}", flush=True)
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -115,4 +115,4 @@ def _print(finding: Finding) -> None:
         grid.add_column(width=width)
     style = COLOURS[finding.level]
     grid.add_row(Text(finding.level, style), Text(finding.what), Text(finding.text))
-    Console().print(grid)
+    console().print(grid)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from ablate.analysis.table import Table
@@ -21,6 +22,7 @@ from ablate.report.formats.parts import DEFAULT, SHOW, check_show, state
 from ablate.report.formats.tidy import CSV_FIELDS
 from ablate.report.pair import SweepPair
 from ablate.shared.errors import unknown
+from ablate.shared.printable import printable
 
 __all__ = [
     "CSV_FIELDS",
@@ -98,5 +100,18 @@ def _set(made: PrintedTable, format: str, width: int, floated: LatexFloat, compl
         if floated.caption is not None:
             title = floated.caption + UNFINISHED * (not complete)
             made = dataclasses.replace(made, title=title)
-        return latex.latex(made, floated)
+        return latex.latex(_printable(made), floated)
+    made = _printable(made)
     return SET[format](split(made, width) if format == "rich" else made)
+
+
+def _printable(part: Any) -> Any:
+    """The same with printable texts: a title, a label or a device may be a stranger's."""
+    if isinstance(part, str):
+        return printable(part)
+    if isinstance(part, tuple):
+        return tuple(map(_printable, part))
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        texts = {each.name: _printable(getattr(part, each.name)) for each in fields(part)}
+        return dataclasses.replace(part, **texts)
+    return part

@@ -62,7 +62,10 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get_all("Host", []) not in ([host] for host in self.server.hosts):
             return self._refuse(403, f"this page answers to {LOOPBACK} alone")
-        address = urlsplit(self.path)
+        try:
+            address = urlsplit(self.path)
+        except ValueError:  # no address, such as "http://["
+            return self._refuse(404, "nothing is here")
         _, token, *place = address.path.split("/")[:4] if "/" in address.path else ("", "")
         if not secrets.compare_digest(token.encode(), self.server.token.encode()):
             return self._refuse(403, "open the address that `ablate watch` printed, whole")

@@ -21,6 +21,8 @@ from typing import Any, BinaryIO
 from ablate.running.launchers import Progress
 from ablate.shared.errors import Failure, NoRoom, UserError
 
+NOTHING_ELSE = 'what does more than define belongs under `if __name__ == "__main__":`'
+
 
 class ForkServer:
     """One process that is started again where it died; what it forked lives on.
@@ -105,6 +107,8 @@ class ForkServer:
                         raise NoRoom(line, needed)
                     case {"failure": str() as line}:
                         raise Failure(line)
+                    case {"importing": str() as what} if what:
+                        raise UserError(f"{what}: its import ends the process; {NOTHING_ELSE}")
                     case None:
                         self.restart()
                     case _:  # it died over it

@@ -25,12 +25,15 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ablate.running.launchers.fork import NOTHING_ELSE
 from ablate.shared.errors import Failure, NoRoom, UserError
+
+IMPORT_S = 120.0  # for the file of a part and what it imports
 
 
 def serve(tied: bool) -> None:
@@ -51,9 +54,12 @@ def serve(tied: bool) -> None:
         if wake in ready:
             os.read(wake, 1 << 12)
         while children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
                 break
+            with contextlib.suppress(ProcessLookupError):  # what a worker started ends with it,
+                os.killpg(ended.si_pid, signal.SIGKILL)  # while nobody else can have its number
+            pid, status = os.waitpid(ended.si_pid, 0)
             run = children.pop(pid)
             if run:
                 answer = {"run": run, "exit": os.waitstatus_to_exitcode(status)}
@@ -131,8 +137,12 @@ def _answer(worker: Any, verb: str, environment: dict[str, str], channel: int, s
     with asker.makefile("rb") as lines:
         question = json.loads(lines.readline())
     threading.Thread(target=_end_with, args=(asker,), daemon=True).start()
+
+    def progress(done: int, total: int) -> None:
+        tell(done=done, total=total)
+
     try:
-        tell(answer=worker.answer(verb, question, lambda done, total: tell(done=done, total=total)))
+        tell(answer=worker.answer(verb, question, progress, partial(importing, tell)))
     except UserError as error:
         tell(mistake=str(error))
     except NoRoom as error:
@@ -140,6 +150,26 @@ def _answer(worker: Any, verb: str, environment: dict[str, str], channel: int, s
     except Failure as error:
         tell(failure=str(error))
     return 0
+
+
+@contextlib.contextmanager
+def importing(tell: Callable[..., None], what: str, within_s: float = IMPORT_S) -> Iterator[None]:
+    """Who asked knows what is imported, should it end this process, and is told where it hangs."""
+
+    def give_up() -> None:
+        minutes = f"{within_s / 60:g} minutes"
+        tell(mistake=f"{what}: its import goes on for more than {minutes}; {NOTHING_ELSE}")
+        os._exit(1)
+
+    tell(importing=what)
+    over = threading.Timer(within_s, give_up)
+    over.daemon = True
+    over.start()
+    try:
+        yield
+    finally:
+        over.cancel()
+        tell(importing="")
 
 
 def _end_with(asker: socket.socket) -> None:

@@ -9,6 +9,7 @@ import platform
 import random
 import resource
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -58,7 +59,21 @@ def work(path: str, options: dict[str, Any], tree: Mapping[str, Any]) -> int:
 def here(path: str, options: dict[str, Any]) -> int:
     """As `hold`, in this process."""
     path = os.path.abspath(path)  # it works in another folder
-    return hold(path, options, _train, lambda error: told(error, path))
+    try:
+        return hold(path, options, _train, lambda error: told(error, path))
+    finally:
+        if options.get("forked"):  # it leads a group of processes then
+            _end_children()
+
+
+def _end_children() -> None:
+    """What the trainer started ends with its worker. While its driver lives that sees to it, too,
+    whatever the worker dies of."""
+    ours = os.getpid()
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(each.name) != ours and os.getpgid(int(each.name)) == ours:
+                os.kill(int(each.name), signal.SIGKILL)
 
 
 def told(error: BaseException, path: str) -> str:

@@ -35,7 +35,7 @@ class Probes:
         """Raises UserError where the model has nothing that a probe could look at."""
         self._probes: dict[str, Probe] = {}
         for name in run.probe:
-            self._probes[name] = _class_of(name, run)(run, model, total)
+            self._probes[name] = class_of(name, run)(run, model, total)
 
     def kept(self) -> dict[str, Tensor]:
         """What belongs into a checkpoint, by name: the tensors themselves."""
@@ -65,20 +65,26 @@ class Probes:
         for probe in self._probes.values():
             probe.end(partial(evaluate, data["test"]))
 
-    def write(self, rundir: RunDir, steps: int) -> dict[str, str]:
-        """Write what was measured in that many steps; the sha256 of each file by its probe."""
-        hashes = {}
+    def measured(self, steps: int) -> dict[str, bytes]:
+        """The file of what each probe measured in that many steps."""
+        files = {}
         for name, probe in self._probes.items():
             arrays = probe.arrays(steps)
             if arrays:
                 content = io.BytesIO()
                 np.savez(content, allow_pickle=False, **arrays)
-                write_whole(rundir.probe(name), content.getvalue())
-                hashes[name] = hashlib.sha256(content.getvalue()).hexdigest()
-        return hashes
+                files[name] = content.getvalue()
+        return files
+
+    def write(self, rundir: RunDir, steps: int) -> dict[str, str]:
+        """Write what was measured in that many steps; the sha256 of each file by its probe."""
+        files = self.measured(steps)
+        for name, content in files.items():
+            write_whole(rundir.probe(name), content)
+        return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
-def _class_of(name: str, run: Run) -> Callable[..., Probe]:
+def class_of(name: str, run: Run) -> Callable[..., Probe]:
     """Raises UserError for a class of the user's own that can't be imported, or is no Probe."""
     if name in PROBES:
         module, _, of = PROBES[name].path.partition(":")

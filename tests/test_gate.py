@@ -1,0 +1,133 @@
+"""What others wrote (titles, versions, labels, file names, exceptions) is printed, never obeyed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Shell
+from rich.text import Text
+
+from ablate.audit.bundle import Bundle
+from ablate.report.gate import Gate, console, gate
+
+ODD = "\x1b[31mred\a\u202e\x9b\ntwo"
+SHOWN = r"\x1b[31mred\x07\u202e\x9b\ntwo"
+
+TRAINER = """
+def main(settings, run):
+    if settings["level"] == 9:
+        raise ValueError("\\x1b[31mred\\a")
+    run.result(score=0.5 + 0.01 * settings["level"] + 0.001 * run.seed)
+"""
+DECLARED = """
+name: gauge:main
+keys: {level: 0}
+metrics:
+  score: {direction: more, unit: "%", range: [0, 1]}
+fork_safe: true
+"""
+SWEEP = ("sweep", "trainer=gauge", "seeds=2", "launcher=inline", "--as", "g")
+
+
+@pytest.fixture
+def gauge(tmp_path) -> Shell:
+    (tmp_path / "conf" / "trainer").mkdir(parents=True)
+    (tmp_path / "conf" / "trainer" / "gauge.yaml").write_text(DECLARED)
+    (tmp_path / "gauge.py").write_text(TRAINER)
+    return Shell(tmp_path)
+
+
+def plain(text: str) -> str:
+    assert text.replace("\n", "").isprintable(), text
+    return text
+
+
+def edit(path: Path, **values: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize("format", ["rich", "md", "latex", "html", "csv", "json"])
+def test_a_strangers_bundle_is_printed_as_text(gauge, format):
+    gauge(*SWEEP, "trainer.level=0,1")
+    gauge("export", "g", "out")
+    bundle = Bundle(gauge.folder / "out")
+    edit(bundle.plan_path(""), title=ODD)
+    edit(bundle.environment, ablate=ODD, made_with={ODD: ODD})
+    bundle.write_manifest()
+    table = plain(gauge("table", "--from", "out", "--format", format).out)
+    if format in ("rich", "md", "html"):
+        assert "two" in next(line for line in table.splitlines() if "31mred" in line)
+    if format == "md":
+        done = gauge("verify", "out", code=1)
+        assert SHOWN in plain(done.out)
+        plain(done.err)
+        done = gauge("merge", "out", "--store", "other")
+        plain(done.out + done.err)
+
+
+def test_a_label_that_is_a_key_stays_as_it_is(gauge):
+    """Where a program reads, it reads what is there."""
+    gauge(*SWEEP, "trainer.level=0,1")
+    gauge("export", "g", "out")
+    bundle = Bundle(gauge.folder / "out")
+    text = bundle.plan_path("").read_text().replace('"label": "1"', f'"label": {json.dumps(ODD)}')
+    bundle.plan_path("").write_text(text.replace('"row": "1"', f'"row": {json.dumps(ODD)}'))
+    bundle.write_manifest()
+    tree = json.loads(gauge("table", "--from", "out", "--format", "json").out)
+    assert ODD in {row["label"] for row in tree["rows"]}
+    plain(gauge("table", "--from", "out").out)
+
+
+def test_an_exception_of_own_code(gauge):
+    done = gauge(*SWEEP, "trainer.level=0,9", code=1)
+    assert r"ValueError: \x1b[31mred\x07" in plain(done.out)
+    plain(done.err)
+    for words in (("status", "g"), ("show", "9#0")):
+        assert r"ValueError: \x1b[31mred\x07" in plain(gauge(*words).out)
+
+
+@pytest.mark.parametrize("key", ["from.weights", "data.path", "eval.also"])
+def test_the_name_of_a_file_is_one_line(shell, key):
+    words = ("plan", "stem=none,dpn", "data=folder", f"'{key}={ODD}'")
+    done = shell(*words, code=2)
+    assert plain(done.err).count("\n") == 1
+    assert r"\x1b[31m" in done.err
+
+
+def test_a_name_that_is_half_a_character(shell):
+    done = shell("report", "--out", "caf\udce9/x.html", code=2)
+    assert done.err.count("\n") == 1
+
+
+def test_a_caption_of_the_command_line(gauge):
+    gauge(*SWEEP, "trainer.level=0,1")
+    done = gauge("table", "g", "--format", "latex", "--caption", ODD)
+    assert "31mred" in plain(done.out)
+
+
+def test_a_console_colours_and_lets_no_other_escape_through():
+    out = io.StringIO()
+    console(file=out, force_terminal=True, color_system="standard").print(Text(ODD, "bold"))
+    assert out.getvalue() == "\x1b[1m\\x1b[31mred\\u202e\\x9b\x1b[0m\n\x1b[1mtwo\x1b[0m\n"
+
+
+def test_the_gate_is_the_stream_behind_it_in_all_else(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    with gate():
+        assert isinstance(sys.stdout, Gate)
+        assert sys.stdout.isatty()
+        print("a\x1b[31m", end="\n")
+        console(color_system="standard", width=9).print(Text("b", "bold"))
+        csv.writer(sys.stdout, lineterminator="\n").writerow(["ü", "\x07"])
+    assert sys.stdout is out
+    assert out.getvalue() == "a\\x1b[31m\n\x1b[1mb\x1b[0m\nü,\\x07\n"
