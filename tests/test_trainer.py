@@ -423,6 +423,24 @@ def main(settings, run):
         held = [bytearray(1 << 26) for _ in range(99)]
     if how == "dies":
         os.kill(os.getpid(), 9)
+    if how == "huge":
+        run.log(10**30, score=0.5)
+    if how == "far":
+        run.progress(1, total=10**30)
+    if how == "after":
+        run.result(score=0.5)
+        run.log(2, score=1.0)
+    if how == "hidden":
+        run.log(2, val_score=0.99)
+    if how == "nobody":
+        run.result(score=0.5, n=0)
+    if how == "taken":
+        os._exit(75)  # as who finds its folder taken
+    if how == "gone":
+        os._exit(79)
+    if how == "stops":
+        os.kill(os.getpid(), 15)
+        return
     if how == "leaves":
         os.chdir("..")
         open("stray", "w").write("x")
@@ -447,6 +465,14 @@ LINES = {
     "hangs": r"hung: hangs#0: no sign of life for 6 s",
     "eats": r"oom: eats#0: wrong.py:\d+: MemoryError",
     "dies": r"died: dies#0: signal SIGKILL",
+    "huge": r"failed: huge#0: wrong.py:\d+: run.log: step: 10+ is too large a number",
+    "far": r"failed: far#0: wrong.py:\d+: run.progress: total: 10+ is too large a number",
+    "after": r"failed: after#0: wrong.py:\d+: run.log: was called after run.result",
+    "hidden": r"failed: hidden#0: wrong.py:\d+: run.log: val_score: is the name that values of sc",
+    "nobody": r"failed: nobody#0: wrong.py:\d+: run.result: n: must be 1 example or more, got 0",
+    "taken": r"failed: taken#0: exit code 75",
+    "gone": r"failed: gone#0: exit code 79",
+    "stops": r"failed: stops#0: its worker stopped, which nobody had asked it to",
     "random": r"failed: random#0: wrong.py:\d+: run.log: step 2 after step 3",
     "silent": r"finished: silent#0, which logged no validation",
 }

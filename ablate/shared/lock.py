@@ -54,6 +54,16 @@ class Lock:
         size = os.fstat(self._descriptor).st_size
         os.pwrite(self._descriptor, json.dumps(self._notes).encode().ljust(size), 0)
 
+    def add(self, **notes: Any) -> None:
+        """What the last holder could not note any more; nothing while somebody holds it."""
+        with contextlib.suppress(OSError):
+            if self.acquire():
+                try:
+                    self._notes = self.notes()
+                    self.note(**notes)
+                finally:
+                    self.release()
+
     def release(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)  # closing frees the lock

@@ -44,7 +44,7 @@ FAILED = "failed"  # an exception
 CHECK = "check"  # the phase in which a worker looks at its data once more, its device left free
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
-EXIT_AWAY = 79  # told of a worker whose place is gone: it counts as no attempt
+EXIT_AWAY = 256  # told of a worker whose place is gone: no attempt, nor a code that it could leave
 
 
 class Metrics:
@@ -203,10 +203,14 @@ class RunDir:
 
     def read_result(self) -> dict[str, Any] | None:
         """The result, or None where there is no whole one, or other JSON in its place."""
+        return self.examine_result()[0]
+
+    def examine_result(self) -> tuple[dict[str, Any] | None, str]:
+        """The result, and why what lies in its place is none; None and "" where nothing does."""
         try:
             return parse_result(read_file(self.result))
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            return None, ""
 
     def sealed_result(
         self, sha256: str | None, curves: bool = False, probes: bool = False
@@ -222,7 +226,7 @@ class RunDir:
         except (FileNotFoundError, NotADirectoryError):
             return None, ""
         edited = sha256 is not None and hashlib.sha256(content).hexdigest() != sha256
-        result = parse_result(content)
+        result, _ = parse_result(content)
         if result is None or not (edited or is_scored(result)):
             return None, f"{self.result}: missing or not whole"
         if edited:
