@@ -121,6 +121,12 @@ class _File:
         return folder.path / self.name
 
 
+_OWN = re.compile(
+    r"(run|env|result|prune)\.json|metrics\.jsonl|log\.txt|lock|distrust|scratch|"
+    r"(weights|checkpoint-\d+)\.safetensors|predictions(-.+)?\.npy|probe-.+\.npz|\..+\.\d+\.\d+"
+)
+
+
 class RunDir:
     """The files of one run. Nothing else knows their names."""
 
@@ -155,6 +161,12 @@ class RunDir:
             with contextlib.suppress(OSError):
                 return _attempt_of(os.readlink(self.path))
         return own
+
+    def foreign(self) -> list[str]:
+        """The names in it that no run has: files of somebody else."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(name for name in os.listdir(self.path) if not _OWN.fullmatch(name))
+        return []
 
     @property
     def runs(self) -> Path:
