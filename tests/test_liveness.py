@@ -332,7 +332,7 @@ def test_a_driver_that_begins_while_workers_are_stopped_is_stopped_too(store, wo
         assert begun[0].wait(10) == -15
     finally:
         begun[0].kill()
-        begun[0].wait()
+        begun[0].communicate()
 
 
 def test_a_worker_that_notes_another_host_lives_while_it_writes_and_is_not_signalled(store):

@@ -22,6 +22,7 @@ from ablate.running.next_step import is_death, next_step
 from ablate.running.orders import carry_out, decide, detail_of
 from ablate.running.outcome import Outcome
 from ablate.running.places import PlaceHistory
+from ablate.running.presence import Presence
 from ablate.running.queue import RunQueue
 from ablate.running.room import Room
 from ablate.running.settle import Decisions, settled
@@ -93,7 +94,7 @@ class _Drive:
         self.runs: dict[str, PlannedRun] = {}
         self.results = 0  # recorded since the search was asked
         self.working: dict[str, Working] = {}
-        self.room = Room(store, view.say)
+        self.room, self.presence = Room(store, view.say), Presence(store, launcher)
         self.places = PlaceHistory(view.say, self.runs)
         self.folders = Folders(store, ledger, launcher.remote)
         # Off this host the launcher knows more than the store: it has the engine's word, too.
@@ -103,26 +104,30 @@ class _Drive:
         with noted(*ENDING) as self.signals:
             self.kept = RunStates(self.ledger, self.room, self.signals)
             self.queue = RunQueue(self.kept.states, self.ledger.wanted())
-            self._offer()
-            self._take(self.plan, retry)
-            while not (self.signals or self.places.stopped):
-                self._obey()
-                if not (self.queue.pending or self.working):
-                    break
-                self._offer()
-                self._fill()
-                if not self.working and self._nowhere():
-                    break
-                self.view.show(self._progress())
-                self._watch(self.launcher.poll(0.2))
-                self._grow()
-                if self.store.asked_to_stop():
-                    self.signals.append(signal.SIGTERM)
-            self._wind_down()
-        now = self._progress()
-        self.view.show(now)
+            with self.presence.kept(self.working):
+                self._train(retry)
+        self.view.show(now := self._progress())
         first = next(iter(self.signals), None)
         return Outcome(self.plan, now, first, tuple(self.places.retired), self.places.stopped)
+
+    def _train(self, retry: Sequence[str]) -> None:
+        self._offer()
+        self._take(self.plan, retry)
+        while not (self.signals or self.places.stopped):
+            self.presence.check()
+            self._obey()
+            if not (self.queue.pending or self.working):
+                break
+            self._offer()
+            self._fill()
+            if not self.working and self._nowhere():
+                break
+            self.view.show(self._progress())
+            self._watch(self.launcher.poll(0.2))
+            self._grow()
+            if self.store.asked_to_stop():
+                self.signals.append(signal.SIGTERM)
+        self._wind_down()
 
     def _take(self, plan: Plan, retry: Sequence[str] = ()) -> None:
         """Record a plan, and take the next step of its new runs."""
@@ -248,8 +253,7 @@ class _Drive:
             self.kept.record(run, "started", step=folder.newest_step())
         name = self.liveness.notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
-        by = self.liveness
-        self.working[run] = Working(self.runs[run], folder, slot, by, child=False, since=0.0)
+        self.working[run] = Working(self.runs[run], folder, slot, self.liveness, False, since=0.0)
 
     # --- Slots ---
 
@@ -291,9 +295,8 @@ class _Drive:
 
     def _next(self) -> tuple[str, Slot] | None:
         working = {run: worker.slot for run, worker in self.working.items() if not worker.leaves}
-        slots, states = self.launcher.slots, self.kept.states
+        slots, states, queue = self.launcher.slots, self.kept.states, self.queue
         lost, retired = self.places.lost, self.places.retired
-        queue = self.queue
         return assign(queue.pending, working, slots, states, lost, retired, queue.first)
 
     def _nowhere(self) -> bool:
@@ -351,8 +354,7 @@ class _Drive:
         """Record that a worker left without a result, where that counts as an attempt."""
         folder, code = worker.folder, worker.code
         asked = worker.asked or bool(self.signals)
-        if exit == STOPPED and self.launcher.remote:  # a job that ends stops its workers
-            asked = True
+        asked |= exit == STOPPED and self.launcher.remote  # a job that ends stops its workers
         room = exit == DISK_FULL and self.room.is_plenty([run, *self.working])
         died = is_death(exit, code, asked=asked, room=room)
         if died:
@@ -376,6 +378,7 @@ class _Drive:
         if self.working:
             self.view.say("stopping: workers write their checkpoints (a second signal kills them)")
         while self.working:
+            self.presence.check()
             now = len(self.signals) > 1
             for worker in self.working.values():
                 worker.stop(now)

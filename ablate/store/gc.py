@@ -293,9 +293,7 @@ def run_folder(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish:
     if store.liveness.alive(store.rundir(run)):
         raise UserError(f"{label}: is being trained; --cancel stops it")
     if foreign := store.rundir(run).foreign():
-        raise UserError(
-            f"{label}: {path / foreign[0]}: ablate did not write it; move it away"
-        )
+        raise UserError(f"{label}: {path / foreign[0]}: ablate did not write it; move it away")
     return _of("runs", path, store.rundir(run).lock)
 
 
