@@ -22,6 +22,7 @@ from ablate.shared.files import (
     make_folder,
     read_file,
     read_json,
+    sha256_of,
     to_json,
     write_whole,
 )
@@ -225,13 +226,18 @@ class RunDir:
             return None, ""
 
     def sealed_result(
-        self, sha256: str | None, curves: bool = False, probes: bool = False
+        self,
+        sha256: str | None,
+        curves: bool = False,
+        probes: bool = False,
+        predictions: bool = False,
+        weights: bool = False,
     ) -> tuple[dict[str, Any] | None, str]:
         """The result for whoever prints it; and why it is withheld, "" where it is not.
 
         `sha256`: of the file that was recorded, None where none was. `curves`: `metrics.jsonl` is
         read, too, so it must be the file that the result was made with; `probes`: so must be what
-        probes measured.
+        probes measured, and `predictions` and `weights`, where they were not removed.
         """
         try:
             content = read_file(self.result)
@@ -247,12 +253,20 @@ class RunDir:
         if probes:
             hashes = result.get("probes_sha256") or {}
             sealed |= {self.probe(name): hashed for name, hashed in hashes.items()}
-        for path, hashed in sealed.items():
+        may_lack: dict[Path, str | None] = {}
+        if predictions:
+            may_lack[self.predictions] = result.get("predictions_sha256")
+            for name, told in (result.get("also") or {}).items():
+                may_lack[self.predictions_on(name)] = told.get("predictions_sha256")
+        if weights:
+            may_lack[self.weights] = result.get("weights_sha256")
+        for path, hashed in (sealed | may_lack).items():
             try:
-                if hashed not in (None, hashlib.sha256(read_file(path)).hexdigest()):
+                if hashed is not None and sha256_of(path) != hashed:
                     return None, f"{path} was edited since the run ended"
             except FileNotFoundError:
-                return None, f"{path}: missing"
+                if path not in may_lack:
+                    return None, f"{path}: missing"
         return result, ""
 
     def has_result(self) -> bool:

@@ -240,8 +240,8 @@ def _attempts(
             if linked or attempt in named:
                 continue
             ours = re.fullmatch(r"\d+", folder.name) and re.fullmatch(ID, path.name)
-            ours = ours and not RunDir(path).foreign()
-            if ours and not store.liveness.alive(RunDir(path)) and not _is_young(path):
+            used = RunDir(path).foreign() or store.liveness.alive(RunDir(path))
+            if ours and not used and not _is_young(path):
                 yield _of("attempts", path, RunDir(path).lock)
 
 

@@ -310,10 +310,9 @@ class Handle:
 
 
 def _whole(value: Any, place: str) -> int:
-    whole = operator.index(value)
-    if not is_number(whole):
-        raise UserError(f"{place}: {_short(whole)} is too large a number")
-    return whole
+    if not is_number(whole := operator.index(value)):
+        raise UserError(f"{place}: {_short(value)} is too large a number")
+    return int(whole)
 
 
 def _short(value: Any) -> str:
