@@ -359,6 +359,13 @@ def test_what_goes_wrong_is_one_line_in_the_users_file_and_line(shell):
     assert "expected a finite number, got True" in told("return True")
     assert "SystemExit" in told("raise SystemExit(3)")
     assert "TypeError" in told("return table + 1")
+    line = told("raise ValueError('x' * 10**6)")
+    assert len(line) < 1000
+    assert "x..." in line
+    file.write_text(f"print('NOISE')\n{line_of}    print('NOISE')\n    return 0.25\n")
+    done = shell("table", "mine", "--format", "json")
+    assert json.loads(done.out)
+    assert "NOISE" in done.err
     file.write_text("import nothing_so\ndef ece(table): ...\n")
     assert (
         f"ModuleNotFoundError: No module named 'nothing_so' ({file}, line 1)"

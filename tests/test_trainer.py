@@ -410,6 +410,8 @@ def main(settings, run):
         run.result(score=-1)
     if how == "raises":
         raise KeyError("weights")
+    if how == "long":
+        raise ValueError("x" * 10**6)
     if how == "exits":
         sys.exit(3)
     if how == "saves":
@@ -460,6 +462,7 @@ LINES = {
     "text": r"failed: text#0: wrong.py:\d+: run.result: score: expected a number, got 'good'",
     "range": r"failed: range#0: wrong.py:\d+: .*-1 lies outside its range \[0.0, 1.0\]",
     "raises": r"failed: raises#0: wrong.py:\d+: KeyError: 'weights'",
+    "long": r"failed: long#0: wrong.py:\d+: ValueError: x{480,490}\.\.\. \(see ",
     "exits": r"failed: exits#0: wrong.py:\d+: RuntimeError: the trainer called sys.exit\(3\)",
     "saves": r"failed: saves#0: wrong.py:\d+: run.save: state\['model'\]\[0\]: a PosixPath can't",
     "hangs": r"hung: hangs#0: no sign of life for 6 s",

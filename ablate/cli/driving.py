@@ -146,7 +146,7 @@ def _train(
             if grower is not None:
                 plan = starting.grown(plan, kept, grower)
             lacking = ready(plan, kept, ledger, launcher, yes)
-            check_parents(plan.runs(), kept, ledger)
+            check_parents(plan.runs(), kept)
             starting.leave_runs(plan, kept, ledger, replace)
             with view() as watching:
                 decisions = {}

@@ -9,16 +9,13 @@ from collections.abc import Iterable, Iterator
 from ablate.planning.cell import PlannedRun
 from ablate.shared.errors import Failure
 from ablate.shared.files import make_folder, sync_folder
-from ablate.shared.result import FINAL
-from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.store import REMEDY, Store
 
 
-def check_parents(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) -> None:
+def check_parents(runs: Iterable[PlannedRun], store: Store) -> None:
     """Raises Failure where weights that a run will start from are not those that were trained."""
-    states = ledger.states()
-    left = [run for run in runs if states.get(run.id, RunState()).status not in FINAL]
+    left = [run for run in runs if not store.rundir(run.id).has_result()]
     parents = [parent for run in left if (parent := run.parent()) is not None]
     if why := [*store.results(parents, weights=True).withheld.values()]:
         raise Failure(f"other runs start from damaged ones: {'; '.join(why)}; {REMEDY}")
