@@ -259,6 +259,9 @@ def test_a_read_only_store_is_named_and_still_looked_at(store):
     assert "ok       runs      6 runs: 6 finished\n" in done.stdout
     assert "problem  data      worker prepare: OSError: [Errno 30] Read-only file" in done.stdout
     assert "resume" not in done.stdout
+    for command in ("status", "table"):
+        done = subprocess.run([*enter, ABLATE, command], **here)
+        assert done.returncode == 0, done.stderr
 
 
 def alter(ledger: Path, statement: str, *values: object) -> None:

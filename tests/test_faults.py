@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ABLATE, Shell
-from test_kill import wait_for
+from test_kill import wait_for, workers
 
 from ablate.running.driver import drive
 from ablate.running.launchers import Slot
@@ -262,3 +262,63 @@ def test_a_row_that_was_taken_out_or_changed_breaks_the_seals(kept):
         db.execute("UPDATE event SET at = at + 1e-3 WHERE number = 6")
     with Ledger.reading(store) as ledger:
         assert ledger.broken_seals() == [4, 6]
+
+
+# --- The store itself ---------------------------------------------------------------------------
+
+SLOW = """
+import time
+
+def main(settings, run):
+    for step in range(10**6):
+        run.log(step, score=0.5)
+        run.save(step)
+        time.sleep(0.01)
+"""
+SLOW_YAML = """
+name: slow:main
+keys: {rate: 1}
+metrics: {score: {direction: more}}
+"""
+
+
+def removed(store: Path) -> None:
+    while store.exists():  # workers write meanwhile
+        shutil.rmtree(store, ignore_errors=True)
+
+
+def moved(store: Path) -> None:
+    store.rename(store.with_name("elsewhere"))
+
+
+def replaced(store: Path) -> None:
+    """By what a backup has of it, while the driver looks away."""
+    subprocess.run(
+        ["cp", "-r", store, store.with_name("copy")], check=False, stderr=subprocess.DEVNULL
+    )
+    moved(store)
+    store.with_name("copy").rename(store)
+
+
+@pytest.mark.parametrize("lose", [removed, moved, replaced])
+def test_a_store_that_is_lost_under_its_driver_ends_the_sweep_and_is_not_born_again(tmp_path, lose):
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "conf" / "trainer").mkdir(parents=True)
+    (tmp_path / "conf" / "trainer" / "slow.yaml").write_text(SLOW_YAML)
+    shell, store = Shell(tmp_path), tmp_path / "runs"
+    words = ("trainer=slow", "trainer.rate=1,2", "launcher.checkpoint_s=0.05", "seeds=1")
+    driver = shell.start("sweep", *words, "--as", "lost")
+    wait_for(lambda: list(store.glob("runs/*/checkpoint-*")) or driver.poll() is not None, 60)
+    pids = workers(tmp_path)
+    lose(store)
+    done = shell.end(driver, 60)
+    assert done.code == 1
+    (line,) = done.err.splitlines()
+    assert line.startswith("ablate: runs: was removed, moved or replaced while it was driven")
+    assert pids
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 20)
+    if lose is not replaced:
+        assert not store.exists()
+    if lose is not removed:
+        kept = store if lose is replaced else store.with_name("elsewhere")
+        assert "2 runs: 2 started" in shell("status", "lost", "--store", kept).out

@@ -264,6 +264,23 @@ def test_names_that_no_store_gives_stay(store):
     assert {path.name for path in store.trash.iterdir()} == {"thesis.txt", "0"}
 
 
+def test_a_run_with_a_file_of_somebody_else_stays_and_is_named(store, shell):
+    (run,) = ids(store, "right") - ids(store, "left")
+    thesis = store.rundir(run).path / "thesis.txt"
+    thesis.write_text("mine")
+    lone = store.runs / ("d" * 16) / "thesis.txt"
+    lone.parent.mkdir()
+    lone.write_text("mine")
+    out = shell("gc", "right", "--yes").out
+    for path in (thesis, lone):
+        assert path.read_text() == "mine"
+        assert f"left alone: {path.relative_to(store.root.parent)}: ablate did not write it" in out
+    assert store.rundir(run).has_result()
+    thesis.unlink()
+    shell("gc", "--yes")
+    assert not store.rundir(run).path.exists()
+
+
 def test_a_run_at_work_stays_with_its_data(store):
     (run,) = ids(store, "right") - ids(store, "left")
     others = {store.rundir(other).path for other in ids(store, "left")}

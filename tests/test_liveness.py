@@ -10,6 +10,7 @@ import platform
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -299,6 +300,39 @@ def test_stop_asks_the_store_and_waits_for_the_end(store, working):
     assert stop(store, None, print) == "p"
     assert working.stopped == [("a0", False)]
     assert alive == []
+
+
+BEGINS = """
+import os, signal, sys
+from pathlib import Path
+from ablate.store.store import Store
+
+store = Store(Path(sys.argv[1]))
+assert store.take_turn(10)
+store.driver.note(pid=os.getpid(), sweep="p")
+print("drives", flush=True)
+signal.pause()
+"""
+
+
+def test_a_driver_that_begins_while_workers_are_stopped_is_stopped_too(store, working):
+    """Else `ablate stop` would say that it stopped what goes on."""
+    asks, begun = [True, True], []
+
+    def alive(run: RunDir) -> bool:
+        if len(asks) == 1:  # its predecessor was killed, and it takes its turn now
+            words = [sys.executable, "-c", BEGINS, store.root]
+            begun.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+            assert begun[0].stdout.readline() == "drives\n"
+        return bool(asks) and asks.pop()
+
+    working.alive = alive
+    try:
+        assert stop(store, "p", print) == "p"
+        assert begun[0].wait(10) == -15
+    finally:
+        begun[0].kill()
+        begun[0].communicate()
 
 
 def test_a_worker_that_notes_another_host_lives_while_it_writes_and_is_not_signalled(store):

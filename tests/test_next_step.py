@@ -1,22 +1,44 @@
-"""The state table of docs/resume-and-store.md, row by row, and that nothing is left out of it."""
+"""The state table of docs/resume-and-store.md, row by row, and that nothing is left out of it; and
+that the driver that goes by it starts no run for ever."""
 
 from __future__ import annotations
 
 import itertools
-from typing import get_args
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, get_args
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_ledger import small_plan
+from test_liveness import Quiet
 
+from ablate.running import room
+from ablate.running.driver import drive
+from ablate.running.launchers import Slot
 from ablate.running.next_step import NextStep, next_step
+from ablate.shared import rundir
 from ablate.shared.result import FINAL
+from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState, Status
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 LIMIT = 3
 
 
-def step(status: str, *, result=False, alive=False, exit=None, **counters) -> NextStep:
+def step(
+    status: str, *, result=False, refused=False, alive=False, exit=None, **counters
+) -> NextStep:
     state = RunState(status=status, **counters)
-    return next_step(state, result=result, alive=alive, exit=exit, attempts=LIMIT)
+    known = {"result": result, "refused": refused, "alive": alive}
+    return next_step(state, **known, exit=exit, attempts=LIMIT)
 
 
 TABLE = [
@@ -35,6 +57,11 @@ TABLE = [
     (dict(status="started", alive=True), NextStep(None, "adopt")),
     (dict(status="failed", alive=True), NextStep(None, "adopt")),
     (dict(status="planned", alive=True), NextStep(None, "adopt")),
+    # what lies there as its result is none: it goes, and counts unless it was recorded once
+    (dict(status="started", refused=True), NextStep("died", "again")),
+    (dict(status="failed", refused=True), NextStep("died", "again")),
+    (dict(status="finished", refused=True), NextStep("interrupted", "again")),
+    (dict(status="started", refused=True, alive=True), NextStep(None, "adopt")),
     # planned, interrupted: start
     (dict(status="planned"), NextStep(None, "start")),
     (dict(status="interrupted"), NextStep(None, "start")),
@@ -71,7 +98,7 @@ def test_each_row_of_the_state_table(given, expected):
 
 
 def test_it_is_total_and_never_trains_what_has_a_result():
-    exits = (None, "stopped", "failed", "oom", "disk full", "no device", "taken")
+    exits = (None, "stopped", "failed", "oom", "disk full", "no device", "died", "unheard of")
     for status, result, alive, exit, count in itertools.product(
         get_args(Status), (False, True), (False, True), exits, range(5)
     ):
@@ -85,3 +112,99 @@ def test_it_is_total_and_never_trains_what_has_a_result():
             assert got.then in ("wait", "adopt")
         if status in FINAL and not result and not alive:
             assert got == NextStep("interrupted", "start")
+
+
+# --- No run is started for ever -----------------------------------------------------------------
+
+
+class End(NamedTuple):
+    """How a worker ends: its word, its code, what it leaves as a result; or it hangs. A child of it
+    may hold the run's lock for a moment longer."""
+
+    exit: str | None
+    code: int
+    result: bytes | None
+    hangs: bool
+    lingers: bool
+
+
+ENDS = st.builds(
+    End,
+    exit=st.sampled_from(
+        [
+            *(None, None, rundir.STOPPED, rundir.DISK_FULL, rundir.OOM, rundir.LOST),
+            *(rundir.NO_DEVICE, rundir.ROTTEN, rundir.FAILED, "unheard of"),
+        ]
+    ),
+    code=st.sampled_from([0, 1, -9, 74, rundir.EXIT_TAKEN, 79]),
+    result=st.sampled_from(
+        [None, None, b"", b"[]", b'{"status": "done"}', b'{"status": "finished", "step": 1e999}']
+    ),
+    hangs=st.booleans(),
+    lingers=st.booleans(),
+)
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # where nothing waits for a disk
+# Once out of memory, once silent; pauses until the disk surely has room; two places without devices
+MORE = 1 + 1 + 6 + 2
+
+
+class Ends:
+    """A launcher whose workers end so, one after another, and never write a checkpoint."""
+
+    remote = False
+
+    def __init__(self, ends: Sequence[End]) -> None:
+        self.slots = [Slot(f"s{n}", f"s{n}", "cuda") for n in range(3)]
+        self.ends = ends
+        self.starts: Counter[str] = Counter()
+        self.alive_for: dict[str, int] = {}  # polls
+        self.ended: dict[str, tuple[RunDir, End]] = {}
+
+    def offer(self, waiting: int, without) -> tuple[str, ...]:
+        return ()
+
+    def start(self, run: RunDir, slot: Slot, settled: object = None) -> None:
+        end = self.ends[self.starts[run.id] % len(self.ends)]
+        self.starts[run.id] += 1
+        assert self.starts[run.id] <= LIMIT + MORE, "it is started for ever"
+        self.alive_for[run.id] = 10**9 if end.hangs else int(end.lingers)
+        notes = {"slot": slot.name, **({"exit": end.exit} if end.exit else {})}
+        run.lock.path.write_text(json.dumps(notes))
+        if end.result is not None:
+            run.result.write_bytes(end.result)
+        self.ended[run.id] = run, end
+
+    def alive(self, run: RunDir) -> bool:
+        return self.alive_for.get(run.id, -1) >= 0
+
+    def notes(self, run: RunDir) -> dict:
+        return run.lock.notes()
+
+    def stop(self, run: RunDir, now: bool = False) -> None:
+        self.alive_for[run.id] = 0
+
+    def poll(self, wait_s: float = 0.0) -> dict[str, int]:
+        self.alive_for = {run: left - 1 for run, left in self.alive_for.items()}
+        ended = [run for run in self.ended if self.alive_for[run] < 10**8]
+        return {run: self.ended.pop(run)[1].code for run in ended}
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(ENDS, min_size=1, max_size=4))
+def test_no_sequence_of_ends_starts_a_run_for_ever_without_a_newer_checkpoint(ends):
+    now = itertools.count(step=2.0)
+    with (
+        tempfile.TemporaryDirectory(dir=MEMORY) as folder,
+        patch.object(room, "has_room", lambda folder, size: True),
+        patch.object(room.time, "monotonic", lambda: next(now)),
+        patch.object(Store, "liveness", None, create=True),
+    ):
+        launcher, store = Ends(ends), Store(Path(folder) / "runs")
+        store.liveness = launcher
+        told = Quiet()
+        with Ledger.driving(store) as ledger:
+            given = {"attempts": LIMIT, "hang_s": 0.0}
+            outcome = drive(small_plan(), store, ledger, launcher, given, told)
+        counts = outcome.progress.counts
+        stopped = outcome.stopped or outcome.retired
+        assert stopped or counts.keys() <= {"failed", "oom", "hung"}, (counts, told.lines)

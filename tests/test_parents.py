@@ -413,10 +413,10 @@ def test_a_parent_whose_weights_were_edited_is_named(copy):
     content[-1] ^= 1
     weights.write_bytes(content)
     shutil.rmtree(first(copy, "dpn#0"))
-    out = copy(*SWEEP, code=1)
-    assert f"{weights.relative_to(copy.folder)}: is not the file that was recorded" in out.out
-    shutil.rmtree(weights.parent)
-    copy(*SWEEP, "--retry", "failed")
+    told = copy(*SWEEP, code=1).err
+    assert f"{weights.relative_to(copy.folder)} was edited since the run ended" in told
+    assert told.count("\n") == 1
+    assert "finished: dpn#0.from" in copy(*SWEEP, "--retry", "damaged").out
 
 
 def test_children_of_a_failed_parent_are_blocked_and_start_once_it_is_retried(shell):

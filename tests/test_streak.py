@@ -53,6 +53,15 @@ def test_each_row(text, more, said):
     assert row(text, **more) == said
 
 
+def test_deaths_by_a_signal_end_no_sweep_while_attempts_are_left():
+    endings, said = Endings(), []
+    for attempt in (1, 2, 3):
+        for run in ("a1", "b1", "c1"):
+            ending = Ending(run, (run[0], ""), "!", spared=attempt < 3)
+            said.append(endings.add("cpu", ending, [(v, "") for v in FEW], [], False))
+    assert said == [0] * 8 + [3]
+
+
 def test_places_are_apart():
     endings = Endings()
     for place in ("gpu:0", "gpu:1", "gpu:2"):

@@ -413,6 +413,8 @@ def main(settings, run):
         run.result(score=-1)
     if how == "raises":
         raise KeyError("weights")
+    if how == "long":
+        raise ValueError("x" * 10**6)
     if how == "exits":
         sys.exit(3)
     if how == "saves":
@@ -426,6 +428,24 @@ def main(settings, run):
         held = [bytearray(1 << 26) for _ in range(99)]
     if how == "dies":
         os.kill(os.getpid(), 9)
+    if how == "huge":
+        run.log(10**30, score=0.5)
+    if how == "far":
+        run.progress(1, total=10**30)
+    if how == "after":
+        run.result(score=0.5)
+        run.log(2, score=1.0)
+    if how == "hidden":
+        run.log(2, val_score=0.99)
+    if how == "nobody":
+        run.result(score=0.5, n=0)
+    if how == "taken":
+        os._exit(75)  # as who finds its folder taken
+    if how == "gone":
+        os._exit(79)
+    if how == "stops":
+        os.kill(os.getpid(), 15)
+        return
     if how == "leaves":
         os.chdir("..")
         open("stray", "w").write("x")
@@ -445,11 +465,20 @@ LINES = {
     "text": r"failed: text#0: wrong.py:\d+: run.result: score: expected a number, got 'good'",
     "range": r"failed: range#0: wrong.py:\d+: .*-1 lies outside its range \[0.0, 1.0\]",
     "raises": r"failed: raises#0: wrong.py:\d+: KeyError: 'weights'",
+    "long": r"failed: long#0: wrong.py:\d+: ValueError: x{480,490}\.\.\. \(see ",
     "exits": r"failed: exits#0: wrong.py:\d+: RuntimeError: the trainer called sys.exit\(3\)",
     "saves": r"failed: saves#0: wrong.py:\d+: run.save: state\['model'\]\[0\]: a PosixPath can't",
     "hangs": r"hung: hangs#0: no sign of life for 6 s",
     "eats": r"oom: eats#0: wrong.py:\d+: MemoryError",
     "dies": r"died: dies#0: signal SIGKILL",
+    "huge": r"failed: huge#0: wrong.py:\d+: run.log: step: 10+ is too large a number",
+    "far": r"failed: far#0: wrong.py:\d+: run.progress: total: 10+ is too large a number",
+    "after": r"failed: after#0: wrong.py:\d+: run.log: was called after run.result",
+    "hidden": r"failed: hidden#0: wrong.py:\d+: run.log: val_score: is the name that values of sc",
+    "nobody": r"failed: nobody#0: wrong.py:\d+: run.result: n: must be 1 example or more, got 0",
+    "taken": r"failed: taken#0: exit code 75",
+    "gone": r"failed: gone#0: exit code 79",
+    "stops": r"failed: stops#0: its worker stopped, which nobody had asked it to",
     "random": r"failed: random#0: wrong.py:\d+: run.log: step 2 after step 3",
     "silent": r"finished: silent#0, which logged no validation",
 }

@@ -210,15 +210,10 @@ def notes(
     return found
 
 
-NAMED = 8  # runs that a note names
-
-
 def withheld(runs: Mapping[str, str]) -> Iterator[str]:
-    """Yield a note on every run whose result was changed after the run. `runs`: id -> why."""
-    for line in [*runs.values()][:NAMED]:
+    """Yield a note on every run whose files were changed after the run. `runs`: id -> why."""
+    for line in runs.values():
         yield f"Withheld: {line}."
-    if len(runs) > NAMED:
-        yield f"Withheld: {len(runs) - NAMED:,} more runs, for the same reason."
     if runs:
         yield f"Withheld runs count as missing; {REMEDY}."
 

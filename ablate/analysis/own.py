@@ -6,6 +6,7 @@ runs. A bundle has the values, since nobody runs the code of a stranger to read 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -20,7 +21,7 @@ from ablate.analysis.scores import Results
 from ablate.planning.cell import PlannedRun
 from ablate.planning.own_metric import file_of
 from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure, UserError
+from ablate.shared.errors import Failure, UserError, cut
 from ablate.shared.files import is_number
 from ablate.shared.spec import also_of, classes_of
 from ablate.store.store import REMEDY, Store
@@ -107,13 +108,12 @@ def _called(
     kept = f"predictions.npy has {', '.join(fields)}{older}"
     more = {"classes": classes} if "classes" in _parameters(function) else {}
     try:
-        value = function(table, **more)
-        value = value.item() if hasattr(value, "item") else value
+        with contextlib.redirect_stdout(sys.stderr):  # never into a table
+            value = function(table, **more)
+            value = value.item() if hasattr(value, "item") else value
     except (Exception, SystemExit) as error:
         where = _where(error, said["folder"])
-        raise UserError(
-            f"{place}: {type(error).__name__}: {' '.join(str(error).split())} ({where}); {kept}"
-        ) from error
+        raise UserError(f"{place}: {_line(error)} ({where}); {kept}") from error
     if not is_number(value):
         raise UserError(f"{place}: expected a finite number, got {value!r}; {kept}")
     least, most = said.get("range") or (None, None)
@@ -127,6 +127,10 @@ def _parameters(function: Callable[..., Any]) -> Iterable[str]:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):  # of some that are compiled
         return ()
+
+
+def _line(error: BaseException) -> str:
+    return cut(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def _where(error: BaseException, folder: str | None) -> str:
@@ -147,12 +151,11 @@ def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:
             f"more; start ablate where it lies, or give another analysis.metric"
         )
     try:
-        loaded = getattr(_imported(module, file, said["version"]), function)
+        with contextlib.redirect_stdout(sys.stderr):
+            loaded = getattr(_imported(module, file, said["version"]), function)
     except (Exception, SystemExit) as error:
         where = _where(error, said["folder"])
-        raise UserError(
-            f"{name}: {type(error).__name__}: {' '.join(str(error).split())} ({where})"
-        ) from error
+        raise UserError(f"{name}: {_line(error)} ({where})") from error
     if not callable(loaded):
         raise UserError(f"{name}: is no function, but {loaded!r}")
     found: Callable[..., Any] = loaded

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def sweep(
     selection: Selection,
     retry: Annotated[
-        str, typer.Option(help="Train runs with these states again: failed,oom,hung.")
+        str, typer.Option(help="Train runs with these states again: failed,oom,hung,damaged.")
     ] = "",
     replace: Annotated[
         bool,
@@ -117,6 +117,7 @@ def _train(
     from ablate.planning.search import Grower, Search
     from ablate.report.live import view
     from ablate.running import launchers
+    from ablate.running.damage import check_parents, put_aside
     from ablate.running.driver import drive
     from ablate.running.settle import settle
     from ablate.running.turns import driving
@@ -137,9 +138,15 @@ def _train(
             grower: Grower | None = search
             if plan.until:
                 grower = Seeding(plan, kept, functools.partial(ledger.look, kept), _say, search)
+            if "damaged" in again:
+                before = kept.read_plan(name)  # with what a search has asked for
+                runs = [*plan.runs(), *(before.runs() if before else ())]
+                for line in put_aside(runs, kept, ledger):
+                    print(line)
             if grower is not None:
                 plan = starting.grown(plan, kept, grower)
             lacking = ready(plan, kept, ledger, launcher, yes)
+            check_parents(plan.runs(), kept)
             starting.leave_runs(plan, kept, ledger, replace)
             with view() as watching:
                 decisions = {}

@@ -304,7 +304,7 @@ def gc(
     """Remove runs, decoded data and leftovers that no sweep refers to. Asks first."""
     from rich.filesize import decimal
 
-    from ablate.store.gc import collect, kept, links, rubbish, summary
+    from ablate.store.gc import collect, kept, links, rubbish, summary, with_foreign
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
@@ -317,6 +317,8 @@ def gc(
         found = rubbish(place, ledger, plans)
         for path in links(place):
             print(f"left alone: {path} is a link; its target may belong to another store")
+        for path in with_foreign(place, plans):
+            print(f"left alone: {path}: ablate did not write it, so its folder stays")
         for name in forget:
             there = name in known or place.plan_path(name).exists()
             print(f"to forget: the sweep {name!r}" if there else f"already forgotten: {name!r}")

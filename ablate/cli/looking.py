@@ -297,7 +297,7 @@ def plot(
         form = replace(form, rows=tuple(label for label in labels if label in chosen))
     begin(f"drawing {kind} of {made.name}")
     out = out or Path(f"{file_name(made.name)}-{kind}.{ending}")
-    results, withheld = kept.results(made.runs(), curves=True, probes=True)
+    results, withheld = kept.results(made.runs(), curves=True, probes=True, predictions=True)
     if kind in ("gain", "forest"):  # their intervals are read
         table = read(made, kept, results, withheld=withheld).table
     else:

@@ -226,11 +226,11 @@ def read_table(
     also = [part for part in parts if part not in SHOW]
     plan = plan.with_own(*also, place="--show")
     asked = [plan.metric, *(plan.named(name, "--show") for name in also)]
-    curves, probes = any(m.of_curve for m in asked), any(m.probe for m in asked)
+    probes = any(m.probe for m in asked)
     results: Results = recomputed or {}
     withheld: dict[str, str] = {}
     if recomputed is None:
-        results, withheld = store.results(plan.runs(), curves, probes)
+        results, withheld = store.results(plan.runs(), True, probes, predictions=True)
     table = read(
         plan,
         store,

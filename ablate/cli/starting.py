@@ -124,6 +124,9 @@ def leave_runs(plan: Plan, store: Store, ledger: Ledger, replace: bool) -> None:
             print(f"note: {runs} not in this one; `ablate gc` keeps them until --replace")
 
 
+RETRIED = ("failed", "oom", "hung", "damaged")
+
+
 def statuses_of(text: str) -> list[str]:
     from ablate.store.events import HELD
 
@@ -131,8 +134,8 @@ def statuses_of(text: str) -> list[str]:
     for status in statuses:
         if status in HELD:
             raise UserError(f"--retry {status}: `ablate run RUN --undo` lets such a run train")
-        if status not in ("failed", "oom", "hung"):
-            raise unknown("--retry", status, ("failed", "oom", "hung"))
+        if status not in RETRIED:
+            raise unknown("--retry", status, RETRIED)
     return statuses
 
 

@@ -18,29 +18,25 @@ from ablate.planning.search import Grower
 from ablate.running.assign import assign
 from ablate.running.folders import Folders
 from ablate.running.launchers import Launcher, Slot
-from ablate.running.next_step import next_step
+from ablate.running.next_step import is_death, next_step
 from ablate.running.orders import carry_out, decide, detail_of
 from ablate.running.outcome import Outcome
 from ablate.running.places import PlaceHistory
+from ablate.running.presence import Presence
 from ablate.running.queue import RunQueue
 from ablate.running.room import Room
 from ablate.running.settle import Decisions, settled
 from ablate.running.states import RunStates
-from ablate.running.streak import Ending, way
-from ablate.running.told import View, summary, variant, words_of
+from ablate.running.told import View, summary, words_of
 from ablate.running.working import Working
 from ablate.shared.files import FULL
-from ablate.shared.result import FINAL
 from ablate.shared.rundir import (
     DISK_FULL,
     EXIT_AWAY,
     EXIT_DISK_FULL,
-    EXIT_TAKEN,
-    FAILED,
     LOST,
     NO_DEVICE,
-    OOM,
-    ROTTEN,
+    STOPPED,
     RunDir,
 )
 from ablate.shared.signals import ENDING, noted
@@ -56,7 +52,8 @@ from ablate.store.progress import (
 )
 from ablate.store.store import Store
 
-NO_DEATH = (None, EXIT_TAKEN, EXIT_AWAY)  # codes that don't say that a worker died by itself
+UNASKED = "its worker stopped, which nobody had asked it to"
+DIED = "died"  # what a worker's word comes to that counts as an attempt
 
 
 def drive(
@@ -97,8 +94,8 @@ class _Drive:
         self.runs: dict[str, PlannedRun] = {}
         self.results = 0  # recorded since the search was asked
         self.working: dict[str, Working] = {}
-        self.room = Room(store, view.say)
-        self.places = PlaceHistory(view.say)
+        self.room, self.presence = Room(store, view.say), Presence(store, launcher)
+        self.places = PlaceHistory(view.say, self.runs)
         self.folders = Folders(store, ledger, launcher.remote)
         # Off this host the launcher knows more than the store: it has the engine's word, too.
         self.liveness: Liveness = launcher if launcher.remote else store.liveness
@@ -107,26 +104,30 @@ class _Drive:
         with noted(*ENDING) as self.signals:
             self.kept = RunStates(self.ledger, self.room, self.signals)
             self.queue = RunQueue(self.kept.states, self.ledger.wanted())
-            self._offer()
-            self._take(self.plan, retry)
-            while not (self.signals or self.places.stopped):
-                self._obey()
-                if not (self.queue.pending or self.working):
-                    break
-                self._offer()
-                self._fill()
-                if not self.working and self._nowhere():
-                    break
-                self.view.show(self._progress())
-                self._watch(self.launcher.poll(0.2))
-                self._grow()
-                if self.store.asked_to_stop():
-                    self.signals.append(signal.SIGTERM)
-            self._wind_down()
-        now = self._progress()
-        self.view.show(now)
+            with self.presence.kept(self.working):
+                self._train(retry)
+        self.view.show(now := self._progress())
         first = next(iter(self.signals), None)
         return Outcome(self.plan, now, first, tuple(self.places.retired), self.places.stopped)
+
+    def _train(self, retry: Sequence[str]) -> None:
+        self._offer()
+        self._take(self.plan, retry)
+        while not (self.signals or self.places.stopped):
+            self.presence.check()
+            self._obey()
+            if not (self.queue.pending or self.working):
+                break
+            self._offer()
+            self._fill()
+            if not self.working and self._nowhere():
+                break
+            self.view.show(self._progress())
+            self._watch(self.launcher.poll(0.2))
+            self._grow()
+            if self.store.asked_to_stop():
+                self.signals.append(signal.SIGTERM)
+        self._wind_down()
 
     def _take(self, plan: Plan, retry: Sequence[str] = ()) -> None:
         """Record a plan, and take the next step of its new runs."""
@@ -197,16 +198,22 @@ class _Drive:
         while True:
             if exit is None and self.kept.states[run].status == "started":
                 exit = self.liveness.notes(folder).get("exit")
+            alive = self.liveness.alive(folder)  # first: a result that it left meanwhile is seen
+            result, refusal = folder.examine_result()
             step = next_step(
                 self.kept.states[run],
-                result=self.kept.has_result(run, folder),
-                alive=self.liveness.alive(folder),
+                result=result is not None,
+                refused=bool(refusal),
+                alive=alive,
                 exit=exit,
                 attempts=self.attempts,
             )
-            if step.record == "result":
+            if result is not None and step.record == "result":
                 self.folders.publish(run)
-                self._record_result(run, folder)
+                self._record_result(run, folder, result)
+            elif refusal and step.record is not None and step.then == "again":
+                self._refuse(run, folder, step.record, refusal)
+                exit = DIED
             elif step.record is not None:
                 self.kept.record(
                     run, step.record, reason=exit or self.liveness.notes(folder).get("error")
@@ -223,16 +230,19 @@ class _Drive:
         for child in self.queue.freed_by(run):
             self._settle(child)
 
-    def _record_result(self, run: str, folder: RunDir) -> None:
-        result = folder.read_result()
-        if result is None:  # a name without whole content: a disk that lied; train it again
-            folder.result.unlink()
-            self.kept.record(run, "interrupted", reason="result.json was not whole")
-            self.queue.pending.append(run)
-            return
+    def _record_result(self, run: str, folder: RunDir, result: Mapping[str, Any]) -> None:
         self.kept.record(run, result["status"], **result_detail(folder, result))
         self.results += 1
         self.view.say(summary(self.runs[run], result, self.plan.task.metrics[0]))
+
+    def _refuse(self, run: str, folder: RunDir, event: str, why: str) -> None:
+        """Remove what lies in a result's place, once that is recorded: after a crash between the
+        two it is recorded again."""
+        why = f"its result was refused: {folder.result} {why}"
+        self.kept.record(run, event, step=folder.newest_step(), reason=why)
+        folder.lock.add(error=why)
+        self.view.say(f"{event}: {self.runs[run].label}: {why}")
+        folder.result.unlink(missing_ok=True)
 
     def _why(self, folder: RunDir) -> str:
         error = self.liveness.notes(folder).get("error", "its worker died without an error message")
@@ -243,8 +253,7 @@ class _Drive:
             self.kept.record(run, "started", step=folder.newest_step())
         name = self.liveness.notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
-        by = self.liveness
-        self.working[run] = Working(self.runs[run], folder, slot, by, child=False, since=0.0)
+        self.working[run] = Working(self.runs[run], folder, slot, self.liveness, False, since=0.0)
 
     # --- Slots ---
 
@@ -286,9 +295,8 @@ class _Drive:
 
     def _next(self) -> tuple[str, Slot] | None:
         working = {run: worker.slot for run, worker in self.working.items() if not worker.leaves}
-        slots, states = self.launcher.slots, self.kept.states
+        slots, states, queue = self.launcher.slots, self.kept.states, self.queue
         lost, retired = self.places.lost, self.places.retired
-        queue = self.queue
         return assign(queue.pending, working, slots, states, lost, retired, queue.first)
 
     def _nowhere(self) -> bool:
@@ -296,80 +304,72 @@ class _Drive:
         left = {slot.place for slot in self.launcher.slots}.difference(self.places.retired)
         return not (left or self.launcher.remote)
 
-    def _judge(self, worker: Working, exit: str | None, code: int | None) -> None:
-        """Note how a run ended; stop where runs fail alike, one after another."""
-        if worker.slot is None:
-            return
-        place, how, error = worker.slot.place, "", ""
-        if not worker.folder.has_result():
-            by_itself = exit is None and code not in NO_DEATH and not worker.killed
-            if not (by_itself or exit in (FAILED, OOM)) or self.signals:
-                return
-            worker.notes = worker.by.notes(worker.folder)
-            error = str(worker.notes.get("error") or words_of(code or 0))
-            how = way(exit or "died", error, time.monotonic() - worker.since, worker.stepped)
-        there = (w for w in self.working.values() if w.slot is not None and w.slot.place == place)
-        self.places.ended(
-            place,
-            Ending(worker.run.id, variant(worker.run), how),
-            error,
-            (variant(run) for run in self.runs.values()),
-            (variant(r) for r in self.runs.values() if self.kept.states[r.id].status in FINAL),
-            any(w.stepped for w in there),
-        )
-
     # --- Watching ---
 
     def _watch(self, exits: Mapping[str, int]) -> None:
         now = time.monotonic()
         for run, worker in list(self.working.items()):
+            worker.code = exits.get(run, worker.code)
             if run in exits or not worker.child:
                 if worker.by.alive(worker.folder):
                     worker.child = False  # a code is no proof of death
                 else:
-                    self._ended(run, worker, exits.get(run))
+                    self._ended(run, worker)
                     continue
             if self.kept.states[run].status in HELD:
-                worker.by.stop(worker.folder)
+                worker.stop()
             notes = worker.by.notes(worker.folder)
             if notes != worker.notes:
                 worker.notes, worker.noted_at = notes, now
             elif now - worker.noted_at > self.hang_s and not worker.killed:
                 worker.killed = True
-                worker.by.stop(worker.folder, now=True)
+                worker.stop(now=True)
 
-    def _ended(self, run: str, worker: Working, code: int | None) -> None:
+    def _ended(self, run: str, worker: Working) -> None:
         del self.working[run]
-        folder = worker.folder
-        if code not in NO_DEATH:
+        folder, code = worker.folder, worker.code
+        if code not in (None, EXIT_AWAY):
             self.folders.ended(folder)
         exit = worker.by.notes(folder).get("exit")
         exit = exit or (DISK_FULL if code == EXIT_DISK_FULL else None)
         if self.kept.states[run].status in HELD:  # as it was asked to
             self._settle(run, exit)
             return
-        if not folder.has_result():
-            if worker.killed:
-                self.kept.record(run, "hung")
-                self.view.say(f"hung: {worker.run.label}: no sign of life for {self.hang_s:.0f} s")
-            elif exit == DISK_FULL:
-                self.room.ran_out()
-            elif exit in (LOST, ROTTEN):
-                self.kept.record(run, "died", step=folder.newest_step(), code=code, reason=exit)
-                self.view.say(f"{exit}: {worker.run.label}: {self._why(folder)}")
-                if exit == LOST and worker.slot is not None:
-                    variants = {id: variant(planned) for id, planned in self.runs.items()}
-                    self.places.blame(run, worker.slot.place, variants)
-            elif exit == NO_DEVICE and worker.slot is not None:
-                self.places.give_up(worker.slot.place, f"{worker.run.label}: {self._why(folder)}")
-            elif exit is None and code not in NO_DEATH and not self.signals:
-                self.kept.record(run, "died", step=folder.newest_step(), code=code)
-                log = self.store.rundir(run).log  # which stays, when the attempt's own folder goes
-                self.view.say(f"died: {worker.run.label}: {words_of(code)} (see {log})")
-        elif worker.slot is not None:
-            self.places.works(worker.slot.place)
-        self._judge(worker, exit, code)
+        died = False
+        if folder.has_result():
+            if worker.slot is not None:
+                self.places.works(worker.slot.place)
+        elif worker.killed:
+            self.kept.record(run, "hung")
+            self.view.say(f"hung: {worker.run.label}: no sign of life for {self.hang_s:.0f} s")
+        else:
+            died = self._left(run, worker, exit)
+            exit = DIED if died and exit in (STOPPED, DISK_FULL) else exit
+        if not self.signals or folder.has_result():
+            more = self.kept.states[run].attempts < self.attempts
+            self.places.ended(worker, exit, died, more, self.kept.states, self.working.values())
         self._settle(run, exit)
+
+    def _left(self, run: str, worker: Working, exit: str | None) -> bool:
+        """Record that a worker left without a result, where that counts as an attempt."""
+        folder, code = worker.folder, worker.code
+        asked = worker.asked or bool(self.signals)
+        asked |= exit == STOPPED and self.launcher.remote  # a job that ends stops its workers
+        room = exit == DISK_FULL and self.room.is_plenty([run, *self.working])
+        died = is_death(exit, code, asked=asked, room=room)
+        if died:
+            if exit in (None, STOPPED):
+                folder.lock.add(error=words_of(code or 0) if exit is None else UNASKED)
+            why = {} if exit is None else {"reason": exit}
+            self.kept.record(run, "died", step=folder.newest_step(), code=code, **why)
+            self.view.say(f"{exit or 'died'}: {worker.run.label}: {self._why(folder)}")
+        elif exit == DISK_FULL:
+            self.room.ran_out()
+        if exit == LOST and worker.slot is not None:
+            self.places.blame(run, worker.slot.place)
+        elif exit == NO_DEVICE and worker.slot is not None:
+            self.places.give_up(worker.slot.place, f"{worker.run.label}: {self._why(folder)}")
+        return died
 
     # --- Stopping, and telling ---
 
@@ -378,9 +378,10 @@ class _Drive:
         if self.working:
             self.view.say("stopping: workers write their checkpoints (a second signal kills them)")
         while self.working:
+            self.presence.check()
             now = len(self.signals) > 1
             for worker in self.working.values():
-                worker.by.stop(worker.folder, now)
+                worker.stop(now)
             self.view.show(self._progress())
             self._watch(self.launcher.poll(0.2))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ablate.shared.result import FINAL
-from ablate.shared.rundir import DISK_FULL, FAILED, NO_DEVICE, OOM, STOPPED
+from ablate.shared.rundir import DISK_FULL, EXIT_AWAY, FAILED, NO_DEVICE, OOM, STOPPED
 from ablate.store.events import RunState
 
 Then = Literal["start", "adopt", "wait", "leave", "again"]
@@ -21,13 +21,20 @@ class NextStep:
 
 
 def next_step(
-    state: RunState, *, result: bool, alive: bool, exit: str | None = None, attempts: int
+    state: RunState,
+    *,
+    result: bool,
+    alive: bool,
+    refused: bool = False,
+    exit: str | None = None,
+    attempts: int,
 ) -> NextStep:
     """Decide the next step of a run. Total, and the only place that decides.
 
-    `state` is the ledger's, `result`: its folder has a whole one, `alive`: its lock is held,
-    `exit`: the reason that its last worker left (None: it died, or there was none), `attempts`:
-    the limit on deaths without progress. Rows from the top, as in docs/resume-and-store.md.
+    `state` is the ledger's, `result`: its folder has a whole one, `refused`: what lies there as its
+    result is none, `alive`: its lock is held, `exit`: the reason that its last worker left (None:
+    it died, or there was none), `attempts`: the limit on deaths without progress. Rows from the
+    top, as in docs/resume-and-store.md.
     """
     final = state.status in FINAL
     if result and alive:
@@ -36,6 +43,8 @@ def next_step(
         return NextStep("result", "leave")
     if alive:
         return NextStep(None, "adopt")
+    if refused:  # it is removed by whoever records that
+        return NextStep("interrupted" if final else "died", "again")
     if final and not result:
         return NextStep("interrupted", "start")  # its folder was lost
     match state.status:
@@ -54,3 +63,16 @@ def next_step(
         case "hung" if state.hung <= 1:
             return NextStep(None, "start")
     return NextStep(None, "leave")
+
+
+def is_death(exit: str | None, code: int | None, *, asked: bool, room: bool) -> bool:
+    """Does the end of a worker that left no result count as an attempt?
+
+    `exit`: the reason that it left. `code`: of its process, None where nobody heard it. `asked`:
+    it was to stop. `room`: a full disk can't be the reason.
+    """
+    if exit is None:
+        return code not in (None, EXIT_AWAY) and not asked
+    if exit in (FAILED, OOM, NO_DEVICE):  # `next_step`, and who gives up places, count these
+        return False
+    return {STOPPED: not asked, DISK_FULL: room}.get(exit, True)

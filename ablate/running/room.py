@@ -35,13 +35,20 @@ class Room:
         """Is the disk still full? Tries once a second, with the size of checkpoints of `runs`."""
         if self.waiting and time.monotonic() - self._probed_at > 1:
             self._probed_at = time.monotonic()
-            newest = (self._store.rundir(run).checkpoints()[:1] for run in runs)
-            size = max((path.stat().st_size for found in newest for _, path in found), default=0)
-            if has_room(self._store.root, self._spare + 2 * size):
+            if self._has_room(runs):
                 self.waiting = None
                 self._spare = min(2 * self._spare, MOST_SPARE_BYTES)
                 self._say(ROOM_AGAIN)
         return self.waiting is not None
+
+    def is_plenty(self, runs: Iterable[str]) -> bool:
+        """Has the disk room, as it had again and again? Then what is full is another disk."""
+        return self._spare == MOST_SPARE_BYTES and not self.waiting and self._has_room(runs)
+
+    def _has_room(self, runs: Iterable[str]) -> bool:
+        newest = (self._store.rundir(run).checkpoints()[:1] for run in runs)
+        size = max((path.stat().st_size for found in newest for _, path in found), default=0)
+        return has_room(self._store.root, self._spare + 2 * size)
 
 
 def full(store: Store) -> str:

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sized
 from typing import Any
 
 from ablate.running.room import Room
-from ablate.shared.result import FINAL
-from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 
@@ -33,12 +31,6 @@ class RunStates:
         states = self._ledger.states(runs)
         self.states |= states
         self._counts.update(str(state.status) for state in states.values())
-
-    def has_result(self, run: str, folder: RunDir) -> bool:
-        """A recorded result must still be whole; a new one is read when it is recorded."""
-        if self.states[run].status in FINAL:
-            return folder.read_result() is not None
-        return folder.has_result()
 
     def record(self, run: str, kind: str, **detail: Any) -> None:
         """Append an event; on a full disk wait until there is room, or a signal."""

@@ -19,11 +19,13 @@ Variant = tuple[str, str]  # row, column
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended on a place. `how`: in which way it failed at once; "": it worked."""
+    """How a run ended on a place. `how`: in which way it failed at once; "": it worked. `spared`:
+    by a signal, as of a kernel that lacks memory, and it has attempts left."""
 
     run: str
     variant: Variant
     how: str
+    spared: bool = False
 
 
 def way(reason: str, error: str, seconds: float, stepped: bool) -> str:
@@ -47,7 +49,9 @@ def stops(row: Sequence[Ending], variants: int, proven: Collection[Variant], wor
     `works`: on that place something has worked in this drive; then a variant that never has may
     well be broken, and others go on, but for `AT_MOST`.
     """
-    counted = [ending for ending in row if not works or ending.variant in proven]
+    counted = [
+        ending for ending in row if not ending.spared and (not works or ending.variant in proven)
+    ]
     return any(
         len({ending.run for ending in of}) >= runs
         # one variant that fails with each of its seeds counts once

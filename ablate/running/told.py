@@ -26,7 +26,10 @@ def variant(run: PlannedRun) -> tuple[str, str]:
 
 def words_of(code: int) -> str:
     """A worker's exit code."""
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    memory = ", which the kernel sends where memory runs out" if -code == signal.SIGKILL else ""
+    return f"signal {signal.Signals(-code).name}{memory}"
 
 
 def summary(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> str:

@@ -120,6 +120,8 @@ def stop(
         while (now := driver_of(store)) is not None and now.pid == driver.pid:  # or it is another
             heard = heard or store.ask_to_stop()
             waiting.on({"": now.pid if store.driven_here() else None} | _alive(store, left))
+        if now is not None and not heard:  # the notes were those of a driver that is dead
+            return stop(store, sweep, say, timeout_s)
         if now is not None or not _alive(store, left):
             return driven
         sweep = driven  # it may have died, and left workers behind
@@ -136,6 +138,8 @@ def stop(
     waiting = Waiting(say, timeout_s)
     while alive := _alive(store, left):
         waiting.on(alive)
+    if (began := driver_of(store)) is not None and sweep in (None, began.sweep):  # meanwhile
+        return stop(store, sweep, say, timeout_s)
     return driven or (plan.name if plan and left else None)
 
 

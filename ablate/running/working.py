@@ -22,8 +22,20 @@ class Working:
     notes: dict[str, Any] = field(default_factory=dict)
     noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
     since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
+    code: int | None = None  # of its process, as far as the launcher has told it
+    asked: bool = False  # to stop
     killed: bool = False
     judged: int = 0  # bytes of its metrics when the search last judged it
+
+    def stop(self, now: bool = False) -> None:
+        self.asked = True
+        self.by.stop(self.folder, now)
+
+    @property
+    def error(self) -> str:
+        """Why it left without a result, as it noted."""
+        self.notes = self.by.notes(self.folder)
+        return str(self.notes.get("error", "its worker died without an error message"))
 
     @property
     def leaves(self) -> bool:

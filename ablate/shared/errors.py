@@ -24,6 +24,14 @@ class NoRoom(Failure):
         self.needed = needed
 
 
+LONGEST = 500  # characters of a stranger's exception
+
+
+def cut(line: str) -> str:
+    """What is told of an exception, which may hold megabytes."""
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+
+
 def other_format(place: object, written: int, instead: str) -> Failure:
     """The error for a store or a bundle that a version of another FORMAT wrote. `instead`: what
     else one can do than to read it with that version."""

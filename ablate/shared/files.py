@@ -50,6 +50,17 @@ def make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
+def identity(file: Path | int) -> tuple[int, int] | None:
+    """Of a file, whatever its name; None where there is none under this name any more."""
+    try:
+        found = os.stat(file)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+            return None
+        raise
+    return found.st_dev, found.st_ino
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

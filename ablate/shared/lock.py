@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.files import is_number, is_text, read_json
+from ablate.shared.files import identity, is_number, is_text, read_json
 
 _NOTES = dict.fromkeys(("pid", "step", "total", "done", "from_step", "from_at"), is_number)
 
@@ -47,12 +47,28 @@ class Lock:
                 self._descriptor = descriptor
                 return True
 
+    def is_in_place(self) -> bool:
+        """Is the file that is held here, if any, the one that others find under its name?"""
+        if self._descriptor is None:
+            return True
+        return identity(self.path) == identity(self._descriptor)
+
     def note(self, **notes: Any) -> None:
         """Add to the holder's notes; nothing here is relied on to be whole, or on disk."""
         assert self._descriptor is not None
         self._notes |= notes
         size = os.fstat(self._descriptor).st_size
         os.pwrite(self._descriptor, json.dumps(self._notes).encode().ljust(size), 0)
+
+    def add(self, **notes: Any) -> None:
+        """What the last holder could not note any more; nothing while somebody holds it."""
+        with contextlib.suppress(OSError):
+            if self.acquire():
+                try:
+                    self._notes = self.notes()
+                    self.note(**notes)
+                finally:
+                    self.release()
 
     def release(self) -> None:
         if self._descriptor is not None:
@@ -77,7 +93,7 @@ class Lock:
     def is_held(self) -> bool:
         """Does a living process hold it? Probes share it for a moment and don't see each other."""
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)  # a store may be read-only
         except (FileNotFoundError, NotADirectoryError):
             return False
         try:

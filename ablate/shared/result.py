@@ -67,18 +67,19 @@ _RESULT: dict[str, Callable[[Any], bool]] = {
 _SCORES = [{"n", *(m.key for m in task.metrics if not m.needs)} for task in TASKS.values()]
 
 
-def parse_result(content: bytes) -> dict[str, Any] | None:
-    """The result that a file's bytes are; None where they are none that a worker writes."""
+def parse_result(content: bytes) -> tuple[dict[str, Any] | None, str]:
+    """The result that a file's bytes are, and ""; or None, and why they are none that a worker
+    writes."""
     try:
         tree = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
+    except (ValueError, RecursionError) as error:
+        return None, f"is no JSON ({error})"
     if not isinstance(tree, dict) or tree.get("status") not in FINAL:
-        return None
+        return None, f"has no status: expected one of {', '.join(FINAL)}"
     for key, value in tree.items():
         if value is not None and not _RESULT.get(key, is_shallow)(value):
-            return None
-    return tree
+            return None, f"{key}: {value!r:.60} is none that a result can hold"
+    return tree, ""
 
 
 def is_scored(result: Mapping[str, Any]) -> bool:

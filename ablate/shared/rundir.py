@@ -22,6 +22,7 @@ from ablate.shared.files import (
     make_folder,
     read_file,
     read_json,
+    sha256_of,
     to_json,
     write_whole,
 )
@@ -44,7 +45,7 @@ FAILED = "failed"  # an exception
 CHECK = "check"  # the phase in which a worker looks at its data once more, its device left free
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
-EXIT_AWAY = 79  # told of a worker whose place is gone: it counts as no attempt
+EXIT_AWAY = 256  # told of a worker whose place is gone: no attempt, nor a code that it could leave
 
 
 class Metrics:
@@ -121,6 +122,12 @@ class _File:
         return folder.path / self.name
 
 
+_OWN = re.compile(
+    r"(run|env|result|prune)\.json|metrics\.jsonl|log\.txt|lock|distrust|scratch|"
+    r"(weights|checkpoint-\d+)\.safetensors|predictions(-.+)?\.npy|probe-.+\.npz|\..+\.\d+\.\d+"
+)
+
+
 class RunDir:
     """The files of one run. Nothing else knows their names."""
 
@@ -155,6 +162,12 @@ class RunDir:
             with contextlib.suppress(OSError):
                 return _attempt_of(os.readlink(self.path))
         return own
+
+    def foreign(self) -> list[str]:
+        """The names in it that no run has: files of somebody else."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(name for name in os.listdir(self.path) if not _OWN.fullmatch(name))
+        return []
 
     @property
     def runs(self) -> Path:
@@ -203,26 +216,35 @@ class RunDir:
 
     def read_result(self) -> dict[str, Any] | None:
         """The result, or None where there is no whole one, or other JSON in its place."""
+        return self.examine_result()[0]
+
+    def examine_result(self) -> tuple[dict[str, Any] | None, str]:
+        """The result, and why what lies in its place is none; None and "" where nothing does."""
         try:
             return parse_result(read_file(self.result))
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            return None, ""
 
     def sealed_result(
-        self, sha256: str | None, curves: bool = False, probes: bool = False
+        self,
+        sha256: str | None,
+        curves: bool = False,
+        probes: bool = False,
+        predictions: bool = False,
+        weights: bool = False,
     ) -> tuple[dict[str, Any] | None, str]:
         """The result for whoever prints it; and why it is withheld, "" where it is not.
 
         `sha256`: of the file that was recorded, None where none was. `curves`: `metrics.jsonl` is
         read, too, so it must be the file that the result was made with; `probes`: so must be what
-        probes measured.
+        probes measured, and `predictions` and `weights`, where they were not removed.
         """
         try:
             content = read_file(self.result)
         except (FileNotFoundError, NotADirectoryError):
             return None, ""
         edited = sha256 is not None and hashlib.sha256(content).hexdigest() != sha256
-        result = parse_result(content)
+        result, _ = parse_result(content)
         if result is None or not (edited or is_scored(result)):
             return None, f"{self.result}: missing or not whole"
         if edited:
@@ -231,12 +253,20 @@ class RunDir:
         if probes:
             hashes = result.get("probes_sha256") or {}
             sealed |= {self.probe(name): hashed for name, hashed in hashes.items()}
-        for path, hashed in sealed.items():
+        may_lack: dict[Path, str | None] = {}
+        if predictions:
+            may_lack[self.predictions] = result.get("predictions_sha256")
+            for name, told in (result.get("also") or {}).items():
+                may_lack[self.predictions_on(name)] = told.get("predictions_sha256")
+        if weights:
+            may_lack[self.weights] = result.get("weights_sha256")
+        for path, hashed in (sealed | may_lack).items():
             try:
-                if hashed not in (None, hashlib.sha256(read_file(path)).hexdigest()):
+                if hashed is not None and sha256_of(path) != hashed:
                     return None, f"{path} was edited since the run ended"
             except FileNotFoundError:
-                return None, f"{path}: missing"
+                if path not in may_lack:
+                    return None, f"{path}: missing"
         return result, ""
 
     def has_result(self) -> bool:

@@ -47,6 +47,7 @@ class StoreFolder:
         self.cache = root / "cache"
         self.studies = root / "studies"  # searches, for optuna-dashboard
         self.trash = root / "trash"  # removed by one rename, then file by file
+        self.damaged = root / "damaged"  # runs that `--retry damaged` put aside
         self.reruns = root / "reruns"  # runs trained a second time, to compare bits
         self.rerunning = Lock(root / "rerun.lock")  # held by whoever does so
         self.diffs = root / "diffs"  # what was not committed when a sweep was driven

@@ -123,6 +123,15 @@ def links(store: Store) -> list[Path]:
     return [path for path in own if path.is_symlink()]
 
 
+def with_foreign(store: Store, plans: Iterable[Plan]) -> list[Path]:
+    """Files that somebody else put into folders of runs that no plan has: these stay."""
+    runs = {run.id for plan in plans for run in plan.runs()}
+    folders = (path for path in _entries(store.runs) if re.fullmatch(ID, path.name))
+    return [
+        path / name for path in folders if path.name not in runs for name in RunDir(path).foreign()
+    ]
+
+
 def rubbish(store: Store, ledger: Ledger, plans: Iterable[Plan]) -> list[Rubbish]:
     """All that `plans`, and earlier plans of their sweeps, don't refer to and nobody uses."""
     runs: set[str] = set()
@@ -139,7 +148,8 @@ def rubbish(store: Store, ledger: Ledger, plans: Iterable[Plan]) -> list[Rubbish
     free, stay = [], []
     for path in filter(Path.is_dir, folders):
         linked = store.runs.is_symlink() or (path.is_symlink() and RunDir(path).attempt is None)
-        if linked or path.name in runs or not re.fullmatch(ID, path.name):
+        own = re.fullmatch(ID, path.name) and not RunDir(path).foreign()
+        if linked or path.name in runs or not own:
             stay.append(path)
         elif store.liveness.alive(RunDir(path)):  # a worker that outlived its driver
             stay.append(path)
@@ -213,7 +223,7 @@ def _reruns(store: Store) -> list[Rubbish]:
     return [
         _of("reruns", path, RunDir(path).lock)
         for path in folders
-        if not store.liveness.alive(RunDir(path))
+        if not store.liveness.alive(RunDir(path)) and not RunDir(path).foreign()
     ]
 
 
@@ -230,7 +240,8 @@ def _attempts(
             if linked or attempt in named:
                 continue
             ours = re.fullmatch(r"\d+", folder.name) and re.fullmatch(ID, path.name)
-            if ours and not store.liveness.alive(RunDir(path)) and not _is_young(path):
+            used = RunDir(path).foreign() or store.liveness.alive(RunDir(path))
+            if ours and not used and not _is_young(path):
                 yield _of("attempts", path, RunDir(path).lock)
 
 
@@ -281,6 +292,8 @@ def run_folder(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish:
         raise UserError(f"{label}: {path} is behind a link, whose target stays as it is")
     if store.liveness.alive(store.rundir(run)):
         raise UserError(f"{label}: is being trained; --cancel stops it")
+    if foreign := store.rundir(run).foreign():
+        raise UserError(f"{label}: {path / foreign[0]}: ablate did not write it; move it away")
     return _of("runs", path, store.rundir(run).lock)
 
 

@@ -176,9 +176,11 @@ class DriverBeat:
         self._thread.join()
         try:
             self.check()
+            self._write(done=True)
         except Failure:
             return False
-        self._write(done=True)
+        except FileNotFoundError:  # the store is gone
+            pass
         return True
 
     def _go_on(self) -> None:

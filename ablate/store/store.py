@@ -20,7 +20,7 @@ from ablate.store.folder import StoreFolder
 from ablate.store.ledger import Ledger, Unrecorded
 from ablate.store.pilots import beats_elsewhere
 
-REMEDY = "remove the run's folder, and the same `ablate sweep` trains it again"  # what was edited
+REMEDY = "`ablate sweep ... --retry damaged` trains it again"  # what was edited
 
 
 class Sound(NamedTuple):
@@ -42,16 +42,23 @@ class Store(StoreFolder):
             return ledger.seals()
 
     def results(
-        self, runs: Iterable[PlannedRun], curves: bool = False, probes: bool = False
+        self,
+        runs: Iterable[PlannedRun],
+        curves: bool = False,
+        probes: bool = False,
+        predictions: bool = False,
+        weights: bool = False,
     ) -> Sound:
         """What every reader that prints numbers reads: each result is the file that was recorded,
-        with `curves` so are its metrics, with `probes` what they measured; others are withheld."""
+        and so are the other files that are asked for; others are withheld."""
         seals, sound = self.seals(), Sound({}, {})
         for run in runs:
             if run.id in sound.results:
                 continue
             folder = self.rundir(run.id)
-            sound.results[run.id], why = folder.sealed_result(seals.get(run.id), curves, probes)
+            sound.results[run.id], why = folder.sealed_result(
+                seals.get(run.id), curves, probes, predictions, weights
+            )
             if why:
                 sound.withheld[run.id] = f"{run.label}: {why}"
         return sound

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.shared.files import FULL, to_json, write_whole
+from ablate.shared.result import parse_result
 from ablate.shared.rundir import (
     DISK_FULL,
     EXIT_DISK_FULL,
@@ -73,10 +74,14 @@ class Attempt:
         return line if line[0]["from_step"] == 0 else [{}, *line]
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Seal what was noted in the result, and write it: the run is over."""
+        """Seal what was noted in the result, and write it: the run is over. Raises ValueError for
+        one that nobody could read."""
         self.end("result")  # the last word in env.json
         result["env_sha256"] = hashlib.sha256(self.rundir.env.read_bytes()).hexdigest()
-        write_whole(self.rundir.result, to_json(result))
+        content = to_json(result)
+        if why := parse_result(content)[1]:
+            raise ValueError(f"the run's result {why}")
+        write_whole(self.rundir.result, content)
         self.rundir.drop_checkpoints()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ablate.shared.errors import cut
 from ablate.shared.rundir import FAILED, LOST, NO_DEVICE, OOM
 
 # Texts were looked up in the libraries of torch 2.13.0+cu130 (CUDA 13.0, cuDNN 9), too.
@@ -170,7 +171,7 @@ def whose(error: BaseException, device: str) -> str:
 
 def line(error: BaseException) -> str:
     """Its type and the first line of its message, and what to do about it."""
-    return f"{type(error).__name__}: {error}".splitlines()[0] + remedy(error)
+    return cut(f"{type(error).__name__}: {error}".splitlines()[0]) + remedy(error)
 
 
 def remedy(error: BaseException) -> str:

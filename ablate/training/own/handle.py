@@ -64,6 +64,7 @@ class Handle:
         self.threads: int = options["threads"]
         self.folder: Path = rundir.scratch
         self._declared = {said["key"]: said for said in run.metrics}
+        self._kept_as = {f"{of}{key}": key for key in self._declared for of in ("val_", TEST)}
         self._rundir, self._stopping, self._note = rundir, stopping, note
         self._checkpoint_s: float = options["checkpoint_s"]
         self._saves: int | None = options.get("saves")
@@ -101,25 +102,30 @@ class Handle:
     def progress(self, step: int, total: int | None = None) -> None:
         """Say how far it is, which is a sign of life, too; `log`, `save` and `should_stop` are
         others. A run that gives none for `launcher.hang_s` is taken for one that hangs."""
-        self._step = max(self._step, operator.index(step))
+        self._step = max(self._step, _whole(step, "run.progress: step"))
         if total is not None:
-            self._total = {"total": operator.index(total)}
+            self._total = {"total": _whole(total, "run.progress: total")}
         self._beat()
 
     def log(self, step: int, **values: Any) -> None:
         """A line of the run's curves. The value of a declared metric is that on validation data.
 
         A value that is not finite ends the run as diverged. Raises UserError for a step below the
-        last one, for what is no number, and for a metric outside its range.
+        last one, for what is no number, for a metric outside its range, for a name that a declared
+        metric's values are kept under, and after `result`.
         """
         self._go_on()
-        step = operator.index(step)
+        if self._final is not None:
+            raise UserError("run.log: was called after run.result, which ends the run")
+        step = _whole(step, "run.log: step")
         if step < self._step:
             raise UserError(f"run.log: step {step} after step {self._step}")
         self._step = step
         line: dict[str, Any] = {"step": step}
         for name, value in values.items():
             number = self._number_of(name, value, "run.log", step)
+            if name not in self._declared and (key := self._kept_as.get(name)):
+                raise UserError(f"run.log: {name}: is the name that values of {key} are kept under")
             line[f"val_{name}" if name in self._declared else name] = number
         written = self._written()
         written.append(line, sync=False)
@@ -223,6 +229,8 @@ class Handle:
         if lacking := [key for key in self._declared if key not in test]:
             raise UserError(f"run.result: lacks {', '.join(lacking)}, which its yaml declares")
         numbers = {k: self._number_of(k, v, "run.result", self._step) for k, v in test.items()}
+        if numbers.get("n", 1) < 1:
+            raise UserError(f"run.result: n: must be 1 example or more, got {test['n']}")
         kept = None if predictions is None else _array(predictions)
         self._final = numbers, kept
 
@@ -299,6 +307,12 @@ class Handle:
             low, high = self._declared[name]["range"]
             raise UserError(f"{call}: {name}: {value:g} lies outside its range [{low}, {high}]")
         return value
+
+
+def _whole(value: Any, place: str) -> int:
+    if not is_number(whole := operator.index(value)):
+        raise UserError(f"{place}: {_short(value)} is too large a number")
+    return int(whole)
 
 
 def _short(value: Any) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.errors import UserError
+from ablate.shared.errors import UserError, cut
 from ablate.shared.own import OwnRun, is_own, name_of, said_by
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import to_tree
@@ -89,7 +89,7 @@ def told(error: BaseException, path: str) -> str:
     ]
     ours = Path(__file__).parents[2]
     own = [frame for frame in own if not Path(frame.filename).is_relative_to(ours)]
-    line = str(error) if isinstance(error, UserError) else faults.line(error)
+    line = cut(str(error)) if isinstance(error, UserError) else faults.line(error)
     if not own:
         return line
     return f"{Path(own[-1].filename).relative_to(folder)}:{own[-1].lineno}: {line}"
