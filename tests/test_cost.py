@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -178,3 +179,28 @@ def test_the_runs_of_a_plan_are_counted_as_they_will_be(tmp_path, monkeypatch, w
     assert planned_runs(plan).startswith(text)
     reports = sum(len(cell.ids) for cell in plan.cells)
     assert f"= {reports} run" in planned_runs(plan)
+
+
+def test_known_sets_are_planned_without_their_data_and_trained_with_it(shell):
+    """Parents learn ImageNet-21k, which is fetched by hand."""
+    parents = ("recipe=finetune", "from.recipe=i21k", "from.data=imagenet21k", "data=imagenet1k")
+    words = (*parents, "model.arch=Ti/16", "model.depth=1", "stem=none,dpn")
+    planned = shell("plan", *words, "--on", "h100:8").out
+    assert re.search(r"left: about .* on 8 x h100, \S+ device-hours", planned)
+    assert (
+        "note: data=imagenet21k was not seen: its size is taken as 14,197,122 of train; to train, "
+        "give data.path=FOLDER\n"
+    ) in planned
+    assert "data=imagenet1k was not seen" not in planned  # it is fetched from the hub
+    for verb in (("sweep", *words), ("plan", "stem=none,dpn", "data=imagefolder")):
+        assert "data.path=FOLDER" in shell(*verb, code=2).err
+    assert not (shell.folder / "runs" / "ledger.db").exists()
+
+
+@pytest.mark.parametrize("name", ["table2", "table4", "table1_fewshot", "table1_fewshot@jft"])
+def test_the_tables_of_private_data_are_planned_without_any(name, tmp_path):
+    sweep, _, scale = name.partition("@")
+    with pytest.raises(UserError, match="FOLDER"):
+        make_plan([sweep], store=tmp_path, scale=scale or None)
+    plan, _ = make_plan([sweep], store=tmp_path, scale=scale or None, unseen=True)
+    assert any("data=imagenet21k was not seen" in note for note in plan.notes)

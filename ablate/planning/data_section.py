@@ -31,10 +31,15 @@ BEHIND = chr(ord(os.sep) + 1)  # in name order
 
 
 def complete(
-    data: Any, memo: Path | None, notes: list[str], tested: bool = False
+    data: Any,
+    memo: Path | None,
+    notes: list[str],
+    tested: bool = False,
+    unseen: bool = False,
 ) -> dict[str, Any]:
     """The `data` section with what its files say: path, classes, splits, fingerprint. `tested`: of
-    a set that nothing is learnt from, of which only `test` is read.
+    a set that nothing is learnt from, of which only `test` is read. `unseen`: a set that is to be
+    fetched by hand may be missing, where its group knows how large it is; `notes` says so.
 
     Local files that lack a split of the hub's set are cut anew, and that is added to `notes`, as
     are images that are not read, and how the images of a folder are split.
@@ -65,8 +70,16 @@ def complete(
             )
         data["classes"] = len(names)
     present = BUNDLED.get(data["source"])  # None where only fetching the set would tell
+    lacks = data["source"] == "datasets" and data["path"] is None and data["hub"] is None
+    unseen = unseen and lacks and bool(data.get("rows"))
     if found is not None:
         present = local_splits(found)
+        data["rows"] = None  # they are counted
+    elif unseen:
+        present = sorted(data["rows"])
+        _say(notes, _unseen(data))
+        if texts and data["classes"] is None:
+            data["classes"] = data["rows"][data["train"]]
     if tested:
         data |= {"train": None, "validation": None, "test": _tested(data, present)}
     for key in ("validation", "test"):
@@ -108,7 +121,15 @@ def complete(
             )
     for line in () if found is None else _folder_lines(data, found, present or ()):
         _say(notes, line)
-    return {**data, "fingerprint": fingerprint(data, memo, found)}
+    return {**data, "fingerprint": fingerprint(data, memo, found, unseen)}
+
+
+def _unseen(data: Mapping[str, Any]) -> str:
+    rows = ", ".join(f"{number:,} of {split}" for split, number in data["rows"].items())
+    return (
+        f"data={data['name']} was not seen: its size is taken as {rows}; to train, give "
+        f"data.path=FOLDER"
+    )
 
 
 def _folder_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str]) -> Iterator[str]:

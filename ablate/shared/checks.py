@@ -94,7 +94,11 @@ def _data(data: Data) -> None:
                 f"data.{key}: a share must be less than 1, got {share}; "
                 f"a whole number is a count, a text a split's name"
             )
-    if data.text is not None and (data.source != "datasets" or data.path is None):
+    for split, number in (data.rows or {}).items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise UserError(f"data.rows.{split}: expected a number of images, got {number!r}")
+    lacks = data.path is None and data.rows is None
+    if data.text is not None and (data.source != "datasets" or lacks):
         raise UserError(
             f"data.text: is for tables in a folder, and data={data.name} has none; give "
             f"data.path=FOLDER, or leave it out"

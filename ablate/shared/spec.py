@@ -94,6 +94,7 @@ PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 # Where a thing lies, and names for what other fields say in full, are not what a run is.
 NOT_IDENTITY = {
     ("data", "path"),
+    ("data", "rows"),
     ("data", "overlap"),
     ("model", "arch"),
     ("own_probes", "folder"),
