@@ -9,6 +9,7 @@ from ablate.planning.cell_search import applied
 from ablate.planning.compose import resolve
 from ablate.shared import spec
 from ablate.shared.build import build_run
+from ablate.shared.checks import trainable
 from ablate.shared.errors import UserError
 from ablate.shared.keys import added, hints
 
@@ -205,6 +206,26 @@ MENDED = [  # words, what is open in runs of before, as they were trained, their
     ),
     (("block=vitbn",), "block.mlp", "pre", "b2456355bc8d746e"),
 ]
+ADAFACTOR = "optim.name=adafactor_bv"
+
+
+@pytest.mark.parametrize("words", [("augment.cutmix=1",), (ADAFACTOR,)])
+def test_runs_whose_training_was_mended_are_new_and_those_of_before_only_read(folder, words):
+    """No checkpoint of before is resumed into: it lies in the folder of another run."""
+    new = composed(*words)
+    before = {**new, "train": {k: v for k, v in new["train"].items() if k != "mended"}}
+    run = build_run(before)
+    assert run.train.mended == 1
+    assert run.id != identified(*words) == build_run(new).id
+    with pytest.raises(UserError, match=r"train\.mended: 1 is of runs .* be read, not trained"):
+        trainable(run)
+    with pytest.raises(UserError, match=r"train\.mended: 1 is of runs"):
+        composed(*words, "train.mended=1")
+
+
+@pytest.mark.parametrize("words", [(), ("augment.mixup=1",), (ADAFACTOR, "stem=dpn")])
+def test_what_was_mended_in_others_is_in_no_id(folder, words):
+    assert identified(*words, "train.mended=1") == identified(*words)
 
 
 @pytest.mark.parametrize(("words", "key", "before", "identity"), MENDED)

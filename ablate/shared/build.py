@@ -26,7 +26,7 @@ from ablate.shared.sections import (
     Weights,
     Whole,
 )
-from ablate.shared.spec import DRAWS, Run, as_before, task_of
+from ablate.shared.spec import DRAWS, MENDED, Run, as_before, task_of
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 WHOLE_KEYS = ("name", "version", "folder", "input")  # of every whole model
@@ -99,7 +99,7 @@ def of_today(tree: Mapping[str, Any]) -> dict[str, Any]:
     filled = dict(tree)
     today: dict[str, Mapping[str, Any]] = {
         "augment": {"randaug_levels": "tf"},
-        "train": {"draws": DRAWS},
+        "train": {"draws": DRAWS, "mended": MENDED},
     }
     for kind, table in CHOICES.items():
         chosen = tree.get(kind)

@@ -18,7 +18,7 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.parts import ACT, PARTS, is_plugin
 from ablate.shared.recipe import Augment, Optim, Train
 from ablate.shared.sections import Chosen, Data, Model, Whole
-from ablate.shared.spec import DRAWS, Run
+from ablate.shared.spec import DRAWS, MENDED, Run, mended, to_tree
 
 GELUS = ("gelu", "geglu")  # the activations of which `model.gelu` says something
 
@@ -80,6 +80,11 @@ def trainable(run: Run) -> None:
         raise UserError(
             f"train.draws: {run.train.draws} is of runs of an older version, whose random draws "
             f"are not made any more: they can be read, not trained; leave it out for a new run"
+        )
+    if run.train.mended != MENDED and mended(to_tree(run)):
+        raise UserError(
+            f"train.mended: {run.train.mended} is of runs of an older version, whose cutmix or "
+            f"adafactor_bv differs: they can be read, not trained; leave it out for a new run"
         )
 
 

@@ -78,6 +78,7 @@ def shipped(run: Run) -> ShippedRun:
 
 
 DRAWS = 2  # `train.draws` of every run that is trained
+MENDED = 2  # so is `train.mended`
 
 # Keys that say one length: the first that is given counts.
 LENGTHS = (
@@ -208,7 +209,7 @@ def older_id(tree: Mapping[str, Any], seed: int) -> str:
     """The id of the same run with the draws of before."""
     if own.is_own(tree):
         return run_id(tree_identity(tree), seed)
-    older = {**tree, "train": {**tree["train"], "draws": 1}}
+    older = {**tree, "train": {**tree["train"], "draws": 1, "mended": 1}}
     return run_id(tree_identity(older), seed)
 
 
@@ -243,15 +244,19 @@ def guesses_of(tree: Mapping[str, Any]) -> int:
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run without what has no effect in it: operators that it doesn't draw, keys that
-    its optimiser doesn't read; of one that takes no steps, how steps are taken."""
+    """The tree of a run without what has no effect in it: operators that it doesn't draw, mends
+    that don't concern it, keys that its optimiser doesn't read; of one that takes no steps, how
+    steps are taken."""
     augment = tree["augment"]
     if not augment.get("randaug") or augment.get("style", "tf") != "tf":
         augment = {key: value for key, value in augment.items() if key != "randaug_levels"}
     if trains(tree):
         idle = unread(tree)
         optim = {key: value for key, value in tree["optim"].items() if key not in idle}
-        return {**tree, "optim": optim, "augment": augment}
+        train = tree["train"]
+        if not mended(tree):
+            train = {key: value for key, value in train.items() if key != "mended"}
+        return {**tree, "optim": optim, "augment": augment, "train": train}
     evaluated = {key: value for key, value in tree["eval"].items() if key != "every"}
     return {
         **{key: value for key, value in tree.items() if key != "optim"},
@@ -259,6 +264,15 @@ def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
         "augment": augment if evaluated.get("augment") else {},
         "eval": evaluated,
     }
+
+
+def mended(tree: Mapping[str, Any]) -> bool:
+    """Does the run of the plain tree hang on `train.mended`: on cutmix's boxes, or on how the
+    kernel of the plain stem is factored?"""
+    plain = "stem" in tree and tree["stem"]["name"] == "none"
+    return bool(tree["augment"].get("cutmix")) or (
+        plain and tree["optim"].get("name") == "adafactor_bv"
+    )
 
 
 def unread(tree: Mapping[str, Any]) -> tuple[str, ...]:
