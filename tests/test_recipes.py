@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 from test_config import GOLDEN
 
+from ablate.analysis.paper import recipe_notes
+from ablate.planning.cell import caveats
 from ablate.planning.cell_search import applied
 from ablate.planning.compose import resolve
+from ablate.planning.expand import plan
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.checks import trainable
@@ -317,3 +320,34 @@ def test_a_field_that_was_added_later_leaves_ids_at_its_default_alone(key, defau
 def test_what_is_out_of_range_is_refused_by_name(key, value, line):
     with pytest.raises(UserError, match=f"{key}: .*{line}"):
         build(key, value)
+
+
+# --- What recipes infer, and don't follow -------------------------------------------------------
+
+
+def test_what_a_recipe_infers_is_in_its_run_and_in_no_id(folder):
+    words = ("recipe=i21k", "model.arch=B/16", *PAPER)
+    tree = composed(*words)
+    assert any("gap" in line for line in tree["inferred"])
+    assert any("first moment" in line for line in tree["not_followed"])
+    bare = {k: v for k, v in tree.items() if k not in ("inferred", "not_followed")}
+    assert build_run(bare).id == build_run(tree).id == identified(*words)
+    assert "inferred" not in composed()  # ours: nothing in it is of a paper
+    with pytest.raises(UserError, match="inferred: expected a list of lines of text, got 3"):
+        build_run({**tree, "inferred": 3})
+
+
+def test_a_cell_says_what_its_recipe_and_its_parents_do_otherwise(folder):
+    words = ["recipe=finetune", "data=imagenet1k", "from.recipe=i21k", "from.data=imagenet1k"]
+    made, _ = plan([*words, "model.arch=B/16", "stem=none,dpn"], store=folder / "runs")
+    told = caveats(made.cells)
+    assert told["inferred"].count("class token") == 1
+    assert "box means" in told["not followed"]
+    assert "first moment" in told["not followed"]
+    compared = {(cell.row, cell.column): None for cell in made.cells}
+    lines = recipe_notes(made, compared)
+    assert [line.split(":")[0] for line in lines] == [
+        "Inferred in our recipe",
+        "Not followed in our recipe",
+    ]
+    assert recipe_notes(made, {}) == []

@@ -54,6 +54,9 @@ class Run:
     weights: Weights | None = None
     own_probes: OwnProbes | None = None  # of those in `probe` that are the user's own
     text: Text | None = None  # of a task that reads texts
+    # What its recipe says of itself beside its source; not part of the id.
+    inferred: tuple[str, ...] = ()
+    not_followed: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -88,7 +91,7 @@ LENGTHS = (
 )
 
 # Of a run's tree, where they are as before.
-LEFT_OUT = ("task", "parent", "weights", "own_probes", "text")
+LEFT_OUT = ("task", "parent", "weights", "own_probes", "text", "inferred", "not_followed")
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 
@@ -114,7 +117,7 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
     tree, which has no seed."""
     if own.is_own(tree):
         return own.identity(tree)
-    apart = ("seed", "probe", "task", "parent", "weights", "own_probes", "text")
+    apart = ("seed", "probe", *LEFT_OUT)
     kept = {key: value for key, value in effective(tree).items() if key not in apart}
     more = {"probe": tree["probe"]} if tree.get("probe") else {}
     if (probes := tree.get("own_probes")) is not None:
