@@ -106,22 +106,30 @@ def complete(
     if present is not None:
         wanted(data, present)
     if found is not None and texts:
-        splits = wanted(data, present or ())
-        data = {"classes": None, "test_classes": None, **data}
-        if data["classes"] is None:
-            data["classes"] = _counted(data, captions.classes(found, splits, data["text"]))
-        if data["test_classes"] is None:
-            data["test_classes"] = captions.test_classes(found, data)
-        if data["test_classes"] is None:
-            _say(
-                notes,
-                f"data={data['name']}: test images are cut from the training table, so they are "
-                f"asked for all {data['classes']:,} texts of the set; with a table test*.csv they "
-                f"are asked for its texts",
-            )
+        data = _read(data, found, present or (), notes)
     for line in () if found is None else _folder_lines(data, found, present or ()):
         _say(notes, line)
     return {**data, "fingerprint": fingerprint(data, memo, found, unseen)}
+
+
+def _read(
+    data: Mapping[str, Any], found: Listing, present: Sequence[str], notes: list[str]
+) -> dict[str, Any]:
+    """The section of a set of images and texts, its classes counted."""
+    splits = wanted(data, present)
+    data = {"classes": None, "test_classes": None, **data}
+    if data["classes"] is None:
+        data["classes"] = _counted(data, captions.classes(found, splits, data["text"]))
+    if data["test_classes"] is None:
+        data["test_classes"] = captions.test_classes(found, data)
+    if data["test_classes"] is None:
+        _say(
+            notes,
+            f"data={data['name']}: test images are cut from the training table, so they are "
+            f"asked for all {data['classes']:,} texts of the set; with a table test*.csv they "
+            f"are asked for its texts",
+        )
+    return data
 
 
 def _unseen(data: Mapping[str, Any]) -> str:

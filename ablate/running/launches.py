@@ -22,10 +22,10 @@ def of_step(tree: Mapping[str, Any], forward: int) -> float:
     """Of one step of a run. `forward`: of one forward pass, as its model was counted."""
     augment, train, model = tree["augment"], tree["train"], tree["model"]
     changes = sum(bool(augment.get(key)) for key in CHANGES)
-    dropout = A_DROPOUT * model["depth"] if model.get("dropout") else 0
+    dropout: float = A_DROPOUT * model["depth"] if model.get("dropout") else 0
     micro = train["micro_batch"]
-    parts = train["batch"] / micro if isinstance(micro, int) else 1
-    inputs = A_CHANGE * changes + A_LAYER * augment.get("randaug", 0)
+    parts: float = train["batch"] / micro if isinstance(micro, int) else 1
+    inputs: float = A_CHANGE * changes + A_LAYER * augment.get("randaug", 0)
     return parts * (A_STEP * forward + dropout) + ALWAYS + inputs
 
 
@@ -35,6 +35,6 @@ def of_training(
     """Of all steps and evaluations. `images`: that it trains on, or is shown where it doesn't
     train; `evaluated`: that it is measured on."""
     if not trains:
-        return forward * images / tree["eval"]["batch"]
-    steps = images / tree["train"]["batch"]
-    return steps * of_step(tree, forward) + forward * evaluated / tree["eval"]["batch"]
+        return forward * images / float(tree["eval"]["batch"])
+    steps = images / float(tree["train"]["batch"])
+    return steps * of_step(tree, forward) + forward * evaluated / float(tree["eval"]["batch"])

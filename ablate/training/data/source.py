@@ -74,8 +74,9 @@ def rows(data: Data) -> dict[str, int] | None:
     if data.source == "coloured":
         return counts(data)
     if data.path is None:
-        known = data.rows
-        return known and {split: known[split] for split in wanted_splits(data, sorted(known))}
+        if (known := data.rows) is None:
+            return None
+        return {split: known[split] for split in wanted_splits(data, sorted(known))}
     found = found_at(data)
     if found.kind == "captions":
         return {split: part.rows for split, part in open_captions(data, found).parts.items()}
