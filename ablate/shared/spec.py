@@ -284,6 +284,20 @@ def unread(tree: Mapping[str, Any]) -> tuple[str, ...]:
     return OPTIMIZERS[name].unread if name in OPTIMIZERS else ("b1", "b2", "eps")
 
 
+def as_read(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of a run, and of those that it starts from, without the keys of `optim` that only
+    other optimisers read."""
+    shown = dict(tree)
+    if "optim" in tree:
+        moves = OPTIMIZERS.get(str(tree["optim"]["name"]))
+        others = {key for each in OPTIMIZERS.values() for key in each.keys}
+        idle = others - {*(moves.keys if moves else ())}
+        shown["optim"] = {key: value for key, value in tree["optim"].items() if key not in idle}
+    if tree.get("parent") is not None:
+        shown["parent"] = as_read(tree["parent"])
+    return shown
+
+
 def run_id(identity: str, seed: int) -> str:
     """The id of one seed of a cell, given the cell's `identity`."""
     return hashlib.sha256(f"{identity}#{seed}".encode()).hexdigest()[:16]
