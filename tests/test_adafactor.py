@@ -124,6 +124,51 @@ def test_heads_are_factored_one_by_one_as_flax_stores_them():
     assert mine.state[fused]["r"].numel() == 3 * H * d  # not 3 H d + D: per head
 
 
+def factored(shape, grads, cap=0.999, decay=0.8, eps=1e-30, least=32):
+    """optax's scale_by_factored_rms in float64, with big_vision's cap of its decay: the updates."""
+    order = np.argsort(shape, kind="stable")
+    two = None if shape[order[-2]] < least else (int(order[-2]), int(order[-1]))
+    v, row, col = np.zeros(shape), 0.0, 0.0
+    for count, g in enumerate(grads):
+        kept = min(cap, 1 - (count + 1.0) ** -decay)
+        square = g * g + eps
+        if two is None:
+            v = kept * v + (1 - kept) * square
+            yield g * v**-0.5
+            continue
+        d1, d0 = two
+        row = kept * row + (1 - kept) * square.mean(d0)
+        col = kept * col + (1 - kept) * square.mean(d1)
+        mean = row.mean(d1 - 1 if d1 > d0 else d1, keepdims=True)
+        yield g * np.expand_dims((row / mean) ** -0.5, d0) * np.expand_dims(col**-0.5, d1)
+
+
+@pytest.mark.parametrize(("patch", "is_factored"), [(16, False), (32, True)])
+def test_the_kernel_of_the_plain_stem_is_factored_as_big_visions_convolution(patch, is_factored):
+    """(P, P, C, D), of which both largest axes have 32 entries at P = 32 alone; a dense kernel
+    (P P C, D), as Dual PatchNorm's, is factored at each."""
+    width, size, channels = 64, 32, 3
+    words = {"model.width": width, "model.heads": 2, "model.patch": patch, "optim.wd": 0.0}
+    words |= {"data.size": size, "data.channels": channels, "optim.name": "adafactor_bv"}
+    run = tiny.run({**words, "optim.b2": 0.999})
+    model = build(run).double()
+    kernel = model.stem.dense.weight
+    dense = build(tiny.run({**words, "stem": "dpn"}))
+    assert dense.stem.dense.weight not in axes(dense)
+    mine = AdafactorBV([{"params": [kernel]}], 1.0, b1=0.0, views=axes(model), moment=torch.float64)
+    shape = (patch, patch, channels, width)
+    random = np.random.default_rng(0)
+    scale = 10.0 ** random.uniform(-3, 0, shape)  # which factors alone can't follow
+    grads = [random.normal(size=shape) * scale for _ in range(20)]
+    for g, update in zip(grads, factored(shape, grads), strict=True):
+        before = kernel.detach().clone()
+        kernel.grad = torch.from_numpy(g.reshape(-1, width).T.copy())
+        mine.step()
+        moved = (before - kernel.detach()).T.reshape(shape).numpy()
+        np.testing.assert_allclose(moved, update, rtol=1e-9, atol=1e-12)
+    assert ("r" in mine.state[kernel]) is is_factored
+
+
 def test_the_two_largest_axes_of_equal_ones_the_last():
     assert largest((768, 12, 64)) == (0, 2)
     assert largest((16, 16, 3, 768)) is None

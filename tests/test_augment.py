@@ -355,12 +355,32 @@ def test_mixup_keeps_the_larger_part_of_a_beta(strength: float) -> None:
     assert law.pvalue > 0.01
 
 
-def test_cutmix_has_timms_law(oracle: Any) -> None:
-    timm = oracle("timm.data.mixup")
-    np.random.seed(0)
-    expected = []
+def box_of_timm(height: int, width: int, share: float, down: int, across: int) -> list[int]:
+    """Top, left, bottom, right of `rand_bbox` about a centre, as in timm 0.3.2, with which DeiT was
+    trained, and up to 2026. timm 1.0.31 gives odd sides their last pixel: `(side + 1) // 2`."""
+    ratio = np.sqrt(1 - share)
+    tall, wide = int(height * ratio), int(width * ratio)
+    edges = [down - tall // 2, across - wide // 2, down + tall // 2, across + wide // 2]
+    return np.clip(edges, 0, [height, width, height, width]).tolist()
+
+
+@pytest.mark.parametrize("side", [32, 224])
+def test_boxes_of_cutmix_are_timms(side: int) -> None:
+    """Of the same share and the same centre, box by box."""
+    for seed in range(400):
+        numbers = np.random.default_rng(seed).random(augment.MIXTURE).tolist()
+        centre = [int(uniform * side) for uniform in numbers[1:3]]
+        _, *edges = augment.mixture(side, side, numbers, cutmix=1.0)
+        expected = box_of_timm(side, side, beta(1.0, numbers[3 + BETA :]), *centre)
+        assert np.clip(edges, 0, side).tolist() == expected, seed
+
+
+def test_cutmix_has_timms_law() -> None:
+    random, expected = np.random.default_rng(0), []
     for _ in range(3000):
-        (top, bottom, left, right), share = timm.cutmix_bbox_and_lam((13, 20), np.random.beta(1, 1))
+        centre = random.integers(13), random.integers(20)
+        top, left, bottom, right = box_of_timm(13, 20, random.beta(1, 1), *centre)
+        share = 1 - (bottom - top) * (right - left) / (13 * 20)
         expected.append((top, bottom, left, right, share) if share < 1 else (0, 0, 0, 0, 1.0))
     got = []
     for seed in range(3000):

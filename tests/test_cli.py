@@ -575,7 +575,7 @@ def test_plan_shows_states_sizes_and_time_and_trains_nothing(shell):
     assert dpn - none == 2 * (4 + 32)
     assert "2 variants x 2 seeds = 4 runs (4 planned)" in before
     assert re.search(
-        r"^left: about \S+ s on \d+ slots?, \S+ device-hours \(by a short", before, re.M
+        r"^left: about \S+ s on \d+ slots?, .*device-(hours|minute) \(by a short", before, re.M
     )
     assert "warning: dpn: stem.before normalises over 4 values only" in before
     assert "warning: none" not in before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 import shutil
 from pathlib import Path
@@ -375,3 +376,20 @@ def test_resolvers_are_refused(kind: str, monkeypatch) -> None:
 def test_interpolations_are_resolved_after_values_are_set() -> None:
     words = ["optim.warmup_epochs=${train.epochs}", "train.epochs=9"]
     assert resolve(words, STORE)[0]["optim"]["warmup_epochs"] == 9.0
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("adamw", {"b1", "b2", "eps"}),
+        ("sgd", {"b1"}),
+        ("adafactor", {"beta2_decay", "clip_threshold"}),
+        ("muon", {"b1", "b2", "eps", "momentum", "adjust_lr"}),
+        ("torch.optim:NAdam", set()),
+    ],
+)
+def test_config_prints_the_keys_that_the_optimiser_reads(ask, name: str, keys: set[str]) -> None:
+    code, out = ask("config", f"optim.name={name}", "--format", "json")
+    assert code == 0
+    of_some = {"b1", "b2", "eps", "momentum", "adjust_lr", "beta2_decay", "clip_threshold"}
+    assert json.loads(out)["configuration"]["optim"].keys() & of_some == keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.launcher import launcher_settings
 from ablate.report.status import planned_runs, show_plan
+from ablate.report.text import device_time
 from ablate.running import estimate
-from ablate.running.devices import Devices
+from ablate.running.devices import PEAKS, START_S, Devices
 from ablate.running.rehearse import Rehearsals
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
@@ -33,7 +35,7 @@ def told(tmp_path):
         def ask(verb, question):
             assert verb == "describe"
             timed.extend(question["calibrate"])
-            answer = {"parameters": 1, "multiply_adds": multiply_adds, "groups": {}}
+            answer = {"parameters": 1, "multiply_adds": multiply_adds, "launches": 10, "groups": {}}
             examples = {"train": 1197, "validation": 300, "test": 200}
             whole = {**answer, "examples": examples, "warnings": []}
             timed_ = {"step_s": 2.0, "image_s": 0.01}
@@ -86,7 +88,8 @@ def test_what_is_surely_short_is_not_timed_where_only_length_matters(told):
 
 def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
     costs, timed = told(10**9, on=Devices.parse("h100:8", None))
-    each = 2 * 3 * 1e9 * 64_000 * 1.15 / (67e12 * 0.35)  # the recipe computes in fp32
+    # the recipe computes in fp32
+    each = START_S + 2 * 3 * 1e9 * 64_000 * 1.15 / (67e12 * 0.35)
     assert timed == []
     assert costs.left_s == pytest.approx(6 * each)
     assert costs.wall_s == pytest.approx(each)  # 6 runs on 8 devices: no run is shared
@@ -95,14 +98,45 @@ def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
         costs.how == "at 35 % of the peak of 67 TFLOP/s in fp32, dense; NVIDIA H100 data sheet, SXM"
     )
     slower, _ = told(10**9, on=Devices.parse("h100", 0.175))
-    assert slower.left_s == slower.wall_s == pytest.approx(12 * each)
+    assert slower.left_s == slower.wall_s == pytest.approx(12 * each - 6 * START_S)
+    assert not any("lower bound" in note for note in (*costs.notes, *slower.notes))
+
+
+def test_small_runs_take_what_their_launches_take_which_is_a_lower_bound(told, capsys):
+    """Of 1000 steps of 64 digits, whose forward is 10 launches, no arithmetic to speak of."""
+    costs, _ = told(10**3, on=Devices.parse("H100:8", None))
+    each = costs.wall_s
+    assert START_S + 1000 * (3 * 10) * 5e-6 < each < START_S + 1000 * (6 * 10 + 50) * 5e-6
+    assert [note for note in costs.notes if "lower bound" in note] == [
+        "the time on h100 is a lower bound: such small runs spend it on launching kernels (5 us "
+        "each) and on starting (2 s each)"
+    ]
+    show_plan(told.plan, {}, costs, Rehearsals({}, []), launcher_settings({"name": "local"}), [])
+    out = capsys.readouterr().out
+    assert "left: about 2 s on 8 x h100, under 1 device-minute (" in out
+    assert "note: the time on h100 is a lower bound" in out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (59, "under 1 device-minute"),
+        (72, "0.02 device-hours"),
+        (7.14 * 3600, "7.1 device-hours"),
+        (710 * 3600, "710 device-hours"),
+        (12345 * 3600, "12,345 device-hours"),
+    ],
+)
+def test_device_hours_have_no_exponent(seconds, text):
+    assert device_time(seconds) == text
 
 
 def test_bf16_is_the_rate_of_the_tensor_cores_and_a_v100_has_none():
-    assert Devices.parse("a100:2", 0.5).seconds(312e12, "bf16") == pytest.approx(4)
-    assert Devices.parse("a100:2", 0.5).seconds(312e12, "tf32") == pytest.approx(8)
+    assert Devices.parse("a100:2", 0.5).rate("bf16") == pytest.approx(312e12 / 4)
+    assert Devices.parse("a100:2", 0.5).rate("tf32") == pytest.approx(312e12 / 8)
     with pytest.raises(UserError, match=r"v100 .*train\.precision=bf16; its rates are for fp32"):
-        Devices.parse("v100", None).seconds(1, "bf16")
+        Devices.parse("v100", None).rate("bf16")
+    assert {"b200", "gh200", "mi300x", "t4"} <= PEAKS.keys()
 
 
 @pytest.mark.parametrize(
@@ -145,3 +179,28 @@ def test_the_runs_of_a_plan_are_counted_as_they_will_be(tmp_path, monkeypatch, w
     assert planned_runs(plan).startswith(text)
     reports = sum(len(cell.ids) for cell in plan.cells)
     assert f"= {reports} run" in planned_runs(plan)
+
+
+def test_known_sets_are_planned_without_their_data_and_trained_with_it(shell):
+    """Parents learn ImageNet-21k, which is fetched by hand."""
+    parents = ("recipe=finetune", "from.recipe=i21k", "from.data=imagenet21k", "data=imagenet1k")
+    words = (*parents, "model.arch=Ti/16", "model.depth=1", "stem=none,dpn")
+    planned = shell("plan", *words, "--on", "h100:8").out
+    assert re.search(r"left: about .* on 8 x h100, \S+ device-hours", planned)
+    assert (
+        "note: data=imagenet21k was not seen: its size is taken as 14,197,122 of train; to train, "
+        "give data.path=FOLDER\n"
+    ) in planned
+    assert "data=imagenet1k was not seen" not in planned  # it is fetched from the hub
+    for verb in (("sweep", *words), ("plan", "stem=none,dpn", "data=imagefolder")):
+        assert "data.path=FOLDER" in shell(*verb, code=2).err
+    assert not (shell.folder / "runs" / "ledger.db").exists()
+
+
+@pytest.mark.parametrize("name", ["table2", "table4", "table1_fewshot", "table1_fewshot@jft"])
+def test_the_tables_of_private_data_are_planned_without_any(name, tmp_path):
+    sweep, _, scale = name.partition("@")
+    with pytest.raises(UserError, match="FOLDER"):
+        make_plan([sweep], store=tmp_path, scale=scale or None)
+    plan, _ = make_plan([sweep], store=tmp_path, scale=scale or None, unseen=True)
+    assert any("data=imagenet21k was not seen" in note for note in plan.notes)

@@ -23,6 +23,8 @@ import pytest
 import torch
 from PIL import Image
 
+from ablate.planning.compose import resolve_data
+from ablate.shared.build import section
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
@@ -699,14 +701,21 @@ except Exception as error:
 
 def test_what_named_hub_sets_hold_is_known_before_they_are_fetched(tmp_path: Path) -> None:
     """The numbers that big_vision's configs and TFDS's catalogue print."""
-    imagenet = {"train": "train[:99%]", "validation": "train[99%:]", "test": "validation"}
-    data = describe(hub="ILSVRC/imagenet-1k", revision="abc", classes=1000, **imagenet)
+
+    def group(name: str, **settings: Any) -> Data:
+        words = [f"data.{key}={value}" for key, value in settings.items()]
+        return section(Data, resolve_data(name, words, tmp_path)[0]["data"], "data")
+
+    data = group("imagenet1k")
     counts = {"train": 1_268_355, "validation": 12_812, "test": 50_000}
     assert cache.count(data, tmp_path) == counts
-    data = describe(hub="uoft-cs/cifar10", revision="abc", validation=5000)
+    data = group("cifar10")
     assert cache.count(data, tmp_path) == {"train": 45_000, "validation": 5_000, "test": 10_000}
-    with pytest.raises(UserError, match="no split 'val' in data=small; present: test, train"):
-        cache.count(describe(hub="ylecun/mnist", revision="abc", validation="val"), tmp_path)
+    with pytest.raises(UserError, match="no split 'val' in data=mnist; present: test, train"):
+        cache.count(group("mnist", validation="val"), tmp_path)
+    assert cache.count(group("mnist", hub="somebody/else"), tmp_path) is None
+    with pytest.raises(UserError, match=r"data\.rows\.train: expected a number of images, got 'x'"):
+        group("mnist", **{"rows.train": "x"})
 
 
 def test_a_hub_set_is_read_at_its_revision(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,13 +15,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.planning.compose import resolve
+from ablate.planning.expand import plan
+from ablate.running import devices, estimate, launches
 from ablate.shared import spec
 from ablate.shared.build import build_run
-from ablate.training import training
+from ablate.store.store import Store
+from ablate.training import answers, training
 from ablate.training.data.batches import Batches, ImageView
 from ablate.training.data.cached import Split
 from ablate.training.keyed import Draws
 from ablate.training.model import attention
+from ablate.training.model.count import describe
 from ablate.training.task import make_task
 
 # On it item(), tolist(), nonzero(), a boolean index and a copy to the host all fail.
@@ -67,9 +72,9 @@ def arch_of(recipe: str) -> str:
     return "S/16" if recipe == "augreg" else "mu/4"
 
 
-def split(images: int, size: int) -> Split:
+def split(images: int, size: int, channels: int = 3) -> Split:
     return Split(
-        torch.zeros((images, size, size, 3), dtype=torch.uint8, device=GPU),
+        torch.zeros((images, size, size, channels), dtype=torch.uint8, device=GPU),
         torch.zeros(images, dtype=torch.int64, device=GPU),
         torch.ones(images, device=GPU),
     )
@@ -128,7 +133,8 @@ def pretending(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def trained(run: spec.Run, steps: int = 2) -> tuple[training.Training, Launches]:
     """What its last of some steps launched, its input apart."""
-    made = training.Training(run, split(4 * run.train.batch, run.data.size), GPU)
+    shown = split(4 * run.train.batch, run.data.size, run.data.channels)
+    made = training.Training(run, shown, GPU)
     made.micro_batch = made.micro_batch or run.train.batch
     inputs = made.inputs()
     made.inputs = lambda: inputs  # type: ignore[method-assign]
@@ -163,3 +169,46 @@ def test_a_step_waits_for_no_device(recipe: str, pretending: None) -> None:
     assert launches.moved == 0
     with pytest.raises((RuntimeError, NotImplementedError)):
         made.bad_step()  # to look at a loss is to wait
+
+
+def kernels_of_a_step(run: spec.Run) -> int:
+    """Its input, forward, backward and update."""
+    shown = split(4 * run.train.batch, run.data.size, run.data.channels)
+    batches = Batches(shown, run.train.batch, run.augment, Draws(0, GPU), ImageView.of(run))
+    make_task(run).inputs(batches, 0, torch.float32)  # draws for many steps
+    with Launches() as inputs:
+        make_task(run).inputs(batches, 1, torch.float32)
+    return inputs.counts.total() + trained(run)[1].counts.total()
+
+
+@pytest.mark.parametrize("recipe", [*MOST, "finetune", "dropout"])
+def test_what_a_plan_takes_a_step_to_launch_is_about_right(recipe: str, pretending: None) -> None:
+    words = ["model.depth=2", *["model.dropout=0.1"] * (recipe == "dropout")]
+    recipe = "cifar" if recipe == "dropout" else recipe
+    run = recipe_run(recipe, arch_of(recipe), 32, 8, *words)
+    told = launches.of_step(spec.to_tree(run), describe(run)["launches"])
+    counted = kernels_of_a_step(run)
+    assert counted / 2 < told < 2 * counted
+
+
+def test_a_plan_of_small_runs_is_near_what_they_launch(tmp_path: Path, pretending: None) -> None:
+    """The quick start on other hardware, beside one that only starts and launches its kernels."""
+    made, _ = plan(["quickstart"], store=tmp_path)
+
+    def ask(verb: str, question: dict) -> dict:
+        return answers.answer(verb, question, lambda done, total: None)
+
+    launcher = SimpleNamespace(device="cpu", most=2, remote=False, ask=ask)
+    on = devices.Devices.parse("h100:8", None)
+    costs = estimate.costs(made, Store(tmp_path), launcher, {}, {}, on=on)
+    cell = made.cells[0]
+    run = build_run(spec.seeded(cell.spec, 0))
+    examples = costs.described[cell.row, cell.column]["examples"]
+    steps = round(run.train.epochs * (examples["train"] // run.train.batch))
+    forward = describe(run)["launches"]
+    evaluations = run.train.epochs * examples["validation"] + examples["test"]
+    kernels = steps * kernels_of_a_step(run) + forward * evaluations / run.eval.batch
+    stand_in = 6 * (devices.START_S + kernels * devices.LAUNCH_S)  # 48 runs on 8 devices
+    assert stand_in / 3 < costs.wall_s < 3 * stand_in
+    launched = costs.seconds[cell.row, cell.column] - devices.START_S
+    assert kernels * devices.LAUNCH_S / 3 < launched < 3 * kernels * devices.LAUNCH_S

@@ -5,10 +5,14 @@ from pathlib import Path
 import pytest
 from test_config import GOLDEN
 
+from ablate.analysis.paper import recipe_notes
+from ablate.planning.cell import caveats
 from ablate.planning.cell_search import applied
 from ablate.planning.compose import resolve
+from ablate.planning.expand import plan
 from ablate.shared import spec
 from ablate.shared.build import build_run
+from ablate.shared.checks import trainable
 from ablate.shared.errors import UserError
 from ablate.shared.keys import added, hints
 
@@ -205,6 +209,26 @@ MENDED = [  # words, what is open in runs of before, as they were trained, their
     ),
     (("block=vitbn",), "block.mlp", "pre", "b2456355bc8d746e"),
 ]
+ADAFACTOR = "optim.name=adafactor_bv"
+
+
+@pytest.mark.parametrize("words", [("augment.cutmix=1",), (ADAFACTOR,)])
+def test_runs_whose_training_was_mended_are_new_and_those_of_before_only_read(folder, words):
+    """No checkpoint of before is resumed into: it lies in the folder of another run."""
+    new = composed(*words)
+    before = {**new, "train": {k: v for k, v in new["train"].items() if k != "mended"}}
+    run = build_run(before)
+    assert run.train.mended == 1
+    assert run.id != identified(*words) == build_run(new).id
+    with pytest.raises(UserError, match=r"train\.mended: 1 is of runs .* be read, not trained"):
+        trainable(run)
+    with pytest.raises(UserError, match=r"train\.mended: 1 is of runs"):
+        composed(*words, "train.mended=1")
+
+
+@pytest.mark.parametrize("words", [(), ("augment.mixup=1",), (ADAFACTOR, "stem=dpn")])
+def test_what_was_mended_in_others_is_in_no_id(folder, words):
+    assert identified(*words, "train.mended=1") == identified(*words)
 
 
 @pytest.mark.parametrize(("words", "key", "before", "identity"), MENDED)
@@ -296,3 +320,34 @@ def test_a_field_that_was_added_later_leaves_ids_at_its_default_alone(key, defau
 def test_what_is_out_of_range_is_refused_by_name(key, value, line):
     with pytest.raises(UserError, match=f"{key}: .*{line}"):
         build(key, value)
+
+
+# --- What recipes infer, and don't follow -------------------------------------------------------
+
+
+def test_what_a_recipe_infers_is_in_its_run_and_in_no_id(folder):
+    words = ("recipe=i21k", "model.arch=B/16", *PAPER)
+    tree = composed(*words)
+    assert any("gap" in line for line in tree["inferred"])
+    assert any("first moment" in line for line in tree["not_followed"])
+    bare = {k: v for k, v in tree.items() if k not in ("inferred", "not_followed")}
+    assert build_run(bare).id == build_run(tree).id == identified(*words)
+    assert "inferred" not in composed()  # ours: nothing in it is of a paper
+    with pytest.raises(UserError, match="inferred: expected a list of lines of text, got 3"):
+        build_run({**tree, "inferred": 3})
+
+
+def test_a_cell_says_what_its_recipe_and_its_parents_do_otherwise(folder):
+    words = ["recipe=finetune", "data=imagenet1k", "from.recipe=i21k", "from.data=imagenet1k"]
+    made, _ = plan([*words, "model.arch=B/16", "stem=none,dpn"], store=folder / "runs")
+    told = caveats(made.cells)
+    assert told["inferred"].count("class token") == 1
+    assert "box means" in told["not followed"]
+    assert "first moment" in told["not followed"]
+    compared = {(cell.row, cell.column): None for cell in made.cells}
+    lines = recipe_notes(made, compared)
+    assert [line.split(":")[0] for line in lines] == [
+        "Inferred in our recipe",
+        "Not followed in our recipe",
+    ]
+    assert recipe_notes(made, {}) == []

@@ -88,6 +88,7 @@ _TREE: dict[str, Any] = {
         "deterministic": False,
         "label_smoothing": 0.0,
         "draws": spec.DRAWS,
+        "mended": spec.MENDED,
     },
     "augment": {"flip": False, "crop_pad": 0},
     "eval": {"every": 1, "batch": 500},

@@ -56,7 +56,7 @@ DATA |= {
 }
 MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
 MACHINES = {"train.micro_batch", "train.deterministic", "train.compile", "train.draws"}
-MACHINES |= {"eval.every", "eval.batch"}
+MACHINES |= {"train.mended", "eval.every", "eval.batch"}
 
 
 def tested_on(dataset: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.analysis.also import on_set
 from ablate.analysis.captions import names
 from ablate.analysis.comparable import DATA, Recipes, tested_on
-from ablate.planning.cell import Cell, WidePlace, wide_places
+from ablate.planning.cell import Cell, WidePlace, caveats, wide_places
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.spec import also_of
@@ -305,6 +305,12 @@ def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -
     about = "about " if table.metric.endswith("_approx") else ""
     text = about + printed.value + (f" ± {printed.pm}" if printed.pm else "")
     return text if gain is None else f"{text}, {gain:+.1f}"
+
+
+def recipe_notes(plan: Plan, paper: Mapping[Any, Beside]) -> list[str]:
+    """A line of what the recipes of the compared cells infer, and one of what they don't follow."""
+    told = caveats(cell for cell in plan.cells if (cell.row, cell.column) in paper)
+    return [f"{key.capitalize()} in our recipe: {lines}." for key, lines in told.items()]
 
 
 def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> list[str]:

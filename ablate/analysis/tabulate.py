@@ -21,7 +21,7 @@ from ablate.analysis.entry import Extra, make_entry
 from ablate.analysis.footnotes import Footnotes, data_notes, mixtures, row_notes
 from ablate.analysis.look_notes import look_notes
 from ablate.analysis.methods import judged_by, method_of
-from ablate.analysis.paper import paper_notes
+from ablate.analysis.paper import paper_notes, recipe_notes
 from ablate.analysis.scores import (
     Curves,
     Probes,
@@ -128,6 +128,7 @@ def tabulate(
             *before,
             *_of_looks(plan, courses, below),
             *paper_notes(columns, extra.paper),
+            *recipe_notes(plan, extra.paper),
         ),
         footnotes=tuple(footnotes.numbers),
         blocks=below,

@@ -289,7 +289,7 @@ def plan(
 
     kept = Store(selection.store)
     check_name(selection.words, kept)
-    made, settings = selection.plan(starting.memory(kept))
+    made, settings = selection.plan(starting.memory(kept), unseen=True)
     _check_options(detect, spread, on, mfu, made)
     devices = None if on is None else Devices.parse(on, mfu)
     if format is Format.text:

@@ -354,8 +354,10 @@ def config(
     from omegaconf import OmegaConf
 
     from ablate.planning.compose import resolve
+    from ablate.shared.spec import as_read
 
     tree, run = resolve(words or [], store)
+    tree = as_read(tree)
     if format is Format.json:
         print_json({"run": run, "configuration": tree})
         return

@@ -84,9 +84,11 @@ class Selection:
             self.scale or self.name or self.across or self.each or self.until or self.margin
         )
 
-    def plan(self, recall: Recall | None = None) -> tuple[Plan, dict[str, Any]]:
+    def plan(
+        self, recall: Recall | None = None, unseen: bool = False
+    ) -> tuple[Plan, dict[str, Any]]:
         """(the plan that the words declare, the launcher's settings). `recall`: of the seeds that
-        the sweep has already. Raises UserError."""
+        the sweep has already; `unseen`: known data may be missing. Raises UserError."""
         from ablate.planning.expand import plan
         from ablate.planning.logger import aside
 
@@ -101,6 +103,7 @@ class Selection:
             until=self.until,
             margin=self.margin,
             recall=recall,
+            unseen=unseen,
         )
 
 

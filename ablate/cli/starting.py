@@ -183,7 +183,7 @@ def _confirm(
     from ablate.planning.search import Search
     from ablate.planning.unite import unasked
     from ablate.planning.until import at_most
-    from ablate.report.text import duration
+    from ablate.report.text import device_time, duration
     from ablate.running.estimate import costs
     from ablate.running.preflight import in_use
     from ablate.running.rehearse import rehearsed
@@ -202,7 +202,7 @@ def _confirm(
         text = f"{plan.name}: more than a month on {cost.where}"
         if math.isfinite(cost.left_s):
             about = "at most about" if plan.until else "about"
-            text = f"{plan.name}: {about} {cost.left_s / 3600:.0f} device-hours"
+            text = f"{plan.name}: {about} {device_time(cost.left_s)}"
             text += f", {duration(cost.wall_s)} on {cost.where}"
         if not sys.stdin.isatty():
             raise UserError(f"{text}: a sweep of this length needs a confirmation; add --yes")

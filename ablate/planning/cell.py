@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -209,6 +209,18 @@ class PlannedRun:
 
     def run(self) -> Run:
         return build_run(self.spec())
+
+
+def caveats(cells: Iterable[Cell]) -> dict[str, str]:
+    """What the recipes of the cells, and of what they start from, say beside their source, each
+    line once; by "inferred" and "not followed"."""
+    trees = [tree for cell in cells for tree in (cell.spec, *spec_parents(cell.spec))]
+    found = {}
+    for key in ("inferred", "not_followed"):
+        lines = dict.fromkeys(line for tree in trees for line in tree.get(key, ()))
+        if lines:
+            found[key.replace("_", " ")] = "; ".join(lines)
+    return found
 
 
 def spec_parents(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

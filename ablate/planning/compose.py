@@ -87,14 +87,16 @@ def placed(layers: Layers, otherwise: str) -> Iterator[None]:
 class Composer:
     """Composes runs, and remembers what Hydra and the data's files have said."""
 
-    def __init__(self, store: Path) -> None:
-        """Raises UserError where a file of `./conf` can't be composed."""
+    def __init__(self, store: Path, unseen: bool = False) -> None:
+        """`unseen`: see `data_section.complete`. Raises UserError where a file of `./conf` can't be
+        composed."""
         from hydra.core.global_hydra import GlobalHydra
         from hydra.core.object_type import ObjectType
 
         for file in Path("conf").rglob("*.yaml"):
             check_yaml(file, str(file))
         self._notes: list[str] = []
+        self._unseen = unseen
         self._memo = store / "cache" / "fingerprints.json"
         self._data: dict[str, dict[str, Any]] = {}
         self._weights: dict[str, str] = {}  # file -> its hash
@@ -220,6 +222,8 @@ class Composer:
             values = {**by_arch(tree, values), **values}
         for key, value in values.items():
             put(tree, key, value)
+        if "data.hub" in values and "data.rows" not in values:  # those are of the group's own
+            tree["data"] = {**tree["data"], "rows": None}
         if whole is None and is_whole(tree["model"]):
             raise UserError("model.name: a whole model is said by model=NAME, in words or a sweep")
         if "${" in repr(tree):
@@ -273,7 +277,7 @@ class Composer:
     def _of_files(self, data: Any, tested: bool = False) -> dict[str, Any]:
         key = json.dumps([data, tested], sort_keys=True, default=repr)
         if key not in self._data:
-            self._data[key] = complete(data, self._memo, self._notes, tested)
+            self._data[key] = complete(data, self._memo, self._notes, tested, self._unseen)
         return self._data[key]
 
     def _tested(self, also: Any, data: Mapping[str, Any]) -> list[dict[str, Any]]:

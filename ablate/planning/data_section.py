@@ -31,10 +31,15 @@ BEHIND = chr(ord(os.sep) + 1)  # in name order
 
 
 def complete(
-    data: Any, memo: Path | None, notes: list[str], tested: bool = False
+    data: Any,
+    memo: Path | None,
+    notes: list[str],
+    tested: bool = False,
+    unseen: bool = False,
 ) -> dict[str, Any]:
     """The `data` section with what its files say: path, classes, splits, fingerprint. `tested`: of
-    a set that nothing is learnt from, of which only `test` is read.
+    a set that nothing is learnt from, of which only `test` is read. `unseen`: a set that is to be
+    fetched by hand may be missing, where its group knows how large it is; `notes` says so.
 
     Local files that lack a split of the hub's set are cut anew, and that is added to `notes`, as
     are images that are not read, and how the images of a folder are split.
@@ -65,8 +70,16 @@ def complete(
             )
         data["classes"] = len(names)
     present = BUNDLED.get(data["source"])  # None where only fetching the set would tell
+    lacks = data["source"] == "datasets" and data["path"] is None and data["hub"] is None
+    unseen = unseen and lacks and bool(data.get("rows"))
     if found is not None:
         present = local_splits(found)
+        data["rows"] = None  # they are counted
+    elif unseen:
+        present = sorted(data["rows"])
+        _say(notes, _unseen(data))
+        if texts and data["classes"] is None:
+            data["classes"] = data["rows"][data["train"]]
     if tested:
         data |= {"train": None, "validation": None, "test": _tested(data, present)}
     for key in ("validation", "test"):
@@ -93,22 +106,38 @@ def complete(
     if present is not None:
         wanted(data, present)
     if found is not None and texts:
-        splits = wanted(data, present or ())
-        data = {"classes": None, "test_classes": None, **data}
-        if data["classes"] is None:
-            data["classes"] = _counted(data, captions.classes(found, splits, data["text"]))
-        if data["test_classes"] is None:
-            data["test_classes"] = captions.test_classes(found, data)
-        if data["test_classes"] is None:
-            _say(
-                notes,
-                f"data={data['name']}: test images are cut from the training table, so they are "
-                f"asked for all {data['classes']:,} texts of the set; with a table test*.csv they "
-                f"are asked for its texts",
-            )
+        data = _read(data, found, present or (), notes)
     for line in () if found is None else _folder_lines(data, found, present or ()):
         _say(notes, line)
-    return {**data, "fingerprint": fingerprint(data, memo, found)}
+    return {**data, "fingerprint": fingerprint(data, memo, found, unseen)}
+
+
+def _read(
+    data: Mapping[str, Any], found: Listing, present: Sequence[str], notes: list[str]
+) -> dict[str, Any]:
+    """The section of a set of images and texts, its classes counted."""
+    splits = wanted(data, present)
+    data = {"classes": None, "test_classes": None, **data}
+    if data["classes"] is None:
+        data["classes"] = _counted(data, captions.classes(found, splits, data["text"]))
+    if data["test_classes"] is None:
+        data["test_classes"] = captions.test_classes(found, data)
+    if data["test_classes"] is None:
+        _say(
+            notes,
+            f"data={data['name']}: test images are cut from the training table, so they are "
+            f"asked for all {data['classes']:,} texts of the set; with a table test*.csv they "
+            f"are asked for its texts",
+        )
+    return data
+
+
+def _unseen(data: Mapping[str, Any]) -> str:
+    rows = ", ".join(f"{number:,} of {split}" for split, number in data["rows"].items())
+    return (
+        f"data={data['name']} was not seen: its size is taken as {rows}; to train, give "
+        f"data.path=FOLDER"
+    )
 
 
 def _folder_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str]) -> Iterator[str]:

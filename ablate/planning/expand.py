@@ -39,13 +39,15 @@ def plan(
     until: int | None = None,
     margin: float | None = None,
     recall: Recall | None = None,
+    unseen: bool = False,
 ) -> tuple[Plan, dict[str, Any]]:
     """The plan of `[NAME] k=v ...`, and the launcher's settings. Nothing is trained or recorded.
 
-    `name` is that of `--as`; `recall`: of the seeds that the sweep has already. Raises UserError,
-    one line, for every mistake in words and files.
+    `name` is that of `--as`; `recall`: of the seeds that the sweep has already; `unseen`: see
+    `data_section.complete`, the ids are then those of no run. Raises UserError, one line, for
+    every mistake in words and files.
     """
-    composer = Composer(store)
+    composer = Composer(store, unseen)
     line = read_line(words, composer.groups)
     launcher = composer.launcher(line.launcher)
     if name is not None and not (name.strip() and name.isprintable()):

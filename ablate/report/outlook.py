@@ -11,6 +11,7 @@ from ablate.analysis.methods import sequential_of
 from ablate.analysis.scores import Curves, Probes, Results
 from ablate.planning.plan import Plan
 from ablate.report.power import hours_of, spread_of
+from ablate.report.text import device_time
 from ablate.running.costs import Costs
 
 NO_GAIN = "if no row gains anything"
@@ -120,4 +121,4 @@ def _given(plan: Plan) -> str:
 
 
 def _hours(hours: float | None) -> str:
-    return "" if hours is None else f", {hours:.2g} device-hours,"
+    return "" if hours is None else f", {device_time(3600 * hours)},"

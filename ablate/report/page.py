@@ -19,7 +19,7 @@ from typing import Any
 from ablate.analysis.headline import brief
 from ablate.analysis.table import Table
 from ablate.analysis.verdicts import said, summary
-from ablate.planning.cell import Cell
+from ablate.planning.cell import Cell, caveats
 from ablate.planning.plan import Plan
 from ablate.report.forest import forests
 from ablate.report.formats.grid import PrintedTable
@@ -264,6 +264,7 @@ def _made(
         "tuning": _tuning(plan),
         "chosen by tuning": "; ".join(_chosen(plan)),
         "verdicts read at": "; ".join(read),
+        **caveats(plan.cells),
         "cost": _cost(runs),
         "trained": _when(runs),
         "data": ", ".join(

@@ -10,6 +10,7 @@ from ablate.analysis.captions import count
 from ablate.analysis.methods import method_of
 from ablate.analysis.scores import Curves, Probes, Results, by_replicate, scores
 from ablate.planning.plan import Plan
+from ablate.report.text import plain
 from ablate.running.costs import Costs
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Detection:
         if len(needed) > 1 and None not in needed and None not in each:
             most = max(seeds for seeds in needed if seeds is not None)
             total = most * sum(hours for hours in each if hours is not None)
-            yield f"  all columns with {count(most, 'seed')}: {total:.2g} device-hours"
+            yield f"  all columns with {count(most, 'seed')}: {plain(total)} device-hours"
         if plan.spread == "images":
             yield (
                 "  The table takes each row's spread from images that change between its seeds, "
@@ -180,7 +181,7 @@ def _seeds(found: Forecast, hours: float | None) -> str:
         return f"{text}; the cost is not known yet"
 
     def cost(n: int | None) -> str:
-        return f">{hours * stats.MOST_SEEDS:.2g}" if n is None else f"{hours * n:.2g}"
+        return f">{plain(hours * stats.MOST_SEEDS)}" if n is None else plain(hours * n)
 
     return f"{text}: {_range(found.seeds, cost)} device-hours"
 

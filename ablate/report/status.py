@@ -22,7 +22,7 @@ from ablate.planning.until import Standing
 from ablate.report.gate import console
 from ablate.report.growing import GrowingMetrics
 from ablate.report.live import Clock, counts_line, parts_done
-from ablate.report.text import duration
+from ablate.report.text import device_time, duration
 from ablate.report.workers import rate, standing_cell, workers_table
 from ablate.running import gpus
 from ablate.running.costs import UNKNOWN, Costs
@@ -91,7 +91,7 @@ def show_plan(
     elif costs.left_s:
         print(
             f"left: about {duration(costs.wall_s)} on {costs.where}, "
-            f"{costs.left_s / 3600:.2g} device-hours ({costs.how})"
+            f"{device_time(costs.left_s)} ({costs.how})"
         )
     print(f"launcher: {launcher_line(launcher)}")
     for note in (*plan.notes, *costs.notes):

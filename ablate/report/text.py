@@ -23,6 +23,18 @@ def sparkline(values: Sequence[float], width: int = 40, bars: str = BARS) -> str
     return "".join(bars[round((mean - low) * scale)] for mean in means)
 
 
+def device_time(seconds: float) -> str:
+    """2556000 -> "710 device-hours"; 20 -> "under 1 device-minute"."""
+    return "under 1 device-minute" if seconds < 60 else f"{plain(seconds / 3600)} device-hours"
+
+
+def plain(value: float) -> str:
+    """Two digits, all of what stands before the point, and no exponent: "710", "7.1", "0.013"."""
+    if value < 0.01:
+        return "under 0.01"
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def duration(seconds: float | None) -> str:
     """90 -> "1 min 30 s"; None -> "?"."""
     if seconds is None:

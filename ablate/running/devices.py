@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ablate.running.work import CellWork
 from ablate.shared.errors import UserError, unknown
 
 ASSUMED_MFU = 0.35  # an assumption: large ViTs reach 0.3 to 0.5 in bf16, small ones less
+EVALUATION = 1.15  # what validation adds to the steps' time
+LAUNCH_S = 5e-6  # of a kernel, by PyTorch without a compiler or a CUDA graph; often more
+START_S = 2.0  # of a run: a context on the device, its first kernels. An assumption
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,11 @@ class Peak:
 
 PEAKS: dict[str, Peak] = {
     "h100": Peak({"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, "NVIDIA H100 data sheet, SXM"),
+    "gh200": Peak({"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, "NVIDIA GH200 data sheet"),
+    "b200": Peak({"bf16": 2250e12, "tf32": 1125e12, "fp32": 75e12}, "NVIDIA HGX B200 data sheet"),
+    "mi300x": Peak(
+        {"bf16": 1307.4e12, "tf32": 653.7e12, "fp32": 163.4e12}, "AMD Instinct MI300X data sheet"
+    ),
     "h200": Peak({"bf16": 989e12, "tf32": 494.5e12, "fp32": 67e12}, "NVIDIA H200 data sheet, SXM"),
     "a100": Peak({"bf16": 312e12, "tf32": 156e12, "fp32": 19.5e12}, "NVIDIA A100 data sheet"),
     "l40s": Peak({"bf16": 362e12, "tf32": 183e12, "fp32": 91.6e12}, "NVIDIA L40S data sheet"),
@@ -33,7 +42,9 @@ PEAKS: dict[str, Peak] = {
     "rtx4090": Peak(
         {"bf16": 165e12, "tf32": 82.6e12, "fp32": 82.6e12}, "NVIDIA Ada architecture white paper"
     ),
-    "v100": Peak({"fp32": 15.7e12}, "NVIDIA V100 data sheet, SXM2"),  # it has fp16, and no bf16
+    # These have fp16, and no bf16.
+    "v100": Peak({"fp32": 15.7e12}, "NVIDIA V100 data sheet, SXM2"),
+    "t4": Peak({"fp32": 8.1e12}, "NVIDIA T4 data sheet"),
 }
 
 
@@ -49,7 +60,7 @@ class Devices:
     @classmethod
     def parse(cls, text: str, mfu: float | None) -> Devices:
         """Parse "h100:8", or "h100" for one device. Raises UserError."""
-        name, colon, number = text.partition(":")
+        name, colon, number = text.lower().partition(":")
         if name not in PEAKS:
             raise unknown("--on", name, PEAKS)
         if colon and not re.fullmatch(r"[1-9]\d*", number):
@@ -58,18 +69,39 @@ class Devices:
             raise UserError(f"--mfu: expected a share of the peak, 0 < mfu <= 1, got {mfu:g}")
         return cls(name, int(number or "1"), ASSUMED_MFU if mfu is None else mfu)
 
-    def seconds(self, multiply_adds: float, precision: str) -> float:
-        """Compute the seconds on one device. Raises UserError for a precision without a rate."""
+    def seconds(self, work: CellWork) -> float | None:
+        """Compute the seconds of a training on one device: of its arithmetic, or of launching its
+        kernels. Raises UserError for a precision without a rate."""
+        if work.each is None:
+            return None
+        return START_S + max(self._arithmetic(work), LAUNCH_S * work.launches)
+
+    def rate(self, precision: str) -> float:
+        """Return the multiply-adds a second. Raises UserError for a precision without a rate."""
         rates = PEAKS[self.name].rates
         if precision not in rates:
             raise UserError(
                 f"--on: no rate of {self.name} is known for train.precision={precision}; "
                 f"its rates are for {', '.join(rates)}"
             )
-        return 2 * multiply_adds / (rates[precision] * self.mfu)
+        return rates[precision] * self.mfu / 2
 
     def basis(self, precisions: list[str]) -> str:
         """Describe the assumptions of `seconds`."""
         peak = PEAKS[self.name]
         rates = " and ".join(f"{peak.rates[p] / 1e12:g} TFLOP/s in {p}" for p in precisions)
         return f"at {100 * self.mfu:g} % of the peak of {rates}, dense; {peak.source}"
+
+    def bound(self, works: Iterable[CellWork]) -> list[str]:
+        """A line where launches and starts take more of what is left than arithmetic."""
+        known = [work for work in works if work.each is not None]
+        floor = sum(work.left * (START_S + LAUNCH_S * work.launches) for work in known)
+        if floor <= sum(work.left * self._arithmetic(work) for work in known):
+            return []
+        return [
+            f"the time on {self.name} is a lower bound: such small runs spend it on launching "
+            f"kernels ({1e6 * LAUNCH_S:g} us each) and on starting ({START_S:g} s each)"
+        ]
+
+    def _arithmetic(self, work: CellWork) -> float:
+        return EVALUATION * (work.each or 0.0) / self.rate(work.cell.spec["train"]["precision"])

@@ -24,7 +24,6 @@ from ablate.store.events import RunState
 from ablate.store.store import Store
 from ablate.version import __version__
 
-EVALUATION = 1.15  # what validation adds to the steps' time, on hardware that is not here
 DEVICES = ("cpu", "cuda")
 CALIBRATED = 6  # cells measured at most; others are scaled from the nearest in size
 SLOWEST = 1e9  # multiply-adds a second in training, on any machine
@@ -60,12 +59,7 @@ def costs(
     works = works_of(plan, states, cells, [known[_key(cell, device)] for cell in cells])
     seconds: list[float | None]
     if on is not None:
-        seconds = [
-            None
-            if work.each is None
-            else EVALUATION * on.seconds(work.each, work.cell.spec["train"]["precision"])
-            for work in works
-        ]
+        seconds = [on.seconds(work) for work in works]
         how = on.basis(sorted({cell.spec["train"]["precision"] for cell in cells}))
         beyond = False
     else:
@@ -97,7 +91,7 @@ def costs(
         wall_s=max(left_s / places, longest),
         searches=[work.search for work in works if work.search is not None],
         seed_s=time_a_seed(works, seconds),
-        notes=paired(plan, told),
+        notes=[*paired(plan, told), *(on.bound(works) if on is not None else ())],
     )
 
 
@@ -234,11 +228,17 @@ def _known(store: Store) -> dict[str, dict[str, Any]]:
 
 def _is_answer(tree: Any) -> bool:
     match tree:
-        case {"parameters": parameters, "multiply_adds": size, "examples": examples}:
+        case {
+            "parameters": parameters,
+            "multiply_adds": size,
+            "launches": launches,
+            "examples": examples,
+        }:
             train = {"train": 0} if examples is None else examples
             return (
                 is_number(parameters)
                 and is_number(size)
+                and is_number(launches)
                 and size > 0
                 and isinstance(train, dict)
                 and is_number(train.get("train"))

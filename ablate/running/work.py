@@ -12,6 +12,7 @@ from typing import Any
 from ablate.planning.cell import Cell, Tune
 from ablate.planning.cell_search import applied
 from ablate.planning.plan import Plan
+from ablate.running import launches
 from ablate.shared import spec
 from ablate.shared.result import FINAL
 from ablate.store.events import HELD, RunState
@@ -21,7 +22,8 @@ from ablate.store.events import HELD, RunState
 class CellWork:
     """The work of a cell: multiply-adds of a training (None: unknown before the data is there), the
     trainings that are left (short trials count in part), multiply-adds of its search, images that
-    a training evaluates, and how many such trainings one seed of the plan takes."""
+    a training evaluates, how many such trainings one seed of the plan takes, and the kernels that
+    a training launches."""
 
     cell: Cell
     each: float | None
@@ -29,6 +31,7 @@ class CellWork:
     search: float | None
     evaluated: int = 0
     seed: float = 1.0
+    launches: float = 0.0
 
 
 SEARCHED = ".from.tune"  # behind the label of a row: the search of its parents
@@ -90,11 +93,12 @@ def works_of(
                 whole = _images(child.spec["parent"], examples) / images
                 left += whole * (seeds - len(child.ids))
                 a_seed += whole - 1.0
-        works.append(
-            CellWork(
-                cell, 3.0 * images * size, left, search, _evaluated(cell.spec, examples), a_seed
-            )
+        evaluated, trains = _evaluated(cell.spec, examples), spec.task_in(cell.spec).shown is None
+        launched = launches.of_training(
+            cell.spec, answer["launches"], trains, images * (1 if trains else 3), evaluated
         )
+        each = 3.0 * images * size
+        works.append(CellWork(cell, each, left, search, evaluated, a_seed, launched))
     return works
 
 

@@ -26,7 +26,7 @@ from ablate.shared.sections import (
     Weights,
     Whole,
 )
-from ablate.shared.spec import DRAWS, Run, as_before, task_of
+from ablate.shared.spec import DRAWS, MENDED, Run, as_before, task_of
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 WHOLE_KEYS = ("name", "version", "folder", "input")  # of every whole model
@@ -64,6 +64,8 @@ def build_run(tree: Mapping[str, Any]) -> Run:
         weights=None if tree.get("weights") is None else section(Weights, tree["weights"], "from"),
         own_probes=_own_probes(tree.get("own_probes"), tree.get("probe", [])),
         text=None if tree.get("text") is None else _text(tree["text"]),
+        inferred=_lines("inferred", tree),
+        not_followed=_lines("not_followed", tree),
     )
     check(run)
     return run
@@ -99,7 +101,7 @@ def of_today(tree: Mapping[str, Any]) -> dict[str, Any]:
     filled = dict(tree)
     today: dict[str, Mapping[str, Any]] = {
         "augment": {"randaug_levels": "tf"},
-        "train": {"draws": DRAWS},
+        "train": {"draws": DRAWS, "mended": MENDED},
     }
     for kind, table in CHOICES.items():
         chosen = tree.get(kind)
@@ -256,6 +258,13 @@ def _task(name: str) -> str:
     if name not in TASKS:
         raise unknown("task", name, TASKS)
     return name
+
+
+def _lines(key: str, tree: Mapping[str, Any]) -> tuple[str, ...]:
+    lines = tree.get(key, [])
+    if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
+        raise UserError(f"{key}: expected a list of lines of text, got {lines!r}")
+    return tuple(lines)
 
 
 def _probes(names: Any) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.parts import ACT, PARTS, is_plugin
 from ablate.shared.recipe import Augment, Optim, Train
 from ablate.shared.sections import Chosen, Data, Model, Whole
-from ablate.shared.spec import DRAWS, Run
+from ablate.shared.spec import DRAWS, MENDED, Run, mended, to_tree
 
 GELUS = ("gelu", "geglu")  # the activations of which `model.gelu` says something
 
@@ -81,6 +81,11 @@ def trainable(run: Run) -> None:
             f"train.draws: {run.train.draws} is of runs of an older version, whose random draws "
             f"are not made any more: they can be read, not trained; leave it out for a new run"
         )
+    if run.train.mended != MENDED and mended(to_tree(run)):
+        raise UserError(
+            f"train.mended: {run.train.mended} is of runs of an older version, whose cutmix or "
+            f"adafactor_bv differs: they can be read, not trained; leave it out for a new run"
+        )
 
 
 def _data(data: Data) -> None:
@@ -94,7 +99,11 @@ def _data(data: Data) -> None:
                 f"data.{key}: a share must be less than 1, got {share}; "
                 f"a whole number is a count, a text a split's name"
             )
-    if data.text is not None and (data.source != "datasets" or data.path is None):
+    for split, number in (data.rows or {}).items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise UserError(f"data.rows.{split}: expected a number of images, got {number!r}")
+    lacks = data.path is None and data.rows is None
+    if data.text is not None and (data.source != "datasets" or lacks):
         raise UserError(
             f"data.text: is for tables in a folder, and data={data.name} has none; give "
             f"data.path=FOLDER, or leave it out"

@@ -36,15 +36,21 @@ _READING = ("source", "image", "label", "size", "channels", "train", "validation
 
 
 def fingerprint(
-    data: dict[str, Any], memo: Path | None = None, found: Listing | None = None
+    data: dict[str, Any],
+    memo: Path | None = None,
+    found: Listing | None = None,
+    unseen: bool = False,
 ) -> str:
     """16 hex digits for a plain `data` section (without its `fingerprint`).
 
     `memo`: a JSON file that remembers hashes by path, size and times, so that a plan re-reads no
-    gigabytes. `found`: what lies at `data.path`, where somebody has just looked. Raises UserError
-    where `data.path` does not exist or holds no images.
+    gigabytes. `found`: what lies at `data.path`, where somebody has just looked. `unseen`: that
+    there is no such set here, for a plan. Raises UserError where `data.path` does not exist or
+    holds no images.
     """
     name, path = str(data["name"]), data["path"]
+    if unseen:
+        return _digest([name, "unseen"], data)
     if path is None:
         if data["source"] == "datasets" and data["hub"] is None:
             files = "parquet files or folders of images"

@@ -131,6 +131,11 @@ class Train:
     draws: Annotated[
         Literal[1, 2], Key("version of all that is drawn at random but the initial weights")
     ] = 1
+    # In the id of the runs that it bears upon; of these 1 is read, never trained.
+    mended: Annotated[
+        Literal[1, 2],
+        Key("version of cutmix's boxes, and of how adafactor_bv factors the kernel of stem=none"),
+    ] = 1
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,9 @@ class Data:
         | None,
         Key("VTAB's rule that makes classes of what the label column has; null: it has classes"),
     ] = None
+    rows: Annotated[  # not part of the id: what a plan counts on before there is the set itself
+        Mapping[str, Any] | None, Key("SPLIT: images that it has, where the set is known")
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,9 @@ class Run:
     weights: Weights | None = None
     own_probes: OwnProbes | None = None  # of those in `probe` that are the user's own
     text: Text | None = None  # of a task that reads texts
+    # What its recipe says of itself beside its source; not part of the id.
+    inferred: tuple[str, ...] = ()
+    not_followed: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -78,6 +81,7 @@ def shipped(run: Run) -> ShippedRun:
 
 
 DRAWS = 2  # `train.draws` of every run that is trained
+MENDED = 2  # so is `train.mended`
 
 # Keys that say one length: the first that is given counts.
 LENGTHS = (
@@ -87,13 +91,14 @@ LENGTHS = (
 )
 
 # Of a run's tree, where they are as before.
-LEFT_OUT = ("task", "parent", "weights", "own_probes", "text")
+LEFT_OUT = ("task", "parent", "weights", "own_probes", "text", "inferred", "not_followed")
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 
 # Where a thing lies, and names for what other fields say in full, are not what a run is.
 NOT_IDENTITY = {
     ("data", "path"),
+    ("data", "rows"),
     ("data", "overlap"),
     ("model", "arch"),
     ("own_probes", "folder"),
@@ -112,7 +117,7 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
     tree, which has no seed."""
     if own.is_own(tree):
         return own.identity(tree)
-    apart = ("seed", "probe", "task", "parent", "weights", "own_probes", "text")
+    apart = ("seed", "probe", *LEFT_OUT)
     kept = {key: value for key, value in effective(tree).items() if key not in apart}
     more = {"probe": tree["probe"]} if tree.get("probe") else {}
     if (probes := tree.get("own_probes")) is not None:
@@ -207,7 +212,7 @@ def older_id(tree: Mapping[str, Any], seed: int) -> str:
     """The id of the same run with the draws of before."""
     if own.is_own(tree):
         return run_id(tree_identity(tree), seed)
-    older = {**tree, "train": {**tree["train"], "draws": 1}}
+    older = {**tree, "train": {**tree["train"], "draws": 1, "mended": 1}}
     return run_id(tree_identity(older), seed)
 
 
@@ -242,15 +247,19 @@ def guesses_of(tree: Mapping[str, Any]) -> int:
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run without what has no effect in it: operators that it doesn't draw, keys that
-    its optimiser doesn't read; of one that takes no steps, how steps are taken."""
+    """The tree of a run without what has no effect in it: operators that it doesn't draw, mends
+    that don't concern it, keys that its optimiser doesn't read; of one that takes no steps, how
+    steps are taken."""
     augment = tree["augment"]
     if not augment.get("randaug") or augment.get("style", "tf") != "tf":
         augment = {key: value for key, value in augment.items() if key != "randaug_levels"}
     if trains(tree):
         idle = unread(tree)
         optim = {key: value for key, value in tree["optim"].items() if key not in idle}
-        return {**tree, "optim": optim, "augment": augment}
+        train = tree["train"]
+        if not mended(tree):
+            train = {key: value for key, value in train.items() if key != "mended"}
+        return {**tree, "optim": optim, "augment": augment, "train": train}
     evaluated = {key: value for key, value in tree["eval"].items() if key != "every"}
     return {
         **{key: value for key, value in tree.items() if key != "optim"},
@@ -260,10 +269,33 @@ def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def mended(tree: Mapping[str, Any]) -> bool:
+    """Does the run of the plain tree hang on `train.mended`: on cutmix's boxes, or on how the
+    kernel of the plain stem is factored?"""
+    plain = "stem" in tree and tree["stem"]["name"] == "none"
+    return bool(tree["augment"].get("cutmix")) or (
+        plain and tree["optim"].get("name") == "adafactor_bv"
+    )
+
+
 def unread(tree: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys of `optim` that every recipe gives and the optimiser of the tree doesn't read."""
     name = str(tree["optim"].get("name", "adamw"))
     return OPTIMIZERS[name].unread if name in OPTIMIZERS else ("b1", "b2", "eps")
+
+
+def as_read(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree of a run, and of those that it starts from, without the keys of `optim` that only
+    other optimisers read."""
+    shown = dict(tree)
+    if "optim" in tree:
+        moves = OPTIMIZERS.get(str(tree["optim"]["name"]))
+        others = {key for each in OPTIMIZERS.values() for key in each.keys}
+        idle = others - {*(moves.keys if moves else ())}
+        shown["optim"] = {key: value for key, value in tree["optim"].items() if key not in idle}
+    if tree.get("parent") is not None:
+        shown["parent"] = as_read(tree["parent"])
+    return shown
 
 
 def run_id(identity: str, seed: int) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ablate.training.model.attention import Attention
 from ablate.training.model.pool import MAPHead
+from ablate.training.model.stem import Plain
 
 LEAST = 32  # entries that both axes have where a mean square is kept by rows and columns
 EPS = 1e-30  # added to a squared gradient
@@ -90,13 +91,18 @@ def largest(shape: tuple[int, ...]) -> tuple[int, int] | None:
 
 def axes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
     """Of kernels and biases of attention the axes that flax has: queries, keys and values apart,
-    and each head by itself; (D, H d) would be factored over all heads at once."""
+    and each head by itself; (D, H d) would be factored over all heads at once. The kernel of the
+    plain stem is big_vision's of a convolution, (P, P, C, D); other stems are dense there, too."""
     found: dict[Tensor, tuple[int, ...]] = {}
     for module in model.modules():
         if isinstance(module, Attention):
             into, out = {3: module.qkv}, module.out
         elif isinstance(module, MAPHead):
             into, out = {1: module.q, 2: module.kv}, module.proj
+        elif isinstance(module, Plain):
+            side, kernel = module.patches.patch, module.dense.weight
+            found[kernel] = (len(kernel), side, side, module.patches.channels)
+            continue
         else:
             continue
         for parts, layer in into.items():

@@ -59,10 +59,10 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
     """{"specs": {key: tree}, "calibrate": [key], "cache": folder, "device", "initial": whether the
     hashes of initial weights are asked for, too} -> {key: answer}.
 
-    Of each spec `parameters`, `multiply_adds`, `groups` (see model.count), `warnings` and
-    `examples` (images a split; null where only fetching the set would tell); of those to calibrate
-    `step_s` and `image_s`, seconds of a step and of an evaluated image here, with as many threads
-    as a worker has.
+    Of each spec `parameters`, `multiply_adds`, `launches`, `groups` (see model.count), `warnings`
+    and `examples` (images a split; null where only fetching the set would tell); of those to
+    calibrate `step_s` and `image_s`, seconds of a step and of an evaluated image here, with as many
+    threads as a worker has.
     """
     device = numerics.device_of(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)

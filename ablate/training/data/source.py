@@ -27,32 +27,6 @@ from ablate.training.data.stored import Part, Source, path_of, slice_of, wanted_
 from ablate.training.data.tables import open_hub, open_parquet, parquet_file, parquet_files
 from ablate.training.keyed import key
 
-# Images a split of hub sets, as their papers say and as our data groups pin them: so that what a
-# sweep costs is told before the set is fetched. Counted again once it is.
-HUB_ROWS = {
-    "ILSVRC/imagenet-1k": {"train": 1_281_167, "validation": 50_000, "test": 100_000},
-    "dpdl-benchmark/sun397": {"train": 76_128, "validation": 10_875, "test": 21_750},
-    "zhoubolei/scene_parse_150": {"train": 20_210, "validation": 2_000, "test": 3_352},
-    "uoft-cs/cifar10": {"train": 50_000, "test": 10_000},
-    "uoft-cs/cifar100": {"train": 50_000, "test": 10_000},
-    "ylecun/mnist": {"train": 60_000, "test": 10_000},
-    "zalando-datasets/fashion_mnist": {"train": 60_000, "test": 10_000},
-    "dpdl-benchmark/caltech101": {"train": 3_060, "test": 6_084},
-    "dpdl-benchmark/clevr": {"train": 70_000, "test": 15_000},
-    "dpdl-benchmark/dmlab": {"train": 65_550, "validation": 22_628, "test": 22_735},
-    "dpdl-benchmark/dsprites": {"train": 737_280},
-    "dpdl-benchmark/dtd": {"train": 1_880, "validation": 1_880, "test": 1_880},
-    "dpdl-benchmark/eurosat": {"train": 27_000},
-    "dpdl-benchmark/kitti": {"train": 6_347, "validation": 423, "test": 711},
-    "dpdl-benchmark/oxford_flowers102": {"train": 1_020, "validation": 1_020, "test": 6_149},
-    "dpdl-benchmark/oxford_iiit_pet": {"train": 3_680, "test": 3_669},
-    "dpdl-benchmark/patch_camelyon": {"train": 262_144, "validation": 32_768, "test": 32_768},
-    "dpdl-benchmark/resisc45": {"train": 31_500},
-    "dpdl-benchmark/smallnorb": {"train": 24_300, "test": 24_300},
-    "dpdl-benchmark/svhn_cropped": {"train": 73_257, "test": 26_032},
-    "clip-benchmark/wds_vtab-diabetic_retinopathy": {"train": 35_126, "test": 42_670},
-}
-
 
 def open_source(data: Data) -> Source:
     """The set that `data` describes, fetched if need be, not yet read.
@@ -88,7 +62,8 @@ def found_at(data: Data) -> Listing:
 
 
 def rows(data: Data) -> dict[str, int] | None:
-    """Rows of each stored split that `data` names, without reading an image.
+    """Rows of each stored split that `data` names, without reading an image: of a set that is not
+    here as its data group says.
 
     None where only fetching the set would tell. Raises UserError as `open_source` does.
     """
@@ -99,8 +74,9 @@ def rows(data: Data) -> dict[str, int] | None:
     if data.source == "coloured":
         return counts(data)
     if data.path is None:
-        known = HUB_ROWS.get(data.hub or "")
-        return known and {split: known[split] for split in wanted_splits(data, sorted(known))}
+        if (known := data.rows) is None:
+            return None
+        return {split: known[split] for split in wanted_splits(data, sorted(known))}
     found = found_at(data)
     if found.kind == "captions":
         return {split: part.rows for split, part in open_captions(data, found).parts.items()}

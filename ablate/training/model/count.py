@@ -127,7 +127,8 @@ SHAPES: dict[Any, Callable[..., Any]] = {
 
 
 def describe(run: spec.Run) -> dict[str, Any]:
-    """Of the run's model: `parameters`, `multiply_adds` of one image's forward, and `groups`.
+    """Of the run's model: `parameters`, `multiply_adds` of one image's forward, `launches` of
+    kernels that a forward takes, however many images, and `groups`.
 
     `groups` is {path of a norm: how many values it normalises together}. Multiply-adds are those
     of matrix products (and convolutions), as papers print them. A combination of choices that
@@ -148,6 +149,7 @@ def describe(run: spec.Run) -> dict[str, Any]:
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "multiply_adds": counter.multiply_adds,
+        "launches": counter.launches,
         "groups": {path: group for path, group in groups.items() if group is not None},
     }
 
@@ -167,19 +169,24 @@ def _described(run: spec.Run, model: Whole) -> dict[str, Any]:
     return {
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
         "multiply_adds": counter.multiply_adds // len(images),
+        "launches": counter.launches,
         "groups": {},
     }
 
 
+NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "detach")  # beside views: at most take memory
+
+
 class _Counter(TorchDispatchMode):
     """Adds up matrix products on the meta device, as torch's FlopCounterMode does, which also asks
-    in which module each is."""
+    in which module each is; and operators that a GPU launches a kernel for."""
 
     def __init__(self, shapes: Mapping[Any, Callable[..., Any]]) -> None:
         """`shapes`: the operators that only their result's shape is told of."""
         super().__init__()
         self._shapes = shapes
         self.multiply_adds = 0
+        self.launches = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -192,6 +199,8 @@ class _Counter(TorchDispatchMode):
             out = self._shapes[func](*args, **kwargs)
         if out is NotImplemented:
             out = func(*args, **kwargs)
+        if not func.is_view and not func.overloadpacket.__name__.startswith(NO_KERNEL):
+            self.launches += 1
         flops = flop_registry.get(func.overloadpacket)
         if flops is not None:
             self.multiply_adds += flops(*args, **kwargs, out_val=out) // 2

@@ -62,15 +62,16 @@ def mixture(
     """What one step keeps, from `MIXTURE` uniforms, float64 in [0, 1).
 
     mixup: max(l, 1 - l), l ~ Beta(mixup, mixup) (big_vision/utils.py). cutmix: all but a box of
-    1 - l of the image, l ~ Beta(cutmix, cutmix), cut where it reaches beyond the image
-    (timm/data/mixup.py, rand_bbox). With both, cutmix with probability `switch`; 0 is never.
+    1 - l of the image, l ~ Beta(cutmix, cutmix), its sides even, cut where it reaches beyond the
+    image (rand_bbox of timm/data/mixup.py as DeiT had it; timm 1.0.31 has odd sides, too). With
+    both, cutmix with probability `switch`; 0 is never.
     """
     choice, down, across, *rest = uniforms
     if cutmix and (not mixup or choice < switch):
         side = sqrt(1 - beta(cutmix, rest[BETA:]))
-        tall, wide = floor(height * side), floor(width * side)
-        top, left = floor(down * height) - tall // 2, floor(across * width) - wide // 2
-        return Mixture(1.0, top, left, top + tall, left + wide)
+        tall, wide = floor(height * side) // 2, floor(width * side) // 2  # half of it
+        down, across = floor(down * height), floor(across * width)
+        return Mixture(1.0, down - tall, across - wide, down + tall, across + wide)
     share = beta(mixup, rest) if mixup else 1.0
     return Mixture(max(share, 1 - share), 0.0, 0.0, 0.0, 0.0)
 
