@@ -18,6 +18,7 @@ from ablate.store.events import (
     PLAN,
     PLAN_OF,
     PLANNING,
+    Event,
     Look,
     RunState,
     damaged,
@@ -26,6 +27,15 @@ from ablate.store.events import (
     plan_detail,
     state_of,
 )
+
+SEALED = (int, float, str, str, str, str)  # an event with its number and its seal
+
+
+def _changed(number: int, what: str) -> Failure:
+    return Failure(
+        f"ledger.db: event {number}, {what}, was changed, or an event before it was removed; "
+        f"`ablate doctor --repair` rebuilds the ledger"
+    )
 
 
 class EarlierRuns(NamedTuple):
@@ -144,23 +154,22 @@ class Queries:
             "SELECT number, at, run, kind, detail, seal FROM event WHERE run = ? "
             "ORDER BY number DESC"
         )
-        before = "SELECT seal FROM event WHERE number < ? ORDER BY number DESC LIMIT 1"
         found: list[tuple[str, dict[str, Any]]] = []
-        types = (int, float, str, str, str, str)
-        for number, *event, seal in self.rows(types, query, (PLAN_OF + sweep,)):
-            last = self.rows((str,), before, (number,))
+        for number, *event, seal in self.rows(SEALED, query, (PLAN_OF + sweep,)):
             _, _, kind, detail = event
-            held = holds(last[0][0] if last else "", tuple(event), seal)
-            told = plan_detail(detail) if held else None
+            told = plan_detail(detail) if self._held(number, tuple(event), seal) else None
             if told is None:
-                raise Failure(
-                    f"ledger.db: event {number}, the plan of {sweep!r}, was changed, or an event "
-                    f"before it was removed; `ablate doctor --repair` rebuilds the ledger"
-                )
+                raise _changed(number, f"the plan of {sweep!r}")
             found.append((kind, told))
             if kind == PLAN:
                 break
         return found
+
+    def _held(self, number: int, event: Event, seal: str) -> bool:
+        """Is the event as it was written, behind the one that it was written behind?"""
+        before = "SELECT seal FROM event WHERE number < ? ORDER BY number DESC LIMIT 1"
+        last = self.rows((str,), before, (number,))
+        return holds(last[0][0] if last else "", event, seal)
 
     def plan_seals(self, sweep: str) -> list[str]:
         """The hashes of which the file of its plan has one; [] where none was sealed. Raises
@@ -192,16 +201,25 @@ class Queries:
 
     def dated_looks(self) -> list[tuple[float, Look]]:
         """(time, look), as `looks`: those of another store were appended later than they were
-        read."""
-        query = "SELECT at, detail FROM event WHERE run = '' ORDER BY at, number"
+        read. Raises Failure where one is not as it was written."""
         first: dict[str, tuple[float, Look]] = {}
-        for at, detail in self.rows((float, str), query):
+        for number, at, *rest, detail, seal in self._look_rows():
+            if not self._held(number, (at, *rest, detail), seal):
+                raise _changed(number, "a look")
             first.setdefault(detail, (at, detail_of(LOOK, detail)))
         return [*first.values()]
 
+    def _look_rows(self) -> list[Any]:
+        query = (
+            "SELECT number, at, run, kind, detail, seal FROM event WHERE run = '' "
+            "ORDER BY at, number"
+        )
+        return self.rows(SEALED, query)
+
     def looks_text(self) -> bytes:
-        """What `looks.jsonl` is: a look a line."""
-        return "".join(f"{json.dumps(look)}\n" for look in self.looks()).encode()
+        """What `looks.jsonl` is: a look a line, whether its seal holds or not."""
+        looks = dict.fromkeys(json.dumps(detail_of(LOOK, row[4])) for row in self._look_rows())
+        return "".join(f"{look}\n" for look in looks).encode()
 
     def newest(self, events: int) -> list[str]:
         """The runs that the newest `events` are about, the last first."""
