@@ -434,7 +434,7 @@ def test_a_sweep_prints_its_name_its_runs_and_its_table(first):
         "pre#0",
         "pre#1",
     ]
-    assert out.index("**tiny**") > out.rindex("finished:")
+    assert out.index("**tiny. Trained") > out.rindex("finished:")
     assert len(list((store / "runs").glob("*/result.json"))) == 4
 
 
@@ -457,7 +457,7 @@ def test_a_log_has_a_line_a_validation(driven):
 
 def test_a_second_sweep_trains_nothing_and_prints_the_same_table(driven, first):
     again = driven(*SWEEP, "seeds=2").out
-    assert again == "sweep: tiny\n" + first[1][first[1].index("**tiny**") :]
+    assert again == "sweep: tiny\n" + first[1][first[1].index("**tiny. Trained") :]
 
 
 def test_runs_that_two_sweeps_share_are_trained_once_and_one_seed_has_no_interval(driven):
@@ -468,7 +468,7 @@ def test_runs_that_two_sweeps_share_are_trained_once_and_one_seed_has_no_interva
     assert "nan" not in one.out
 
     # No name is the last one driven; the words that started it name it, too.
-    assert driven("table").out.startswith("**one**")
+    assert driven("table").out.startswith("**one. Trained on digits, ")
     assert "sweep: one" in driven("status").out
     assert "sweep: tiny" in driven("status", "tiny").out
 
@@ -498,7 +498,7 @@ def test_the_users_conf_and_sweeps_come_first(driven):
     write(driven, "sweeps/quickstart.yaml", MINE)
     assert "  quickstart      A sweep of my own" in driven("list", "sweeps").out
     done = driven("sweep", "quickstart")
-    assert "**A sweep of my own**" in done.out
+    assert "**A sweep of my own. Trained on digits, " in done.out
     assert "| after |" in done.out
     assert "finished:" not in done.out  # with four steps its runs are those of `tiny`
 

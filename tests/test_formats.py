@@ -260,16 +260,17 @@ def test_latex_is_escaped_and_signs_are_no_hyphens():
     assert "Top-1 accuracy: mean over seeds" in last  # what holds for all is under the last
 
 
-@pytest.mark.parametrize(
-    ("format", "told"),
-    [
-        ("latex", r"by $-$0.5: \texttt{ablate sweep a\_b norm=$<$x$>$ seeds=-1}."),
-        ("html", "by -0.5: <code>ablate sweep a_b norm=&lt;x&gt; seeds=-1</code>."),
-    ],
-)
-def test_a_command_in_a_note_is_code(format, told):
-    said = "by -0.5: `ablate sweep a_b norm=<x> seeds=-1`."
-    assert told in render(replace(whole(), notes=(said,)), format)
+def test_a_command_in_a_note_is_code_and_no_paper_prints_it():
+    said = "by -0.5 of 2. Others: less; 42 more runs: `ablate sweep a_b norm=<x> seeds=-1`."
+    table = replace(whole(), notes=(said, "Again: `ablate sweep b`.", "`norm=x` stays."))
+    told = (
+        "by -0.5 of 2. Others: less; 42 more runs: <code>ablate sweep a_b norm=&lt;x&gt; seeds=-1"
+    )
+    assert told in render(table, "html")
+    notes = render(table, "latex").split(r"\begin{tablenotes}")[-1]
+    assert r"\item by $-$0.5 of 2. Others: less." in notes
+    assert r"\item \texttt{norm=x} stays." in notes
+    assert "ablate sweep" not in notes
 
 
 # --- What stands in it --------------------------------------------------------------------------

@@ -296,7 +296,7 @@ def test_mistakes_are_named(words, line):
 
 def test_a_missing_extra_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"logger=wandb: needs wandb.*ablate-sweep\[wandb\]"):
+    with pytest.raises(UserError, match=r"logger=wandb: needs wandb.*wandb>=0.22"):
         check_installed(["wandb"])
 
 
@@ -377,7 +377,7 @@ def test_the_end_is_told_with_the_verdicts_that_were_read(told):
     assert said["states"] == {"finished": 6}
     assert [verdict["row"] for verdict in said["verdicts"]] == ["post"]
     assert said["verdicts"][0]["verdict"] in told("table").out
-    assert said["line"].startswith(f"{said['sweep']}: 6 of 6 runs are done. Against ")
+    assert said["line"].startswith(f"{said['sweep']}: 6 of 6 runs are done. On digits, against ")
     with contextlib.closing(sqlite3.connect(told.folder / "runs" / "ledger.db")) as ledger:
         assert ledger.execute("SELECT count(*) FROM event WHERE kind = 'look'").fetchone() == (1,)
 

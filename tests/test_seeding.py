@@ -328,7 +328,8 @@ def test_what_looks_do_not_judge_has_no_place_for_a_verdict_and_is_not_counted(p
     table = tabulate(plan, results, words=True)
     assert [column.on for column in table.columns] == ["", "mnist5k"] * 2
     assert headline(table).startswith(
-        "Against plain, over 5 seeds: DPN helps in 2 of 2 columns; asleep hurts in 2 of 2 columns. "
+        "On digits, against plain, over 5 seeds: DPN helps in 2 of 2 columns; asleep hurts in 2 of "
+        "2 columns. "
     )
     assert "of 2 columns up to 0.1 are expected" in headline(table)
     assert summary(table).startswith("4 comparisons: ")

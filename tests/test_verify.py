@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Shell
-from test_table import PLANTED, make_plan, plant, tabulate
+from test_table import PLANTED, SPEC, make_plan, plant, tabulate
 
 from ablate.audit.rerun import SAME, rerun
 from ablate.audit.verify import Verified, verify
@@ -434,7 +434,7 @@ def test_what_can_not_be_trained_again_says_so(driven, shell):
 def planted(**changed):
     """A plan whose norm is a class of the user's own, and results; `changed` in one of them."""
     plan = make_plan(list(PLANTED), columns=("S/4", "Ti/4"))
-    spec = {"data": {"classes": 10}, "norm": {"name": "own:Norm"}, "train": {"precision": "fp32"}}
+    spec = {**SPEC, "norm": {"name": "own:Norm"}}
     cells = tuple(dataclasses.replace(cell, spec=spec) for cell in plan.cells)
     plan = dataclasses.replace(plan, cells=cells)
     results = plant(plan, PLANTED)

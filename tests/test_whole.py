@@ -235,7 +235,7 @@ def test_a_timm_that_is_missing_is_told_with_the_remedy(monkeypatch):
         return found(name)
 
     monkeypatch.setattr("importlib.metadata.version", version)
-    remedy = r"timm is not installed; pip install 'ablate-sweep\[timm\]'"
+    remedy = r"timm is not installed; pip install -c .* 'timm>=1\.0'"
     with pytest.raises(UserError, match=rf"^model: timm:test_vit: {remedy}"):
         run("model=timm:test_vit")
 

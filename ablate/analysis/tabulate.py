@@ -75,17 +75,14 @@ def tabulate(
     population: bool = False,
 ) -> Table:
     """Make the table of `plan`. Verdicts are for `analysis.reading` alone, which records the look
-    and passes `words`. `past`: the looks before. `means`: without intervals of gains. `strict`
-    withholds the verdicts of a table that has changed since a look at its runs, or was read at more
-    seeds, and raises Failure where the runs of a column are of different machines or code. `also`:
-    metrics beside the plan's. `curves`, `probes`, `predictions`: read these files of runs. `sizes`:
-    of cells whose results lack them. `cost`: adds times and memory. `paper`: from
-    `analysis.paper.beside`. `withheld`: from `Store.results`; such runs have no result here.
-    `older`: runs of older draws. `population`: adds gains for new seeds and images.
-    """
+    and passes `words`. `past`: looks before. `means`: no intervals of gains. `strict` withholds the
+    verdicts of a table that has changed since a look at its runs, or was read at more seeds;
+    Failure where runs of a column are of other machines or code. `also`: metrics beside the plan's.
+    `curves`, `probes`, `predictions` read these files. `sizes`: of cells whose results lack them.
+    `cost` adds times and memory. `paper`: from `analysis.paper.beside`. `withheld`: runs without a
+    result here. `older`: runs of older draws. `population` adds gains for new seeds and images."""
     footnotes = Footnotes()
     cells = all_scores(plan, results, also, curves, probes)
-    all_cells = list(cells.values())
     courses = follow(plan, cells, results, predictions, past) if plan.until and not means else {}
     waits = any(found.missing for found in cells.values())
     complete = not waits and not any(course.next for course in courses.values())
@@ -104,12 +101,12 @@ def tabulate(
             made = _column(plan, column, other, judge and not courses, footnotes, extra, on=name)
             columns.append(_named(made, other[0].cell.column, name, beside=bool(courses)))
     below = _below(plan, cells, columns, judge and not courses, right, past)
-    below = _shown(below, intervals=complete and not means)
+    below = below if complete and not means else _without_intervals(below)
     return Table(
         sweep=plan.name,
         title=plan.title,
-        trained_on=trained_on(plan, all_cells, (e.n for column in columns for e in column.entries)),
-        data=data_names(all_cells),
+        trained_on=trained_on(plan, cells, columns),
+        data=data_names(cells),
         metric=plan.metric.key,
         baseline=plan.baseline,
         seeds=plan.counted_seeds,
@@ -124,7 +121,7 @@ def tabulate(
         notes=(
             *captions.withheld(withheld or {}),
             *captions.older_draws(plan, older),
-            *captions.notes(plan, all_cells, columns, told),
+            *captions.notes(plan, list(cells.values()), columns, told),
             *before,
             *_of_looks(plan, courses, below),
             *paper_notes(columns, extra.paper),
@@ -146,8 +143,8 @@ def _before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[str]
     return look_notes(plan, past, methods, strict)
 
 
-def _shown(below: tuple[Summary, ...], intervals: bool) -> tuple[Summary, ...]:
-    return below if intervals else tuple(block.without_intervals() for block in below)
+def _without_intervals(below: tuple[Summary, ...]) -> tuple[Summary, ...]:
+    return tuple(block.without_intervals() for block in below)
 
 
 def _rows(plan: Plan, footnotes: Footnotes) -> Iterator[TableRow]:

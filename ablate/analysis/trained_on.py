@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ablate.analysis.scores import Scores, blocks_of
+from ablate.analysis.table import TableColumn
 from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
 from ablate.shared.own import is_own, name_of
@@ -15,23 +16,30 @@ THEN = ", then "  # before what a parent's child learns
 NAMED = 3  # data sets; of more their number is said
 
 
-def data_names(cells: Iterable[Scores]) -> str:
+Cells = Mapping[tuple[str, str], Scores]  # by row and column
+
+
+def data_names(cells: Cells) -> str:
     """Name the data of these cells, what parents learned first: "imagenet21k, then digits"."""
-    found = dict.fromkeys(_data(score.cell.spec) for score in cells)
+    return _data_of(score.cell.spec for score in cells.values())
+
+
+def trained_on(plan: Plan, cells: Cells, columns: Iterable[TableColumn]) -> str:
+    """State data, images, resolution, length and n: "Trained on mnist5k, 4,000 images at 28 px, 8
+    epochs; n = 3." """
+    n = {entry.n for column in columns for entry in column.entries} - {0}
+    return f"{_training(plan, [*cells.values()])}; n = {_span(n or {len(plan.counted_seeds)})}."
+
+
+def _data_of(specs: Iterable[Mapping[str, Any]]) -> str:
+    found = dict.fromkeys(map(_data, specs))
     if len(found) > NAMED:
         return f"{len(found)} data sets"
     return "; ".join(found) if any(THEN in one for one in found) else _listed([*found])
 
 
-def trained_on(plan: Plan, cells: Sequence[Scores], n: Iterable[int]) -> str:
-    """State data, images, resolution, length and n: "Trained on mnist5k, 4,000 images at 28 px, 8
-    epochs; n = 3." `n`: of the rows, where they have results."""
-    return f"{_training(plan, cells)}; n = {_span({*n} - {0} or {len(plan.counted_seeds)})}."
-
-
-def by_column(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[str]:
-    """Where columns differ in what they were trained on, a line for each kind of them. `cells`: by
-    row and column."""
+def by_column(plan: Plan, cells: Cells) -> Iterator[str]:
+    """Where columns differ in what they were trained on, a line for each kind of them."""
     found: dict[str, list[str]] = {}
     for column, block in blocks_of(plan, cells):
         found.setdefault(_training(plan, block), []).append(column.heading)
@@ -44,7 +52,7 @@ def _training(plan: Plan, cells: Sequence[Scores]) -> str:
     specs = [score.cell.spec for score in cells]
     if any(map(is_own, specs)):
         return f"Trained by {_listed([*dict.fromkeys(map(name_of, specs))])}"
-    parts = [data_names(cells)]
+    parts = [_data_of(specs)]
     images = {
         result["train"]["n"] for score in cells for result in score.results if "train" in result
     }

@@ -30,6 +30,7 @@ from ablate.cli import (  # noqa: E402
     making,
     merging,
     ordering,
+    preparing,
     publishing,
     tuning,
 )
@@ -64,7 +65,7 @@ for group, commands in GROUPS.items():
         name = command.__name__.rstrip("_")
         app.command(name=name, rich_help_panel=group)(flat(command))
 app.add_typer(data, name="data", rich_help_panel="Keep")
-data.command()(flat(keeping.prepare))
+data.command()(flat(preparing.prepare))
 
 
 def _version(asked: bool) -> None:
