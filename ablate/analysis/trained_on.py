@@ -11,6 +11,7 @@ from ablate.analysis.table import TableColumn
 from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
 from ablate.shared.own import is_own, name_of
+from ablate.shared.spec import task_of
 
 THEN = ", then "  # before what a parent's child learns
 NAMED = 3  # data sets; of more their number is said
@@ -60,6 +61,8 @@ def _training(plan: Plan, cells: Sequence[Scores]) -> str:
     parts.append(f"{_span(images)} {plan.task.examples} at {size}" if images else size)
     lengths: dict[str, set[float]] = {}
     for spec in specs:
+        if task_of(spec) == "fewshot":  # which trains nothing; its parent's length is told
+            continue
         number, unit = length_of(spec["train"])
         lengths.setdefault(unit, set()).add(number)
     for unit, numbers in lengths.items():
