@@ -114,6 +114,14 @@ class StoreFolder:
     def plan_path(self, name: str) -> Path:
         return self.root / "sweeps" / f"{file_name(name)}.json"
 
+    def plan_stamp(self, name: str) -> tuple[int, int] | None:
+        """Another one when the plan has been written again; None where there is none."""
+        try:
+            found = self.plan_path(name).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
     def plans(self) -> list[Path]:
         """The files of all plans, the last driven first."""
         found = (self.root / "sweeps").glob("*.json")
