@@ -164,7 +164,7 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     runs = list(plan.runs())
     now = observe(plan, runs, store, ledger)
     told = looks.read(store.read_looks(), now.sweep)
-    again = shlex.join(["ablate", "sweep", *plan.words])
+    again = store.command("sweep", *plan.words)
     print(head_lines(now))
     show_grid(*by_variant(plan, runs, now, standing(plan, told)))
     for line in (
@@ -172,7 +172,7 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
         *details(plan, runs, now, store, told),
         *_lost(runs, now, store.results(runs)),
         *(() if now.driven or now.over else (f"to go on: `{again}`",)),
-        *edited(plan),
+        *edited(plan, store.command),
     ):
         print(line)
 
@@ -242,7 +242,10 @@ def details(
     store: Store,
     told: Sequence[InterimLook],
 ) -> Iterator[str]:
-    """Yield a line for every look that gave out seeds, and for every failed run its error."""
+    """Yield a line on how the last driver ended, for every look that gave out seeds, and for every
+    failed run its error."""
+    if now.ended:
+        yield now.ended
     yield from told_by(plan, told)
     trained = {worker.run.id for worker in now.workers}
     for run in runs:
@@ -254,7 +257,7 @@ def details(
             )
             yield f"{status}: {run.label}: {why} (log: {folder.log})"
         elif status in HELD:
-            undo = shlex.join(["ablate", "run", run.label, "--undo"])
+            undo = store.command("run", run.label, "--undo")
             yield f"{status}: {run.label}: `{undo}` lets it train"
     labels = {run.id: run.label for run in runs}
     for child, parent in now.blocked.items():

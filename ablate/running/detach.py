@@ -27,10 +27,13 @@ def leave(
     """Start `ablate WORDS`, which drives `sweep`, without this terminal; a line on how far it came.
 
     `where`: "here" | "job". Returns once the plan is recorded, or with a line that says why it is
-    not yet. Raises UserError for a job without Slurm, Failure where the driver ends at once.
+    not yet. Raises UserError for a job without Slurm, Failure where the
+    cluster gives no answer, or the driver ends at once.
     """
     if where == "job" and settings["name"] != "slurm":
         raise UserError("--detach job: needs launcher=slurm")
+    if settings["name"] == "slurm":
+        slurm.check()
     make_folder(store.root)
     log = store.root.absolute() / "driver.log"
     command = [sys.executable, "-P", "-c", "from ablate.cli import main; main()", *words]

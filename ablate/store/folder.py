@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -51,6 +52,11 @@ class StoreFolder:
         self.reruns = root / "reruns"  # runs trained a second time, to compare bits
         self.rerunning = Lock(root / "rerun.lock")  # held by whoever does so
         self.diffs = root / "diffs"  # what was not committed when a sweep was driven
+
+    def command(self, *words: str) -> str:
+        """`ablate WORDS` of this store, as a shell takes it."""
+        here = self.root == Path(os.environ.get("ABLATE_STORE", "runs"))
+        return shlex.join(["ablate", *words, *(() if here else ("--store", str(self.root)))])
 
     def rundir(self, run: str) -> RunDir:
         if not is_id(run):
