@@ -148,7 +148,8 @@ def page_open(url: str, over: threading.Event) -> None:
 
 
 def watch(folder: Path, seconds: float) -> float:
-    process = subprocess.Popen([ABLATE, "watch"], cwd=folder, stdout=subprocess.PIPE, text=True)
+    words = [ABLATE, "watch", "many"]
+    process = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     over = threading.Event()
     reader = threading.Thread(target=page_open, args=(process.stdout.readline().strip(), over))

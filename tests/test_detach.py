@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+from contextlib import nullcontext
 
 import pytest
 from launcher_contract import settings, until
 
 from ablate.running import detach
 from ablate.running.launchers import slurm
+from ablate.running.turns import driving
 from ablate.shared.errors import Failure
 from ablate.store.progress import driver_of
 from ablate.store.store import Store
 
-SWEEP = ("sweep", "block.attn=pre,post", "model.depth=1", "launcher=inline")
-LONG = (*SWEEP, "train.epochs=100000000000", "--as", "long")
-SHORT = (*SWEEP, "--as", "short")
+SWEEP = ("sweep", "block.attn=pre,post", "model.depth=1")
+INLINE = (*SWEEP, "launcher=inline")
+LONG = (*INLINE, "train.epochs=100000000000", "--as", "long")
+SHORT = (*INLINE, "--as", "short")
 HERE = ("--detach", "here")
 
 
@@ -42,6 +48,54 @@ def test_a_sweep_is_asked_about_before_it_is_left_behind_and_then_drives_or_wait
     until(lambda: (driver := driver_of(store)) is not None and driver.pid == int(waits[1]))
     shell("stop")
     assert driver_of(store) is None
+
+
+@pytest.mark.parametrize("where", ["here", "job"])
+def test_the_cluster_is_asked_before_a_driver_is_left_behind(shell, tmp_path, where):
+    words = (*SWEEP, "launcher=slurm", "--detach", where, "--yes")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for program in ("sbatch", "squeue"):
+        done = shell(*words, code=1, PATH=str(programs))
+        assert done.err.startswith(f"ablate: launcher=slurm: {program}: not found on PATH; start")
+        (programs / program).write_text("#!/bin/sh\nexit 1\n")
+        (programs / program).chmod(0o755)
+    done = shell(*words, code=1, PATH=str(programs))
+    assert done.err.startswith("ablate: launcher=slurm: the cluster gives no answer; start ablate")
+    assert not (shell.folder / "runs" / "driver.log").exists()
+
+
+def test_status_tells_how_the_driver_ended_and_proposes_commands_of_its_store(shell):
+    store, there = Store(shell.folder / "there"), ("--store", "there")
+    goes_on = f"to go on: `ablate {' '.join(LONG)} --store there`"
+
+    def driver() -> subprocess.Popen:
+        process = shell.start(*LONG, *there, "--yes")
+
+        def trains() -> bool:
+            notes = [store.rundir(run).lock.notes() for run in store.folders()]
+            return any(note.get("pid") == process.pid and note.get("step") for note in notes)
+
+        until(trains, seconds=60)
+        return process
+
+    for number, how in (
+        (signal.SIGKILL, "died without a word: it was killed, or its host went down"),
+        (signal.SIGTERM, "was stopped by SIGTERM"),
+    ):
+        process = driver()
+        assert "its driver" not in (during := shell("status", *there).out)
+        assert goes_on not in during
+        process.send_signal(number)
+        process.wait()
+        shell("stop", *there)  # what the driver left
+        said = shell("status", *there).out.splitlines()
+        assert f"its driver, process {process.pid}, {how}" in said
+        assert goes_on in said
+    with pytest.raises(Failure), driving(store, "long", nullcontext):
+        raise Failure("launcher=slurm: the cluster gives no answer")
+    said = shell("status", *there).out
+    assert f", process {os.getpid()}, ended: launcher=slurm: the cluster gives no answer\n" in said
 
 
 SBATCH = """#!/bin/sh

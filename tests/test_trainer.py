@@ -285,6 +285,17 @@ def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell):
     assert "result.json" in shell("verify", code=1).out
 
 
+def test_its_log_has_a_line_a_call_of_log(toy, shell):
+    words = ("trainer=toy", "trainer.lr=0.1,0.3", "trainer.steps=2", "seeds=1")
+    shell("sweep", *words, INLINE, "--quiet")
+    run, _ = (toy / "runs" / "runs").iterdir()
+    told = [line[20:] for line in shell("show", run.name, "--log").out.splitlines()]
+    assert [line.partition(", val_score ")[0] for line in told] == [
+        "step 1: train_loss 1",
+        "step 2: train_loss 0.5",
+    ]
+
+
 def test_a_search_over_a_key_of_it(toy, shell):
     sweep = """
         base: {trainer: toy}

@@ -12,15 +12,16 @@ import shutil
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from browser import Browser, installed_axe
 from conftest import Shell
 from launcher_contract import until
 
-from ablate.report.watch.answers import CHOSEN, POINTS, SweepAnswers
+from ablate.report.watch.answers import CHOSEN, POINTS, StoreAnswers, SweepAnswers
 from ablate.report.watch.server import WatchServer
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -34,16 +35,25 @@ def store(tmp_path) -> Store:
     return Store(tmp_path / "runs")
 
 
-@pytest.fixture
-def server(store):
-    with Ledger.reading(store) as ledger:
-        plan = ledger.sealed_plan(store, ledger.sweeps()[0])
-    with WatchServer(SweepAnswers(plan, store), 0) as server:
+@contextlib.contextmanager
+def serving(answers: SweepAnswers | StoreAnswers) -> Iterator[WatchServer]:
+    with WatchServer(answers, 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         yield server
         server.shutdown()
         thread.join()
+
+
+def answers_of(store: Store) -> SweepAnswers:
+    with Ledger.reading(store) as ledger:
+        return SweepAnswers(ledger.sealed_plan(store, ledger.sweeps()[0]), store)
+
+
+@pytest.fixture
+def server(store):
+    with serving(answers_of(store)) as server:
+        yield server
 
 
 def ask(server, place: str = "", method: str = "GET", path: str | None = None, **headers: str):
@@ -183,6 +193,48 @@ def test_to_watch_a_complete_sweep_is_a_peek_at_means(server, store):
     assert (peek["planned"], peek["columns"][""]["n"]) == ([3], 3)
 
 
+SWEEP = ("sweep", "block.attn=pre,post", "model.depth=1", "train.steps=2", "launcher=inline")
+
+
+def test_a_sweep_that_grew_is_followed_to_its_new_table(shell):
+    shell(*SWEEP, "seeds=1", "--as", "nets", "--quiet")
+    with serving(answers_of(Store(shell.folder / "runs"))) as server:
+        assert state(server)["head"] == "2 of 2 done"
+        before = ask(server, "table")
+        shell(*SWEEP, "seeds=2", "--as", "nets", "--quiet")
+        until(lambda: state(server)["head"] == "4 of 4 done")
+        after = ask(server, "table")
+    assert [headers["X-Results"] for _, headers, _ in (before, after)] == ["2", "4"]
+    assert before[2] != after[2]
+
+
+def test_without_a_name_the_sweeps_of_the_store_are_listed_each_with_its_page(store):
+    with serving(StoreAnswers(store)) as server:
+        status, headers, body = ask(server)
+        assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+        with Ledger.reading(store) as ledger:
+            [name] = ledger.sweeps()
+        total = json.loads(ask(server, "0/state")[2])["total"]
+        line = f'<a href="0/">{name}</a></th><td class="number">{total} of {total}</td>'
+        assert line in body.decode()
+        for place in ("0/", "0/watch.js", "0/watch.css", "0/table", "watch.css"):
+            assert ask(server, place)[0] == 200, place
+        for place in ("1/", "0", "state", "0/0/", "-1/", "../0/", "0/state/", "\u00b2/state"):
+            path = quote(f"/{server.token}/{place}")
+            assert ask(server, path=path)[0] == 404, place
+
+
+def test_a_sweep_that_is_not_there_yet_is_waited_for(shell):
+    process, other = shell.start("watch", "nets"), Shell(shell.folder, number=100)
+    out, err = (shell.folder / f"{shell.number}.{kind}" for kind in ("out", "err"))
+    until(lambda: "no store at runs" in err.read_text())
+    other(*SWEEP, "seeds=1", "--as", "nets", "--quiet")
+    until(lambda: out.read_text().endswith("/\n"))
+    process.send_signal(signal.SIGINT)
+    assert shell.end(process).code == 130
+    assert err.read_text().endswith("; waiting for it, until Ctrl-C\n")
+
+
 def test_a_broken_store_is_said_and_the_server_lives(server, store):
     store.ledger.write_bytes(b"no database" * 1000)
     status, _, body = ask(server, "state")
@@ -192,7 +244,7 @@ def test_a_broken_store_is_said_and_the_server_lives(server, store):
 
 def test_the_command_says_its_address_and_ends_with_ctrl_c_without_a_word(store):
     shell, other = Shell(store.root.parent), Shell(store.root.parent, number=100)
-    process = shell.start("watch")
+    process = shell.start("watch", "fixture")
     out = shell.folder / f"{shell.number}.out"
     until(lambda: out.read_text().endswith("/\n"))
     address = urlsplit(out.read_text().strip())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -157,6 +157,7 @@ def _train(
                 outcome = drive(
                     plan, kept, ledger, launcher, settings, seen, again, grower, decisions
                 )
+                kept.driver.note(ended=outcome.ended)
             if search is not None:
                 search.write(kept.studies)
     except KeyboardInterrupt:  # once it trains the driver listens itself
@@ -210,24 +211,29 @@ def _close(store: Store, outcome: Outcome, bystander: Bystander, quiet: bool) ->
             f"{done} runs are done, the same command goes on"
         )
     lost = {s: n for s, n in progress.counts.items() if s in GIVEN_UP}
+    status = store.command("status", plan.name)
     if outcome.stopped is not None:
         raise Failure(
             f"{plan.name}: {outcome.stopped}: no single variant is the cause; mend it, then "
-            f"`ablate sweep ... --retry {','.join(lost) or 'failed'}` goes on; {done} runs are done"
+            f"`{_retry(store, plan, lost)}` goes on; {done} runs are done"
         )
     stuck = progress.counts.get(BLOCKED, 0)
     if lost:
         told = lost | ({BLOCKED: stuck} if stuck else {})
         text = ", ".join(f"{n} {status}" for status, n in told.items())
         raise Failure(
-            f"{plan.name}: {text} of {progress.total} runs: `ablate status {plan.name}` shows why, "
-            f"`ablate sweep ... --retry {','.join(lost)}` trains them again"
+            f"{plan.name}: {text} of {progress.total} runs: `{status}` shows why, "
+            f"`{_retry(store, plan, lost)}` trains them again"
         )
     if stuck:
         raise Failure(
             f"{plan.name}: {stuck} of {progress.total} runs are blocked: what they start from "
-            f"has no weights; `ablate status {plan.name}` names it"
+            f"has no weights; `{status}` names it"
         )
+
+
+def _retry(store: Store, plan: Plan, lost: Collection[str]) -> str:
+    return store.command("sweep", *plan.words, "--retry", ",".join(lost) or "failed")
 
 
 def _verdicts(table: Table) -> list[dict[str, Any]]:

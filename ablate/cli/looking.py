@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,9 +32,14 @@ from ablate.cli.printing import (
     print_table,
 )
 from ablate.cli.selection import RUNS, Selection, StoreDir, planned
-from ablate.shared.errors import UserError, unknown
+from ablate.shared.errors import NotThere, UserError, unknown
+
+if TYPE_CHECKING:
+    from ablate.planning.plan import Plan
+    from ablate.store.store import Store
 
 MAX_PORT = 65535
+AGAIN_S = 0.5  # until a sweep is looked for again
 MANY = 1000  # runs: reading their results takes seconds
 
 
@@ -45,8 +51,8 @@ def status(
     format: TextFormat = Format.text,
 ) -> None:
     """Show the progress of a sweep: runs by state, active workers, failures and their causes."""
-    from ablate.report import status as report
-    from ablate.report import trees
+    from ablate.report import refresh, trees
+    from ablate.report.status import show_status
     from ablate.store.ledger import Ledger
     from ablate.store.progress import observe
     from ablate.store.store import Store
@@ -62,10 +68,10 @@ def status(
             print_json(trees.of_status(made, now, kept, withheld))
             return
         if not watch:
-            report.show_status(made, kept, ledger)
+            show_status(made, kept, ledger)
             return
         try:
-            report.watch(made, kept, ledger)
+            refresh.watch(made, kept, ledger)
         except KeyboardInterrupt:  # it is not ours to stop
             raise typer.Exit(130) from None
 
@@ -79,28 +85,46 @@ def watch(
 ) -> None:
     """Serve a live page of a sweep to a browser on this machine: state, curves, logs, gains.
 
-    The address holds a token: only who knows it sees the page. Ctrl-C ends it.
+    A sweep that is not there yet is waited for. Without a name the page lists the sweeps of the
+    store. The address holds a token: only who knows it sees the page. Ctrl-C ends it.
     """
-    from ablate.report.watch.answers import SweepAnswers
+    from ablate.report.watch.answers import StoreAnswers, SweepAnswers
     from ablate.report.watch.server import WatchServer
-    from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
     if not 0 <= port <= MAX_PORT:
         raise UserError(f"--port: expected a port from 1 to {MAX_PORT}, got {port}")
     kept = Store(selection.store)
-    with Ledger.reading(kept) as ledger:
-        made = planned(kept, ledger, selection)
     try:
-        server = WatchServer(SweepAnswers(made, kept), port)
-    except OSError as error:
-        raise UserError(f"--port {port}: {error.strerror}; give another, or none") from error
-    with server:
-        print(server.url, flush=True)
+        made = _awaited(kept, selection)
+        asked = selection.words or selection.has_options
+        answers = SweepAnswers(made, kept) if asked else StoreAnswers(kept)
         try:
+            server = WatchServer(answers, port)
+        except OSError as error:
+            raise UserError(f"--port {port}: {error.strerror}; give another, or none") from error
+        with server:
+            print(server.url, flush=True)
             server.serve_forever()
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _awaited(kept: Store, selection: Selection) -> Plan:
+    """The plan that is selected, once it is there."""
+    from ablate.report.live import begin
+    from ablate.store.ledger import Ledger
+
+    told = False
+    while True:
+        try:
+            with Ledger.reading(kept) as ledger:
+                return planned(kept, ledger, selection)
+        except NotThere as error:
+            if not told:
+                begin(f"{error}; waiting for it, until Ctrl-C")
+            told = True
+            time.sleep(AGAIN_S)
 
 
 def show(

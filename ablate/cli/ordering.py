@@ -85,7 +85,7 @@ def run(
         status = states[one].status
         if expected not in (None, status):
             raise Failure(f"{text}: is {status} by now")
-        print(said.format(text, shlex.join(["ablate", "run", text, "--undo"])))
+        print(said.format(text, kept.command("run", text, "--undo")))
 
 
 def _delete(store: Store, runs: dict[str, str], yes: bool) -> None:

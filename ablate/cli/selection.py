@@ -193,9 +193,9 @@ def planned(
         first = words[0] if words else ""
         line = read_line(words, Composer(store.root).groups)
         if name is None and first in known and first not in sweep_files():
-            raise _more_than_a_name(driven(store, ledger, known, first, sealed), words[1:])
+            raise _more_than_a_name(store, driven(store, ledger, known, first, sealed), words[1:])
         if name is None and line.file is None and not any(word.swept for word in line.settings):
-            raise _more_than_a_name(driven(store, ledger, known, known[0], sealed), words)
+            raise _more_than_a_name(store, driven(store, ledger, known, known[0], sealed), words)
         made, _ = replace(selection, words=words).plan()
         wanted = made.name
     plan = driven(store, ledger, known, wanted or known[0], sealed)
@@ -203,7 +203,7 @@ def planned(
         _check_said(made, plan, store)
     if read:
         plan = left_out(computed(store, plan), ledger)
-        for told in edited(plan):
+        for told in edited(plan, store.command):
             begin(told)
     found = changed(plan.analysis, analysis)
     for key in analysis if not read else ():
@@ -224,11 +224,11 @@ def planned(
     return plan
 
 
-def _more_than_a_name(plan: Plan, others: list[str]) -> UserError:
+def _more_than_a_name(store: Store, plan: Plan, others: list[str]) -> UserError:
     """The error for words beside the name of a driven sweep."""
     return UserError(
         f"{shlex.join(others) or 'options'}: {plan.name} is shown as it was driven, and its name "
-        f"takes only analysis.KEY=VALUE; `ablate sweep {shlex.join(plan.words)}` with more seeds "
+        f"takes only analysis.KEY=VALUE; `{store.command('sweep', *plan.words)}` with more seeds "
         f"extends the sweep, and with other words and --as NAME makes another"
     )
 
@@ -240,13 +240,13 @@ def _check_said(made: Plan, plan: Plan, store: Store) -> None:
 
     if not alike(plan.words, made.words, store.root):  # by --as
         raise UserError(
-            f"--as {plan.name}: the sweep was driven with other words, `ablate sweep "
-            f"{shlex.join(plan.words)}`; leave your words out to show the sweep"
+            f"--as {plan.name}: the sweep was driven with other words, "
+            f"`{store.command('sweep', *plan.words)}`; leave your words out to show the sweep"
         )
     said = {word.partition("=")[0]: word for word in made.words}
     wanted, driven = set(made.seeds), set(plan.seeds)
     if "seeds" in said and wanted != driven and not plan.until:
-        again = f"`{shlex.join(['ablate', 'sweep', *made.words])}`"
+        again = f"`{store.command('sweep', *made.words)}`"
         more = f"{again} trains more" if wanted > driven else ""
         raise UserError(
             f"{said['seeds']}: {plan.name} was driven with {plan.seeds_said}, and all of them are "
@@ -256,7 +256,7 @@ def _check_said(made: Plan, plan: Plan, store: Store) -> None:
         plan.until,
         plan.analysis.margin,
     ):
-        again = shlex.join(["ablate", "sweep", *made.words])
+        again = store.command("sweep", *made.words)
         raise UserError(
             f"--until: {plan.name} was driven with other looks, or another margin; leave --until "
             f"and --margin away to show the sweep; `{again}` goes on with these"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -90,7 +89,7 @@ def check_words(plan: Plan, store: Store) -> None:
         if alike(before.words, plan.words, store.root):
             return
     raise UserError(
-        f"{plan.name}: is the name of another sweep, `ablate sweep {shlex.join(before.words)}`; "
+        f"{plan.name}: is the name of another sweep, `{store.command('sweep', *before.words)}`; "
         f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "
         f"runs of both until `ablate gc`"
     )

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ablate.planning.plan import Plan
@@ -34,9 +33,9 @@ def _declared(path: Path, scale: str | None) -> str:
     return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
 
 
-def edited(plan: Plan) -> Iterator[str]:
+def edited(plan: Plan, command: Callable[..., str]) -> Iterator[str]:
     """A line where the file that the plan's words name, if it is in reach, declares another sweep
-    now."""
+    now. `command`: of the plan's store."""
     if not (plan.file and plan.words):
         return
     try:
@@ -51,9 +50,8 @@ def edited(plan: Plan) -> Iterator[str]:
             return
     except UserError:
         pass  # `ablate sweep` will say what is wrong with it
-    again = f"`ablate sweep {shlex.join(plan.words)}`"
     yield (
-        f"{place_of(path)} has changed since {again} planned it: all that is shown is of that "
-        f"plan; the same command plans the file as it is now, "
-        f"`{shlex.join(['ablate', 'diff', plan.name])}` shows what is new"
+        f"{place_of(path)} has changed since `{command('sweep', *plan.words)}` planned it: all "
+        f"that is shown is of that plan; the same command plans the file as it is now, "
+        f"`{command('diff', plan.name)}` shows what is new"
     )

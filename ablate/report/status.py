@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
@@ -20,11 +18,8 @@ from ablate.planning.launcher import launcher_line
 from ablate.planning.plan import Plan
 from ablate.planning.until import Standing
 from ablate.report.gate import console
-from ablate.report.growing import GrowingMetrics
-from ablate.report.live import Clock, counts_line, parts_done
 from ablate.report.text import device_time, duration
-from ablate.report.workers import rate, standing_cell, workers_table
-from ablate.running import gpus
+from ablate.report.workers import rate, standing_cell
 from ablate.running.costs import UNKNOWN, Costs
 from ablate.running.rehearse import Rehearsals
 from ablate.shared.result import FINAL
@@ -32,7 +27,7 @@ from ablate.store import looks
 from ablate.store.events import HELD, RunState, Status
 from ablate.store.ledger import Ledger
 from ablate.store.looks import InterimLook
-from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, Worker, observe
+from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, observe
 from ablate.store.store import Sound, Store
 
 if TYPE_CHECKING:
@@ -169,15 +164,15 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     runs = list(plan.runs())
     now = observe(plan, runs, store, ledger)
     told = looks.read(store.read_looks(), now.sweep)
-    again = shlex.join(["ablate", "sweep", *plan.words])
-    print(_head(now))
+    again = store.command("sweep", *plan.words)
+    print(head_lines(now))
     show_grid(*by_variant(plan, runs, now, standing(plan, told)))
     for line in (
         *_running(now),
         *details(plan, runs, now, store, told),
         *_lost(runs, now, store.results(runs)),
         *(() if now.driven or now.over else (f"to go on: `{again}`",)),
-        *edited(plan),
+        *edited(plan, store.command),
     ):
         print(line)
 
@@ -199,7 +194,8 @@ def _lost(runs: Sequence[PlannedRun], now: SweepProgress, sound: Sound) -> Itera
         )
 
 
-def _head(now: SweepProgress) -> str:
+def head_lines(now: SweepProgress) -> str:
+    """Who drives the sweep, and its runs by state."""
     what = _told(now.counts, now.total - len(now.states))
     return f"sweep: {now.sweep} ({driver_words(now)})\n{_count(now.total, 'run')}: {what}\n"
 
@@ -246,7 +242,10 @@ def details(
     store: Store,
     told: Sequence[InterimLook],
 ) -> Iterator[str]:
-    """Yield a line for every look that gave out seeds, and for every failed run its error."""
+    """Yield a line on how the last driver ended, for every look that gave out seeds, and for every
+    failed run its error."""
+    if now.ended:
+        yield now.ended
     yield from told_by(plan, told)
     trained = {worker.run.id for worker in now.workers}
     for run in runs:
@@ -258,7 +257,7 @@ def details(
             )
             yield f"{status}: {run.label}: {why} (log: {folder.log})"
         elif status in HELD:
-            undo = shlex.join(["ablate", "run", run.label, "--undo"])
+            undo = store.command("run", run.label, "--undo")
             yield f"{status}: {run.label}: `{undo}` lets it train"
     labels = {run.id: run.label for run in runs}
     for child, parent in now.blocked.items():
@@ -279,93 +278,15 @@ def speed(notes: Mapping[str, Any]) -> str:
     return text
 
 
-# --- Watching -----------------------------------------------------------------------------------
-
-LINE_EVERY_S = 5.0
-METERS_EVERY_S = 5.0
-Moment = tuple[Plan, Sequence[PlannedRun], SweepProgress]  # a plan, its runs, and how far they are
-
-
-def watch(plan: Plan, store: Store, ledger: Ledger) -> None:
-    """Show the status every second until the sweep is over: in place on a terminal, elsewhere a
-    line for each change of the counts."""
-    runs = list(plan.runs())
-
-    def moments() -> Iterator[Moment]:
-        nonlocal plan, runs
-        while True:
-            now = observe(plan, runs, store, ledger)
-            yield plan, runs, now
-            if now.over:
-                return
-            time.sleep(1)
-            if plan.to_come or plan.until:  # its search, or its looks, make it grow
-                plan = ledger.sealed_plan(store, plan.name) or plan
-                runs = list(plan.runs())
-
-    if sys.stdout.isatty():
-        _watch_in_place(moments(), store)
-    else:
-        _watch_plain(moments())
-
-
-def _watch_in_place(seen: Iterable[Moment], store: Store) -> None:
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
-    clock, meters, metrics, screen = Clock(), Meters(), GrowingMetrics(), console()
-    with Live(console=screen, auto_refresh=False) as live:
-        for plan, runs, now in seen:
-            left = clock.left_s(parts_done(now), now.total)
-            told = looks.read(store.read_looks(), now.sweep)
-            lines = [*details(plan, runs, now, store, told), *meters.lines(now.workers)]
-            lines += [f"time left: {duration(left)}"] if now.workers else []
-            grid = _grid(*by_variant(plan, runs, now, standing(plan, told)))
-            table = workers_table(now.workers, metrics, screen)
-            parts: list[Any] = [Text(_head(now)), grid, *([table] if table else [])]
-            live.update(Group(*parts, Text("\n".join(lines))), refresh=True)
-
-
-class Meters:
-    """Figures of the GPUs that workers are on, asked for now and then; none once that fails."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._next = 0.0
-
-    def lines(self, workers: Iterable[Worker]) -> list[str]:
-        """A line a GPU."""
-        slots = (re.match(r"gpu:(\d+)", worker.slot) for worker in workers)
-        indices = {found[1] for found in slots if found}
-        if not indices:
-            return []
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + METERS_EVERY_S
-            try:
-                self._lines = gpus.figures(indices)
-            except gpus.NoAnswer:
-                self._lines, self._next = [], math.inf
-        return self._lines
-
-
-def _watch_plain(seen: Iterable[Moment]) -> None:
-    said, at, meters = "", -LINE_EVERY_S, Meters()
-    for _, _, now in seen:
-        line = f"{now.sweep}: {counts_line(now)}" + ("" if now.driven else "; not driven")
-        if line != said and (now.over or time.monotonic() - at >= LINE_EVERY_S):
-            print("\n  ".join([line, *meters.lines(now.workers)]), flush=True)
-            said, at = line, time.monotonic()
-
-
 def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print texts in aligned columns: the first to the left, the others to the right."""
     terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says; a file has no width to fit
     screen = console(force_terminal=terminal, width=None if terminal else 200)
-    screen.print(_grid(header, rows))
+    screen.print(grid(header, rows))
 
 
-def _grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """As `show_grid` prints it."""
     from rich import box
     from rich.table import Table
 

@@ -27,16 +27,19 @@ def leave(
     """Start `ablate WORDS`, which drives `sweep`, without this terminal; a line on how far it came.
 
     `where`: "here" | "job". Returns once the plan is recorded, or with a line that says why it is
-    not yet. Raises UserError for a job without Slurm, Failure where the driver ends at once.
+    not yet. Raises UserError for a job without Slurm, Failure where the
+    cluster gives no answer, or the driver ends at once.
     """
     if where == "job" and settings["name"] != "slurm":
         raise UserError("--detach job: needs launcher=slurm")
+    if settings["name"] == "slurm":
+        slurm.check()
     make_folder(store.root)
     log = store.root.absolute() / "driver.log"
     command = [sys.executable, "-P", "-c", "from ablate.cli import main; main()", *words]
     if where == "job":
         return f"job {slurm.submit_driver(command, log, settings)} drives {store.root}; log: {log}"
-    before = _identity(store.plan_path(sweep))
+    before = store.plan_stamp(sweep)
     with open(log, "ab") as file:
         begins = file.tell()
         process = subprocess.Popen(
@@ -57,22 +60,13 @@ def leave(
             return f"{who} drove {store.root}, and has ended; log: {log}"
         other = driver.pid if driver is not None else None
         if other == process.pid:
-            if _identity(store.plan_path(sweep)) != before:
+            if store.plan_stamp(sweep) != before:
                 return f"{who} drives {store.root}; log: {log}"
             if waited > PATIENCE_S:
                 return f"{who} prepares {store.root}; log: {log}"
         elif other is not None and waited > BEHIND_S:
             return f"{who} waits behind process {other}, which drives {store.root}; log: {log}"
         time.sleep(0.05)
-
-
-def _identity(plan: Path) -> tuple[int, int] | None:
-    """Of a file, which is another one when it has been written again; None where it is missing."""
-    try:
-        found = plan.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def _last_line(log: Path, begins: int) -> str:

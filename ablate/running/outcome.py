@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 from ablate.planning.plan import Plan
@@ -21,3 +22,10 @@ class Outcome:
     signal: int | None
     retired: tuple[str, ...] = ()
     stopped: str | None = None
+
+    @property
+    def ended(self) -> str:
+        """How its driver did, for `status`; "" where it drove to the end."""
+        if self.signal is not None:
+            return f"was stopped by {signal.Signals(self.signal).name}"
+        return f"ended: {self.stopped}" if self.stopped else ""

@@ -16,7 +16,7 @@ from typing import Any
 from ablate.planning.plan import Plan
 from ablate.running.room import ROOM_AGAIN, SPARE_BYTES, full, has_room
 from ablate.running.told import View
-from ablate.shared.errors import Failure, NoRoom, UserError, unknown
+from ablate.shared.errors import Failure, NoRoom, UserError, cut, unknown
 from ablate.shared.files import make_folder
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger
@@ -24,21 +24,29 @@ from ablate.store.liveness import HostLock
 from ablate.store.progress import driver_of, observe
 from ablate.store.store import Store
 
+DIED = "died without a word: it was killed, or its host went down"
 Watching = Callable[[], AbstractContextManager[View]]
 
 
 @contextlib.contextmanager
 def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
     """Take the driver's lock and open the ledger. While another process drives the store, show its
-    progress and wait."""
+    progress and wait. How a drive ends is noted, for `status`."""
     make_folder(store.root)
     if not store.take_turn(0.5):
         with view() as watching:
             _await_turn(store, watching)
     try:
-        store.driver.note(pid=os.getpid(), host=platform.node(), sweep=sweep)
+        store.driver.note(pid=os.getpid(), host=platform.node(), sweep=sweep, ended=DIED)
         with Ledger.driving(store) as ledger:
             yield ledger
+    except KeyboardInterrupt:
+        store.driver.note(ended="was stopped by Ctrl-C")
+        raise
+    except Exception as error:
+        no = getattr(error, "exit_code", None) == 0  # somebody did not want the sweep
+        store.driver.note(ended="" if no else cut(f"ended: {error}"))
+        raise
     finally:
         store.driver.release()
 

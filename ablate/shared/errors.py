@@ -12,6 +12,10 @@ class UserError(Exception):
     """A mistake of the user's: one line that names the place, the value and the remedy. Exit 2."""
 
 
+class NotThere(UserError):
+    """No such store or sweep, which may still come: whoever watches can wait for it."""
+
+
 class Failure(Exception):
     """Something broke that the user did not do wrong: one line. Exit 1."""
 

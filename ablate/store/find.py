@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure, UserError, unknown
+from ablate.shared.errors import Failure, NotThere, UserError, expected, unknown
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -87,7 +87,7 @@ def sweeps(store: Store, ledger: Ledger) -> list[str]:
     if not known and (lost := store.plans()):
         raise Failure(f"{lost[0]}: no whole plan; the same `ablate sweep` writes it again")
     if not known:
-        raise UserError(
+        raise NotThere(
             f"{store.root}: no sweep was driven here yet; start with `ablate sweep quickstart`"
         )
     return known
@@ -107,11 +107,30 @@ def driven(store: Store, ledger: Ledger, known: list[str], name: str, sealed: bo
     """The plan of a sweep driven in the store; `known` are the names of all. Without `sealed` as it
     lies there, for whoever says what is wrong with it."""
     if name not in known:
-        raise unknown("sweep", name, known, f"one driven in {store.root}:")
+        there = f"one driven in {store.root}:"
+        raise NotThere(f"sweep: {expected(name, known, there)}")
     plan = ledger.sealed_plan(store, name) if sealed else store.read_plan(name)
     if plan is None:
         raise Failure(f"{store.plan_path(name)}: not whole; `ablate sweep` writes it again")
     return plan
+
+
+class Followed:
+    """A driven plan as it is by now: seeds, rows, a search and looks make it grow."""
+
+    def __init__(self, store: Store, plan: Plan) -> None:
+        self._store, self.plan = store, plan
+        self._stamp: tuple[int, int] | None = None  # of the file that it was read from
+
+    def grew(self, ledger: Ledger) -> bool:
+        """Was its file written again? Then `plan` is what stands in it. Raises Failure where that
+        was edited."""
+        stamp = self._store.plan_stamp(self.plan.name)
+        if stamp in (None, self._stamp):
+            return False
+        self.plan = (ledger.sealed_plan(self._store, self.plan.name) or self.plan).with_own()
+        self._stamp = stamp
+        return True
 
 
 def computed(store: Store, plan: Plan) -> Plan:

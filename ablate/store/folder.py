@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import shlex
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -51,6 +52,11 @@ class StoreFolder:
         self.reruns = root / "reruns"  # runs trained a second time, to compare bits
         self.rerunning = Lock(root / "rerun.lock")  # held by whoever does so
         self.diffs = root / "diffs"  # what was not committed when a sweep was driven
+
+    def command(self, *words: str) -> str:
+        """`ablate WORDS` of this store, as a shell takes it."""
+        here = self.root == Path(os.environ.get("ABLATE_STORE", "runs"))
+        return shlex.join(["ablate", *words, *(() if here else ("--store", str(self.root)))])
 
     def rundir(self, run: str) -> RunDir:
         if not is_id(run):
@@ -113,6 +119,14 @@ class StoreFolder:
 
     def plan_path(self, name: str) -> Path:
         return self.root / "sweeps" / f"{file_name(name)}.json"
+
+    def plan_stamp(self, name: str) -> tuple[int, int] | None:
+        """Another one when the plan has been written again; None where there is none."""
+        try:
+            found = self.plan_path(name).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
 
     def plans(self) -> list[Path]:
         """The files of all plans, the last driven first."""

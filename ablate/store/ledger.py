@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from ablate.planning.memory import driven_with
 from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure, UserError
+from ablate.shared.errors import Failure, NotThere, UserError
 from ablate.shared.files import make_folder, read_json, sha256_of, write_whole
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
@@ -99,7 +99,7 @@ class Ledger(Queries):
         A ledger that is missing beside its plans is made again first.
         """
         if not store.ledger.exists() and not store.plans():
-            raise UserError(f"no store at {store.root}: {_instead(store)}")
+            raise _no_store(store)
         elsewhere = store.ledger.exists() and bool(beats_elsewhere(store.root))
         if not (elsewhere or (store.ledger.exists() and is_begun(store.ledger))):
             _make_again(store)
@@ -344,14 +344,17 @@ class Ledger(Queries):
             before = sha256
 
 
-def _instead(store: StoreFolder) -> str:
-    """What to do where there is no store."""
+def _no_store(store: StoreFolder) -> UserError:
+    """The error that says what to do where there is none."""
+    no = f"no store at {store.root}"
     match read_json(store.root / "environment.json"):
         case {"bundle": int()}:  # see ablate.audit.bundle
             table = shlex.join(["ablate", "table", "--from", str(store.root)])
-            return f"this is a bundle of `ablate export`; `{table}` shows its table"
+            return UserError(
+                f"{no}: this is a bundle of `ablate export`; `{table}` shows its table"
+            )
     place = "give its folder with --store DIR (or ABLATE_STORE)"
-    return f"start with `ablate sweep quickstart`, or {place}"
+    return NotThere(f"{no}: start with `ablate sweep quickstart`, or {place}")
 
 
 def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:

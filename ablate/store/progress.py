@@ -54,6 +54,7 @@ class SweepProgress:
     states: Mapping[str, RunState] = field(default_factory=dict)  # of every planned run
     blocked: Mapping[str, str] = field(default_factory=dict)  # run -> the one that blocks it
     driver: Driver | None = None  # who drives its store
+    ended: str = ""  # how its last driver did, where that is worth a line
     standing: Standing = field(default_factory=dict)  # of rows that looks give seeds to
 
     def status(self, run: str) -> str:
@@ -101,8 +102,17 @@ def observe(plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger
         workers=workers,
         states=states,
         blocked=stuck,
-        driver=driver_of(store),
+        driver=(driver := driver_of(store)),
+        ended="" if driver is not None else _ended(store, plan.name),
     )
+
+
+def _ended(store: Store, sweep: str) -> str:
+    """What the last driver noted, if this was its sweep."""
+    notes = store.driver.notes()
+    if notes.get("sweep") != sweep or not notes.get("ended"):
+        return ""
+    return f"its driver, process {notes.get('pid')}, {notes['ended']}"
 
 
 def parents_of(runs: Iterable[PlannedRun]) -> dict[str, str]:

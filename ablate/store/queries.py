@@ -91,6 +91,13 @@ class Queries:
         having = {sweep for run in runs for (sweep,) in self.rows((str,), query, (run,))}
         return [sweep for sweep in self.sweeps() if sweep in having]
 
+    def ended(self) -> dict[str, tuple[int, int]]:
+        """(runs that have ended, planned runs) of each sweep."""
+        done = ", ".join(f"'{status}'" for status in FINAL)
+        query = f"""SELECT sweep, SUM(status IN ({done})), COUNT(*) FROM planned JOIN run
+            ON id = run GROUP BY sweep"""
+        return {name: (some, of) for name, some, of in self.rows((str, int, int), query)}
+
     def driven(self) -> dict[str, float]:
         """When each sweep was driven last."""
         return dict(self.rows((str, float), "SELECT name, driven FROM sweep"))

@@ -21,14 +21,15 @@ from ablate.planning.plan import Plan
 from ablate.report.growing import GrowingMetrics
 from ablate.report.live import Clock, counts_line, parts_done
 from ablate.report.logs import tail
-from ablate.report.page import gains_html
+from ablate.report.page import gains_html, template
 from ablate.report.plot.inks import inks
 from ablate.report.status import by_variant, details, driver_words
 from ablate.report.text import duration
 from ablate.report.workers import curve, first_metric, worker_cells
 from ablate.store import looks
+from ablate.store.find import Followed, driven
 from ablate.store.ledger import Ledger
-from ablate.store.progress import SweepProgress, observe
+from ablate.store.progress import SweepProgress, driver_of, observe
 from ablate.store.store import Store
 
 STATE_EVERY_S = 1.0
@@ -44,20 +45,26 @@ class UnknownRun(Exception):
     """A run that is none of the sweep's."""
 
 
+class UnknownSweep(Exception):
+    """A number that is none of the list's."""
+
+
 class SweepAnswers:
     """Answers for one sweep; any number of threads may ask."""
 
     def __init__(self, plan: Plan, store: Store) -> None:
         self._store, self._lock = store, threading.Lock()
-        self._take(plan)
+        self._followed = Followed(store, plan)
+        self._take()
         self._metrics, self._clock = GrowingMetrics(), Clock()
         self._state: tuple[float, bytes] = (0.0, b"")
-        self._done = 0  # runs, at the last look
+        self._done, self._over = 0, False  # runs, and the sweep, at the last look
         self._tabling = threading.Lock()
         self._table: tuple[float, int, bytes] = (0.0, 0, b"")
 
-    def _take(self, plan: Plan) -> None:
-        self._plan, self._runs = plan, list(plan.runs())
+    def _take(self) -> None:
+        self._plan = plan = self._followed.plan
+        self._runs = list(plan.runs())
         self._by_id = {run.id: run for run in self._runs}
         self._inks = inks(plan)
 
@@ -79,12 +86,13 @@ class SweepAnswers:
 
     def _look(self) -> dict[str, Any]:
         with Ledger.reading(self._store) as ledger:
-            if self._plan.to_come or self._plan.until:  # its search, or its looks, make it grow
-                self._take(ledger.sealed_plan(self._store, self._plan.name) or self._plan)
+            if self._followed.grew(ledger):
+                self._take()
             now = observe(self._plan, self._runs, self._store, ledger)
             told = looks.read(self._store.read_looks(), now.sweep) if self._plan.until else []
             newest = ledger.newest(10 * NEWEST)
-        plan, runs, self._done = self._plan, self._runs, now.done
+        plan, runs = self._plan, self._runs
+        self._done, self._over = now.done, now.over
         left = self._clock.left_s(parts_done(now), now.total)
         head, rows = by_variant(plan, runs, now, standing(plan, told))
         workers = worker_cells(now.workers, self._metrics)
@@ -168,11 +176,11 @@ class SweepAnswers:
 
     def table(self) -> tuple[int, bytes]:
         """How many runs were done, and the table of these as a fragment of HTML, without intervals
-        of gains. A new one waits until the time of the last is a small share."""
+        of gains. A new one waits until the time of the last is a small share, or all is over."""
         with self._tabling:
             again, made_of, body = self._table
             done = self._done
-            if done != made_of and time.monotonic() >= again:
+            if done != made_of and (self._over or time.monotonic() >= again):
                 begun = time.thread_time()
                 made_of, body = done, self._tabulated().encode()
                 wait = (time.thread_time() - begun) / TABLE_SHARE
@@ -183,6 +191,43 @@ class SweepAnswers:
         store, plan = self._store, self._plan
         results, lost = store.results(plan.runs())
         return gains_html(glance(plan, store, results, withheld=lost), SHOWN)
+
+
+class StoreAnswers:
+    """A list of the sweeps of a store, and the answers for each by its number, which stays; any
+    number of threads may ask."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._lock = store, threading.Lock()
+        self._names: list[str] = []  # by number
+        self._answers: dict[str, SweepAnswers] = {}
+
+    def page(self) -> bytes:
+        """HTML, the sweep that was driven last first."""
+        with Ledger.reading(self._store) as ledger:
+            sweeps, ended = ledger.sweeps(), ledger.ended()
+        driver = driver_of(self._store)
+        with self._lock:
+            self._names += [name for name in sweeps if name not in self._names]
+            numbers = {name: number for number, name in enumerate(self._names)}
+        rows = [
+            (numbers[name], name, *ended.get(name, (0, 0)), bool(driver and driver.sweep == name))
+            for name in sweeps
+        ]
+        text = template("watch/sweeps.html").render(store=str(self._store.root), rows=rows)
+        return str(text).encode(errors="replace")
+
+    def of(self, number: str) -> SweepAnswers:
+        """Raises UnknownSweep."""
+        with self._lock:
+            name = {str(place): name for place, name in enumerate(self._names)}.get(number)
+            if name is None:
+                raise UnknownSweep("nothing is here")
+            if name not in self._answers:
+                with Ledger.reading(self._store) as ledger:
+                    plan = driven(self._store, ledger, ledger.sweeps(), name).with_own()
+                self._answers[name] = SweepAnswers(plan, self._store)
+            return self._answers[name]
 
 
 def _short(value: Any, scale: float = 1.0) -> float | None:

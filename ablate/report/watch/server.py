@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ablate.report.page import HERE
-from ablate.report.watch.answers import SweepAnswers, UnknownRun
+from ablate.report.watch.answers import StoreAnswers, SweepAnswers, UnknownRun, UnknownSweep
 from ablate.shared.errors import Failure, UserError
 
 LOOPBACK = "127.0.0.1"
@@ -35,11 +35,14 @@ HTML, TEXT, JSON = "text/html", "text/plain", "application/json"
 
 
 class WatchServer(ThreadingHTTPServer):
-    """Listens on a port of the loopback, 0 for a free one. Raises OSError where it is taken."""
+    """Listens on a port of the loopback, 0 for a free one. Raises OSError where it is taken.
+
+    TOKEN/ is the page of a sweep; of a store the list of its sweeps, whose pages are TOKEN/NUMBER/.
+    """
 
     daemon_threads = True
 
-    def __init__(self, answers: SweepAnswers, port: int) -> None:
+    def __init__(self, answers: SweepAnswers | StoreAnswers, port: int) -> None:
         super().__init__((LOOPBACK, port), _Request)
         self.answers = answers
         self.token = secrets.token_urlsafe(24)
@@ -55,6 +58,7 @@ class WatchServer(ThreadingHTTPServer):
 
 class _Request(BaseHTTPRequestHandler):
     server: WatchServer
+    answers: SweepAnswers  # of the sweep that is asked about
     protocol_version = "HTTP/1.1"  # the page asks every other second, by one connection
     server_version, sys_version = "ablate", ""
     timeout = 30  # seconds of silence
@@ -66,21 +70,33 @@ class _Request(BaseHTTPRequestHandler):
             address = urlsplit(self.path)
         except ValueError:  # no address, such as "http://["
             return self._refuse(404, "nothing is here")
-        _, token, *place = address.path.split("/")[:4] if "/" in address.path else ("", "")
+        _, token, *place = address.path.split("/")[:5] if "/" in address.path else ("", "")
         if not secrets.compare_digest(token.encode(), self.server.token.encode()):
             return self._refuse(403, "open the address that `ablate watch` printed, whole")
-        answer = ANSWERS.get("/".join(place)) if place else None
-        if answer is None or address.path.count("/") != 2:
-            return self._refuse(404, "nothing is here")
         asked = {key: values[-1] for key, values in parse_qs(address.query).items()}
         try:
+            if (answer := self._answer(place)) is None:
+                return self._refuse(404, "nothing is here")
             answer(self, asked)
         except ConnectionError:  # the reader has gone
             self.close_connection = True
-        except UnknownRun as error:
+        except (UnknownRun, UnknownSweep) as error:
             self._refuse(404, str(error))
         except (UserError, Failure, OSError, sqlite3.Error) as error:
             self._refuse(503, str(error))
+
+    def _answer(self, place: list[str]) -> Answer | None:
+        """What answers for the place behind the token, if anything does. Raises UnknownSweep."""
+        answers = self.server.answers
+        if isinstance(answers, StoreAnswers):
+            if len(place) == 1:
+                return LISTING.get(place[0])
+            if len(place) != 2:
+                return None
+            self.answers = answers.of(place.pop(0))
+        else:
+            self.answers = answers
+        return ANSWERS.get(place[0]) if len(place) == 1 else None
 
     def _not_allowed(self) -> None:
         self.close_connection = True  # its body is not read
@@ -89,6 +105,10 @@ class _Request(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _not_allowed
 
     # --- What is answered ---
+
+    def sweeps(self, asked: dict[str, str]) -> None:
+        assert isinstance(self.server.answers, StoreAnswers)
+        self._send(200, HTML, self.server.answers.page())
 
     def page(self, asked: dict[str, str]) -> None:
         self._send(200, HTML, _file("watch.html"))
@@ -100,20 +120,20 @@ class _Request(BaseHTTPRequestHandler):
         self._send(200, "text/css", (HERE / "page.css").read_bytes() + _file("watch.css"))
 
     def state(self, asked: dict[str, str]) -> None:
-        self._send(200, JSON, self.server.answers.state())
+        self._send(200, JSON, self.answers.state())
 
     def curves(self, asked: dict[str, str]) -> None:
         ids = [run for run in asked.get("runs", "").split(",") if run]
         known = self.headers.get("If-None-Match", "").strip('"')
-        tag, body = self.server.answers.curves(ids, known)
+        tag, body = self.answers.curves(ids, known)
         self._send(304 if tag == known else 200, JSON, body, ETag=f'"{tag}"')
 
     def table(self, asked: dict[str, str]) -> None:
-        done, body = self.server.answers.table()
+        done, body = self.answers.table()
         self._send(200, HTML, body, **{"X-Results": str(done)})
 
     def log(self, asked: dict[str, str]) -> None:
-        self._send(200, TEXT, self.server.answers.log(asked.get("run", "")))
+        self._send(200, TEXT, self.answers.log(asked.get("run", "")))
 
     # --- How ---
 
@@ -139,7 +159,9 @@ def _file(name: str) -> bytes:
     return Path(__file__).with_name(name).read_bytes()
 
 
-ANSWERS: dict[str, Callable[[_Request, dict[str, str]], None]] = {
+Answer = Callable[[_Request, dict[str, str]], None]
+LISTING: dict[str, Answer] = {"": _Request.sweeps, "watch.css": _Request.style}
+ANSWERS: dict[str, Answer] = {
     "": _Request.page,
     "watch.js": _Request.script,
     "watch.css": _Request.style,

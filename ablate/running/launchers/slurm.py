@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -139,6 +140,16 @@ def submit_driver(command: Sequence[str], log: Path, settings: Mapping[str, Any]
             f"--detach job: {said[-1] if said else f'sbatch ended with {done.returncode}'}"
         )
     return done.stdout.strip().partition(";")[0]
+
+
+def check() -> None:
+    """Raises Failure where this host can't ask for jobs."""
+    where = "start ablate on a host that can ask for jobs, such as a login node"
+    for program in ("sbatch", "squeue"):
+        if shutil.which(program) is None:
+            raise Failure(f"launcher=slurm: {program}: not found on PATH; {where}")
+    if told("squeue", "-h", "-n", "ablate-driver", "-o", "%i") is None:
+        raise Failure(f"launcher=slurm: the cluster gives no answer; {where}")
 
 
 def _pilot(root: Path, settings: Mapping[str, Any]) -> None:

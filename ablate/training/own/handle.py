@@ -129,6 +129,8 @@ class Handle:
             line[f"val_{name}" if name in self._declared else name] = number
         written = self._written()
         written.append(line, sync=False)
+        told = (f"{key} {value:g}" for key, value in line.items() if key != "step")
+        self._rundir.say(f"step {step}: {', '.join(told)}")
         self._beat()
         enough = self._rundir.prune_step()
         if enough is not None and enough in [other["step"] for other in written.lines()]:
