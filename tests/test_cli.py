@@ -570,7 +570,7 @@ def test_plan_shows_states_sizes_and_time_and_trains_nothing(shell):
     words = ("stem=none,dpn", "model.arch=mu/2", "model.depth=1", "train.steps=3", "seeds=2")
     before = shell("plan", *words, "launcher=inline").out
     # By hand: 12 numbers a patch, width 32, 17 tokens; dpn has LN(4) and LN(32) on top.
-    sizes = dict(re.findall(r"^ (\S+) +([\d,]+) +229,760 .* 2 planned", before, re.M))
+    sizes = dict(re.findall(r"^ (\S+) +([\d,]+) +230 k .* 2 planned", before, re.M))
     none, dpn = (int(sizes[row].replace(",", "")) for row in ("none", "dpn"))
     assert dpn - none == 2 * (4 + 32)
     assert "2 variants x 2 seeds = 4 runs (4 planned)" in before
