@@ -34,20 +34,20 @@ def one_cell(plan: Plan, row: str | None, column: str | None) -> Cell:
 
 
 def first_run(plan: Plan, cell: Cell) -> tuple[dict[str, Any], str | None, Iterator[str]]:
-    """Of the cell's first seed: its whole plain tree; its id, None where it is not known yet; what
+    """Of the first seed of a cell whose plan was just made: its whole plain tree; its id, None where it is not known yet; what
     `ablate config` says above it, a line each."""
     seed = plan.seeds[0]
-    run = PlannedRun(cell.ids.get(seed, ""), cell.at(seed), seed)
+    run = PlannedRun(cell.ids[seed], cell, seed)
     spec = run.spec()
     data = [data["name"] for tree in (spec, *spec_parents(spec)) for data in datasets_of(tree)]
     unseen = tuple(f"data={name} {NOT_SEEN}" for name in data)
-    known = bool(run.id) and not any(note.startswith(unseen) for note in plan.notes)
+    known = plan.tune is None and not any(note.startswith(unseen) for note in plan.notes)
     return spec, run.id if known else None, _said(plan, run, known)
 
 
 def _said(plan: Plan, run: PlannedRun, known: bool) -> Iterator[str]:
     yield f"run {run.id}: {run.label}" if known else f"{run.label}, whose id is not known yet"
-    if plan.tune is not None and not run.id:
+    if plan.tune is not None:
         keys = dict.fromkeys(key for stage in plan.tune.stages for key in stage.space)
         yield f"note: a search will choose {', '.join(keys)}"
     for note in plan.notes:
