@@ -34,8 +34,8 @@ def one_cell(plan: Plan, row: str | None, column: str | None) -> Cell:
 
 
 def first_run(plan: Plan, cell: Cell) -> tuple[dict[str, Any], str | None, Iterator[str]]:
-    """Of the first seed of a cell whose plan was just made: its whole plain tree; its id, None where it is not known yet; what
-    `ablate config` says above it, a line each."""
+    """Of the first seed of a cell whose plan was just made: its whole plain tree; its id, None
+    where it is not known yet; what `ablate config` says above it, a line each."""
     seed = plan.seeds[0]
     run = PlannedRun(cell.ids[seed], cell, seed)
     spec = run.spec()
