@@ -570,7 +570,7 @@ def test_plan_shows_states_sizes_and_time_and_trains_nothing(shell):
     words = ("stem=none,dpn", "model.arch=mu/2", "model.depth=1", "train.steps=3", "seeds=2")
     before = shell("plan", *words, "launcher=inline").out
     # By hand: 12 numbers a patch, width 32, 17 tokens; dpn has LN(4) and LN(32) on top.
-    sizes = dict(re.findall(r"^ (\S+) +([\d,]+) +229,760 .* 2 planned", before, re.M))
+    sizes = dict(re.findall(r"^ (\S+) +([\d,]+) +230 k .* 2 planned", before, re.M))
     none, dpn = (int(sizes[row].replace(",", "")) for row in ("none", "dpn"))
     assert dpn - none == 2 * (4 + 32)
     assert "2 variants x 2 seeds = 4 runs (4 planned)" in before
@@ -655,6 +655,48 @@ def test_config_prints_yaml_that_composes_to_the_same_id_again(shell):
         "ablate: model.depth: given twice\n"
     )
     assert run_id(shell, *words[:-1], "seed=5") != printed.split()[2]
+
+
+def test_config_shows_a_cell_of_a_sweep_before_anything_ran(shell):
+    (shell.folder / "wide.yaml").write_text(
+        "base: {model.depth: 2, train.steps: 3}\nseeds: [4, 7]\n"
+        "variants: [{plain: {}}, {again: {stem: none}}, {dpn: {stem: dpn}}]\n"
+        "across: {model.arch: [mu/4, mu/2]}\nexclude: [{stem: dpn, model.arch: mu/2}]\n"
+    )
+    alone = ("model.depth=2", "train.steps=3", "optim.lr=1e-3")
+    for options, words in (
+        ((), ("model.arch=mu/4",)),
+        (("--row", "again", "--column", "mu/2"), ("model.arch=mu/2",)),
+        (("--row", "dpn"), ("model.arch=mu/4", "stem=dpn")),
+    ):
+        found = shell("config", "wide.yaml", "optim.lr=1e-3", *options).out
+        same = shell("config", *alone, *words, "seed=4").out
+        assert found.splitlines()[0].startswith(f"{same.splitlines()[0]}: ")  # the id
+        assert yaml.safe_load(found) == yaml.safe_load(same)
+    assert "dpn@mu/4#4" in found.splitlines()[0]
+    for options, told in (
+        (("--row", "dnp"), "--row: "),
+        (("--row", "dpn", "--column", "mu/2"), "--column: 'dpn'"),
+        (("--scale", "small"), "--scale small: "),
+    ):
+        assert told in shell("config", "wide.yaml", *options, code=2).err
+    named = shell("config", "model.depth=2", "--row", "dpn", code=2).err
+    assert named.startswith("ablate: nothing to sweep")
+    assert not (shell.folder / "runs" / "ledger.db").exists()
+
+
+def test_config_knows_no_id_of_what_is_searched_or_was_not_seen(shell):
+    (shell.folder / "tuned.yaml").write_text(
+        "variants: [{a: {}}, {b: {stem: dpn}}]\nseeds: 2\n"
+        "tune: {space: {optim.lr: {log: [1e-4, 3e-2]}}, trials: 15}\n"
+    )
+    assert shell("config", "tuned.yaml").out.splitlines()[:2] == [
+        "# a#0, whose id is not known yet",
+        "# note: a search will choose optim.lr",
+    ]
+    for sweep, known in (("table1", True), ("table1_fewshot", False)):
+        told = shell("config", sweep, "--row", "ViT", "--format", "json").out
+        assert (json.loads(told)["run"] is not None) == known
 
 
 def test_list_shows_every_kind_and_the_users_files(shell):

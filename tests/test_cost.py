@@ -10,9 +10,10 @@ import pytest
 
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.launcher import launcher_settings
-from ablate.report.status import planned_runs, show_plan
+from ablate.report.planned import planned_runs, show_plan
 from ablate.report.text import device_time
 from ablate.running import estimate
+from ablate.running.costs import Costs
 from ablate.running.devices import PEAKS, START_S, Devices
 from ablate.running.rehearse import Rehearsals
 from ablate.shared.errors import UserError
@@ -179,6 +180,40 @@ def test_the_runs_of_a_plan_are_counted_as_they_will_be(tmp_path, monkeypatch, w
     assert planned_runs(plan).startswith(text)
     reports = sum(len(cell.ids) for cell in plan.cells)
     assert f"= {reports} run" in planned_runs(plan)
+
+
+@pytest.mark.parametrize(
+    ("variants", "lines"),
+    [
+        ("[{a: {}}, {b: {stem: dpn}}]", ["column", "mu/4", "S/4", "variants: a, b"]),
+        ("[{a: {}}, {b: {model.depth: 5}}]", ["variant", "a", "b"]),
+    ],
+)
+def test_a_plan_has_a_line_a_column_where_rows_hardly_differ(
+    tmp_path, monkeypatch, capsys, variants, lines
+):
+    (tmp_path / "wide.yaml").write_text(
+        f"base: {{data: digits, data.size: 32}}\nvariants: {variants}\n"
+        "across: {model.arch: [mu/4, S/4]}\n"
+    )
+    plan, _ = make_plan([str(tmp_path / "wide.yaml")], store=tmp_path)
+    sizes = {"mu/4": 32_000, "S/4": 22_000_000}
+    described = {}
+    for cell in plan.cells:
+        parameters = round(sizes[cell.column] * (1.0 if cell.spec["model"]["depth"] != 5 else 1.2))
+        described[cell.row, cell.column] = {
+            **{"parameters": parameters, "multiply_adds": 800 * parameters, "groups": {}},
+        }
+    costs = Costs(described, dict.fromkeys(described, 90.0), "by a short calibration", 0.0)
+    show_plan(plan, {}, costs, Rehearsals({}, []), launcher_settings({"name": "local"}), [])
+    out = capsys.readouterr().out
+    shown = [line.strip() for line in out.partition("\n\n2 variants x")[0].splitlines()]
+    shown = [line for line in shown if line and line[0] != "─"]
+    assert [line.split("  ")[0] for line in shown] == lines
+    if lines[0] == "column":
+        assert re.split(r" {2,}", shown[2]) == [
+            *("S/4", "22,000,000", "17.6 G", "1 min 30 s", "6 planned"),
+        ]
 
 
 def test_known_sets_are_planned_without_their_data_and_trained_with_it(shell):

@@ -430,3 +430,33 @@ def found_by_gc(store: Store) -> str:
             return f"{len(rubbish(store, ledger, kept(store, ledger, [])))} runs"
         except Failure as error:
             return " ".join(str(error).split()[1:8])
+
+
+def test_words_with_commas_cross_a_file_and_extend_its_sweep_as_seeds_do(shell):
+    """A file of rows, driven, then asked whether it is robust to another key."""
+    declare(shell.folder, file_of("ab", "seeds: 2"))
+    write(shell.folder, conf__trainer__noisy_yaml=YAML.replace("lr: 0.1", "lr: 0.1, wd: 0.0"))
+    crossed = "trainer.wd=0.0,0.5"
+    assert sweep(shell).count("finished: ") == 4
+    before = {run.id for run in recorded(shell).runs()}
+    assert "has trainer.wd=0.0, too" in shell("plan", "photos", "trainer.wd=0.5,1", code=2).err
+    assert sweep(shell, crossed).count("finished: ") == 4
+    plan = recorded(shell)
+    assert [column.heading for column in plan.columns] == ["trainer.wd=0.0", "trainer.wd=0.5"]
+    assert before < {run.id for run in plan.runs()}
+    said = sweep(shell, "seeds=3")
+    assert f"note: {crossed}, as last time\n" in said
+    assert said.count("finished: ") == 4
+    assert recorded(shell).words == ("photos", "seeds=3", "launcher=inline", crossed)
+    assert "no difference" in shell("diff", "photos").out
+    assert "finished: " not in sweep(shell)
+    fewer = shell("sweep", "photos", "trainer.wd=0.0,1", code=2).err
+    assert "photos has trainer.wd=0.5, too; `trainer.wd=0.0,0.5,1` extends it" in fewer
+    assert "trainer.wd=0.5" in shell("table", "photos", crossed).out
+    more = shell("table", "photos", "trainer.wd=0.0,0.5,1", code=2).err
+    assert "`ablate sweep photos trainer.wd=0.0,0.5,1` trains more" in more
+    assert "a: sets trainer.lr" in shell("plan", "photos", "trainer.lr=1,2", code=2).err
+    other = shell("plan", "photos", "trainer.wd=0.5,1", "--as", "other").out
+    assert "sweep: other\n" in other
+    sweep(shell, "--replace")
+    assert [column.label for column in recorded(shell).columns] == [""]

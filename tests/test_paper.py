@@ -211,10 +211,18 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
         assert entry.against.inside is inside
         text = render(table, "md", show=("gain", "paper"))
         where = "in our interval" if inside else "outside our interval"
-        assert f"| 79.7 ± 0.20, +1.1 | {word}, {where} |" in text
+        assert f"| S/16: 79.7 ± 0.20, +1.1 | {word}, {where} |" in text
         facts = csv.DictReader(io.StringIO(render(table, "csv")))
         assert [f["value"] for f in facts if f["quantity"] == "paper.gain.inside"] == [str(+inside)]
         assert re.search("Not subtracted, trained on cifar10, .*imagenet1k: S/4 for S/16\\.", text)
+    noise = np.random.default_rng(2)
+    wide = {run.id: finished(0.5 + noise.normal(0, 0.1)) for run in plan.runs()}
+    table = tabulate(plan, wide, paper=found)
+    entry = next(e for e in table.entries if (e.row, e.column) == ("dpn", "S/4"))
+    assert entry.gain.low < 1.1 < entry.gain.high > entry.gain.low + 5 * 1.1
+    assert (entry.against.agreement, entry.against.inside) == ("can't tell", None)
+    assert "| can't tell, our interval says nothing |" in render(table, "md", show=("paper",))
+    assert "| says nothing |" in render(table, "md", show=("paper",), wide=True)
     del results[plan.cells[0].ids[0]]
     table = tabulate(plan, results, paper=found)
     assert {e.against.agreement for e in table.entries if e.against} == {None}  # unfinished
@@ -260,6 +268,10 @@ def test_what_is_quoted_as_about_says_so(tmp_path):
 def test_nothing_to_stand_beside_is_said(tmp_path):
     with pytest.raises(UserError, match="names no published table"):
         paper.beside(make_plan(["a", "b"]), tmp_path)
+    with pytest.raises(UserError, match="dnn_bn names no published table, so none"):
+        paper.beside(
+            real("dnn_bn", tmp_path), tmp_path
+        )  # which has curves only: it is offered none
     plan = real("figure1", tmp_path, scale="digits")
     alone = dataclasses.replace(
         plan, columns=tuple(Column(c.label, {}, None) for c in plan.columns)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.analysis.across import hide_empty, is_partial, is_wide, p_values, verdict_of, wide
 from ablate.analysis.correct import Correct
 from ablate.analysis.footnotes import Footnotes, entry_notes, gain_notes
+from ablate.analysis.paper import WIDE, Beside
 from ablate.analysis.scores import Scores, by_replicate
 from ablate.analysis.table import Against, Cost, Entry, Other, Sizes
 from ablate.planning.plan import Plan
@@ -19,7 +20,6 @@ from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.analysis.course import RowCourse
-    from ablate.analysis.paper import Beside
     from ablate.analysis.stats import Estimate, Exact, RowGain
 
 
@@ -190,7 +190,10 @@ def _against(
         if not given or theirs is None or not gain or gain.low is None or gain.high is None:
             return Against(beside, None)
         agreement = stats.agreement(gain.low, gain.high, theirs)
-        return Against(beside, agreement, inside=gain.low <= theirs <= gain.high)
+        inside: bool | None = gain.low <= theirs <= gain.high
+        if inside and gain.high - gain.low > WIDE * abs(theirs):
+            inside = None
+        return Against(beside, agreement, inside=inside)
     value = accuracy.mean - beside.value if accuracy and beside.value is not None else None
     more = gain.mean - theirs if gain and theirs is not None else None
     return Against(beside, None, value, more)

@@ -179,6 +179,9 @@ def listing() -> Iterator[tuple[str, str, str]]:
 # --- A sweep beside it --------------------------------------------------------------------------
 
 
+WIDE = 5  # published gains: an interval that is wider has nearly any gain in it
+
+
 @dataclass(frozen=True)
 class Beside:
     """What was published for a cell of ours. `differs`: why it isn't comparable, "" where it is."""
@@ -192,6 +195,13 @@ class Beside:
     gain: float | None
     differs: str
 
+    @property
+    def said(self) -> str:
+        """As printed; before it the published column, where it isn't that of our data. What stands
+        in brackets behind its name the notes have."""
+        told = self.differs and self.printed
+        return f"{self.column.partition(' (')[0]}: {self.printed}" if told else self.printed
+
 
 def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
     """Find the published figure of every cell that has one, by the sweep file's `paper:`.
@@ -200,8 +210,9 @@ def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
     """
     if not plan.paper:
         raise UserError(
-            f"--against paper: {plan.name} names no published table; add to its file "
-            f"paper: {{table: T1L, rows: {{LABEL: base, LABEL: dpn}}}}"
+            f"--against paper: {plan.name} names no published table, so none stands beside it; a "
+            f"file of yours whose rows are in one ({', '.join(tables())}) names it by "
+            f"paper: {{table: NAME, rows: {{LABEL: name}}}}"
         )
     table = find(str(plan.paper["table"]))
     rows: Mapping[str, str] = plan.paper.get("rows", {})
@@ -325,7 +336,8 @@ def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> 
         f"Beside it: {table}, with its gains.{pm} Where data, resolution, steps and recipe match, "
         f"a cell has our value minus the published value. Elsewhere a cell says whether our gain "
         f"has the direction of the published gain (can't tell: our interval includes 0, or the "
-        f"published gain is 0), and whether the published gain lies in our interval."
+        f"published gain is 0), and whether the published gain lies in our interval (says nothing: "
+        f"in one that is wider than {WIDE} times the published gain)."
     ]
     by_reason: dict[str, list[str]] = {}
     for (_, column), beside in paper.items():

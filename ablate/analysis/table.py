@@ -49,7 +49,9 @@ class Against:
     agreement: str | None  # of the gains' directions; None where it can't be said
     value: float | None = None
     gain: float | None = None
-    inside: bool | None = None  # does the published gain lie in our interval?
+    # Does the published gain lie in our interval? With `agreement`, None: in one so wide
+    # that this says nothing.
+    inside: bool | None = None
     said: Estimate | None = None  # the published gain, its +- being 95 % intervals
 
 

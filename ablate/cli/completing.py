@@ -20,8 +20,8 @@ ASKED = "_ABLATE_COMPLETE"  # a shell's script sets it: complete_bash, complete_
 BREAKS = "=:"  # bash takes what is between for words of their own
 
 DRIVEN = ("status", "table", "trials", "plot", "report", "export", "verify", "stop")
-DECLARED = ("sweep", "plan", "doctor")
-KEYED = (*DRIVEN, *DECLARED, "config")
+DECLARED = ("sweep", "plan", "doctor", "config")
+KEYED = (*DRIVEN, *DECLARED)
 RUN_OPTIONS = ("--rerun", "--weights")
 
 

@@ -31,7 +31,7 @@ from ablate.cli.printing import (
     print_rendered,
     print_table,
 )
-from ablate.cli.selection import RUNS, Selection, StoreDir, planned
+from ablate.cli.selection import RUNS, Scale, Selection, StoreDir, planned
 from ablate.shared.errors import NotThere, UserError, unknown
 
 if TYPE_CHECKING:
@@ -369,8 +369,20 @@ def list_(
 
 def config(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of the run.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME] KEY=VALUE", help="Settings of a run, or a sweep, of which one cell."
+        ),
     ] = None,
+    row: Annotated[
+        str | None,
+        typer.Option(metavar="LABEL", help="Row of the sweep (default: its baseline)."),
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(metavar="LABEL", help="Column of the sweep (default: its first)."),
+    ] = None,
+    scale: Scale = None,
     format: YamlFormat = Format.yaml,
     store: StoreDir = RUNS,
 ) -> None:
@@ -378,11 +390,20 @@ def config(
     from omegaconf import OmegaConf
 
     from ablate.planning.compose import resolve
+    from ablate.planning.one_cell import first_run, one_cell
     from ablate.shared.spec import as_read
 
-    tree, run = resolve(words or [], store)
+    run: str | None
+    named = "=" not in (words or ["="])[0]
+    if named or any(option is not None for option in (row, column, scale)):
+        made, _ = Selection(words or [], scale, store=store).plan(unseen=True)
+        tree, run, said = first_run(made, one_cell(made, row, column))
+    else:
+        tree, run = resolve(words or [], store)
+        said = iter([f"run {run}"])
     tree = as_read(tree)
     if format is Format.json:
         print_json({"run": run, "configuration": tree})
         return
-    print(f"# run {run}\n{OmegaConf.to_yaml(OmegaConf.create(tree))}", end="")
+    head = "".join(f"# {line}\n" for line in said)
+    print(f"{head}{OmegaConf.to_yaml(OmegaConf.create(tree))}", end="")

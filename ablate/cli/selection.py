@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -18,6 +18,7 @@ from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
     from ablate.planning.memory import Recall
+    from ablate.planning.overrides import Word
     from ablate.planning.plan import Plan
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
@@ -200,7 +201,7 @@ def planned(
         wanted = made.name
     plan = driven(store, ledger, known, wanted or known[0], sealed)
     if made is not None:
-        _check_said(made, plan, store)
+        _check_said(made, plan, store, line.crossed)
     if read:
         plan = left_out(computed(store, plan), ledger)
         for told in edited(plan, store.command):
@@ -233,8 +234,9 @@ def _more_than_a_name(store: Store, plan: Plan, others: list[str]) -> UserError:
     )
 
 
-def _check_said(made: Plan, plan: Plan, store: Store) -> None:
-    """Raises UserError where the words that `made` is of say other runs than the driven plan."""
+def _check_said(made: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -> None:
+    """Raises UserError where the words that `made` is of say other runs than the driven plan.
+    `crossed`: those that cross a file."""
     from ablate.planning.naming import alike
     from ablate.shared.spec import datasets_of
 
@@ -244,6 +246,13 @@ def _check_said(made: Plan, plan: Plan, store: Store) -> None:
             f"`{store.command('sweep', *plan.words)}`; leave your words out to show the sweep"
         )
     said = {word.partition("=")[0]: word for word in made.words}
+    columns = [{column.label for column in each.columns} for each in (made, plan)]
+    if crossed and columns[0] != columns[1]:
+        again = shlex.join(["ablate", "sweep", *made.words])
+        raise UserError(
+            f"{crossed[0].text}: {plan.name} was driven with other columns, and all of "
+            f"them are shown; leave the word out, or `{again}` trains more"
+        )
     wanted, driven = set(made.seeds), set(plan.seeds)
     if "seeds" in said and wanted != driven and not plan.until:
         again = f"`{store.command('sweep', *made.words)}`"

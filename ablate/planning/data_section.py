@@ -27,6 +27,7 @@ from ablate.shared.fingerprint import fingerprint
 
 NAMED = 3  # sets that a line names, folders that have one
 USES = {"test": "tests", "validation": "validates"}
+NOT_SEEN = "was not seen"  # of a set that a plan was made without
 BEHIND = chr(ord(os.sep) + 1)  # in name order
 
 
@@ -135,7 +136,7 @@ def _read(
 def _unseen(data: Mapping[str, Any]) -> str:
     rows = ", ".join(f"{number:,} of {split}" for split, number in data["rows"].items())
     return (
-        f"data={data['name']} was not seen: its size is taken as {rows}; to train, give "
+        f"data={data['name']} {NOT_SEEN}: its size is taken as {rows}; to train, give "
         f"data.path=FOLDER"
     )
 

@@ -75,7 +75,7 @@ class Sweep:
     rows: tuple[Item, ...]
     columns: tuple[Item, ...]
     under: tuple[SettingsLayer, ...]  # base, and that of the scale
-    over: Mapping[str, Any]  # the command line
+    over: Mapping[str, Any]  # the command line, but for what it crosses
     baseline: str | None
     seeds: tuple[int, ...]
     analysis: Analysis
@@ -87,6 +87,7 @@ class Sweep:
     tune: Tune | None = None
     groups: tuple[ColumnGroup, ...] = ()
     until: Mapping[str, Any] | None = None  # looks, margin, spread: what of them is said
+    crossed: tuple[str, ...] = ()  # keys of its columns that are of the command line
 
     def layers(
         self, row: Item, column: Item, overrides: Iterable[Override] = ()
@@ -94,12 +95,14 @@ class Sweep:
         """A cell's settings, the lowest first."""
         if not self.place:  # words are on one level, rows' and columns' among them
             return [SettingsLayer("", {**self.over, **column.settings, **row.settings})]
+        words = {key: column.settings[key] for key in self.crossed}
+        own = {key: value for key, value in column.settings.items() if key not in words}
         return [
             *self.under,
-            SettingsLayer(column.place, column.settings),
+            SettingsLayer(column.place, own),
             SettingsLayer(row.place, row.settings),
             *(SettingsLayer(override.place, override.then) for override in overrides),
-            SettingsLayer("", self.over),
+            SettingsLayer("", {**self.over, **words}),
         ]
 
 

@@ -12,7 +12,7 @@ from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown, trend_lacks
 from ablate.planning.edited import hashes
-from ablate.planning.memory import Recall, SeedWords, recalled
+from ablate.planning.memory import Recall, SeedWords, check_crossed, crossed_again, recalled
 from ablate.planning.naming import sweep_name
 from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
@@ -62,7 +62,11 @@ def plan(
         for part in (option, f"{value:g}")
     ]
     whole = [*words, *options]
-    name = name or sweep_name(line, scale, across, each)
+    called, name = name, name or sweep_name(line, scale, across, each)
+    before = None if recall is None else recall(name, whole)
+    again = crossed_again(line, before, composer)
+    line = replace(line, settings=(*line.settings, *again))
+    whole = [*words, *(word.text for word in again), *options]
     if not name.isprintable():
         raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
     if line.file is None:
@@ -80,13 +84,14 @@ def plan(
             if given:
                 raise UserError(f"{option}: goes with values with commas; here {place} says it")
         sweep = from_file(place, content, line, scale, composer.groups)
+        check_crossed(line, sweep, before, composer, name, own=called is None)
         levels = content, content.get("scales", {}).get(scale, {})
         by_default = not any(key in level for level in levels for key in ("seeds", "until"))
     said = SeedWords(line.sweep, until, margin)
-    before = None if recall is None else recall(name, whole)
     found = recalled(sweep, said, before, whole, by_default)
     made = expand(found.sweep, composer, name, found.words)
-    made = replace(made, notes=(*made.notes, *found.notes))
+    kept = (f"{word.text}, as last time" for word in again)
+    made = replace(made, notes=(*made.notes, *kept, *found.notes))
     if line.file is not None:
         notes = (*hidden(line.file), *made.notes)
         made = replace(made, notes=notes, file=hashes(find(line.file), scale))
@@ -215,7 +220,7 @@ def _cell(
                 key
                 for override in applied
                 for key in override.then
-                if _of_recipe(key) and key not in sweep.over
+                if _of_recipe(key) and key not in (*sweep.over, *sweep.crossed)
             )
         ),
         seeds=sweep.seeds if sweep.until and sweep.tune else (),

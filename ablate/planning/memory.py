@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ablate.planning.declaration import Sweep
+from ablate.planning.compose import Composer
+from ablate.planning.declaration import Sweep, holds
 from ablate.planning.naming import apart
-from ablate.planning.overrides import Word
+from ablate.planning.overrides import Word, show
 from ablate.planning.plan import Plan
+from ablate.planning.tree import value_at
 from ablate.planning.until import with_until
+from ablate.planning.words import CommandLine, read_line
 from ablate.shared.errors import UserError
 
 # (name, words) -> the plan by which that sweep was driven last; None: it was not, or it is another.
@@ -38,6 +41,41 @@ class Recalled:
     sweep: Sweep
     words: Sequence[str]
     notes: tuple[str, ...] = ()
+
+
+def crossed_again(line: CommandLine, before: Plan | None, composer: Composer) -> list[Word]:
+    """The words that `before` was crossed with, and that the command line does not say."""
+    if before is None or line.file is None:
+        return []
+    words = read_line(apart(before.words)[0], composer.groups).crossed
+    said = {word.key for word in line.settings}
+    return [word for word in words if word.key not in said]
+
+
+def check_crossed(
+    line: CommandLine, sweep: Sweep, before: Plan | None, composer: Composer, name: str, own: bool
+) -> None:
+    """Raises UserError where words that cross a file leave out a value that the sweep was driven
+    with, or the file's own value of a key, by which the sweep is still its `own`."""
+    if not line.crossed:
+        return
+    trees = [dict(cell.spec) for cell in before.cells] if before is not None else []
+    if own:
+        row, column = sweep.rows[0], sweep.columns[0]
+        kept = {key: value for key, value in column.settings.items() if key not in sweep.crossed}
+        plain = replace(sweep, crossed=())
+        trees.append(composer.tree(plain.layers(row, replace(column, settings=kept))))
+    for word in line.crossed:
+        found = (value_at(tree, word.key) for tree in trees)
+        had = [value.get("name") if isinstance(value, Mapping) else value for value in found]
+        had = [value for value in had if value is not None]  # a recipe's name is in no tree
+        lacking = {show(value): None for value in had if not holds([*word.values], value)}
+        if lacking:
+            every = ",".join(dict.fromkeys(map(show, [*had, *word.values])))
+            raise UserError(
+                f"{word.text}: {name} has {word.key}={','.join(lacking)}, too; "
+                f"`{word.key}={every}` extends it, --as NAME makes another sweep"
+            )
 
 
 def recalled(

@@ -51,9 +51,11 @@ def apart(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 
 
 def sweep_name(line: CommandLine, scale: str | None, across: Collection[str], each: bool) -> str:
-    """What the sweep is called: its file, scale, and the words that change its results."""
+    """What the sweep is called: its file, scale, and the words that change its results.
+
+    Words that cross a file with values extend its sweep, as seeds do."""
     places = [word for word in line.settings if bare(word.key) == "data.path" and not word.swept]
-    named = [word for word in line.settings if word not in places]
+    named = [word for word in line.settings if word not in (*places, *line.crossed)]
     words = sorted(map(_spelled, named))
     words += [_spelled(line.sweep[key]) for key in ("baseline", *TUNE) if key in line.sweep]
     words += sorted(f"across={key}" for key in across) + (["each"] if each else [])

@@ -46,6 +46,7 @@ from ablate.planning.words import (
     DEFAULT_SEEDS,
     TUNE,
     CommandLine,
+    cross,
     section_of,
     seeds_of,
 )
@@ -109,13 +110,6 @@ def from_file(
     groups: Mapping[str, Sequence[str]],
 ) -> Sweep:
     """The sweep of a file's content, at a scale, under the words of `line`."""
-    for word in line.settings:
-        if word.swept:
-            raise UserError(
-                f"{word.key}: expected one value, for {place} declares the rows; a list value is "
-                f"bracketed ({word.key}=[{','.join(map(show, word.values))}]); to sweep without "
-                f"the file leave {line.file} out"
-            )
     reader = _Reader(place, groups)
     scales = {
         name: reader.scale(raw, f"{place}: scales.{name}")
@@ -146,14 +140,17 @@ def from_file(
     title = parts.get("title", "")
     if scale is not None and "title" not in scaled and title:
         title += f" (scale {scale})"
+    columns = parts.get("across", (Item("", {}, place),))
+    if line.crossed:
+        columns = cross(line.crossed, columns, rows, merged["paper"].pop("columns", {}))
     until = declared({"": whole, f"scales.{scale}.": scaled}, place)
     return Sweep(
         place=place,
         title=title,
         rows=distinct(rows, "rows", f"{place}: variants"),
-        columns=parts.get("across", (Item("", {}, place),)),
+        columns=columns,
         under=tuple(_under(place, whole, scale, scaled)),
-        over=once(line.settings),
+        over=once(word for word in line.settings if not word.swept),
         baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
         analysis=Analysis(
@@ -170,6 +167,7 @@ def from_file(
         tune=_tune(parts, whole, scaled, line, place, until),
         groups=parts.get("groups", ()),
         until=until,
+        crossed=tuple(word.key for word in line.crossed),
     )
 
 

@@ -82,7 +82,9 @@ def paper_of(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
 def groups_of(sweep: Sweep, columns: Sequence[Item], notes: list[str]) -> tuple[ColumnGroup, ...]:
     """`groups:` of the `columns` that have cells. Raises UserError for a heading that no column
     has, and for a column that is in no group; a scale with other columns has its own, or none."""
-    if not sweep.groups:
+    if sweep.groups and sweep.crossed:
+        notes.append(f"groups are left out: {', '.join(sweep.crossed)} crosses their columns")
+    if not sweep.groups or sweep.crossed:
         return ()
     own = "groups" in sweep.own
     place = f"{sweep.place}: {f'scales.{sweep.scale}.' if own else ''}groups"

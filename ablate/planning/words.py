@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
+from ablate.planning.cell import JOINT
 from ablate.planning.declaration import (
     Item,
     Sweep,
@@ -36,6 +37,11 @@ class CommandLine:
     settings: tuple[Word, ...]
     sweep: Mapping[str, Word]  # seeds, baseline, analysis.KEY, tune.KEY, tune=none, from.tune...
     launcher: Mapping[str, Any]
+
+    @property
+    def crossed(self) -> tuple[Word, ...]:
+        """The words with several values beside a file: its columns are crossed with them."""
+        return tuple(word for word in self.settings if word.swept) if self.file else ()
 
 
 def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> CommandLine:
@@ -110,6 +116,31 @@ def from_words(line: CommandLine, across: Collection[str], each: bool, title: st
         seeds=seeds_of(line, DEFAULT_SEEDS, "seeds"),
         analysis=Analysis(**analysis(section_of(line, "analysis"), "analysis")),
     )
+
+
+def cross(
+    words: Sequence[Word], columns: Sequence[Item], rows: Sequence[Item], paper: Mapping[str, str]
+) -> tuple[Item, ...]:
+    """The columns of a file, each for all values of the words. `paper`: label -> published column.
+    Raises UserError for a key that rows or columns set themselves."""
+    for word in words:
+        for item in (*rows, *columns):
+            if word.key in item.settings:
+                raise UserError(
+                    f"{word.text}: {item.place}: {item.label}: sets {word.key}; a sweep is crossed "
+                    f"with a key that its rows and columns leave alone; a list value is bracketed: "
+                    f"{word.key}=[{','.join(map(show, word.values))}]"
+                )
+    found = []
+    for column in columns:
+        for settings in products({word.key: word.values for word in words}):
+            label = joined(settings.values())
+            if column.label:
+                named = (f"{key}={show(value)}" for key, value in settings.items())
+                label = JOINT.join([column.label, *named])
+            theirs = column.paper or paper.get(column.label)
+            found.append(Item(label, {**column.settings, **settings}, column.place, paper=theirs))
+    return distinct(found, "columns", "")
 
 
 def _item(settings: Mapping[str, Any]) -> Item:

@@ -1,30 +1,24 @@
-"""Prints `plan` and `status`: runs by state, errors, sizes, costs, workers."""
+"""Prints `status`: runs by state, errors, workers."""
 
 from __future__ import annotations
 
-import math
-import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from ablate.analysis import captions
 from ablate.analysis.course import standing, told_by
-from ablate.analysis.scores import short
 from ablate.planning.cell import PlannedRun
 from ablate.planning.edited import edited
-from ablate.planning.launcher import launcher_line
 from ablate.planning.plan import Plan
 from ablate.planning.until import Standing
 from ablate.report.gate import console
-from ablate.report.text import device_time, duration
+from ablate.report.text import duration
 from ablate.report.workers import rate, standing_cell
-from ablate.running.costs import UNKNOWN, Costs
-from ablate.running.rehearse import Rehearsals
 from ablate.shared.result import FINAL
 from ablate.store import looks
-from ablate.store.events import HELD, RunState, Status
+from ablate.store.events import HELD, Status
 from ablate.store.ledger import Ledger
 from ablate.store.looks import InterimLook
 from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, observe
@@ -36,127 +30,9 @@ if TYPE_CHECKING:
 PARENTS = "(their parents)"  # the row of all runs that others start from
 
 
-def show_head(plan: Plan) -> None:
-    """Print name and title at once: `show_plan` waits until every model was built."""
-    print(f"sweep: {plan.name}\n{plan.title}\n", flush=True)
-
-
-def show_plan(
-    plan: Plan,
-    states: Mapping[str, RunState],
-    costs: Costs,
-    told: Rehearsals,
-    launcher: Mapping[str, Any],
-    amiss: Sequence[str],
-) -> None:
-    """Print a row a variant with its size, cost and runs by state; then the time left, the
-    launcher, notes and warnings. `launcher`: the launcher group, `amiss`: more warnings."""
-    steps = {row: f"{ratio:.1f}x" for (row, _), ratio in told.steps.items()}
-    rows: list[tuple[str, ...]] = []
-    for row in plan.rows:
-        cells = [cell for cell in plan.cells if cell.row == row.label]
-        sizes = [costs.described[cell.row, cell.column] for cell in cells]
-        also = f" (= {', '.join(row.aliases)})" if row.aliases else ""
-        rows.append(
-            (
-                row.label + also,
-                _range([size["parameters"] for size in sizes]),
-                _range([size["multiply_adds"] for size in sizes]),
-                *([steps.get(row.label, "")] if steps else []),
-                _range([costs.seconds[cell.row, cell.column] for cell in cells], duration),
-                _states(
-                    [run for cell in cells for run in cell.ids.values()],
-                    states,
-                    sum(len(plan.planned(cell)) - len(cell.ids) for cell in cells),
-                ),
-            )
-        )
-    rows += _parents(plan, states, costs, bool(steps))
-    head = ("variant", "parameters", "multiply-adds", *["a step"] * bool(steps), "time a run")
-    show_grid((*head, "runs"), rows)
-    what = _states([run.id for run in plan.runs()], states, plan.to_come)
-    print(f"\n{planned_runs(plan)} ({what})")
-    if plan.tune is not None:
-        print(_search(plan, states, costs))
-    if math.isinf(costs.left_s):
-        on = shlex.join(["ablate", "plan", *plan.words, "--on", "h100:8"])
-        print(f"left: more than a month on these {costs.where}; `{on}` shows the time on GPUs")
-    elif costs.how == UNKNOWN:
-        print(f"left: {UNKNOWN}")
-    elif costs.left_s:
-        print(
-            f"left: about {duration(costs.wall_s)} on {costs.where}, "
-            f"{device_time(costs.left_s)} ({costs.how})"
-        )
-    print(f"launcher: {launcher_line(launcher)}")
-    for note in (*plan.notes, *costs.notes):
-        print(f"note: {note}")
-    for warning in (*costs.warnings(), *told.warnings, *amiss):
-        print(f"warning: {warning}")
-
-
-def _parents(
-    plan: Plan, states: Mapping[str, RunState], costs: Costs, steps: bool
-) -> list[tuple[str, ...]]:
-    """A row for all runs that others start from."""
-    cells = plan.parents()
-    if not cells:
-        return []
-    keys = [(cell.row, cell.column) for cell in cells]
-    return [
-        (
-            PARENTS,
-            _range([costs.described[key]["parameters"] for key in keys]),
-            _range([costs.described[key]["multiply_adds"] for key in keys]),
-            *[""] * steps,
-            _range([costs.seconds[key] for key in keys], duration),
-            _states([run for cell in cells for run in cell.ids.values()], states, 0),
-        )
-    ]
-
-
-def planned_runs(plan: Plan) -> str:
-    """ "4 variants x 5 seeds = 20 runs, after 16 tuning trials, from 20 parents"."""
-    rows, columns = len(plan.rows), len(plan.columns)
-    grid = _count(rows, "variant") + (f" x {_count(columns, 'column')}" if columns > 1 else "")
-    if len(plan.cells) < rows * columns:
-        grid = f"{len(plan.cells):,} cells of {grid}"
-    runs = sum(len(plan.planned(cell)) for cell in plan.cells)
-    each = f", up to {plan.seeds_said} so far" if plan.until else f" x {plan.seeds_said}"
-    text = f"{grid}{each} = {_count(runs, 'run')}"
-    trials = plan.expected_trials
-    text += f", after {_count(trials, 'tuning trial')}" if trials else ""
-    parents = sum(len(cell.ids) for cell in plan.parents())
-    return text + (f", from {_count(parents, 'parent')}" if parents else "")
-
-
-def _states(runs: Sequence[str], states: Mapping[str, RunState], to_come: int) -> str:
-    """ "4 finished, 8 planned, 12 to come"."""
-    return _told(Counter(str(states.get(run, RunState()).status) for run in runs), to_come)
-
-
-def _told(counts: Mapping[str, int], to_come: int) -> str:
+def told_counts(counts: Mapping[str, int], to_come: int) -> str:
     words = [f"{count:,} {status}" for status, count in counts.items()]
     return ", ".join(words + ([f"{to_come:,} to come"] if to_come else []))
-
-
-def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
-    """Describe the search, equal for every variant, and its progress."""
-    assert plan.tune is not None
-    done = sum(
-        states.get(run, RunState()).status in FINAL
-        for trial in plan.trials
-        for run in trial.cell.ids.values()
-    )
-    chosen = sum(len(cell.chosen) for cell in plan.cells)
-    searches = sum(len(plan.searches(cell)) for cell in plan.cells)
-    keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
-    most = f", {_range(costs.searches, short)} multiply-adds" if costs.searches else ""
-    return (
-        f"tuning {keys}: {plan.searches_said} of {plan.tune.trials_each} trials "
-        f"(sampler {plan.tune.sampler}){most} for each of {_count(len(plan.cells), 'cell')}; "
-        f"{done} of {plan.expected_trials} trials and {chosen} of {searches} searches are done"
-    )
 
 
 def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
@@ -196,8 +72,8 @@ def _lost(runs: Sequence[PlannedRun], now: SweepProgress, sound: Sound) -> Itera
 
 def head_lines(now: SweepProgress) -> str:
     """Who drives the sweep, and its runs by state."""
-    what = _told(now.counts, now.total - len(now.states))
-    return f"sweep: {now.sweep} ({driver_words(now)})\n{_count(now.total, 'run')}: {what}\n"
+    what = told_counts(now.counts, now.total - len(now.states))
+    return f"sweep: {now.sweep} ({driver_words(now)})\n{counted(now.total, 'run')}: {what}\n"
 
 
 def driver_words(now: SweepProgress) -> str:
@@ -304,14 +180,5 @@ def _plain(text: str) -> Any:
     return Text(text)  # labels hold brackets, which are no markup
 
 
-def _range(
-    values: Sequence[Any], form: Callable[[Any], str] = lambda value: f"{value:,.0f}"
-) -> str:
-    if None in values:
-        return "?"
-    low, high = min(values), max(values)
-    return str(form(low)) if form(low) == form(high) else f"{form(low)} - {form(high)}"
-
-
-def _count(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -225,7 +225,7 @@ def _chosen(table: Table, ci: str) -> Iterator[ShownPart]:
 
 def _paper(table: Table, ci: str) -> Iterator[ShownPart]:
     def printed(entry: Entry) -> GridCell:
-        return GridCell(entry.against.published.printed if entry.against else "", number=True)
+        return GridCell(entry.against.published.said if entry.against else "", number=True)
 
     def said(entry: Entry) -> GridCell:
         gain = entry.against.said if entry.against else None
@@ -239,6 +239,13 @@ def _paper(table: Table, ci: str) -> Iterator[ShownPart]:
         yield ShownPart("beside it", lambda entry: GridCell(_beside(entry, table)), number=False)
 
 
+INSIDE = {  # `Against.inside`, in a column of its own and in a line
+    True: ("yes", "in our interval"),
+    False: ("no", "outside our interval"),
+    None: ("says nothing", "our interval says nothing"),
+}
+
+
 def paper_apart(table: Table) -> Iterator[ShownPart]:
     """The parts of `paper` one by one, each with a short text."""
 
@@ -248,11 +255,11 @@ def paper_apart(table: Table) -> Iterator[ShownPart]:
     def less(value: float | None) -> str:
         return "" if value is None else table.of().text(value, True)
 
-    yield ShownPart(table.paper or "paper", of(lambda a: a.published.printed))
+    yield ShownPart(table.paper or "paper", of(lambda a: a.published.said))
     yield ShownPart("value minus it", of(lambda a: less(a.value)))
     yield ShownPart("gain minus it", of(lambda a: less(a.gain)))
     yield ShownPart("direction", of(lambda a: (a.agreement or "").removesuffix(" direction")))
-    yield ShownPart("in our interval", of(lambda a: {True: "yes", False: "no", None: ""}[a.inside]))
+    yield ShownPart("in our interval", of(lambda a: INSIDE[a.inside][0] if a.agreement else ""))
 
 
 def _beside(entry: Entry, table: Table) -> str:
@@ -265,7 +272,7 @@ def _beside(entry: Entry, table: Table) -> str:
     if against.gain is not None:
         parts.append(f"gain {table.of().text(against.gain, True)}")
     if against.agreement is not None:
-        parts += [against.agreement, f"{'in' if against.inside else 'outside'} our interval"]
+        parts += [against.agreement, INSIDE[against.inside][1]]
     return ", ".join(parts)
 
 

@@ -1,0 +1,174 @@
+"""Prints `plan`: the runs of a sweep, their sizes, and what they cost."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ablate.analysis.scores import short
+from ablate.planning.cell import Cell
+from ablate.planning.launcher import launcher_line
+from ablate.planning.plan import Plan
+from ablate.report.status import PARENTS, counted, show_grid, told_counts
+from ablate.report.text import device_time, duration
+from ablate.running.costs import UNKNOWN, Costs
+from ablate.running.rehearse import Rehearsals
+from ablate.shared.result import FINAL
+from ablate.store.events import RunState
+
+ALIKE = 1.05  # the largest of a column over its smallest: up to here rows hardly differ in size
+
+
+def show_head(plan: Plan) -> None:
+    """Print name and title at once: `show_plan` waits until every model was built."""
+    print(f"sweep: {plan.name}\n{plan.title}\n", flush=True)
+
+
+def show_plan(
+    plan: Plan,
+    states: Mapping[str, RunState],
+    costs: Costs,
+    told: Rehearsals,
+    launcher: Mapping[str, Any],
+    amiss: Sequence[str],
+) -> None:
+    """Print sizes, costs and runs by state, a line a variant, or a line a column where the variants
+    of each hardly differ in size; then the time left, the launcher, notes and warnings.
+    `launcher`: the launcher group, `amiss`: more warnings."""
+    steps = {row: f"{ratio:.1f}x" for (row, _), ratio in told.steps.items()}
+    variants = {row.label: ", ".join(row.aliases) for row in plan.rows}
+    variants = {row: row + (f" (= {also})" if also else "") for row, also in variants.items()}
+    by_column = len(plan.columns) > 1 and _rows_alike(plan, costs)
+    lines: list[tuple[str, str, list[Cell]]]  # label, a step, cells
+    if by_column:
+        lines = [
+            (column.heading, "", [cell for cell in plan.cells if cell.column == column.label])
+            for column in plan.columns
+        ]
+    else:
+        lines = [
+            (label, steps.get(row, ""), [cell for cell in plan.cells if cell.row == row])
+            for row, label in variants.items()
+        ]
+    lines += [(PARENTS, "", parents)] if (parents := plan.parents()) else []
+    with_steps = bool(steps) and not by_column
+    head = ["parameters", "multiply-adds", *["a step"] * with_steps, "time a run", "runs"]
+    show_grid(
+        ("column" if by_column else "variant", *head),
+        [
+            (label, *_sizes(cells, costs), *[step] * with_steps, *_runs(plan, cells, states, costs))
+            for label, step, cells in lines
+        ],
+    )
+    if by_column:
+        each = (f"{label} {steps.get(row, '')}".rstrip() for row, label in variants.items())
+        print(f"\nvariants{', and a step of each' if steps else ''}: {', '.join(each)}")
+    what = _states([run.id for run in plan.runs()], states, plan.to_come)
+    print(f"\n{planned_runs(plan)} ({what})")
+    if plan.tune is not None:
+        print(_search(plan, states, costs))
+    _show_rest(plan, costs, told, launcher, amiss)
+
+
+def _show_rest(
+    plan: Plan,
+    costs: Costs,
+    told: Rehearsals,
+    launcher: Mapping[str, Any],
+    amiss: Sequence[str],
+) -> None:
+    if math.isinf(costs.left_s):
+        on = shlex.join(["ablate", "plan", *plan.words, "--on", "h100:8"])
+        print(f"left: more than a month on these {costs.where}; `{on}` shows the time on GPUs")
+    elif costs.how == UNKNOWN:
+        print(f"left: {UNKNOWN}")
+    elif costs.left_s:
+        print(
+            f"left: about {duration(costs.wall_s)} on {costs.where}, "
+            f"{device_time(costs.left_s)} ({costs.how})"
+        )
+    print(f"launcher: {launcher_line(launcher)}")
+    for note in (*plan.notes, *costs.notes):
+        print(f"note: {note}")
+    for warning in (*costs.warnings(), *told.warnings, *amiss):
+        print(f"warning: {warning}")
+
+
+def _rows_alike(plan: Plan, costs: Costs) -> bool:
+    """Do the variants of every column hardly differ in size?"""
+    for column in plan.columns:
+        cells = [cell for cell in plan.cells if cell.column == column.label]
+        for key in ("parameters", "multiply_adds"):
+            sizes = [costs.described[cell.row, cell.column][key] for cell in cells]
+            if None in sizes or max(sizes) > ALIKE * min(sizes):
+                return False
+    return True
+
+
+def _sizes(cells: Sequence[Cell], costs: Costs) -> tuple[str, str]:
+    sizes = [costs.described[cell.row, cell.column] for cell in cells]
+    return (
+        _range([size["parameters"] for size in sizes], "{:,.0f}".format),
+        _range([size["multiply_adds"] for size in sizes], short),
+    )
+
+
+def _runs(
+    plan: Plan, cells: Sequence[Cell], states: Mapping[str, RunState], costs: Costs
+) -> tuple[str, str]:
+    """The time a run of these cells takes, and the states of their runs."""
+    rows = {row.label for row in plan.rows}  # parents, which are in none, are all known
+    to_come = sum(len(plan.planned(cell)) - len(cell.ids) for cell in cells if cell.row in rows)
+    return (
+        _range([costs.seconds[cell.row, cell.column] for cell in cells], duration),
+        _states([run for cell in cells for run in cell.ids.values()], states, to_come),
+    )
+
+
+def planned_runs(plan: Plan) -> str:
+    """ "4 variants x 5 seeds = 20 runs, after 16 tuning trials, from 20 parents"."""
+    rows, columns = len(plan.rows), len(plan.columns)
+    grid = counted(rows, "variant") + (f" x {counted(columns, 'column')}" if columns > 1 else "")
+    if len(plan.cells) < rows * columns:
+        grid = f"{len(plan.cells):,} cells of {grid}"
+    runs = sum(len(plan.planned(cell)) for cell in plan.cells)
+    each = f", up to {plan.seeds_said} so far" if plan.until else f" x {plan.seeds_said}"
+    text = f"{grid}{each} = {counted(runs, 'run')}"
+    trials = plan.expected_trials
+    text += f", after {counted(trials, 'tuning trial')}" if trials else ""
+    parents = sum(len(cell.ids) for cell in plan.parents())
+    return text + (f", from {counted(parents, 'parent')}" if parents else "")
+
+
+def _states(runs: Sequence[str], states: Mapping[str, RunState], to_come: int) -> str:
+    """ "4 finished, 8 planned, 12 to come"."""
+    return told_counts(Counter(str(states.get(run, RunState()).status) for run in runs), to_come)
+
+
+def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
+    """Describe the search, equal for every variant, and its progress."""
+    assert plan.tune is not None
+    done = sum(
+        states.get(run, RunState()).status in FINAL
+        for trial in plan.trials
+        for run in trial.cell.ids.values()
+    )
+    chosen = sum(len(cell.chosen) for cell in plan.cells)
+    searches = sum(len(plan.searches(cell)) for cell in plan.cells)
+    keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
+    most = f", {_range(costs.searches, short)} multiply-adds" if costs.searches else ""
+    return (
+        f"tuning {keys}: {plan.searches_said} of {plan.tune.trials_each} trials "
+        f"(sampler {plan.tune.sampler}){most} for each of {counted(len(plan.cells), 'cell')}; "
+        f"{done} of {plan.expected_trials} trials and {chosen} of {searches} searches are done"
+    )
+
+
+def _range(values: Sequence[Any], form: Callable[[Any], str]) -> str:
+    if None in values:
+        return "?"
+    low, high = min(values), max(values)
+    return str(form(low)) if form(low) == form(high) else f"{form(low)} - {form(high)}"
