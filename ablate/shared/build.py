@@ -26,7 +26,7 @@ from ablate.shared.sections import (
     Weights,
     Whole,
 )
-from ablate.shared.spec import DRAWS, MENDED, Run, as_before, task_of
+from ablate.shared.spec import DRAWS, MENDED, UNTYPED, Run, as_before, task_of
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 WHOLE_KEYS = ("name", "version", "folder", "input")  # of every whole model
@@ -158,7 +158,8 @@ def same_keys(place: str, tree: Any, expected: Iterable[str], added: Collection[
         if key not in names:
             if not place and (where := _homes(key)):
                 raise UserError(f"{key}: is no key; did you mean {' or '.join(where)}?")
-            raise unknown(f"{dot}{key}", key, names, "a key among")
+            typed = [name for name in names if place or name not in UNTYPED]
+            raise unknown(f"{dot}{key}", key, typed, "a key among")
     for name in names:
         if tree.get(name, "???") == "???" and (name in tree or name not in added):
             raise UserError(f"{dot}{name}: missing; give {dot}{name}=VALUE")

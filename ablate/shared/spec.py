@@ -93,6 +93,9 @@ LENGTHS = (
 # Of a run's tree, where they are as before.
 LEFT_OUT = ("task", "parent", "weights", "own_probes", "text", "inferred", "not_followed")
 
+# What composition makes of other words: nobody types them.
+UNTYPED = ("parent", "weights", "own_probes", "inferred", "not_followed")
+
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 
 # Where a thing lies, and names for what other fields say in full, are not what a run is.
