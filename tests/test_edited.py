@@ -140,10 +140,10 @@ def test_edited_metrics_are_named_and_withheld_where_they_are_read(store, ask, t
     run = first(store)
     edit(store.rundir(run.id).metrics, b'"val_top1": 0.')
     said = f"{run.label}: runs/runs/{run.id}/metrics.jsonl was edited since the run ended"
-    assert "edited" not in ask("table")[1]  # whose numbers are not of it
-    code, text = ask("table", "--show", "auc")
-    assert code == 0
-    assert said in text
+    for words in ((), ("--show", "auc")):
+        code, text = ask("table", *words)
+        assert code == 0
+        assert said in text
     assert said in ask("plot", "curves")[1]
     assert run.id not in set(ablate.load(store="runs", curves=True).id)
     assert ask("report", "--out", "page.html")[0] == 0

@@ -194,22 +194,23 @@ SEARCH = "tune: {space: {optim.lr: {choices: [3e-3, 1e-2]}}, sampler: grid, at: 
     ],
 )
 def test_hours_of_a_seed_count_its_search_and_its_parent(tmp_path, sections, epochs):
-    """On hardware that is not here: an image costs the same in every training."""
+    """On hardware that is not here: an image costs the same in every training of a model that is
+    so large that the starts of its runs take less than 2 % of the time."""
     shell = Shell(tmp_path)
     looks = "seed: 0" not in sections  # which don't go with one parent for all
-    base = "{recipe: quick, data: digits, model.arch: mu/4, model.depth: 1, train.epochs: 4}"
+    base = "{recipe: quick, data: digits, model.arch: L/1, model.depth: 48, train.epochs: 4}"
     seeds = "until: {looks: [5, 9], margin: 1}" if looks else "seeds: 9"
     rows = "variants: [{plain: {}}, {DPN: {optim.b2: 0.9}}]"
     declared(tmp_path, f"base: {base}\n{rows}\n{seeds}\n{sections}\n")
     words = () if looks else ("--detect", "1")
-    told = shell("plan", "few", *words, "--on", "h100:1", "--spread", "1", "--format", "json").out
+    told = shell("plan", "few", *words, "--on", "t4:1", "--spread", "1", "--format", "json").out
     tree = json.loads(told)
     if looks:
         hours = tree["until"]["most"]["device_hours"] / 9
     else:
         hours = tree["detect"]["columns"][0]["hours_a_seed"]
     an_epoch = sum(variant["seconds"] for variant in tree["variants"]) / 8
-    assert hours == pytest.approx(epochs * an_epoch / 3600)
+    assert hours == pytest.approx(epochs * an_epoch / 3600, rel=0.02)
 
 
 def test_a_search_that_was_declared_otherwise_is_a_changed_analysis(planned):

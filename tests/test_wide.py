@@ -410,7 +410,7 @@ def test_38_columns_map_themselves_by_their_data(tmp_path):
     }
     text = render(tabulate(plan, results, paper=found), "md", show=("gain", "paper"), wide=True)
     [grid] = grids(text)[:1]
-    assert grid[5][:3] == ["DPN T3", "87.7, +0.6", "58.1, +4.4"]
+    assert grid[5][:3] == ["DPN T3", "Caltech101: 87.7, +0.6", "CIFAR-100: 58.1, +4.4"]
     assert (grid[6][0], grid[6][1]) == ("direction", "same")
     assert grid[6][published.index("Retinopathy") + 1] == "opposite"
     assert (grid[7][0], {*grid[7][1:-1]}) == ("in our interval", {"no"})

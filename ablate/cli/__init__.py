@@ -22,6 +22,7 @@ from typing import Annotated  # noqa: E402
 import typer  # noqa: E402
 
 from ablate.cli import (  # noqa: E402
+    choosing,
     comparing,
     completing,
     driving,
@@ -51,7 +52,7 @@ data = typer.Typer(help="Prepare datasets.")
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (
         *(driving.sweep, driving.plan, driving.stop, ordering.run),
-        *(making.new, looking.list_, looking.config),
+        *(making.new, choosing.list_, choosing.config),
     ),
     "Look": (
         *(looking.status, looking.watch, looking.show, looking.table, looking.plot),

@@ -1,4 +1,4 @@
-"""Commands that only look: status, watch, show, table, plot, list, config."""
+"""Commands that only look: status, watch, show, table, plot."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ from ablate.cli.printing import (
     TableView,
     TextFormat,
     Wide,
-    YamlFormat,
     latex_float,
     print_json,
     print_rendered,
     print_table,
 )
-from ablate.cli.selection import RUNS, Scale, Selection, StoreDir, planned
+from ablate.cli.selection import RUNS, Selection, StoreDir, planned
 from ablate.shared.errors import NotThere, UserError, unknown
 
 if TYPE_CHECKING:
@@ -340,70 +339,3 @@ def plot(
         begin(f"for its caption: {drawn.caption}")
     if write_out(out, drawn.content):
         print(out)
-
-
-def list_(
-    kind: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="KIND",
-            help="Kind to list: sweeps, norms, stems, data, ..., keys (default: all but keys).",
-        ),
-    ] = None,
-    prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="List only names that begin with PREFIX.")
-    ] = "",
-    format: TextFormat = Format.text,
-) -> None:
-    """List the choices for a sweep: name, description and source. `keys` explains every key."""
-    from ablate.planning.expand import find_sweeps
-    from ablate.report.listing import catalogue
-
-    sweeps = ((name, title, str(path)) for name, title, path in find_sweeps())
-    found = catalogue(kind, prefix, lambda: sweeps)
-    if format is Format.json:
-        print_json({kind.name: kind.tree() for kind in found})
-    else:
-        print("\n\n".join(kind.text() for kind in found))
-
-
-def config(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME] KEY=VALUE", help="Settings of a run, or a sweep, of which one cell."
-        ),
-    ] = None,
-    row: Annotated[
-        str | None,
-        typer.Option(metavar="LABEL", help="Row of the sweep (default: its baseline)."),
-    ] = None,
-    column: Annotated[
-        str | None,
-        typer.Option(metavar="LABEL", help="Column of the sweep (default: its first)."),
-    ] = None,
-    scale: Scale = None,
-    format: YamlFormat = Format.yaml,
-    store: StoreDir = RUNS,
-) -> None:
-    """Show the whole configuration of one run, checked, and the id of the run."""
-    from omegaconf import OmegaConf
-
-    from ablate.planning.compose import resolve
-    from ablate.planning.one_cell import first_run, one_cell
-    from ablate.shared.spec import as_read
-
-    run: str | None
-    named = "=" not in (words or ["="])[0]
-    if named or any(option is not None for option in (row, column, scale)):
-        made, _ = Selection(words or [], scale, store=store).plan(unseen=True)
-        tree, run, said = first_run(made, one_cell(made, row, column))
-    else:
-        tree, run = resolve(words or [], store)
-        said = iter([f"run {run}"])
-    tree = as_read(tree)
-    if format is Format.json:
-        print_json({"run": run, "configuration": tree})
-        return
-    head = "".join(f"# {line}\n" for line in said)
-    print(f"{head}{OmegaConf.to_yaml(OmegaConf.create(tree))}", end="")
