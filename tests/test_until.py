@@ -158,6 +158,7 @@ def falsely_told(state):
     return np.isin(state.decided, (Decision.BETTER, Decision.WORSE)).any(-1).mean()
 
 
+@pytest.mark.parametrize("tables", [400, pytest.param(2_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("data", "rows", "joint"),
     [
@@ -170,11 +171,10 @@ def falsely_told(state):
     ],
     ids=["alike", "base short", "half short", "copies and far rows", "mnist", "mnist base short"],
 )
-def test_a_course_of_real_runs_keeps_the_family_wise_error(data, rows, joint):
-    """Of 400 tables."""
+def test_a_course_of_real_runs_keeps_the_family_wise_error(data, rows, joint, tables):
     names = [f"{data}.{row}" for row in rows]
     wrong = done = 0
-    for made in resampled(np.random.default_rng(7), names, 12, 400, joint):
+    for made in resampled(np.random.default_rng(7), names, 12, tables, joint):
         right = made.right
         y = made.y - (made.truth - made.truth[:, :1])[..., None]  # no gains
 
