@@ -6,6 +6,7 @@ Keys, and what programs read, stay as they are; JSON writes such characters as e
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
@@ -57,6 +58,4 @@ def console(**options: Any) -> Console:
 
 
 def _lines(text: str) -> str:
-    if text.replace("\n", "").isprintable():
-        return text
-    return "\n".join(map(printable, text.split("\n")))
+    return re.sub(r"[^\n\t]+", lambda part: printable(part[0]), text)
