@@ -163,7 +163,7 @@ def test_variants_that_all_fail_alike_stop_the_sweep_and_no_more_are_marked_fail
     done = broken(*many, code=1)
     assert re.search(
         r"faults: [34] runs in a row failed at once on cpu, all alike \(ValueError: CUDA error: "
-        r"the device is gone\): no single variant is the cause; mend it, then `ablate sweep \.\.\. "
+        r"the device is gone\): no single variant is the cause; mend it, then `ablate sweep .* "
         r"--retry failed` goes on; 0 of 12 runs are done",
         done.err,
     )
@@ -321,4 +321,5 @@ def test_a_store_that_is_lost_under_its_driver_ends_the_sweep_and_is_not_born_ag
         assert not store.exists()
     if lose is not removed:
         kept = store if lose is replaced else store.with_name("elsewhere")
-        assert "2 runs: 2 started" in shell("status", "lost", "--store", kept).out
+        told = shell("status", "lost", "--store", kept).out  # the last word is that of a crash
+        assert re.search("2 runs: (2 started|1 started, 1 interrupted|2 interrupted)", told)

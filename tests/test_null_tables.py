@@ -190,7 +190,7 @@ def test_a_metric_without_images_is_judged_one_way(shell):
     next(iter((store.root / "runs").glob("*/predictions.npy"))).unlink()
     line = shell("doctor", "--statistics", "--store", store.root).out
     assert "judged one way, for seed " in line
-    assert " has no predictions; 5 % is allowed)" in line
+    assert " has no predictions.npy; 5 % is allowed)" in line
 
 
 def test_too_few_seeds_are_refused_with_what_would_do(shell):

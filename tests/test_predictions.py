@@ -102,7 +102,7 @@ def test_a_column_without_some_predictions_is_judged_without_images_and_says_so(
     for row, gain in zip(ROWS[1:], expected[1:], strict=True):
         assert entries[row].gain.low == pytest.approx(gain.gain.low)
     for text in every_text(table):
-        assert "since seed 1 of noisy has no predictions" in text
+        assert "since seed 1 of noisy has no predictions.npy" in text
     tables["noisy@#1"] = tables["noisy@#0"][:-1]
     table = tabulate(plan, results, predictions=predictions)
     assert "since noisy was tested on other images" in every_text(table)[0]
@@ -215,7 +215,7 @@ def test_predictions_that_a_run_did_not_leave_are_refused_and_missing_ones_are_t
     assert f"Withheld: dpn#0: {path.relative_to(tmp_path)} was edited" in " ".join(text.split())
     path.unlink()
     text = shell("table").out
-    assert "since seed 0 of dpn has no predictions" in " ".join(text.split())
+    assert "since seed 0 of dpn has no predictions.npy" in " ".join(text.split())
 
 
 def test_damaged_files_are_named_all_at_once_and_retried_to_the_same_bits(driven, tmp_path):

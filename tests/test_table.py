@@ -873,4 +873,4 @@ def test_a_column_whose_predictions_lack_says_so_and_how_it_is_judged():
     table = tabulate(plan, plant(plan, PLANTED), predictions=lambda *run: None)
     assert table.columns[0].judged_by == "one way"
     assert "one spread of all rows" in table.caption[0]
-    assert "not from images, since seed 0 of base has no predictions" in table.details[0]
+    assert "not from images, since seed 0 of base has no predictions.npy" in table.details[0]

@@ -147,6 +147,7 @@ def test_the_same_command_recovers_and_says_which_run_it_trains_again(store, cal
     lost = mangle(store, random.Random(seed))
     said = shell(*WORDS, "launcher=inline").out
     assert said.count("finished: ") == len(lost)
+    shell(*WORDS, "launcher=inline", "--retry", "damaged")  # other files of finished runs
     for words in (("table", "cut", "--format", "csv"), ("table", "cut")):
         assert shell(*words).out == calm(*words).out
     assert "4 finished" in shell("status").out

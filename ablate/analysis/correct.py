@@ -42,7 +42,7 @@ def correct(
             said = told["also"][on] if on else told
             table = predictions(run, on, said.get("predictions_sha256", ""))
             if table is None:
-                return Correct(None, f"seed {seed} of {found.cell.row} has no predictions")
+                return Correct(None, f"seed {seed} of {found.cell.row} has no predictions.npy")
             if right is None:
                 right = np.zeros((len(block), len(plan.seeds), len(table)), dtype=bool)
             if len(table) != right.shape[-1]:
