@@ -313,7 +313,7 @@ def test_a_driver_that_is_left_behind(shell, sweep, calm, where):
     assert done.code == 0, done.err
     assert " drives " in done.out
     log = shell.folder / "runs" / "driver.log"
-    until(lambda: log.exists() and "**s**" in log.read_text())
+    until(lambda: log.exists() and "**s. Trained on" in log.read_text())
     assert check(shell, sweep(sleep=0), calm) == [1, 1, 1, 1]
 
 
