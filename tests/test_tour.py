@@ -69,9 +69,10 @@ def test_every_command_works_and_the_sweep_ends_as_the_page_says(folder):
     printed = (folder / "printed.txt").read_text()
     assert "20 runs: 20 planned" not in printed  # of its status, which follows a finished run
     assert len(list(folder.glob("runs/runs/*/result.json"))) == 20 + 6
-    (said,) = re.findall(r"^On imagefolder, against 8x8 patches, over 5 seeds: (.*?) \(", PAGE, re.M)
+    begins = "On imagefolder, against 8x8 patches, over 5 seeds: "
+    (said,) = re.findall(rf"^{begins}(.*?) \(", PAGE, re.M)
     assert said == "4x4 patches helps"
-    assert f"On imagefolder, against 8x8 patches, over 5 seeds: {said} (" in printed
+    assert f"{begins}{said} (" in printed
     assert "nothing wrong" in printed
     assert "the second training gave the same bits" in printed
 
