@@ -20,15 +20,18 @@ from test_kill import kill, workers
 from torch import nn
 
 from ablate.analysis.paper import beside
+from ablate.planning.compose import resolve_data
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
+from ablate.shared.build import section
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.contrastive import score
-from ablate.shared.sections import Text
+from ablate.shared.sections import Data, Text
 from ablate.store.store import Store
 from ablate.training.calibrate import random_split
 from ablate.training.data import coloured
-from ablate.training.data.cached import Split, open_cached
+from ablate.training.data.cache import prepare
+from ablate.training.data.cached import Split
 from ablate.training.model import build
 from ablate.training.model.export import timm_arguments
 from ablate.training.model.towers import normalised, similarities
@@ -457,14 +460,12 @@ def plan_of(shell):
     return store, store.read_plan(name)
 
 
-def test_the_pairs_that_are_tested_are_in_no_other_split_nor_are_their_digits(swept):
+def test_the_pairs_that_are_tested_are_in_no_other_split_nor_are_their_digits(tmp_path):
     """By the pixels: the colour is the brightest one's, the shape is looked up in scikit-learn."""
     from sklearn.datasets import load_digits
 
-    _, plan = plan_of(swept)
-    run = next(r for r in plan.runs() if not r.above).run()
-    cache = swept.folder / "runs" / "cache"
-    cached, bunch = open_cached(run.data, cache), load_digits()
+    tree, _ = resolve_data("coloured_digits", [], tmp_path)  # 8x8, which the sweep enlarges
+    cached, bunch = prepare(section(Data, tree["data"], "data"), tmp_path), load_digits()
     shapes = {image.tobytes(): n for n, image in enumerate(bunch.images.astype(np.uint8))}
     colours = np.array([*coloured.COLOURS.values()])
     seen, rows = {}, {}
