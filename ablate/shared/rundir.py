@@ -274,14 +274,10 @@ class RunDir:
         return self.result.exists()
 
     def read_attempts(self) -> list[dict[str, Any]]:
-        """What each worker that tried it noted of itself, oldest first; [] where that is not whole.
-
-        Stores of old have one flat object: the newest worker's.
-        """
+        """What each worker that tried it noted of itself, oldest first; [] where that is not
+        whole."""
         content = read_json(self.env)
-        if not isinstance(content, dict):
-            return []
-        attempts = content.get("attempts", [content])
+        attempts = content.get("attempts") if isinstance(content, dict) else None
         return [a for a in attempts if isinstance(a, dict)] if isinstance(attempts, list) else []
 
     def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
