@@ -35,7 +35,7 @@ SPEC = {
     "optim": {},
     "train": {
         **{"steps": None, "examples": None, "epochs": 6.0},
-        **{"precision": "fp32", "deterministic": True, "draws": 2},
+        **{"precision": "fp32", "deterministic": True},
     },
     "eval": {},
 }
