@@ -236,7 +236,6 @@ def test_an_edited_seal_of_a_plan_is_the_ledger_s_fault(store, ask):
 def test_an_edited_env_is_named_by_whoever_prints_it(store, ask, tmp_path):
     run = first(store)
     folder = store.rundir(run.id)
-    seal_env(store)
     assert "edited" not in ask("show", run.label)[1]
     assert "env.json" not in ask("verify")[1]
     whole = folder.env.read_bytes()
@@ -261,7 +260,6 @@ def test_an_edited_env_is_named_by_whoever_prints_it(store, ask, tmp_path):
 
 
 def test_a_bundle_covers_env_json_an_anonymous_one_what_is_left_of_it(store, ask, tmp_path):
-    seal_env(store)
     for out, *words in (("plain",), ("nobody", "--anonymous")):
         assert ask("export", out, *words)[0] == 0
         code, text = ask("verify", out)
@@ -271,17 +269,6 @@ def test_a_bundle_covers_env_json_an_anonymous_one_what_is_left_of_it(store, ask
         code, text = ask("verify", out)
         assert (code, f"specs/{first(store).id}/env.json: changed after" in text) == (1, True)
         assert ("by the hash in result.json" in text) is (out == "plain")
-
-
-def seal_env(store: Store) -> None:
-    """As workers do at the end; older ones did not."""
-    with Ledger.driving(store) as ledger:
-        for run in store.folders():
-            folder = store.rundir(run)
-            result = json.loads(folder.result.read_bytes())
-            result["env_sha256"] = hashlib.sha256(folder.env.read_bytes()).hexdigest()
-            folder.result.write_bytes(to_json(result))
-            ledger.record(run, "finished", **result_detail(folder, result))
 
 
 @pytest.mark.parametrize("content", ["[]", '{"status": "unknown"}', "3"])

@@ -201,8 +201,8 @@ def test_what_was_added_is_left_out_of_ids_while_it_means_as_before():
     added = {"kind", "cls", "cls_at", "cls_posemb", "qkv_bias", "gelu", "init", "norm_eps"}
     assert not added & kept.keys()
     tree = spec.to_tree(run)
-    old = {**tree, "model": {k: v for k, v in tree["model"].items() if k not in added}}
-    assert build_run(old) == run
+    bare = {**tree, "model": {k: v for k, v in tree["model"].items() if k not in added}}
+    assert build_run(bare) == run
     for key, value in {
         "cls": "exclude",
         "cls_posemb": True,

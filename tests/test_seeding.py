@@ -111,11 +111,6 @@ def test_a_plan_begins_with_the_seeds_of_the_first_look_and_comes_back_from_its_
     assert {c.ids[4] for c in other.cells} == {c.ids[4] for c in plan.cells}
 
 
-def test_an_older_plan_has_the_bytes_that_it_had(planned):
-    plan = planned(text=FILE.replace("until: {looks: [5, 7, 9], margin: 2}", "seeds: 2"))
-    assert b"until" not in plan.to_bytes()
-
-
 UNTIL = "until: {looks: [5, 7, 9], margin: 2}"
 
 

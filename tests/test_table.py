@@ -731,7 +731,7 @@ def test_the_csv_reads_back_as_the_table():
 def test_the_json_is_the_table():
     table = tabulate(*full())
     tree = dataclasses.asdict(table)
-    del tree["task"], tree["choice"]  # said where it is another than that of older tables
+    del tree["task"], tree["choice"]  # said where it is none of classification's
     for line in (line for block in tree["blocks"] for line in block["lines"]):
         assert line.pop("where") == ""  # said of trends
     for column in tree["columns"]:

@@ -10,7 +10,7 @@ from ablate.shared.files import read_json
 from ablate.shared.spec import also_of, datasets_of
 from ablate.store.store import Store
 
-# By run: data_sha256 by the name in `eval.also`, "": of its own.
+# By run: data_sha256 by the name in `eval.also`, "": of its own; one that diverged read no other.
 Read = Mapping[str, Mapping[str, object]]
 
 
@@ -50,6 +50,5 @@ def _of_other_bytes(
             datasets_of(run.cell.spec),
             strict=True,
         )
-        if data["fingerprint"] == fingerprint
-        and read.get(run.id, {}).get(name) not in (None, sha256)
+        if data["fingerprint"] == fingerprint and read.get(run.id, {}).get(name, sha256) != sha256
     ]

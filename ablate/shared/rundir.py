@@ -260,9 +260,10 @@ class RunDir:
                 may_lack[self.predictions_on(name)] = told.get("predictions_sha256")
         if weights:
             may_lack[self.weights] = result.get("weights_sha256")
-        for path, hashed in (sealed | may_lack).items():
+        left = {path: hashed for path, hashed in may_lack.items() if hashed is not None}
+        for path, hashed in (sealed | left).items():
             try:
-                if hashed is not None and sha256_of(path) != hashed:
+                if sha256_of(path) != hashed:
                     return None, f"{path} was edited since the run ended"
             except FileNotFoundError:
                 if path not in may_lack:
@@ -283,13 +284,12 @@ class RunDir:
     def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
         """`read_attempts` for whoever prints them; and why they are withheld, "" where they are
         not. `result`: as the run left it, None where it has none yet."""
-        sealed = result.get("env_sha256") if result is not None else None
-        if sealed is not None:
+        if result is not None:
             try:
                 content = self.env.read_bytes()
             except FileNotFoundError:
                 return [], f"{self.env}: missing"
-            if hashlib.sha256(content).hexdigest() != sealed:
+            if hashlib.sha256(content).hexdigest() != result.get("env_sha256"):
                 return [], f"{self.env} was edited since the run ended"
         return self.read_attempts(), ""
 

@@ -122,6 +122,8 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
         return own.identity(tree)
     apart = ("seed", "probe", *LEFT_OUT)
     kept = {key: value for key, value in effective(tree).items() if key not in apart}
+    if trains(tree):
+        kept["train"] = {**kept["train"], "draws": DRAWS}
     more = {"probe": tree["probe"]} if tree.get("probe") else {}
     if (probes := tree.get("own_probes")) is not None:
         more["own_probes"] = probes["versions"]
@@ -242,7 +244,7 @@ def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
     if trains(tree):
         idle = unread(tree)
         optim = {key: value for key, value in tree["optim"].items() if key not in idle}
-        return {**tree, "optim": optim, "train": {**tree["train"], "draws": DRAWS}}
+        return {**tree, "optim": optim}
     evaluated = {key: value for key, value in tree["eval"].items() if key != "every"}
     return {
         **{key: value for key, value in tree.items() if key != "optim"},
