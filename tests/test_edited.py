@@ -36,7 +36,7 @@ def leave(store: Store, run: Any, top1: float) -> None:
     """A run's folder as a worker leaves it, but for the weights."""
     folder = store.rundir(run.id)
     folder.path.mkdir(parents=True)
-    folder.run.write_bytes(to_json({"format": 1, "id": run.id, "spec": run.spec()}))
+    folder.run.write_bytes(to_json({"id": run.id, "spec": run.spec()}))
     folder.lock.path.write_text('{"pid": 1, "exit": "result"}')
     folder.write_attempts([{"at": 1.0, "ended": 2.0, "pid": 1, "exit": "result", "from_step": 0}])
     metrics = Metrics(folder.metrics)
@@ -59,6 +59,7 @@ def leave(store: Store, run: Any, top1: float) -> None:
         "metrics_sha256": hashlib.sha256(folder.metrics.read_bytes()).hexdigest(),
         "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),
         "probes_sha256": {},
+        "env_sha256": hashlib.sha256(folder.env.read_bytes()).hexdigest(),
     }
     folder.result.write_bytes(to_json(result))
 

@@ -172,7 +172,6 @@ def test_an_attempt_notes_where_and_with_what_it_trains(attempt, rundir):
 
     assert noted["packages"]["torch"] == torch.__version__
     assert noted["packages"]["kornia"] == kornia.__version__
-    assert json.loads(rundir.env.read_text())["format"] == 1
 
 
 def test_a_stopped_run_ends_as_the_undisturbed_one_with_the_same_code(attempt, rundir, tmp_path):
@@ -212,7 +211,7 @@ def test_a_torn_newest_checkpoint_is_not_what_was_gone_on_from(attempt, rundir):
 
 def test_a_lost_env_json_is_code_that_nobody_knows(attempt, rundir):
     attempt("d1", stop_at=2)
-    rundir.env.write_text('{"format": 1, "attempts": [{"dig')
+    rundir.env.write_text('{"attempts": [{"dig')
     assert attempt("d2") == 0
     assert digest_of(rundir) == "unknown+d2"
 

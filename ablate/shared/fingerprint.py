@@ -66,14 +66,14 @@ def fingerprint(
 
 def _digest(content: Any, data: dict[str, Any]) -> str:
     reading = {key: data[key] for key in _READING}
-    if data.get("cache_size") is not None:  # added later: without it all is as it was
+    if data.get("cache_size") is not None:  # each of these counts where it is not its default
         reading["cache_size"] = data["cache_size"]
-    if data.get("cache", "decoded") != "decoded":  # so was this; one file serves all sizes
+    if data.get("cache", "decoded") != "decoded":  # one file serves all sizes
         del reading["size"]
         reading["cache"] = data["cache"]
-    if data.get("broken", "error") != "error":  # and this
+    if data.get("broken", "error") != "error":
         reading["broken"] = data["broken"]
-    if data.get("labels", "classes") != "classes":  # and these: pixels are counted by class
+    if data.get("labels", "classes") != "classes":  # pixels are counted by class
         reading |= {key: data.get(key) for key in ("labels", "ignore", "classes")}
     if data.get("text") is not None:
         reading["text"] = data["text"]

@@ -32,7 +32,6 @@ from ablate.shared.result import is_scored, parse_result
 RUNS = "runs"  # where the folders of a store's runs lie
 ATTEMPTS = "attempts"  # where those of attempts off the driver's host lie: attempts/N/ID
 SCRATCH = "scratch"
-FORMAT = 1  # of run.json and result.json; raised when a reader of the old would be wrong
 
 # How a worker that leaves no result says why; anything else is a death of its own.
 STOPPED = "stopped"  # asked to, checkpoint written
@@ -201,7 +200,7 @@ class RunDir:
     def create(self, spec: dict[str, Any]) -> None:
         """The folder with its `run.json`. What is no part of the id (where the data lies, where a
         class of the user's own is) stands there as it was given last: things move."""
-        content = {"format": FORMAT, "id": self.id, "spec": spec}
+        content = {"id": self.id, "spec": spec}
         if read_json(self.run) != content:
             make_folder(self.path)
             write_whole(self.run, to_json(content))
@@ -294,7 +293,7 @@ class RunDir:
         return self.read_attempts(), ""
 
     def write_attempts(self, attempts: list[dict[str, Any]], **told: Any) -> None:
-        write_whole(self.env, to_json({"format": FORMAT, "attempts": attempts, **told}))
+        write_whole(self.env, to_json({"attempts": attempts, **told}))
 
     def write_prune(self, step: int) -> None:
         """Tell the worker that its training counts up to `step`, and no further."""

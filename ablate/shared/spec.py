@@ -90,7 +90,7 @@ LENGTHS = (
     ("optim.cooldown_steps", "optim.cooldown_epochs"),
 )
 
-# Of a run's tree, where they are as before.
+# Of a run's tree, where they have their default.
 LEFT_OUT = ("task", "parent", "weights", "own_probes", "text", "inferred", "not_followed")
 
 # What composition makes of other words: nobody types them.
@@ -280,8 +280,8 @@ def run_id(identity: str, seed: int) -> str:
 
 
 def to_tree(spec: Any) -> dict[str, Any]:
-    """Plain dicts of a spec, for JSON. A choice is written flat: name and settings. What every run
-    was before there was a choice is not said."""
+    """Plain dicts of a spec, for JSON. A choice is written flat: name and settings. LEFT_OUT says
+    what is not there where it has its default."""
     tree: dict[str, Any] = {}
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
