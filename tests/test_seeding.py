@@ -382,7 +382,7 @@ def test_every_look_is_sealed_once_whoever_reads_it_again(calm):
         (label, column["n"])
         for event in events
         for label, column in event["columns"].items()
-        if "decided" in column
+        if column["decided"]
     ]
     assert len(set(courses)) == len(courses)
     assert {("64", 5), ("128", 5)} <= set(courses)
