@@ -260,6 +260,20 @@ def test_an_edited_env_is_named_by_whoever_prints_it(store, ask, tmp_path):
     assert f"{run.label}: env.json: missing" in ask("verify")[1]
 
 
+@pytest.mark.parametrize("file", ["env.json", "metrics.jsonl"])
+def test_a_file_that_a_result_does_not_seal_is_not_believed(store, ask, file):
+    run = first(store)
+    folder = store.rundir(run.id)
+    result = json.loads(folder.result.read_bytes())
+    del result[f"{file.partition('.')[0]}_sha256"]
+    folder.result.write_bytes(to_json(result))
+    with Ledger.driving(store) as ledger:
+        ledger.record(run.id, "finished", **result_detail(folder, result))
+    assert f"{file} was edited since the run ended" in ask("show", run.label)[1]
+    code, text = ask("verify")
+    assert (code, f"{run.label}: {file}: differs from the file" in text) == (1, True)
+
+
 def test_a_bundle_covers_env_json_an_anonymous_one_what_is_left_of_it(store, ask, tmp_path):
     for out, *words in (("plain",), ("nobody", "--anonymous")):
         assert ask("export", out, *words)[0] == 0

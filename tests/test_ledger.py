@@ -128,6 +128,15 @@ def test_a_plan_of_another_format_is_named_with_its_remedy(store):
             ledger.sealed_plan(store, plan.name)
 
 
+def test_a_result_that_was_recorded_without_its_hash_is_damage(store):
+    with Ledger.driving(store) as ledger:
+        ledger.plan(small_plan())
+        ledger.record("a0", "finished", seconds=1.0)
+        for read in (lambda: ledger.events("a0"), ledger.seals):
+            with pytest.raises(sqlite3.DatabaseError, match="damaged: no event is 'finished'"):
+                read()
+
+
 def test_plans_are_plain_json_and_come_back(store):
     plan = small_plan()
     store.write_plan(plan)
