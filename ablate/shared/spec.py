@@ -80,7 +80,8 @@ def shipped(run: Run) -> ShippedRun:
     return cast(ShippedRun, run)
 
 
-# Part of every id. Raised when a run of the same configuration would train otherwise.
+# Part of the id of every run that takes steps. Raised when the same configuration would train
+# otherwise.
 DRAWS = 2
 
 # Keys that say one length: the first that is given counts.
