@@ -430,7 +430,7 @@ def test_a_crash_between_look_and_plan_changes_nothing(calm, tmp_path, monkeypat
     shell("sweep", "few", "launcher=inline")
     assert driven(shell).cells == before.cells
     # The table was of seeds of which more were to come: a peek, beside the same looks.
-    assert [one for one in looks_of(shell) if "planned" not in one] == looks_of(calm)
+    assert [one for one in looks_of(shell) if not one["planned"]] == looks_of(calm)
 
 
 def test_a_bundle_prints_the_verdicts_of_the_looks(calm, tmp_path):

@@ -65,7 +65,7 @@ def finished(top1, **more):
     test = {"n": 300, "loss": 1 - top1, "top1": top1}
     result = {"status": "finished", "collapsed": False, "test": test, "device": "cpu"}
     result["train"] = {"n": 1197}
-    return {**result, "kernel": "sdpa", "digest": "d1", "threads": 1, **more}
+    return {**result, "kernel": "sdpa", "execution": "eager", "digest": "d1", "threads": 1, **more}
 
 
 def plant(plan, values):
