@@ -153,10 +153,9 @@ def test_a_plan_keeps_what_it_says_and_no_other():
             kept(wrong)
         with pytest.raises(ValueError, match="no plan of a sweep"):
             Plan.from_tree({**tree, "own": wrong})
-    del tree["own"]
+    tree["own"] = {}
     with pytest.raises(ValueError, match="its analysis can't be computed"):
         Plan.from_tree(tree)
-    assert "own" not in json.loads(make_plan(["base", "up"]).to_bytes())  # as ever
 
 
 def test_chance_and_directions():
